@@ -1,0 +1,23 @@
+# cudarelu_debian_package(VARIABLE SUITE PACKAGE...): the /usr folder of the packages, unpacked into
+# the build tree; empty where there is no apt, no network or no such package.
+function(cudarelu_debian_package variable suite)
+  list(GET ARGN 0 name)
+  set(folder ${PROJECT_BINARY_DIR}/debian/${name})
+  set(${variable} "" PARENT_SCOPE)
+  if(NOT EXISTS ${folder}/usr)
+    find_program(CUDARELU_APT apt-get)
+    mark_as_advanced(CUDARELU_APT)
+    if(NOT CUDARELU_APT)
+      return()
+    endif()
+    message(STATUS "Unpacking the Debian package ${ARGN}")
+    execute_process(COMMAND bash ${PROJECT_SOURCE_DIR}/cmake/debian_package.sh
+                            ${folder} ${suite} ${ARGN} RESULT_VARIABLE result
+                    OUTPUT_QUIET ERROR_VARIABLE error)
+    if(NOT result EQUAL 0)
+      message(STATUS "  not to be had: ${error}")
+      return()
+    endif()
+  endif()
+  set(${variable} ${folder}/usr PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,46 @@
+# What all targets share.
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+
+find_program(CCACHE ccache)
+mark_as_advanced(CCACHE)
+if(CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+# cudarelu_target(TARGET): language, warnings and sanitizers of the project's own code.
+function(cudarelu_target target)
+  # Not CMAKE_CXX_STANDARD: CMake 3.25 would want it of CUDA too, and does not know CUDA20.
+  target_compile_features(${target} PRIVATE cxx_std_20)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wnon-virtual-dtor>
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
+  if(CUDARELU_SANITIZE)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${CUDARELU_SANITIZE} -fno-omit-frame-pointer>)
+    target_link_options(${target} PRIVATE -fsanitize=${CUDARELU_SANITIZE})
+  endif()
+endfunction()
+
+# cudarelu_exports(TARGET SYMBOL...): a library that other programs load: it exports only the named
+# symbols and leaves none undefined.
+function(cudarelu_exports target)
+  list(JOIN ARGN "; " symbols)
+  set(script ${CMAKE_CURRENT_BINARY_DIR}/${target}.version)
+  file(WRITE ${script} "{ global: ${symbols}; local: *; };\n")
+  target_link_options(${target} PRIVATE
+    LINKER:--version-script=${script} LINKER:--no-undefined LINKER:--exclude-libs,ALL)
+  set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${script})
+endfunction()

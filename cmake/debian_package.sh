@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Unpacks Debian packages into a folder, without installing them and without being root.
+#
+#   usage: debian_package.sh FOLDER SUITE PACKAGE...
+#
+# The packages come from the mirror that this machine's apt uses, in the suite named (a release, or
+# "own" for this machine's), and apt checks their signatures. FOLDER is written whole or not at all.
+set -euo pipefail
+folder=$1 suite=$2
+shift 2
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/tree"
+
+# The main archive is the one whose release has no suffix such as -updates or -security.
+read -r mirror release < <(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' \
+  'Created-By: Packages' | awk '$2 !~ /-/ && $1 ~ /debian\/?$/ { print; exit }') || true
+[ -n "${mirror:-}" ] || { echo "apt has no Debian mirror; run apt-get update first" >&2; exit 1; }
+[ "$suite" = own ] && suite=$release
+echo "deb [signed-by=$keyring] $mirror $suite main" >"$work/sources.list"
+
+options=(-o "Dir::Etc::sourcelist=$work/sources.list" -o "Dir::Etc::sourceparts=-"
+         -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work/cache"
+         -o "APT::Sandbox::User=$(id -un)" -o "Acquire::http::Timeout=20" -o "Acquire::Retries=2")
+apt-get "${options[@]}" -qq update
+(cd "$work" && apt-get "${options[@]}" -qq download "$@")
+for package in "$work"/*.deb; do dpkg-deb -x "$package" "$work/tree"; done
+rm -rf "$folder"
+mkdir -p "$(dirname "$folder")"
+mv "$work/tree" "$folder"

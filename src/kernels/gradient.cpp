@@ -1,0 +1,114 @@
+#include "cudarelu/gradient.h"
+
+#include <cctype>
+#include <charconv>
+#include <stdexcept>
+
+namespace cudarelu {
+namespace {
+
+class GradientParser {
+ public:
+  explicit GradientParser(const Op& op) : op_(op), rest_(op.spec.gradient) {}
+
+  std::vector<Gradient> parse() {
+    std::vector<Gradient> gradients;
+    while (skip_space(), !rest_.empty()) {
+      const std::string_view name = word();
+      const int input = index_of(op_.signature.inputs, name);
+      if (input < 0 || !accept('=')) fail("must be `input = expression`");
+      gradients.push_back({input, expression()});
+      if (!accept(';')) break;
+    }
+    if (!rest_.empty()) fail("has text after its end");
+    return gradients;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw std::invalid_argument(std::string(op_.name) + ": the gradient " + what);
+  }
+  void skip_space() {
+    while (!rest_.empty() && std::isspace(static_cast<unsigned char>(rest_.front())) != 0) {
+      rest_.remove_prefix(1);
+    }
+  }
+  bool accept(char token) {
+    skip_space();
+    if (rest_.empty() || rest_.front() != token) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+  std::string_view word() {
+    skip_space();
+    std::size_t length = 0;
+    while (length < rest_.size() &&
+           (std::isalnum(static_cast<unsigned char>(rest_[length])) != 0 || rest_[length] == '_' ||
+            rest_[length] == '.' || rest_[length] == '-')) {
+      ++length;
+    }
+    const std::string_view result = rest_.substr(0, length);
+    rest_.remove_prefix(length);
+    return result;
+  }
+
+  Expression expression() {
+    const std::string_view name = word();
+    if (name.empty()) fail("lacks a name");
+    Expression result;
+    result.text = name;
+    if (accept('(')) {
+      result.kind = Expression::Kind::call;
+      result.op = find_op(name);
+      if (result.op == nullptr) fail("calls " + result.text + ", which is not in the table");
+      result.text += '(';
+      while (!accept(')')) {
+        if (!result.arguments.empty()) {
+          if (!accept(',')) fail("lacks a comma or a parenthesis");
+          result.text += ", ";
+        }
+        result.arguments.push_back(expression());
+        result.text += result.arguments.back().text;
+      }
+      result.text += ')';
+      const Signature& called = result.op->signature;
+      if (result.arguments.size() != called.inputs.size() + called.attributes.size()) {
+        fail("calls " + std::string(name) + " with the wrong number of arguments");
+      }
+      return result;
+    }
+    const char* end = name.data() + name.size();
+    if (const auto [stop, error] = std::from_chars(name.data(), end, result.number);
+        error == std::errc() && stop == end) {
+      result.kind = Expression::Kind::number;
+      return result;
+    }
+    constexpr std::string_view prefix = "grad_";
+    using Kind = Expression::Kind;
+    const Signature& own = op_.signature;
+    if (result.index = index_of(own.inputs, name); result.index >= 0) {
+      result.kind = Kind::input;
+    } else if (result.index = index_of(own.outputs, name); result.index >= 0) {
+      result.kind = Kind::output;
+    } else if (result.index = index_of(own.attributes, name); result.index >= 0) {
+      result.kind = Kind::attribute;
+    } else if (result.index = name.starts_with(prefix)
+                                  ? index_of(own.outputs, name.substr(prefix.size()))
+                                  : -1;
+               result.index >= 0) {
+      result.kind = Kind::output_gradient;
+    } else {
+      fail("names " + result.text + ", which the signature does not");
+    }
+    return result;
+  }
+
+  const Op& op_;
+  std::string_view rest_;
+};
+
+}  // namespace
+
+std::vector<Gradient> parse_gradient(const Op& op) { return GradientParser(op).parse(); }
+
+}  // namespace cudarelu

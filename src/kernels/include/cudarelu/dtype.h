@@ -1,0 +1,53 @@
+// The element types that tensors can have.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+
+namespace cudarelu {
+
+enum class DType : std::uint8_t { float32, float64, float16, bfloat16, int8, uint8, int32, int64 };
+
+inline constexpr std::array all_dtypes{DType::float32,  DType::float64, DType::float16,
+                                       DType::bfloat16, DType::int8,    DType::uint8,
+                                       DType::int32,    DType::int64};
+
+namespace detail {
+inline constexpr std::array<std::string_view, all_dtypes.size()> dtype_names{
+    "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"};
+inline constexpr std::array<std::size_t, all_dtypes.size()> dtype_sizes{4, 8, 2, 2, 1, 1, 4, 8};
+}  // namespace detail
+
+constexpr std::string_view name_of(DType dtype) {
+  return detail::dtype_names[static_cast<std::size_t>(dtype)];
+}
+
+/// Bytes of one element.
+constexpr std::size_t size_of(DType dtype) {
+  return detail::dtype_sizes[static_cast<std::size_t>(dtype)];
+}
+
+/// A set of element types; a template argument may be one.
+struct DTypeSet {
+  unsigned bits = 0;
+
+  static constexpr DTypeSet of(std::initializer_list<DType> dtypes) {
+    DTypeSet set;
+    for (const DType dtype : dtypes) set.bits |= 1u << static_cast<unsigned>(dtype);
+    return set;
+  }
+  constexpr bool contains(DType dtype) const {
+    return (bits >> static_cast<unsigned>(dtype) & 1u) != 0;
+  }
+};
+
+inline constexpr DTypeSet floating_types =
+    DTypeSet::of({DType::float32, DType::float64, DType::float16, DType::bfloat16});
+inline constexpr DTypeSet real_types =
+    DTypeSet::of({DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::int8,
+                  DType::uint8, DType::int32, DType::int64});
+
+}  // namespace cudarelu

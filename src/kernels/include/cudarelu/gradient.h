@@ -1,0 +1,37 @@
+// The gradient of an op: for each differentiable input, an expression over other ops of the table.
+//
+//   x = relu_backward(grad_y, y)
+//   a = scale(grad_c, alpha); b = grad_c
+//
+// Names are the op's inputs, outputs and attributes, and grad_<output>; a called op takes its
+// inputs and then its attributes by position. An input that is not named has no gradient: it is
+// zero almost everywhere, or the op is not differentiable in it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cudarelu/op.h"
+
+namespace cudarelu {
+
+struct Expression {
+  enum class Kind { input, output, output_gradient, attribute, number, call };
+
+  Kind kind{};
+  int index = -1;                     // of the input, output or attribute
+  double number = 0;                  // of kind number
+  const Op* op = nullptr;             // of kind call
+  std::vector<Expression> arguments;  // of kind call
+  std::string text;                   // as it is written; equal texts have equal values
+};
+
+struct Gradient {
+  int input = -1;
+  Expression value;
+};
+
+/// Parses op.spec.gradient. Throws std::invalid_argument where it names what there is not.
+std::vector<Gradient> parse_gradient(const Op& op);
+
+}  // namespace cudarelu

@@ -1,0 +1,63 @@
+// The declaration of an op and the table of all ops.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "cudarelu/dtype.h"
+#include "cudarelu/signature.h"
+#include "cudarelu/status.h"
+
+namespace cudarelu {
+
+struct Call;
+
+struct OnnxName {
+  std::string_view domain;
+  std::string_view op_type;
+};
+
+/// What an op is: one declaration, read by every runtime.
+struct OpSpec {
+  std::string_view signature;      // names, dtypes, shapes, attributes: see signature.h
+  std::string_view summary;        // one line for a reader
+  DTypeSet dtypes;                 // what T may be
+  std::string_view in_place = {};  // "y = x": output y may overwrite input x
+  std::string_view gradient = {};  // "x = relu_backward(grad_y, y); ...": see gradient.h
+  OnnxName onnx_alias = {};        // a second name under which models call the op
+  std::string_view definition;     // the meaning: the body of an ONNX function of opset 18
+};
+
+using Kernel = Status (*)(const Call&);
+
+/// An entry of the table.
+struct Op {
+  std::string_view name;
+  std::string onnx_type;  // the op type in the ONNX domain "cudarelu": the name in CamelCase
+  OpSpec spec;
+  Signature signature;
+  bool elementwise = false;  // element i of each output is a function of elements i of the inputs
+  int in_place_input = -1;   // the input that an output may overwrite; -1: none
+  int in_place_output = -1;
+  Kernel cpu = nullptr;
+  Kernel cuda = nullptr;
+};
+
+/// The domain and the version of the ops in ONNX models.
+inline constexpr std::string_view onnx_domain = "cudarelu";
+inline constexpr int onnx_domain_version = 1;
+
+/// The opset of ONNX that the definitions are written in.
+inline constexpr int definition_opset = 18;
+
+/// All ops; the position of an op is its id and never changes.
+std::span<const Op> op_table();
+
+/// The op of that name, or nullptr.
+const Op* find_op(std::string_view name);
+
+/// Whether the CUDA kernels were compiled in.
+bool has_cuda_kernels();
+
+}  // namespace cudarelu

@@ -1,0 +1,59 @@
+#include "cudarelu/infer.h"
+
+#include <cstdint>
+#include <sstream>
+
+namespace cudarelu {
+namespace detail {
+
+std::string text_of(const Parameter& parameter) {
+  std::string text = parameter.leading ? "[*" : "[";
+  for (const Dimension& dim : parameter.dims) {
+    if (text.size() > 1) text += ", ";
+    text += dim.name.empty() ? std::to_string(dim.size) : std::string(dim.name);
+  }
+  return text + "]";
+}
+
+Status error(Status::Code code, const Op& op, const std::string& what) {
+  return {code, std::string(op.name) + ": " + what};
+}
+
+}  // namespace detail
+
+std::string names_of(DTypeSet dtypes) {
+  std::string names;
+  for (const DType dtype : all_dtypes) {
+    if (!dtypes.contains(dtype)) continue;
+    if (!names.empty()) names += ", ";
+    names += name_of(dtype);
+  }
+  return names;
+}
+
+Status check_attributes(const Op& op, std::span<const Attribute> attributes) {
+  const auto& specs = op.signature.attributes;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const AttributeSpec& spec = specs[i];
+    const bool integer = std::holds_alternative<std::int64_t>(attributes[i]);
+    if (integer != spec.integer) {
+      return detail::error(Status::Code::invalid_argument, op,
+                           std::string(spec.name) + " must be " +
+                               (spec.integer ? "an integer" : "a floating-point number"));
+    }
+    const double value = integer ? static_cast<double>(std::get<std::int64_t>(attributes[i]))
+                                 : std::get<double>(attributes[i]);
+    // A NaN is in no range, but only a range that is declared excludes it.
+    const bool bounded = spec.lowest != -std::numeric_limits<double>::infinity() ||
+                         spec.highest != std::numeric_limits<double>::infinity();
+    if (bounded && !(value >= spec.lowest && value <= spec.highest)) {
+      std::ostringstream message;
+      message << spec.name << " must be in [" << spec.lowest << ", " << spec.highest << "], not "
+              << value;
+      return detail::error(Status::Code::invalid_argument, op, message.str());
+    }
+  }
+  return {};
+}
+
+}  // namespace cudarelu

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "pointwise/op.h"
+
+namespace cudarelu::ops {
+
+struct ExpandRows {
+  static constexpr OpSpec spec{
+      .signature = "expand_rows(row: T[c], like: T[*, c]) -> y: T[*, c]",
+      .summary = "The row, once for each row of `like`: the gradient of sum_rows.",
+      .dtypes = floating_types,
+      .gradient = "row = sum_rows(grad_y)",
+      .definition = R"(shape = Shape(like)
+                       y = Expand(row, shape))",
+  };
+  template <class T>
+  CUDARELU_FN T operator()(T row, T /*like*/) const {
+    return row;
+  }
+};
+
+}  // namespace cudarelu::ops

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "cudarelu/call.h"
+
+namespace cudarelu::ops {
+
+struct Softmax {
+  static constexpr OpSpec spec{
+      .signature = "softmax(x: T[*, c]) -> y: T[*, c]",
+      .summary = "exp(x) over its sum along the last dimension; a row of -inf alone gives NaN.",
+      .dtypes = floating_types,
+      .in_place = "y = x",
+      .gradient = "x = softmax_backward(grad_y, y)",
+      .definition = "y = Softmax<axis = -1>(x)",
+  };
+  static Status cpu(const Call& call);
+  static Status cuda(const Call& call);
+};
+
+}  // namespace cudarelu::ops

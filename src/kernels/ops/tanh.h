@@ -1,0 +1,22 @@
+#pragma once
+
+#include "pointwise/op.h"
+
+namespace cudarelu::ops {
+
+struct Tanh {
+  static constexpr OpSpec spec{
+      .signature = "tanh(x: T[*]) -> y: T[*]",
+      .summary = "The hyperbolic tangent, elementwise.",
+      .dtypes = floating_types,
+      .in_place = "y = x",
+      .gradient = "x = tanh_backward(grad_y, y)",
+      .definition = "y = Tanh(x)",
+  };
+  template <class T>
+  CUDARELU_FN T operator()(T x) const {
+    return std::tanh(x);
+  }
+};
+
+}  // namespace cudarelu::ops

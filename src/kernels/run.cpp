@@ -1,0 +1,97 @@
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <new>
+
+#include "cudarelu/infer.h"
+
+#ifdef CUDARELU_WITH_CUDA
+#include "cuda/device.h"
+#endif
+
+namespace cudarelu {
+namespace {
+
+using Code = Status::Code;
+
+/// Offsets end batches of `size` rows: none decreases, none is over `size`.
+Status check_offsets(const Op& op, const Parameter& input, const TensorView& offsets,
+                     std::int64_t size) {
+  const auto* values = static_cast<const std::int32_t*>(offsets.data);
+  std::int64_t previous = 0;
+  for (std::int64_t i = 0; i < offsets.shape[0]; ++i) {
+    if (values[i] >= previous && values[i] <= size) {
+      previous = values[i];
+      continue;
+    }
+    const std::string at =
+        std::string(input.name) + "[" + std::to_string(i) + "] is " + std::to_string(values[i]);
+    if (values[i] < previous) {
+      return detail::error(Code::invalid_argument, op,
+                           at + ", less than " + std::to_string(previous) + " before it");
+    }
+    return detail::error(Code::invalid_argument, op,
+                         at + ", over dimension " + std::string(input.offsets_into) +
+                             ", which is " + std::to_string(size));
+  }
+  return {};
+}
+
+Status check_values(const Op& op, std::span<const TensorView> inputs) {
+  const auto& parameters = op.signature.inputs;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].kind != ElementKind::offsets) continue;
+    for (std::size_t other = 0; other < parameters.size(); ++other) {
+      const int dim = index_of(parameters[other].dims, parameters[i].offsets_into);
+      if (dim < 0) continue;
+      const auto& shape = inputs[other].shape;
+      const std::size_t lead = shape.size() - parameters[other].dims.size();
+      Status status =
+          check_offsets(op, parameters[i], inputs[i], shape[lead + static_cast<std::size_t>(dim)]);
+      if (!status.ok()) return status;
+      break;
+    }
+  }
+  return {};
+}
+
+/// Runs a call whose inputs are all in place.
+Status run_complete(const Call& call) {
+  if (call.execution.device_type == DeviceType::cpu) {
+    Status status = check_values(call.op, call.inputs);
+    return status.ok() ? call.op.cpu(call) : status;
+  }
+#ifdef CUDARELU_WITH_CUDA
+  return cuda::run_on_device(call, call.op.cuda);
+#else
+  return detail::error(Code::unavailable, call.op,
+                       "this build has no CUDA kernels; configure with -DCUDARELU_CUDA=ON");
+#endif
+}
+
+Status run_with_stand_ins(const Call& call) {
+  const auto& parameters = call.op.signature.inputs;
+  std::array<TensorView, decltype(Signature::inputs)::capacity()> inputs;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const bool stands_in = !call.inputs[i].present && parameters[i].stand_in >= 0;
+    inputs[i] = call.inputs[stands_in ? static_cast<std::size_t>(parameters[i].stand_in) : i];
+  }
+  return run_complete({call.op, std::span(inputs).first(parameters.size()), call.outputs,
+                       call.attributes, call.execution});
+}
+
+}  // namespace
+
+Status run(const Call& call) noexcept {
+  try {
+    const bool complete = std::ranges::all_of(call.inputs, &TensorView::present);
+    return complete ? run_complete(call) : run_with_stand_ins(call);
+  } catch (const std::bad_alloc& error) {
+    return {Code::out_of_memory, error.what()};
+  } catch (const std::exception& error) {
+    return {Code::internal, error.what()};
+  }
+}
+
+}  // namespace cudarelu

@@ -1,0 +1,280 @@
+// Every op of the table on CUDA: against the CPU, between canaries, at any alignment, and captured.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "arguments.h"
+
+namespace cudarelu::testing {
+namespace {
+
+void check(cudaError_t error) { ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error); }
+
+/// A stream that does not wait for the default stream: work that goes astray is found.
+class CudaExecution : public Execution {
+ public:
+  CudaExecution() : Execution(DeviceType::cuda, 0, new_stream()) {}
+  ~CudaExecution() override {
+    for (void* pointer : workspace_) (void)cudaFree(pointer);
+    (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream));
+  }
+  CudaExecution(const CudaExecution&) = delete;
+  CudaExecution& operator=(const CudaExecution&) = delete;
+  void parallel_for(std::int64_t, std::int64_t,
+                    FunctionRef<void(std::int64_t, std::int64_t)>) override {
+    ADD_FAILURE() << "a CUDA kernel has no use for threads";
+  }
+  void* allocate(std::size_t bytes) override {
+    if (refuse) return nullptr;
+    void* pointer = nullptr;
+    check(cudaMalloc(&pointer, bytes));  // the captures below are relaxed, and allow it
+    workspace_.push_back(pointer);
+    return pointer;
+  }
+
+  bool refuse = false;
+
+ private:
+  static cudaStream_t new_stream() {
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return stream;
+  }
+  std::vector<void*> workspace_;
+};
+
+/// The bytes of a guarded tensor, canaries too, on the device.
+class DeviceTensor {
+ public:
+  explicit DeviceTensor(GuardedTensor& host) : host_(&host) {
+    check(cudaMalloc(&data_, host.whole().size()));
+    upload();
+  }
+  DeviceTensor(DeviceTensor&& other) noexcept : host_(other.host_), data_(other.data_) {
+    other.data_ = nullptr;
+  }
+  ~DeviceTensor() { (void)cudaFree(data_); }
+
+  void upload() {
+    const auto bytes = host_->whole();
+    check(cudaMemcpy(data_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+    check(cudaDeviceSynchronize());  // the copy's last part may be under way when it returns
+  }
+  void download() {
+    const auto bytes = host_->whole();
+    check(cudaMemcpy(bytes.data(), data_, bytes.size(), cudaMemcpyDeviceToHost));
+  }
+  TensorView view() {
+    TensorView view = host_->view();
+    view.data = static_cast<std::uint8_t*>(data_) + host_->begin();
+    return view;
+  }
+
+ private:
+  GuardedTensor* host_;
+  void* data_ = nullptr;
+};
+
+struct DeviceArguments {
+  explicit DeviceArguments(Arguments& arguments) : attributes(arguments.attributes) {
+    for (GuardedTensor& tensor : arguments.inputs) inputs.emplace_back(tensor);
+    for (GuardedTensor& tensor : arguments.outputs) outputs.emplace_back(tensor);
+  }
+  Status run(const Op& op, Execution& execution) {
+    std::vector<TensorView> in;
+    std::vector<TensorView> out;
+    for (DeviceTensor& tensor : inputs) in.push_back(tensor.view());
+    for (DeviceTensor& tensor : outputs) out.push_back(tensor.view());
+    return cudarelu::run({op, in, out, attributes, execution});
+  }
+
+  std::vector<DeviceTensor> inputs;
+  std::vector<DeviceTensor> outputs;
+  std::vector<Attribute> attributes;
+};
+
+/// How far two results of one dtype may be apart, relative to 1 and to their size.
+double tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::float64:
+      return 1e-14;
+    case DType::float32:
+      return 2e-6;
+    case DType::float16:
+      return 1e-3;
+    case DType::bfloat16:
+      return 8e-3;
+    default:
+      return 0;
+  }
+}
+
+void expect_close(GuardedTensor& actual, GuardedTensor& expected) {
+  const TensorView a = actual.view();
+  const TensorView b = expected.view();
+  (void)visit_dtype<real_types>(a.dtype, [&]<class T>(TypeTag<T>) {
+    for (std::int64_t i = 0; i < a.size(); ++i) {
+      const auto x = static_cast<double>(load(static_cast<const T*>(a.data)[i]));
+      const auto y = static_cast<double>(load(static_cast<const T*>(b.data)[i]));
+      const bool same = x == y || (std::isnan(x) && std::isnan(y));
+      EXPECT_TRUE(same || std::abs(x - y) <= tolerance(a.dtype) * (1 + std::abs(y)))
+          << "at " << i << ": " << x << " on CUDA, " << y << " on the CPU";
+      if (::testing::Test::HasFailure()) break;
+    }
+    return Status();
+  });
+}
+
+class EveryOpOnCuda : public ::testing::TestWithParam<std::size_t> {
+ protected:
+  void SetUp() override {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+      GTEST_SKIP() << "needs CUDA: no device on this machine";
+    }
+  }
+  const Op& op() const { return op_table()[GetParam()]; }
+};
+
+TEST_P(EveryOpOnCuda, EqualsTheCpuAtAnyAlignment) {
+  CudaExecution cuda;
+  std::mt19937 random(3);
+  for (const DType dtype : dtypes_of(op())) {
+    for (const Dimensions& dimensions : edge_dimensions()) {
+      for (const std::size_t offset : {0, 1, 3}) {
+        for (const bool outputs_apart : {false, true}) {
+          SCOPED_TRACE(describe(op(), dtype, dimensions) + " offset " + std::to_string(offset) +
+                       (outputs_apart ? ", outputs aligned otherwise" : ""));
+          Arguments expected = make_arguments(op(), dtype, dimensions, offset, random);
+          if (outputs_apart) {
+            for (GuardedTensor& output : expected.outputs) {
+              const TensorView view = output.view();
+              output = GuardedTensor(view.dtype, Sizes(view.shape.begin(), view.shape.end()),
+                                     offset + 1);
+            }
+          }
+          Arguments actual = expected;
+          SerialExecution cpu(0);
+          ASSERT_TRUE(run_arguments(op(), expected, cpu).ok());
+          DeviceArguments device(actual);
+          const Status status = device.run(op(), cuda);
+          ASSERT_TRUE(status.ok()) << status.message();
+          check(cudaStreamSynchronize(static_cast<cudaStream_t>(cuda.stream)));
+          for (std::size_t i = 0; i < actual.outputs.size(); ++i) {
+            device.outputs[i].download();
+            EXPECT_TRUE(actual.outputs[i].intact());
+            expect_close(actual.outputs[i], expected.outputs[i]);
+          }
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EveryOpOnCuda, IsCapturedAndReplayedOnNewInputs) {
+  CudaExecution cuda;
+  auto* stream = static_cast<cudaStream_t>(cuda.stream);
+  std::mt19937 random(4);
+  const Dimensions dimensions{{300, 5}, 33};
+  const DType dtype = dtypes_of(op()).front();
+  Arguments first = make_arguments(op(), dtype, dimensions, 0, random);
+  Arguments expected = make_arguments(op(), dtype, dimensions, 0, random);
+  DeviceArguments device(first);
+  ASSERT_TRUE(device.run(op(), cuda).ok());  // loads the kernel, which a capture forbids
+  check(cudaStreamSynchronize(stream));
+
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  const Status status = device.run(op(), cuda);
+  check(cudaStreamEndCapture(stream, &graph));
+  ASSERT_TRUE(status.ok()) << status.message();
+  check(cudaGraphInstantiate(&executable, graph, 0));
+
+  for (std::size_t i = 0; i < first.inputs.size(); ++i) {
+    std::ranges::copy(expected.inputs[i].whole(), first.inputs[i].whole().begin());
+    device.inputs[i].upload();
+  }
+  check(cudaGraphLaunch(executable, stream));
+  check(cudaStreamSynchronize(stream));
+  SerialExecution cpu(0);
+  ASSERT_TRUE(run_arguments(op(), expected, cpu).ok());
+  for (std::size_t i = 0; i < first.outputs.size(); ++i) {
+    device.outputs[i].download();
+    expect_close(first.outputs[i], expected.outputs[i]);
+  }
+  check(cudaGraphExecDestroy(executable));
+  check(cudaGraphDestroy(graph));
+}
+
+TEST_P(EveryOpOnCuda, RefusedWorkspaceIsAStatus) {
+  CudaExecution cuda;
+  cuda.refuse = true;
+  std::mt19937 random(5);
+  Arguments arguments = make_arguments(op(), dtypes_of(op()).front(), {{5000}, 5}, 0, random);
+  DeviceArguments device(arguments);
+  const Status status = device.run(op(), cuda);
+  EXPECT_TRUE(status.ok() || status.code() == Status::Code::out_of_memory) << status.message();
+  check(cudaStreamSynchronize(static_cast<cudaStream_t>(cuda.stream)));
+}
+
+TEST(KnnOnCuda, KeepsWithinItsTensorsWhateverTheOffsetsHold) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+    GTEST_SKIP() << "needs CUDA: no device on this machine";
+  }
+  CudaExecution cuda;
+  const Op& op = *find_op("knn_query");
+  std::mt19937 random(6);
+  for (const std::vector<std::int32_t>& offsets :
+       {std::vector<std::int32_t>{-5, 1 << 30}, {40, 3}, {1 << 30, -(1 << 30)}}) {
+    Arguments arguments = make_arguments(op, DType::float32, {{}, 2}, 0, random);
+    for (const std::size_t i : {std::size_t{1}, std::size_t{3}}) {
+      std::memcpy(arguments.inputs[i].data().data(), offsets.data(), 8);
+    }
+    DeviceArguments device(arguments);
+    ASSERT_TRUE(device.run(op, cuda).ok());
+    check(cudaStreamSynchronize(static_cast<cudaStream_t>(cuda.stream)));
+    device.outputs[0].download();
+    EXPECT_TRUE(arguments.outputs[0].intact());
+    const auto* idx = reinterpret_cast<const std::int32_t*>(arguments.outputs[0].data().data());
+    for (int i = 0; i < 2 * 16; ++i) EXPECT_TRUE(idx[i] >= -1 && idx[i] < 2) << idx[i];
+  }
+}
+
+TEST(PointwiseOnCuda, ReachesPast32Bits) {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  constexpr std::int64_t size = (std::int64_t{1} << 31) + 17;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess || free < 2 * size) {
+    GTEST_SKIP() << "needs CUDA: no device with " << 2 * size << " bytes free";
+  }
+  void* memory = nullptr;
+  check(cudaMalloc(&memory, size + 16));
+  auto* const data = static_cast<std::int8_t*>(memory);
+  CudaExecution cuda;
+  const Op& op = *find_op("relu");
+  for (const int offset : {0, 1}) {
+    check(cudaMemset(data, 0xff, size + 16));  // -1 everywhere
+    check(cudaDeviceSynchronize());
+    const Sizes shape{size};
+    // In place, and with the vectors' path (both at one distance from a boundary).
+    const TensorView view{data + offset, DType::int8, shape};
+    ASSERT_TRUE(run({op, {&view, 1}, {&view, 1}, {}, cuda}).ok());
+    check(cudaStreamSynchronize(static_cast<cudaStream_t>(cuda.stream)));
+    std::array<std::int8_t, 64> tail{};
+    check(cudaMemcpy(tail.data(), data + offset + size - 48, 64 - 16 + 15 - offset,
+                     cudaMemcpyDeviceToHost));
+    for (std::size_t i = 0; i < 48; ++i) EXPECT_EQ(tail[i], 0) << i;
+    EXPECT_EQ(tail[48], -1);  // what follows is not touched
+  }
+  check(cudaFree(memory));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, EveryOpOnCuda, ::testing::Range(std::size_t{0}, op_table().size()),
+                         [](const auto& info) { return std::string(op_table()[info.param].name); });
+
+}  // namespace
+}  // namespace cudarelu::testing

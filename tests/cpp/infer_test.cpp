@@ -1,0 +1,122 @@
+#include "cudarelu/infer.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace cudarelu {
+namespace {
+
+using Sizes = std::vector<std::int64_t>;
+
+struct Argument {
+  DType dtype;
+  Sizes shape;
+  bool present = true;
+};
+
+struct Result {
+  Status status;
+  std::vector<DType> dtypes;
+  std::vector<Sizes> shapes;
+};
+
+Result infer_op(const char* name, const std::vector<Argument>& arguments,
+                std::vector<Attribute> attributes = {}) {
+  const Op& op = *find_op(name);
+  for (std::size_t i = attributes.size(); i < op.signature.attributes.size(); ++i) {
+    attributes.push_back(default_of(op.signature.attributes[i]));
+  }
+  std::vector<OutputType<std::int64_t>> outputs(op.signature.outputs.size());
+  Result result;
+  result.status = infer<std::int64_t, Argument>(op, arguments, attributes, outputs);
+  for (const auto& output : outputs) {
+    result.dtypes.push_back(output.dtype);
+    result.shapes.emplace_back(output.shape.span().begin(), output.shape.span().end());
+  }
+  return result;
+}
+
+constexpr DType f32 = DType::float32;
+constexpr DType f16 = DType::float16;
+constexpr DType i32 = DType::int32;
+
+TEST(Infer, LeadingAndNamedDimensions) {
+  const Result result = infer_op("bias_relu", {{f16, {2, 3, 4}}, {f16, {4}}});
+  ASSERT_TRUE(result.status.ok()) << result.status.message();
+  EXPECT_EQ(result.dtypes[0], f16);
+  EXPECT_EQ(result.shapes[0], (Sizes{2, 3, 4}));
+  EXPECT_EQ(infer_op("relu", {{f32, {}}}).shapes[0], Sizes{});
+}
+
+TEST(Infer, OutputsOfAttributesAndStandIns) {
+  const std::vector<Argument> full{{f32, {9, 3}}, {i32, {2}}, {f32, {5, 3}}, {i32, {2}}};
+  Result result = infer_op("knn_query", full, {std::int64_t{7}});
+  ASSERT_TRUE(result.status.ok()) << result.status.message();
+  EXPECT_EQ(result.shapes, (std::vector<Sizes>{{5, 7}, {5, 7}}));
+  EXPECT_EQ(result.dtypes, (std::vector<DType>{i32, f32}));
+
+  result = infer_op("knn_query", {full[0], full[1], {f32, {}, false}, {i32, {}, false}});
+  ASSERT_TRUE(result.status.ok()) << result.status.message();
+  EXPECT_EQ(result.shapes[0], (Sizes{9, 16}));
+}
+
+void expect_error(const Result& result, Status::Code code, const std::string& message) {
+  EXPECT_EQ(result.status.code(), code);
+  EXPECT_EQ(result.status.message(), message);
+}
+
+TEST(Infer, ErrorsNameTheOpTheTensorAndTheSizes) {
+  constexpr auto invalid = Status::Code::invalid_argument;
+  constexpr auto dtype = Status::Code::unsupported_dtype;
+  expect_error(infer_op("bias_relu", {{f32, {2, 3}}, {f32, {4}}}), invalid,
+               "bias_relu: dimension c is 3 in x but 4 in bias");
+  expect_error(infer_op("bias_relu", {{f32, {2, 3}}, {f32, {1, 3}}}), invalid,
+               "bias_relu: bias must be [c], not [1, 3]");
+  expect_error(infer_op("softmax", {{f32, {}}}), invalid, "softmax: x must be [*, c], not []");
+  expect_error(infer_op("add", {{f32, {2, 3}}, {f32, {2, 1}}}), invalid,
+               "add: dimensions * are [2, 3] in a but [2, 1] in b");
+  expect_error(
+      infer_op("knn_query", {{f32, {9, 2}}, {i32, {1}}, {f32, {}, false}, {i32, {}, false}}),
+      invalid, "knn_query: xyz must be [n, 3]: the size 3 is 2");
+  expect_error(infer_op("relu", {{f32, {}, false}}), invalid, "relu: x is missing");
+  expect_error(infer_op("tanh", {{i32, {2}}}), dtype,
+               "tanh: x is int32; supported are float32, float64, float16, bfloat16");
+  expect_error(infer_op("add", {{f32, {2}}, {f16, {2}}}), dtype,
+               "add: b is float16 but a is float32");
+  expect_error(infer_op("knn_query",
+                        {{f32, {9, 3}}, {DType::int64, {1}}, {f32, {}, false}, {i32, {}, false}}),
+               dtype, "knn_query: offset must be int32, not int64");
+}
+
+TEST(Infer, AttributesHaveTypesAndRanges) {
+  constexpr auto invalid = Status::Code::invalid_argument;
+  const std::vector<Argument> points{{f32, {9, 3}}, {i32, {1}}, {f32, {}, false}, {i32, {}, false}};
+  for (const std::int64_t nsample : {0, -1, 1025}) {
+    expect_error(infer_op("knn_query", points, {nsample}), invalid,
+                 "knn_query: nsample must be in [1, 1024], not " + std::to_string(nsample));
+  }
+  EXPECT_TRUE(infer_op("knn_query", points, {std::int64_t{1024}}).status.ok());
+  expect_error(infer_op("knn_query", points, {3.0}), invalid,
+               "knn_query: nsample must be an integer");
+  expect_error(infer_op("leaky_relu", {{f32, {2}}}, {std::int64_t{1}}), invalid,
+               "leaky_relu: negative_slope must be a floating-point number");
+}
+
+TEST(Infer, SizesThatInt32OffsetsCannotReach) {
+  const std::int64_t large = std::int64_t{1} << 31;
+  expect_error(
+      infer_op("knn_query", {{f32, {large, 3}}, {i32, {1}}, {f32, {}, false}, {i32, {}, false}}),
+      Status::Code::invalid_argument,
+      "knn_query: dimension n is 2147483648; offset is int32 and reaches 2147483647");
+  EXPECT_TRUE(infer_op("relu", {{f32, {large, 4}}}).status.ok());
+}
+
+TEST(Infer, RanksUpToTheLimit) {
+  EXPECT_TRUE(infer_op("relu", {{f32, Sizes(max_rank, 1)}}).status.ok());
+  expect_error(infer_op("relu", {{f32, Sizes(max_rank + 1, 1)}}), Status::Code::invalid_argument,
+               "relu: x has 65 dimensions; at most 64 are supported");
+}
+
+}  // namespace
+}  // namespace cudarelu

@@ -1,0 +1,21 @@
+// What a build without CUDA says of a call on CUDA.
+#include <gtest/gtest.h>
+
+#include "arguments.h"
+
+namespace cudarelu::testing {
+namespace {
+
+TEST(Run, WithoutCudaItSaysSo) {
+  const Op& op = *find_op("relu");
+  std::mt19937 random(1);
+  Arguments arguments = make_arguments(op, DType::float32, {{2}, 2}, 0, random);
+  SerialExecution execution(0, DeviceType::cuda);
+  const Status status = run_arguments(op, arguments, execution);
+  EXPECT_EQ(status.code(), Status::Code::unavailable);
+  EXPECT_EQ(status.message(),
+            "relu: this build has no CUDA kernels; configure with -DCUDARELU_CUDA=ON");
+}
+
+}  // namespace
+}  // namespace cudarelu::testing

@@ -1,0 +1,57 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+
+#include "cudarelu/gradient.h"
+#include "cudarelu/op.h"
+
+namespace cudarelu {
+namespace {
+
+TEST(Table, HoldsEveryFileOfOps) {
+  std::set<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(CUDARELU_OPS)) {
+    if (entry.path().extension() == ".h" && entry.path().stem() != "list") {
+      files.insert(entry.path().stem().string());
+    }
+  }
+  std::set<std::string> names;
+  for (const Op& op : op_table()) names.emplace(op.name);
+  EXPECT_EQ(names, files);
+  EXPECT_EQ(names.size(), op_table().size());
+}
+
+TEST(Table, IdsAreAppendOnly) {
+  // The first release's order. New ops follow it; this list stays as it is.
+  const char* const released[] = {"relu",        "relu_backward",
+                                  "leaky_relu",  "leaky_relu_backward",
+                                  "tanh",        "tanh_backward",
+                                  "asinh",       "asinh_backward",
+                                  "add",         "scaled_add",
+                                  "mul",         "scale",
+                                  "relu_scale",  "relu_scale_backward",
+                                  "bias_relu",   "bias_relu_backward",
+                                  "expand_rows", "sum_rows",
+                                  "softmax",     "softmax_backward",
+                                  "row_sum",     "knn_query"};
+  std::size_t id = 0;
+  for (const char* name : released) EXPECT_EQ(op_table()[id++].name, name);
+}
+
+TEST(Table, EveryOpIsComplete) {
+  for (const Op& op : op_table()) {
+    SCOPED_TRACE(op.name);
+    EXPECT_EQ(find_op(op.name), &op);
+    EXPECT_NE(op.cpu, nullptr);
+    EXPECT_EQ(op.cuda != nullptr, has_cuda_kernels());
+    EXPECT_FALSE(op.spec.summary.empty());
+    EXPECT_FALSE(op.spec.definition.empty());
+    EXPECT_NO_THROW(parse_gradient(op));
+  }
+  EXPECT_EQ(find_op("no_such_op"), nullptr);
+  EXPECT_EQ(find_op("relu_backward")->onnx_type, "ReluBackward");
+}
+
+}  // namespace
+}  // namespace cudarelu
