@@ -1,0 +1,193 @@
+"""CUDA operators written once and served everywhere.
+
+Each op of ``cudarelu.ops()`` is a function of this module and of ``torch.ops.cudarelu``::
+
+    cudarelu.relu(x)                            # a torch.Tensor, or a numpy.ndarray
+    cudarelu.leaky_relu(x, negative_slope=0.1)  # attributes are given by name
+
+A function takes torch tensors of one device, of any strides, and gives tensors on that device, with
+gradients; or NumPy arrays, float16 and ml_dtypes' bfloat16 included, and gives new arrays. Shapes
+and dtypes are those of the op's signature: see ``help(cudarelu.relu)`` and ``OpInfo``.
+
+Errors: ``TypeError`` for arguments of another kind, and for an attribute of another name or type.
+For arrays, ``ValueError`` for a shape or a value and ``TypeError`` for a dtype. For tensors, as
+torch has it, ``RuntimeError`` for a shape, a value or a device and ``NotImplementedError`` (which
+is one) for a dtype.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cudarelu import _build_info
+
+if torch.__version__.split(".")[:2] != _build_info.TORCH.split("."):
+    raise ImportError(
+        f"cudarelu was built for PyTorch {_build_info.TORCH}, but this is {torch.__version__}: "
+        f"build it again in this environment, or install torch=={_build_info.TORCH}.*"
+    )
+
+from cudarelu import _C  # only now: the library needs that very torch
+
+__version__ = _build_info.VERSION
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An input or an output of an op."""
+
+    name: str
+    dtype: str  # "T": one of the op's dtypes, the same for all of "T"
+    dims: tuple[str | int, ...]  # names bind across tensors; a leading "*" is any shape
+    optional: bool = False
+    stand_in: str | None = None  # the input that takes its place where it is absent
+    offsets_into: str | None = None  # the dimension whose batches these int32 offsets end
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute of an op."""
+
+    name: str
+    type: str  # "int" or "float"
+    required: bool
+    default: int | float | None
+    lowest: int | float | None  # None: no bound
+    highest: int | float | None
+
+
+@dataclass(frozen=True)
+class OnnxName:
+    """How ONNX models call an op."""
+
+    domain: str
+    op_type: str
+    alias: tuple[str, str] | None  # a second domain and op type
+
+
+@dataclass(frozen=True)
+class OpInfo:
+    """The declaration of an op."""
+
+    name: str
+    signature: str
+    summary: str
+    inputs: tuple[Parameter, ...]
+    attributes: tuple[Attribute, ...]
+    outputs: tuple[Parameter, ...]
+    dtypes: tuple[str, ...]
+    elementwise: bool  # element i of an output is a function of elements i of the inputs
+    onnx: OnnxName
+    definition: str  # the meaning: the body of an ONNX function
+    gradient: str  # "x = relu_backward(grad_y, y)"; empty: not differentiable
+    in_place: str  # "y = x": torch.ops.cudarelu.<name>_ writes y over x; empty: there is none
+
+
+def ops() -> list[OpInfo]:
+    """All ops, in the order of the table."""
+    return list(_OPS)
+
+
+def _op_info(fields: dict[str, Any]) -> OpInfo:
+    return OpInfo(
+        **fields
+        | {
+            "inputs": tuple(Parameter(**each) for each in fields["inputs"]),
+            "attributes": tuple(Attribute(**each) for each in fields["attributes"]),
+            "outputs": tuple(Parameter(**each) for each in fields["outputs"]),
+            "onnx": OnnxName(**fields["onnx"]),
+        }
+    )
+
+
+_OPS = tuple(_op_info(fields) for fields in _C.ops())
+
+
+def _describe(parameter: Parameter) -> str:
+    dims = ", ".join(map(str, parameter.dims))
+    text = f"    {parameter.name}: {parameter.dtype}[{dims}]"
+    if parameter.offsets_into:
+        text += f": where each batch of {parameter.offsets_into} ends"
+    if parameter.optional:
+        text += f"; if absent: {parameter.stand_in or 'none'}"
+    return text
+
+
+def _documentation(op: OpInfo) -> str:
+    lines = [op.summary, "", f"T: {', '.join(op.dtypes)}"]
+    lines += ["", "Inputs:", *map(_describe, op.inputs)]
+    if op.attributes:
+        lines += ["", "Attributes:"]
+    for attribute in op.attributes:
+        lines.append(f"    {attribute.name}: {attribute.type}")
+        if attribute.lowest is not None:
+            lines[-1] += f", {attribute.lowest} or more"
+        if attribute.highest is not None:
+            lines[-1] += f", {attribute.highest} or less"
+    lines += ["", "Outputs:", *map(_describe, op.outputs)]
+    lines += ["", f"Gradient: {' '.join(op.gradient.split()) or 'none'}"]
+    return "\n".join(lines)
+
+
+def _python_signature(op: OpInfo) -> inspect.Signature:
+    array, optional = "Tensor | ndarray", "Tensor | ndarray | None"
+    parameters = [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=None if each.optional else inspect.Parameter.empty,
+            annotation=optional if each.optional else array,
+        )
+        for each in op.inputs
+    ]
+    parameters += [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if each.required else each.default,
+            annotation=each.type,
+        )
+        for each in op.attributes
+    ]
+    result = array if len(op.outputs) == 1 else f"tuple[{', '.join([array] * len(op.outputs))}]"
+    return inspect.Signature(parameters, return_annotation=result)
+
+
+def _function(op: OpInfo) -> Callable[..., Any]:
+    """The function of an op. Its inputs are parameters, since gathering *args costs at every call;
+    its attributes are not, since the compilers would take a default for one more input."""
+    inputs = [f"{each.name}=None" if each.optional else each.name for each in op.inputs]
+    gathered = ["**attributes"] if op.attributes else []
+    arguments = ", ".join([each.name for each in op.inputs] + gathered)
+    # What it calls is in a closure: PyTorch 2.11's compiler takes its globals for this module's.
+    source = f"""
+def make(is_compiling, overload, eager):
+    def {op.name}({", ".join(inputs + gathered)}):
+        if is_compiling():  # PyTorch's compilers see its ops, but not into C++
+            return overload({arguments})
+        return eager({arguments})
+    return {op.name}
+"""
+    made: dict[str, Any] = {}
+    exec(compile(source, f"<cudarelu.{op.name}>", "exec"), globals(), made)
+    overload = getattr(torch.ops.cudarelu, op.name).default
+    function = made["make"](torch.compiler.is_compiling, overload, getattr(_C, op.name))
+    function.__doc__ = _documentation(op)
+    function.__signature__ = _python_signature(op)
+    return function
+
+
+_FUNCTIONS = {op.name: _function(op) for op in _OPS}
+globals().update(_FUNCTIONS)
+__all__ = ["Attribute", "OnnxName", "OpInfo", "Parameter", "ops", *_FUNCTIONS]
+
+from cudarelu import _vmap  # noqa: E402, F401  the batching rules, of the ops above
+
+if TYPE_CHECKING:  # type checkers do not see the functions being made
+
+    def __getattr__(name: str) -> Callable[..., Any]: ...

@@ -1,0 +1,195 @@
+"""The ops as `torch.nn` modules.
+
+`ReLU`, `LeakyReLU`, `Tanh` and `Softmax` are subclasses of torch's modules of these names, with
+their arguments, attributes and representation; `replace` swaps those in a model for them::
+
+    import cudarelu.nn
+
+    print(cudarelu.nn.replace(model))
+
+Inputs are tensors of the ops' dtypes, on the CPU or CUDA.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import cudarelu
+
+__all__ = ["BiasReLU", "LeakyReLU", "ReLU", "Replacement", "Softmax", "Tanh", "replace"]
+
+
+def _overwrite(name: str, input: torch.Tensor, **attributes: Any) -> torch.Tensor:
+    """Runs the op `name` on `input` in place, and returns `input` itself."""
+    # Neither ONNX nor torch.func has an in-place form of a custom op, but both have copy_. The
+    # clone is for gradients of what is overwritten: PyTorch 2.11 "exports" when it compiles.
+    exporting = torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
+    if exporting or _is_in_torch_func(input):
+        return input.copy_(getattr(cudarelu, name)(input.clone(), **attributes))
+    # The in-place op returns nothing: compilers take a returned alias for a tensor of its own.
+    getattr(torch.ops.cudarelu, f"{name}_")(input, **attributes)
+    return input
+
+
+def _is_in_torch_func(input: torch.Tensor) -> bool:
+    if torch.compiler.is_compiling():  # which cannot look into the next line
+        return False
+    return torch._C._functorch.is_functorch_wrapped_tensor(input)
+
+
+class ReLU(torch.nn.ReLU):
+    """`cudarelu.relu` as a module.
+
+    Args:
+        inplace: overwrite the input, and return it.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return _overwrite("relu", input) if self.inplace else cudarelu.relu(input)
+
+
+class LeakyReLU(torch.nn.LeakyReLU):
+    """`cudarelu.leaky_relu` as a module.
+
+    Args:
+        negative_slope: the factor of negative elements.
+        inplace: overwrite the input, and return it.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if self.inplace:
+            return _overwrite("leaky_relu", input, negative_slope=self.negative_slope)
+        return cudarelu.leaky_relu(input, negative_slope=self.negative_slope)
+
+
+class Tanh(torch.nn.Tanh):
+    """`cudarelu.tanh` as a module."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return cudarelu.tanh(input)
+
+
+def _softmax(input: torch.Tensor, dim: int) -> torch.Tensor:
+    if input.dim() == 0:  # to torch, a row of one
+        return _softmax(input[None], dim).squeeze(0)
+    if dim in (-1, input.dim() - 1):
+        return cudarelu.softmax(input)
+    return cudarelu.softmax(input.movedim(dim, -1)).movedim(-1, dim).contiguous()
+
+
+class Softmax(torch.nn.Softmax):
+    """`cudarelu.softmax` as a module.
+
+    The op works along the last dimension: any other is moved there and back, by copies.
+
+    Args:
+        dim: along which the elements sum to 1. None is a choice by the number of dimensions, with
+            torch's warning.
+    """
+
+    def __init__(self, dim: int | None = -1) -> None:
+        super().__init__(dim)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        dim = self.dim
+        if dim is None:
+            warnings.warn(
+                "Implicit dimension choice for softmax has been deprecated. "
+                "Change the call to include dim=X as an argument.",
+                stacklevel=4,  # the caller of the module
+            )
+            dim = 0 if input.dim() in (0, 1, 3) else 1
+        return _softmax(input, dim)
+
+
+class BiasReLU(torch.nn.Module):
+    """`cudarelu.bias_relu` as a module: max(x + bias, 0) * scale, with a bias of its own.
+
+    Shapes: input [*, features], output the same.
+
+    Args:
+        features: the size of the input's last dimension, and of `bias`.
+        scale: the factor after the ReLU.
+        device: of `bias`.
+        dtype: of `bias`, and of the inputs.
+    """
+
+    bias: torch.nn.Parameter
+
+    def __init__(
+        self,
+        features: int,
+        scale: float = 1.0,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.features = features
+        self.scale = scale
+        self.bias = torch.nn.Parameter(torch.empty(features, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Sets the bias to zero."""
+        torch.nn.init.zeros_(self.bias)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return cudarelu.bias_relu(input, self.bias, scale=self.scale)
+
+    def extra_repr(self) -> str:
+        return f"{self.features}, scale={self.scale}"
+
+
+_OURS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
+    torch.nn.ReLU: ReLU,
+    torch.nn.LeakyReLU: LeakyReLU,
+    torch.nn.Tanh: Tanh,
+    torch.nn.Softmax: Softmax,
+}
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What `replace` did: modules by qualified name, as `named_modules` has it."""
+
+    swapped: dict[str, str]  # and the class, "ReLU"
+    left: dict[str, str]  # and why
+
+    def __str__(self) -> str:
+        lines = []
+        for title, modules in (("swapped", self.swapped), ("left", self.left)):
+            lines.append(f"{title}: {len(modules)}")
+            lines += [f"  {name or '(the model)'}: {text}" for name, text in modules.items()]
+        return "\n".join(lines)
+
+
+def replace(model: torch.nn.Module) -> Replacement:
+    """Makes the ReLU, LeakyReLU, Tanh and Softmax modules of torch in a model run our ops.
+
+    Each module stays the object that it is, the model itself too, and only its class changes:
+    hooks, mode, sharing, and references from elsewhere hold. Left as they are: subclasses of these
+    classes, among them parametrized modules, and modules with a `forward` of their own.
+
+    What torch.compile made of the model before is compiled again.
+
+    Args:
+        model: is changed.
+
+    Returns:
+        What was swapped, and what was left; a shared module has a line for each of its names.
+    """
+    swapped, left, classes = {}, {}, {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        found = classes.setdefault(module, type(module))
+        if found in _OURS and "forward" not in vars(module):
+            module.__class__ = _OURS[found]
+            swapped[name] = found.__name__
+        elif found in _OURS:
+            left[name] = f"{found.__name__} with a forward of its own"
+        elif isinstance(module, tuple(_OURS)) and found not in _OURS.values():
+            left[name] = f"{found.__name__}, a subclass"
+    return Replacement(swapped, left)

@@ -1,0 +1,45 @@
+// What libcudarelu_torch.so offers to the Python module beside it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <span>
+
+#include "cudarelu/infer.h"
+
+namespace cudarelu::binding {
+
+/// The table that the ops of torch.ops.cudarelu were registered from.
+[[gnu::visibility("default")]] std::span<const Op> registered_ops();
+
+/// The dispatcher's handle of an op of that table.
+[[gnu::visibility("default")]] const c10::OperatorHandle& handle_of(const Op& op);
+
+using Tensors = c10::SmallVector<at::Tensor, 4>;  // undefined: an optional input that is absent
+using Attributes = c10::SmallVector<Attribute, 4>;
+
+/// Runs an op past the dispatcher where the dispatcher would do nothing but call the kernel: for
+/// plain dense tensors of the CPU or CUDA, with no gradient to record, no mode, no transform, no
+/// tracing and no profiler. False: it has not run.
+[[gnu::visibility("default")]] bool call_plain(const Op& op, const Tensors& inputs,
+                                               const Attributes& attributes, Tensors& outputs);
+
+/// The error for an input of a dtype that the core does not know at all.
+[[gnu::visibility("default")]] Status unknown_dtype(const Op& op, std::size_t input,
+                                                    std::string_view dtype);
+
+/// Checks a call and fills in the types of its outputs, one for each output of the signature.
+[[gnu::visibility("default")]] Status infer_on_host(const Op& op,
+                                                    std::span<const TensorView> inputs,
+                                                    std::span<const Attribute> attributes,
+                                                    std::span<OutputType<std::int64_t>> outputs);
+
+/// Runs a call that infer_on_host() has accepted, on host memory and torch's threads.
+[[gnu::visibility("default")]] Status run_on_host(const Op& op, std::span<const TensorView> inputs,
+                                                  std::span<const TensorView> outputs,
+                                                  std::span<const Attribute> attributes);
+
+}  // namespace cudarelu::binding

@@ -1,0 +1,439 @@
+#include "autograd.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/headeronly/version.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+
+#include "api.h"
+#include "cudarelu/gradient.h"
+
+namespace cudarelu::binding {
+namespace {
+
+namespace ag = torch::autograd;
+using Kind = Expression::Kind;
+
+/// The gradients of an op, and the tensors that each names.
+struct Derivative {
+  struct Term {
+    Gradient gradient;
+    unsigned inputs = 0;  // a bit for each
+    unsigned outputs = 0;
+  };
+
+  explicit Derivative(const Op& op) : op(op) {
+    for (Gradient& gradient : parse_gradient(op)) {
+      Term& term = terms.emplace_back();
+      term.gradient = std::move(gradient);
+      note(term.gradient.value, term);
+    }
+  }
+
+  const Op& op;
+  std::vector<Term> terms;
+
+ private:
+  static void note(const Expression& expression, Term& term) {
+    if (expression.kind == Kind::input) term.inputs |= 1u << expression.index;
+    if (expression.kind == Kind::output) term.outputs |= 1u << expression.index;
+    for (const Expression& argument : expression.arguments) note(argument, term);
+  }
+};
+
+/// The Derivative of each op, made on first use: the gradients name ops of the whole table.
+const Derivative& derivative_of(const Op& op) {
+  static const std::deque<Derivative> derivatives = [] {
+    std::deque<Derivative> all;
+    for (const Op& each : op_table()) all.emplace_back(each);
+    return all;
+  }();
+  return derivatives[static_cast<std::size_t>(&op - op_table().data())];
+}
+
+using Tensors = c10::SmallVector<at::Tensor, 4>;
+
+/// What the names of an expression mean.
+struct Scope {
+  std::function<at::Tensor(int)> input;
+  std::function<at::Tensor(int)> output;
+  std::function<at::Tensor(int)> output_gradient;
+  std::function<c10::IValue(int)> attribute;
+};
+
+/// Evaluates expressions through the dispatcher, each text once.
+class Evaluator {
+ public:
+  explicit Evaluator(Scope scope) : scope_(std::move(scope)) {}
+
+  at::Tensor tensor(const Expression& expression) {
+    for (const auto& [text, value] : known_) {
+      if (text == expression.text) return value;
+    }
+    at::Tensor value;
+    switch (expression.kind) {
+      case Kind::input:
+        value = scope_.input(expression.index);
+        break;
+      case Kind::output:
+        value = scope_.output(expression.index);
+        break;
+      case Kind::output_gradient:
+        value = scope_.output_gradient(expression.index);
+        break;
+      case Kind::call:
+        value = call(expression);
+        break;
+      case Kind::attribute:
+      case Kind::number:
+        TORCH_INTERNAL_ASSERT(false, expression.text, " is no tensor");
+    }
+    known_.emplace_back(expression.text, value);
+    return value;
+  }
+
+  /// Attribute i of the op that the expression calls.
+  c10::IValue attribute(const Expression& expression, int i) const {
+    const Signature& called = expression.op->signature;
+    const auto index = static_cast<std::size_t>(i);
+    const Expression& argument = expression.arguments[called.inputs.size() + index];
+    if (argument.kind == Kind::attribute) return scope_.attribute(argument.index);
+    if (called.attributes[index].integer) return static_cast<std::int64_t>(argument.number);
+    return argument.number;
+  }
+
+ private:
+  at::Tensor call(const Expression& expression) {
+    const Signature& called = expression.op->signature;
+    torch::jit::Stack stack;
+    for (std::size_t i = 0; i < called.inputs.size(); ++i) {
+      stack.emplace_back(tensor(expression.arguments[i]));
+    }
+    for (std::size_t i = 0; i < called.attributes.size(); ++i) {
+      stack.push_back(attribute(expression, static_cast<int>(i)));
+    }
+    handle_of(*expression.op).callBoxed(stack);
+    return std::move(stack.front()).toTensor();
+  }
+
+  Scope scope_;
+  std::vector<std::pair<std::string_view, at::Tensor>> known_;
+};
+
+bool names_a_gradient(const Expression& expression) {
+  return expression.kind == Kind::output_gradient ||
+         std::any_of(expression.arguments.begin(), expression.arguments.end(), names_a_gradient);
+}
+
+[[noreturn]] void raise_no_derivative(const Op& op, const char* kind) {
+  C10_THROW_ERROR(NotImplementedError, c10::str("the ", kind, "derivative for 'cudarelu::", op.name,
+                                                "' is not implemented"));
+}
+
+/// Forward mode. A gradient is linear in grad_y, and its transpose maps the tangent of the input to
+/// that of the output: `tangent` goes down the expression, through each call by the gradient of the
+/// called op, and is added to outputs[i] where it arrives at grad_<output i>.
+void transpose(const Expression& expression, const at::Tensor& tangent, Evaluator& values,
+               Tensors& outputs) {
+  if (expression.kind == Kind::output_gradient) {
+    at::Tensor& output = outputs[static_cast<std::size_t>(expression.index)];
+    output = output.defined() ? at::add(output, tangent) : tangent;
+    return;
+  }
+  if (expression.kind != Kind::call) return;
+  const Derivative& derivative = derivative_of(*expression.op);
+  const auto value = [&](int i) {
+    return values.tensor(expression.arguments[static_cast<std::size_t>(i)]);
+  };
+  Evaluator through({.input = value,
+                     .output = [&](int) { return values.tensor(expression); },
+                     .output_gradient = [&](int) { return tangent; },
+                     .attribute = [&](int i) { return values.attribute(expression, i); }});
+  for (std::size_t i = 0; i < expression.op->signature.inputs.size(); ++i) {
+    const Expression& argument = expression.arguments[i];
+    if (!names_a_gradient(argument)) continue;
+    const auto term = std::find_if(
+        derivative.terms.begin(), derivative.terms.end(),
+        [&](const Derivative::Term& term) { return term.gradient.input == static_cast<int>(i); });
+    if (term == derivative.terms.end()) raise_no_derivative(*expression.op, "");
+    transpose(argument, through.tensor(term->gradient.value), values, outputs);
+  }
+}
+
+class OpNode final : public ag::Node {
+ public:
+  OpNode(const Derivative& derivative, std::vector<c10::IValue> attributes)
+      : derivative_(derivative), attributes_(std::move(attributes)) {}
+
+  /// The tensors of that kind that the gradients in need of computing name; a bit for each.
+  unsigned needed(Kind kind) const {
+    unsigned bits = 0;
+    for (const Derivative::Term& term : derivative_.terms) {
+      if (!should_compute_output(static_cast<std::size_t>(term.gradient.input))) continue;
+      bits |= kind == Kind::input ? term.inputs : term.outputs;
+    }
+    return bits;
+  }
+
+  void save(Kind kind, int index, const at::Tensor& tensor, bool overwritten_view = false) {
+    saved_.push_back({kind, index, {tensor, kind == Kind::output, overwritten_view}});
+  }
+
+  std::string name() const override { return derivative_.op.onnx_type + "Backward"; }
+
+  void release_variables() override {
+    const std::lock_guard lock(mutex_);
+    for (Saved& saved : saved_) saved.variable.reset_data();
+  }
+
+  ag::variable_list apply(ag::variable_list&& gradients) override {
+    const std::lock_guard lock(mutex_);
+    if (derivative_.terms.empty()) raise_no_derivative(derivative_.op, "");
+    ag::variable_list results(num_outputs());
+    if (std::none_of(gradients.begin(), gradients.end(),
+                     [](const at::Tensor& gradient) { return gradient.defined(); })) {
+      return results;
+    }
+    Evaluator evaluator(
+        {.input = [&](int i) { return unpack(Kind::input, i); },
+         .output = [&](int i) { return unpack(Kind::output, i); },
+         .output_gradient =
+             [&](int i) {
+               const auto output = static_cast<std::size_t>(i);
+               return gradients[output].defined() ? gradients[output]
+                                                  : input_metadata(output).zeros_like();
+             },
+         .attribute = [&](int i) { return attributes_[static_cast<std::size_t>(i)]; }});
+    for (const Derivative::Term& term : derivative_.terms) {
+      const auto input = static_cast<std::size_t>(term.gradient.input);
+      if (task_should_compute_output(input)) {
+        results[input] = evaluator.tensor(term.gradient.value);
+      }
+    }
+    return results;
+  }
+
+ private:
+  struct Saved {
+    Kind kind;
+    int index;
+    ag::SavedVariable variable;
+  };
+
+  at::Tensor unpack(Kind kind, int index) {
+    for (const Saved& saved : saved_) {
+      if (saved.kind == kind && saved.index == index) return saved.variable.unpack(getptr());
+    }
+    return {};  // an absent optional input
+  }
+
+  const Derivative& derivative_;
+  std::vector<c10::IValue> attributes_;
+  std::vector<Saved> saved_;
+};
+
+auto make_node(const Derivative& derivative, std::vector<c10::IValue> attributes) {
+#if TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR >= 213
+  return c10::make_intrusive<OpNode>(derivative, std::move(attributes));
+#else
+  return std::shared_ptr<OpNode>(new OpNode(derivative, std::move(attributes)), ag::deleteNode);
+#endif
+}
+
+class AutogradKernel final : public c10::OperatorKernel {
+ public:
+  AutogradKernel(const Op& op, Form form) : op_(op), form_(form) {}
+
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) const {
+    const Tensors inputs = inputs_of(*stack);
+    const bool needs_gradient = at::GradMode::is_enabled() &&
+                                std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& x) {
+                                  return x.defined() && x.requires_grad();
+                                });
+    const bool has_tangents = std::any_of(
+        inputs.begin(), inputs.end(), [](const at::Tensor& x) { return ag::isFwGradDefined(x); });
+    if (form_ == Form::in_place) {
+      overwrite(handle, keys, *stack, inputs, needs_gradient, has_tangents);
+    } else if (needs_gradient || has_tangents) {
+      record(handle, keys, *stack, inputs, needs_gradient, has_tangents);
+    } else {
+      const at::AutoDispatchBelowADInplaceOrView guard;
+      handle.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+    }
+  }
+
+ private:
+  /// The tensors that the op works on: a stand-in has the place of an absent input, and so gets
+  /// that one's gradient too.
+  Tensors inputs_of(const torch::jit::Stack& stack) const {
+    const Signature& signature = op_.signature;
+    auto argument = stack.end() - static_cast<std::ptrdiff_t>(signature.inputs.size() +
+                                                              signature.attributes.size());
+    Tensors inputs;
+    for (const Parameter& input : signature.inputs) {
+      if (!argument->isNone()) {
+        inputs.push_back(argument->toTensor());
+      } else {
+        inputs.push_back(input.stand_in < 0 ? at::Tensor()
+                                            : inputs[static_cast<std::size_t>(input.stand_in)]);
+      }
+      ++argument;
+    }
+    return inputs;
+  }
+
+  /// The node of a call, with the inputs saved that its gradients name.
+  auto node_of(const torch::jit::Stack& stack, const Tensors& inputs) const {
+    auto node = make_node(derivative_of(op_), attributes_of(stack));
+    node->set_next_edges(ag::collect_next_edges(at::TensorList(inputs)));
+    const unsigned needed = node->needed(Kind::input);
+    const at::Tensor overwritten = form_ == Form::in_place
+                                       ? inputs[static_cast<std::size_t>(op_.in_place_input)]
+                                       : at::Tensor();
+    for (int i = 0; i < static_cast<int>(inputs.size()); ++i) {
+      if ((needed >> i & 1u) == 0) continue;
+      const at::Tensor& input = inputs[static_cast<std::size_t>(i)];
+      const bool lost = input.defined() && input.is_same(overwritten);
+      node->save(Kind::input, i, lost ? input.clone() : input);
+    }
+    return node;
+  }
+
+  /// The tangents of the outputs; undefined where they are zero. `inputs` are as they were before
+  /// the call.
+  Tensors tangents_of(const Tensors& inputs, const Tensors& outputs,
+                      std::vector<c10::IValue> attributes) const {
+    const Derivative& derivative = derivative_of(op_);
+    if (derivative.terms.empty()) raise_no_derivative(op_, "forward-mode ");
+    const auto primal = [](const at::Tensor& tensor) {
+      return tensor.defined() ? tensor._fw_primal(0) : tensor;
+    };
+    Evaluator values(
+        {.input = [&](int i) { return primal(inputs[static_cast<std::size_t>(i)]); },
+         .output = [&](int i) { return primal(outputs[static_cast<std::size_t>(i)]); },
+         .output_gradient =
+             [&](int i) { return at::zeros_like(primal(outputs[static_cast<std::size_t>(i)])); },
+         .attribute = [&](int i) { return attributes[static_cast<std::size_t>(i)]; }});
+    Tensors tangents(outputs.size());
+    for (const Derivative::Term& term : derivative.terms) {
+      const at::Tensor& input = inputs[static_cast<std::size_t>(term.gradient.input)];
+      if (!ag::isFwGradDefined(input)) continue;
+      transpose(term.gradient.value, input._fw_grad(0), values, tangents);
+    }
+    return tangents;
+  }
+
+  std::vector<c10::IValue> attributes_of(const torch::jit::Stack& stack) const {
+    return {stack.end() - static_cast<std::ptrdiff_t>(op_.signature.attributes.size()),
+            stack.end()};
+  }
+
+  void record(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack& stack,
+              const Tensors& inputs, bool needs_gradient, bool has_tangents) const {
+    const auto node = needs_gradient ? node_of(stack, inputs) : nullptr;
+    std::vector<c10::IValue> attributes = attributes_of(stack);
+    {
+      const at::AutoDispatchBelowADInplaceOrView guard;
+      handle.redispatchBoxed(keys & c10::after_autograd_keyset, &stack);
+    }
+    Tensors outputs;
+    for (const c10::IValue& output : torch::jit::last(stack, op_.signature.outputs.size())) {
+      outputs.push_back(output.toTensor());
+    }
+    if (needs_gradient) {
+      for (const at::Tensor& output : outputs) {
+        if (ag::isDifferentiableType(output.scalar_type())) {
+          ag::set_history(output, node);
+        } else {
+          node->add_input_metadata(ag::Node::undefined_input());  // keeps the outputs' numbers
+        }
+      }
+    }
+    if (has_tangents) {
+      const Tensors tangents = tangents_of(inputs, outputs, std::move(attributes));
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        if (tangents[i].defined()) outputs[i]._set_fw_grad(tangents[i], 0, /*is_inplace_op=*/false);
+      }
+    }
+    if (!needs_gradient) return;
+    const unsigned needed = node->needed(Kind::output);
+    for (int i = 0; i < static_cast<int>(outputs.size()); ++i) {
+      if ((needed >> i & 1u) != 0) {
+        node->save(Kind::output, i, outputs[static_cast<std::size_t>(i)]);
+      }
+    }
+  }
+
+  void overwrite(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
+                 torch::jit::Stack& stack, const Tensors& inputs, bool needs_gradient,
+                 bool has_tangents) const {
+    const auto target_index = static_cast<std::size_t>(op_.in_place_input);
+    const at::Tensor& target = inputs[target_index];
+    ag::check_inplace(target, needs_gradient);
+    const auto node = needs_gradient ? node_of(stack, inputs) : nullptr;
+    std::vector<c10::IValue> attributes = attributes_of(stack);
+    Tensors before = inputs;
+    if (has_tangents) before[target_index] = target.clone();  // with its tangent
+    {
+      const at::AutoDispatchBelowAutograd guard;  // the version counter moves below
+      handle.redispatchBoxed(keys & c10::after_autograd_keyset, &stack);
+    }
+    if (needs_gradient) ag::rebase_history(target, node);
+    if (has_tangents) {
+      const Tensors tangents = tangents_of(before, {target}, std::move(attributes));
+      const at::Tensor tangent = tangents[0].defined() ? tangents[0] : at::zeros_like(target);
+      const at::Tensor& old = target._fw_grad(0);  // one that is there is overwritten, not replaced
+      target._set_fw_grad(old.defined() ? old.copy_(tangent) : tangent, 0, /*is_inplace_op=*/true);
+    }
+    if (needs_gradient && node->needed(Kind::output) != 0) {
+      node->save(Kind::output, op_.in_place_output, target, target.is_view());
+    }
+  }
+
+  const Op& op_;
+  Form form_;
+};
+
+class VersionKernel final : public c10::OperatorKernel {
+ public:
+  explicit VersionKernel(const Op& op) : op_(op) {}
+
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) const {
+    const Signature& signature = op_.signature;
+    const at::Tensor target =
+        torch::jit::peek(*stack, static_cast<std::size_t>(op_.in_place_input),
+                         signature.inputs.size() + signature.attributes.size())
+            .toTensor();
+    {
+      const at::AutoDispatchBelowADInplaceOrView guard;
+      handle.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
+    }
+    ag::impl::bump_version(target);
+  }
+
+ private:
+  const Op& op_;
+};
+
+}  // namespace
+
+torch::CppFunction autograd_kernel(const Op& op, Form form) {
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AutogradKernel>(op, form));
+}
+
+torch::CppFunction version_kernel(const Op& op) {
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<VersionKernel>(op));
+}
+
+}  // namespace cudarelu::binding

@@ -1,0 +1,20 @@
+// The dispatcher's kernels of an op: boxed, and the same code for every op.
+#pragma once
+
+#include <torch/library.h>
+
+#include "cudarelu/call.h"
+
+namespace cudarelu::binding {
+
+enum class Backend { device, meta };
+enum class Form { functional, in_place };
+
+/// The kernel that computes (Backend::device, for CPU and CUDA), or that only checks the arguments
+/// and makes outputs of the right dtype, sizes and strides (Backend::meta, for symbolic sizes too).
+///
+/// An elementwise op keeps a dense layout that its inputs share, such as channels_last; every other
+/// output is contiguous. Inputs of another layout are copied first.
+torch::CppFunction backend_kernel(const Op& op, Backend backend, Form form);
+
+}  // namespace cudarelu::binding

@@ -1,0 +1,128 @@
+// Registers each op of the table with PyTorch's dispatcher: torch.ops.cudarelu.<op>, and <op>_
+// where an output may overwrite an input.
+
+#include <torch/library.h>
+
+#include <charconv>
+
+#include "api.h"
+#include "autograd.h"
+#include "kernels.h"
+
+namespace cudarelu::binding {
+namespace {
+
+bool has_in_place_form(const Op& op) {
+  return op.in_place_input >= 0 && op.signature.outputs.size() == 1;
+}
+
+std::string operator_name(const Op& op, Form form) {
+  return std::string(op.name) + (form == Form::in_place ? "_" : "");
+}
+
+std::string default_text(const AttributeSpec& attribute) {
+  std::array<char, 32> digits{};
+  const auto [end, error] = std::to_chars(digits.begin(), digits.end(), attribute.default_value);
+  std::string text(digits.begin(), end);
+  if (!attribute.integer && text.find_first_of(".e") == text.npos) text += ".0";
+  return text;
+}
+
+/// relu(Tensor x) -> Tensor y; in place: relu_(Tensor(a!) x) -> (). Without a result that is an
+/// alias, which the compilers of PyTorch refuse or get wrong.
+std::string schema_of(const Op& op, Form form) {
+  const Signature& signature = op.signature;
+  std::string text = operator_name(op, form) + "(";
+  for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
+    const Parameter& input = signature.inputs[i];
+    const bool overwritten = form == Form::in_place && static_cast<int>(i) == op.in_place_input;
+    if (i > 0) text += ", ";
+    text += overwritten ? "Tensor(a!)" : "Tensor";
+    if (input.optional) text += "?";
+    text.append(" ").append(input.name);
+    if (input.optional) text += "=None";
+  }
+  if (!signature.attributes.empty()) text += ", *";
+  for (const AttributeSpec& attribute : signature.attributes) {
+    text.append(attribute.integer ? ", int " : ", float ").append(attribute.name);
+    if (!attribute.required) text.append("=").append(default_text(attribute));
+  }
+  text += ") -> (";
+  if (form == Form::functional) {
+    for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
+      text.append(i > 0 ? ", Tensor " : "Tensor ").append(signature.outputs[i].name);
+    }
+  }
+  return text + ")";
+}
+
+/// Calls f(op, form) for each operator that is registered.
+template <class F>
+void for_each_operator(const F& f) {
+  for (const Op& op : op_table()) {
+    f(op, Form::functional);
+    if (has_in_place_form(op)) f(op, Form::in_place);
+  }
+}
+
+void register_backend(torch::Library& library, Backend backend) {
+  for_each_operator([&](const Op& op, Form form) {
+    library.impl(operator_name(op, form).c_str(), backend_kernel(op, backend, form));
+  });
+}
+
+/// torch's own fallback for tensors that are conjugated or negated when read expects an operator in
+/// place to return its target; ours return nothing.
+void refuse_lazy_negation(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
+  C10_THROW_ERROR(NotImplementedError, c10::str(op.operator_name(),
+                                                ": not in place on a tensor with the negative or "
+                                                "conjugate bit; call resolve_neg() first"));
+}
+
+void register_lazy_negation(torch::Library& library) {
+  for_each_operator([&](const Op& op, Form form) {
+    if (form == Form::functional) return;
+    library.impl(operator_name(op, form).c_str(),
+                 torch::CppFunction::makeFromBoxedFunction<&refuse_lazy_negation>());
+  });
+}
+
+}  // namespace
+
+TORCH_LIBRARY(cudarelu, library) {
+  for_each_operator([&](const Op& op, Form form) {
+    library.def(schema_of(op, form).c_str(), {at::Tag::pt2_compliant_tag});
+  });
+}
+TORCH_LIBRARY_IMPL(cudarelu, CPU, library) { register_backend(library, Backend::device); }
+TORCH_LIBRARY_IMPL(cudarelu, CUDA, library) { register_backend(library, Backend::device); }
+TORCH_LIBRARY_IMPL(cudarelu, Meta, library) { register_backend(library, Backend::meta); }
+TORCH_LIBRARY_IMPL(cudarelu, Autograd, library) {
+  for_each_operator([&](const Op& op, Form form) {
+    library.impl(operator_name(op, form).c_str(), autograd_kernel(op, form));
+  });
+}
+TORCH_LIBRARY_IMPL(cudarelu, ADInplaceOrView, library) {
+  for_each_operator([&](const Op& op, Form form) {
+    if (form == Form::in_place) library.impl(operator_name(op, form).c_str(), version_kernel(op));
+  });
+}
+
+TORCH_LIBRARY_IMPL(cudarelu, Negative, library) { register_lazy_negation(library); }
+TORCH_LIBRARY_IMPL(cudarelu, Conjugate, library) { register_lazy_negation(library); }
+
+std::span<const Op> registered_ops() { return op_table(); }
+
+const c10::OperatorHandle& handle_of(const Op& op) {
+  static const std::vector<c10::OperatorHandle> handles = [] {
+    std::vector<c10::OperatorHandle> all;
+    for (const Op& each : op_table()) {
+      const std::string name = "cudarelu::" + std::string(each.name);
+      all.push_back(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), ""));
+    }
+    return all;
+  }();
+  return handles[static_cast<std::size_t>(&op - op_table().data())];
+}
+
+}  // namespace cudarelu::binding

@@ -1,0 +1,98 @@
+#include "python_arguments.h"
+
+#include <cstdint>
+#include <string>
+
+#include "cudarelu/infer.h"
+
+namespace nb = nanobind;
+
+namespace cudarelu::binding {
+namespace {
+
+[[noreturn]] void type_error(const Op& op, const std::string& what) {
+  throw nb::type_error((std::string(op.name) + ": " + what).c_str());
+}
+
+Attribute attribute_of(const Op& op, const AttributeSpec& spec, nb::handle value) {
+  // A number with an index or a float value, but no flag, and no tensor or array of one element.
+  if (!nb::isinstance<nb::bool_>(value) && !nb::hasattr(value, "__dlpack__")) {
+    if (spec.integer && PyIndex_Check(value.ptr()) != 0) {
+      const long long number = PyLong_AsLongLong(value.ptr());
+      if (number == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+      return static_cast<std::int64_t>(number);
+    }
+    if (!spec.integer && PyNumber_Check(value.ptr()) != 0) {
+      const double number = PyFloat_AsDouble(value.ptr());
+      if (number == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+      return number;
+    }
+  }
+  type_error(op, std::string(spec.name) + " must be " + (spec.integer ? "an int" : "a float") +
+                     ", not " + Py_TYPE(value.ptr())->tp_name);
+}
+
+}  // namespace
+
+Arguments parse_arguments(const Op& op, const PythonCall& call) {
+  const Signature& signature = op.signature;
+  const auto positional = static_cast<std::size_t>(call.positional);
+  if (positional > signature.inputs.size()) {
+    type_error(op, std::to_string(positional) + " arguments by position, but there are " +
+                       std::to_string(signature.inputs.size()) +
+                       " inputs; attributes are given by name");
+  }
+  Py_ssize_t used = 0;
+  const auto named_value = [&](std::string_view name) -> nb::handle {
+    for (Py_ssize_t i = 0; i < call.named(); ++i) {
+      Py_ssize_t size = 0;
+      const char* key = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(call.names, i), &size);
+      if (key == nullptr) throw nb::python_error();
+      if (std::string_view(key, static_cast<std::size_t>(size)) != name) continue;
+      ++used;
+      return call.values[call.positional + i];
+    }
+    return {};
+  };
+  Arguments arguments;
+  for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
+    const Parameter& input = signature.inputs[i];
+    nb::handle value = named_value(input.name);
+    if (i < positional) {
+      if (value.is_valid()) type_error(op, std::string(input.name) + " is given twice");
+      value = call.values[i];
+    }
+    if (value.is_none()) value = {};
+    if (!value.is_valid() && !input.optional) {
+      type_error(op, std::string(input.name) + " is missing");
+    }
+    arguments.inputs.push_back(value);
+  }
+  for (const AttributeSpec& spec : signature.attributes) {
+    const nb::handle value = named_value(spec.name);
+    if (value.is_valid()) {
+      arguments.attributes.push_back(attribute_of(op, spec, value));
+    } else if (!spec.required) {
+      arguments.attributes.push_back(default_of(spec));
+    } else {
+      type_error(op, std::string(spec.name) + " is missing");
+    }
+  }
+  if (used == call.named()) return arguments;
+  for (Py_ssize_t i = 0; i < call.named(); ++i) {
+    const std::string name = nb::str(nb::handle(PyTuple_GET_ITEM(call.names, i))).c_str();
+    if (index_of(signature.inputs, name) < 0 && index_of(signature.attributes, name) < 0) {
+      type_error(op, "has no argument " + name);
+    }
+  }
+  return arguments;
+}
+
+nb::object result_of(c10::SmallVector<nb::object, 4> outputs) {
+  if (outputs.size() == 1) return std::move(outputs[0]);
+  nb::list list;
+  for (nb::object& output : outputs) list.append(std::move(output));
+  return nb::tuple(list);
+}
+
+}  // namespace cudarelu::binding

@@ -1,0 +1,256 @@
+// cudarelu._C: the table of ops, and one function for each op of it.
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <nanobind/nanobind.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <deque>
+#include <new>
+#include <string>
+
+#include "api.h"
+#include "python_arguments.h"
+
+namespace nb = nanobind;
+
+namespace cudarelu::binding {
+namespace {
+
+/// Runs the op through the dispatcher, without the GIL.
+Tensors dispatch(const Op& op, const Tensors& inputs, const Attributes& attributes) {
+  const nb::gil_scoped_release released;
+  torch::jit::Stack stack;
+  for (const at::Tensor& input : inputs) {
+    stack.push_back(input.defined() ? c10::IValue(input) : c10::IValue());
+  }
+  for (const Attribute& attribute : attributes) {
+    std::visit([&](auto value) { stack.emplace_back(value); }, attribute);
+  }
+  handle_of(op).callBoxed(stack);
+  Tensors outputs;
+  for (c10::IValue& output : stack) outputs.push_back(std::move(output).toTensor());
+  return outputs;
+}
+
+/// Whether a call takes longer than to give up the GIL and to take it again.
+bool is_long(const Tensors& inputs) {
+  constexpr std::int64_t many = 16384;
+  return std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) {
+    return input.defined() && (!input.is_cpu() || input.numel() > many);
+  });
+}
+
+/// False: a Python error is set.
+bool run(const Op& op, const Tensors& inputs, const Attributes& attributes, Tensors& outputs) {
+  HANDLE_TH_ERRORS
+  bool done = false;
+  if (is_long(inputs)) {
+    const nb::gil_scoped_release released;
+    done = call_plain(op, inputs, attributes, outputs);
+  } else {
+    done = call_plain(op, inputs, attributes, outputs);
+  }
+  if (!done) outputs = dispatch(op, inputs, attributes);
+  return true;
+  END_HANDLE_TH_ERRORS_RET(false)
+}
+
+nb::object call_on_tensors(const Op& op, const Arguments& arguments) {
+  Tensors inputs;
+  for (const nb::handle input : arguments.inputs) {
+    inputs.push_back(input.is_valid() ? THPVariable_Unpack(input.ptr()) : at::Tensor());
+  }
+  Tensors outputs;
+  if (!run(op, inputs, arguments.attributes, outputs)) throw nb::python_error();
+  c10::SmallVector<nb::object, 4> results;
+  for (const at::Tensor& output : outputs) results.push_back(nb::steal(THPVariable_Wrap(output)));
+  return result_of(std::move(results));
+}
+
+/// A subclass or a mode may have its own view of the call, which is torch's to ask for.
+nb::object call_through_torch(const Op& op, const PythonCall& call) {
+  const nb::object ops = nb::module_::import_("torch").attr("ops").attr("cudarelu");
+  const nb::object function = ops.attr(std::string(op.name).c_str());
+  const auto positional = static_cast<std::size_t>(call.positional);
+  nb::object result =
+      nb::steal(PyObject_Vectorcall(function.ptr(), call.values, positional, call.names));
+  if (!result.is_valid()) throw nb::python_error();
+  return result;
+}
+
+[[noreturn]] void raise_mixed(const Op& op, const Arguments& arguments) {
+  std::string message(op.name);
+  message += ": takes torch tensors, or NumPy arrays, of one kind";
+  for (std::size_t i = 0; i < arguments.inputs.size(); ++i) {
+    const nb::handle input = arguments.inputs[i];
+    if (!input.is_valid()) continue;
+    message.append(", but ").append(op.signature.inputs[i].name).append(" is a ");
+    message += Py_TYPE(input.ptr())->tp_name;
+  }
+  throw nb::type_error(message.c_str());
+}
+
+/// What the function of an op does with torch tensors or NumPy arrays.
+nb::object call(const Op& op, const PythonCall& python_call) {
+  const Arguments arguments = parse_arguments(op, python_call);
+  const auto all = [&](const auto& is_such) {
+    return std::all_of(arguments.inputs.begin(), arguments.inputs.end(),
+                       [&](nb::handle input) { return !input.is_valid() || is_such(input); });
+  };
+  if (all([](nb::handle input) { return THPVariable_CheckExact(input.ptr()); }) &&
+      !at::impl::torch_function_mode_enabled()) {
+    return call_on_tensors(op, arguments);
+  }
+  if (all([](nb::handle input) { return THPVariable_Check(input.ptr()); })) {
+    return call_through_torch(op, python_call);
+  }
+  if (!all(is_array)) raise_mixed(op, arguments);
+  return call_on_arrays(op, arguments);
+}
+
+/// The function of an op, as Python calls it. Not nanobind's: that would gather the arguments in a
+/// tuple and a dictionary, which takes longer than a small kernel.
+PyObject* function_of_op(PyObject* self, PyObject* const* values, Py_ssize_t positional,
+                         PyObject* names) noexcept {
+  try {
+    const auto* op = static_cast<const Op*>(PyCapsule_GetPointer(self, nullptr));
+    return call(*op, {values, positional, names}).release().ptr();
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const nb::builtin_exception& error) {
+    PyObject* type = error.type() == nb::exception_type::type_error    ? PyExc_TypeError
+                     : error.type() == nb::exception_type::value_error ? PyExc_ValueError
+                                                                       : PyExc_RuntimeError;
+    PyErr_SetString(type, error.what());
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+/// Adds the function of an op to the module; Python keeps the definition's address.
+void add_function(nb::module_& module, const Op& op) {
+  struct Definition {
+    std::string name;
+    PyMethodDef method;
+  };
+  static auto& definitions = *new std::deque<Definition>;
+  Definition& definition = definitions.emplace_back(std::string(op.name), PyMethodDef{});
+  // By way of void (*)(): Python casts it back to what the flags say.
+  auto* const function =
+      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function_of_op));
+  definition.method = {definition.name.c_str(), function, METH_FASTCALL | METH_KEYWORDS,
+                       op.spec.signature.data()};
+  const nb::object self = nb::steal(PyCapsule_New(const_cast<Op*>(&op), nullptr, nullptr));
+  module.attr(definition.name.c_str()) =
+      nb::steal(PyCFunction_NewEx(&definition.method, self.ptr(), nullptr));
+}
+
+nb::str text(std::string_view view) { return nb::str(view.data(), view.size()); }
+
+nb::object optional_name(std::string_view name) {
+  return name.empty() ? nb::none() : nb::object(text(name));
+}
+
+template <class List, class F>
+nb::tuple tuple_of(const List& list, const F& f) {
+  nb::list result;
+  for (const auto& element : list) result.append(f(element));
+  return nb::tuple(result);
+}
+
+nb::dict describe(const Signature& signature, const Parameter& parameter) {
+  nb::list dims;
+  if (parameter.leading) dims.append("*");
+  for (const Dimension& dim : parameter.dims) {
+    if (dim.name.empty()) {
+      dims.append(dim.size);
+    } else {
+      dims.append(text(dim.name));
+    }
+  }
+  nb::dict result;
+  result["name"] = text(parameter.name);
+  result["dtype"] = parameter.kind == ElementKind::type_variable
+                        ? nb::str("T")
+                        : text(name_of(parameter.dtype({})));
+  result["dims"] = nb::tuple(dims);
+  result["optional"] = parameter.optional;
+  result["stand_in"] = optional_name(
+      parameter.stand_in < 0 ? std::string_view()
+                             : signature.inputs[static_cast<std::size_t>(parameter.stand_in)].name);
+  result["offsets_into"] = optional_name(parameter.offsets_into);
+  return result;
+}
+
+nb::dict describe(const AttributeSpec& attribute) {
+  // None: an attribute without a default, or a range that is open at that end.
+  const auto number = [&](double value) -> nb::object {
+    if (std::isinf(value)) return nb::none();
+    return attribute.integer ? nb::object(nb::int_(static_cast<std::int64_t>(value)))
+                             : nb::object(nb::float_(value));
+  };
+  nb::dict result;
+  result["name"] = text(attribute.name);
+  result["type"] = attribute.integer ? "int" : "float";
+  result["required"] = attribute.required;
+  result["default"] = attribute.required ? nb::none() : number(attribute.default_value);
+  result["lowest"] = number(attribute.lowest);
+  result["highest"] = number(attribute.highest);
+  return result;
+}
+
+nb::dict describe(const Op& op) {
+  const Signature& signature = op.signature;
+  const auto parameter = [&](const Parameter& each) { return describe(signature, each); };
+  nb::list dtypes;
+  for (const DType dtype : all_dtypes) {
+    if (op.spec.dtypes.contains(dtype)) dtypes.append(text(name_of(dtype)));
+  }
+  nb::dict onnx;
+  onnx["domain"] = text(onnx_domain);
+  onnx["op_type"] = op.onnx_type.c_str();
+  onnx["alias"] = op.spec.onnx_alias.domain.empty()
+                      ? nb::none()
+                      : nb::object(nb::make_tuple(text(op.spec.onnx_alias.domain),
+                                                  text(op.spec.onnx_alias.op_type)));
+  nb::dict result;
+  result["name"] = text(op.name);
+  result["signature"] = text(op.spec.signature);
+  result["summary"] = text(op.spec.summary);
+  result["inputs"] = tuple_of(signature.inputs, parameter);
+  result["attributes"] =
+      tuple_of(signature.attributes, [](const AttributeSpec& each) { return describe(each); });
+  result["outputs"] = tuple_of(signature.outputs, parameter);
+  result["elementwise"] = op.elementwise;
+  result["dtypes"] = nb::tuple(dtypes);
+  result["onnx"] = onnx;
+  result["definition"] = text(op.spec.definition);
+  result["gradient"] = text(op.spec.gradient);
+  result["in_place"] = text(op.spec.in_place);
+  return result;
+}
+
+}  // namespace
+
+NB_MODULE(_C, module) {
+  module.attr("ONNX_DOMAIN_VERSION") = onnx_domain_version;
+  module.attr("DEFINITION_OPSET") = definition_opset;
+  module.def(
+      "ops",
+      [] {
+        nb::list result;
+        for (const Op& op : registered_ops()) result.append(describe(op));
+        return result;
+      },
+      "The ops, as dictionaries, in the order of the table.");
+  for (const Op& op : registered_ops()) add_function(module, op);
+}
+
+}  // namespace cudarelu::binding

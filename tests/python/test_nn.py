@@ -1,0 +1,329 @@
+"""The modules: those of torch in arguments, results and training, and taking their place."""
+
+import copy
+import functools
+import io
+
+import pytest
+import torch
+from torch import nn
+
+import cudarelu
+import cudarelu.nn
+from test_vmap import Calls
+
+PAIRS = [  # ours, torch's, and arguments for both
+    ("ReLU", (), {}),
+    ("ReLU", (True,), {}),
+    ("LeakyReLU", (), {}),
+    ("LeakyReLU", (0.2, True), {}),
+    ("LeakyReLU", (), {"negative_slope": 1}),
+    ("Tanh", (), {}),
+    ("Softmax", (-1,), {}),
+    ("Softmax", (), {"dim": 1}),
+    ("Softmax", (0,), {}),
+]
+each_pair = pytest.mark.parametrize(("name", "arguments", "named"), PAIRS)
+IN_PLACE = [functools.partial(getattr(cudarelu.nn, n), inplace=True) for n in ("ReLU", "LeakyReLU")]
+BACKENDS = [None, "aot_eager", "inductor"]
+
+
+def pair(name, arguments, named):
+    return [getattr(source, name)(*arguments, **named) for source in (cudarelu.nn, nn)]
+
+
+def losses(model, x, backend=None, steps=2):
+    """The losses of some training steps, and one after them."""
+    torch._dynamo.reset()
+    run = torch.compile(model, backend=backend, fullgraph=True) if backend else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    result = []
+    for _ in range(steps + 1):
+        loss = run(x).square().mean()
+        result.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return torch.tensor(result)
+
+
+@each_pair
+def test_results_and_gradients_are_those_of_torch(name, arguments, named):
+    ours, theirs = pair(name, arguments, named)
+    for shape in [(2, 3, 4, 5), (3, 4), (2, 0)]:
+        x = torch.randn(shape, dtype=torch.float64)
+        inputs = [x.clone().requires_grad_() for _ in range(2)]
+        results = [m(input=i * 1) for m, i in zip((ours, theirs), inputs, strict=True)]
+        if x.numel():  # else, strides mean nothing
+            assert results[0].stride() == results[1].stride()
+        torch.testing.assert_close(*results)
+        for result in results:
+            result.square().sum().backward()
+        torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
+
+
+@each_pair
+def test_modules_run_our_ops(name, arguments, named):
+    module, _ = pair(name, arguments, named)
+    with Calls() as calls:
+        module(torch.randn(2, 3))
+    op = {"ReLU": "relu", "LeakyReLU": "leaky_relu"}.get(name, name.lower())
+    assert calls.names == [op + "_" * getattr(module, "inplace", False)]
+
+
+@each_pair
+def test_representation_copies_and_pickles(name, arguments, named):
+    ours, theirs = pair(name, arguments, named)
+    assert repr(ours) == repr(theirs)
+    file = io.BytesIO()
+    torch.save(ours, file)
+    file.seek(0)
+    for copied in (copy.deepcopy(ours), torch.load(file, weights_only=False)):
+        assert type(copied) is type(ours)
+        assert repr(copied) == repr(theirs)
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(copied(x.clone()), theirs(x.clone()))
+
+
+def test_softmax_of_any_dimension():
+    for shape in [(), (4,), (3, 4), (2, 3, 4), (2, 3, 4, 5)]:
+        x = torch.randn(shape)
+        for dim in range(-len(shape), len(shape) or 1):
+            torch.testing.assert_close(cudarelu.nn.Softmax(dim)(x), x.softmax(dim))
+        with pytest.raises(IndexError, match="Dimension out of range"):
+            cudarelu.nn.Softmax(max(len(shape), 1))(x)
+        with pytest.warns(UserWarning, match="Implicit dimension choice") as ours:
+            actual = cudarelu.nn.Softmax(None)(x)
+        with pytest.warns(UserWarning, match="Implicit dimension choice") as theirs:
+            expected = nn.Softmax(None)(x)
+        torch.testing.assert_close(actual, expected)
+        assert str(ours[0].message) == str(theirs[0].message)
+        assert ours[0].filename == __file__
+    assert cudarelu.nn.Softmax().dim == -1
+
+
+def test_bias_relu():
+    module = cudarelu.nn.BiasReLU(4, 0.5, dtype=torch.float64)
+    assert repr(module) == "BiasReLU(4, scale=0.5)"
+    assert module.bias.tolist() == [0] * 4
+    nn.init.normal_(module.bias)
+    x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(module(x), torch.relu(x + module.bias) * 0.5)
+    assert torch.autograd.gradcheck(lambda x, bias: module(x), (x, module.bias))
+
+    other = cudarelu.nn.BiasReLU(4, 0.5, device="cpu", dtype=torch.float64)
+    other.load_state_dict(module.state_dict())
+    assert torch.equal(other(x), module(x))
+    copied = copy.deepcopy(module)
+    copied.reset_parameters()
+    assert copied.bias.tolist() == [0] * 4
+    assert torch.equal(other.bias, module.bias)
+    assert cudarelu.nn.BiasReLU(4, device="meta").bias.device.type == "meta"
+
+
+# In place
+
+
+@pytest.mark.parametrize("make", IN_PLACE)
+def test_in_place_returns_the_input_itself(make):
+    x = torch.randn(3, 4)
+    expected = make(inplace=False)(x)
+    assert not torch.equal(x, expected)
+    base = x.clone()
+    for run in (make(), torch.compile(make(), backend="aot_eager", fullgraph=True)):
+        x = base.clone()
+        result = run(x)
+        assert result is x
+        assert torch.equal(x, expected)
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        make()(torch.zeros(3, requires_grad=True))
+
+
+class Aliasing(nn.Module):
+    """Uses its hidden tensor by the name that it had before it was overwritten, too."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.linear, self.activation = nn.Linear(4, 4), activation
+
+    def forward(self, x):
+        hidden = self.linear(x)
+        return self.activation(hidden) * 2 + hidden
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("make", IN_PLACE)
+def test_export_has_the_functional_op_and_the_same_result(make, strict):
+    model, x = Aliasing(make()), torch.randn(2, 4)
+    program = torch.export.export(model, (x,), strict=strict)
+    called = {str(node.target) for node in program.graph.nodes if "cudarelu" in str(node.target)}
+    assert called in ({"cudarelu.relu.default"}, {"cudarelu.leaky_relu.default"})
+    for exported in (program, program.run_decompositions()):
+        assert torch.equal(exported.module()(x), model(x))
+
+
+@pytest.mark.parametrize("make", IN_PLACE)
+def test_in_place_under_torch_func(make):
+    model, x = Aliasing(make()), torch.randn(3, 4)
+    parameters = dict(model.named_parameters())
+
+    def loss(parameters, row):
+        return torch.func.functional_call(model, parameters, (row,)).square().sum()
+
+    actual = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
+    for i, row in enumerate(x):
+        model.zero_grad()
+        model(row).square().sum().backward()
+        for name, parameter in parameters.items():
+            torch.testing.assert_close(actual[name][i], parameter.grad)
+
+
+# Training
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("inplace", [False, True])
+def test_training_steps_are_those_of_torch(inplace, backend):
+    def model(source):
+        torch.manual_seed(0)
+        return nn.Sequential(
+            Aliasing(source.ReLU(inplace)),
+            nn.Linear(4, 6),
+            source.LeakyReLU(0.1, inplace),
+            nn.Linear(6, 3),
+            source.Tanh(),
+            nn.Linear(3, 5),
+            source.Softmax(dim=-1),
+        )
+
+    x = torch.randn(8, 4)
+    actual = losses(model(cudarelu.nn), x, backend)
+    torch.testing.assert_close(actual, losses(model(nn), x))
+    assert actual.unique().numel() == 3  # it learns
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_training_of_bias_relu(backend):
+    torch.manual_seed(0)
+    module, x = cudarelu.nn.BiasReLU(4), torch.randn(8, 4)
+    bias = torch.zeros(4, requires_grad=True)
+    expected = []
+    for _ in range(3):
+        loss = torch.relu(x + bias).square().mean()
+        expected.append(loss.item())
+        (gradient,) = torch.autograd.grad(loss, bias)
+        bias = (bias - 0.5 * gradient).detach().requires_grad_()
+    torch.testing.assert_close(losses(module, x, backend), torch.tensor(expected))
+
+
+# replace
+
+
+class OwnReLU(nn.ReLU):
+    """A subclass, which may mean something else."""
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.relu = nn.ReLU(inplace=True)
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 4, 3), self.relu, nn.Conv2d(4, 4, 3), self.relu, nn.LeakyReLU(0.3)
+        )
+        self.head = nn.ModuleDict({"tanh": nn.Tanh(), "own": OwnReLU(), "softmax": nn.Softmax(1)})
+        self.elsewhere = [self.relu]  # a reference that is no submodule
+
+    def forward(self, x):
+        x = self.features(x).flatten(2).mean(-1)
+        return self.head["softmax"](self.head["own"](self.head["tanh"](self.elsewhere[0](x))))
+
+
+def test_replace():
+    torch.manual_seed(0)
+    theirs, x = Net().eval(), torch.randn(2, 3, 8, 8)
+    theirs.features[4].train()
+    ours = copy.deepcopy(theirs)
+    report = cudarelu.nn.replace(ours)
+    assert report.swapped == {
+        "relu": "ReLU",
+        "features.1": "ReLU",
+        "features.3": "ReLU",
+        "features.4": "LeakyReLU",
+        "head.tanh": "Tanh",
+        "head.softmax": "Softmax",
+    }
+    assert report.left == {"head.own": "OwnReLU, a subclass"}
+    assert "features.4: LeakyReLU" in str(report)
+    assert repr(ours) == repr(theirs)
+    assert type(ours.relu) is cudarelu.nn.ReLU
+    assert ours.relu is ours.features[1] is ours.features[3] is ours.elsewhere[0]
+    assert [m.training for m in ours.modules()] == [m.training for m in theirs.modules()]
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    with Calls() as calls:
+        actual = ours(x)
+    assert calls.names == ["relu_", "relu_", "leaky_relu", "relu_", "tanh", "softmax"]
+    torch.testing.assert_close(actual, theirs(x))
+    torch.testing.assert_close(losses(ours, x), losses(theirs, x))
+    assert cudarelu.nn.replace(ours).swapped == {}
+
+
+def test_replace_keeps_hooks():
+    model, seen = nn.Sequential(nn.ReLU(), nn.Tanh()), []
+    model[0].register_forward_pre_hook(lambda *_: seen.append("before"))
+    handle = model[0].register_forward_hook(lambda module, *_: seen.append(type(module)))
+    model[1].register_full_backward_hook(lambda *_: seen.append("backward"))
+    cudarelu.nn.replace(model)
+    model(torch.randn(3, requires_grad=True)).sum().backward()
+    assert seen == ["before", cudarelu.nn.ReLU, "backward"]
+    handle.remove()
+    model(torch.zeros(3))
+    assert seen[3:] == ["before"]
+
+
+def test_replace_the_model_itself():
+    model = nn.Softmax(dim=0)
+    report = cudarelu.nn.replace(model)
+    assert type(model) is cudarelu.nn.Softmax
+    assert report.swapped == {"": "Softmax"}
+    assert str(report) == "swapped: 1\n  (the model): Softmax\nleft: 0"
+
+
+def test_replace_in_a_compiled_model():
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager")
+    expected = compiled(x)
+    assert cudarelu.nn.replace(compiled).swapped == {"_orig_mod.1": "ReLU"}
+    with Calls() as calls:
+        assert torch.equal(compiled(x), expected)
+    assert calls.names == ["relu"]
+
+
+def test_replace_leaves_what_it_cannot_swap():
+    class Half(nn.Module):
+        def forward(self, x):
+            return x / 2
+
+    model = nn.Sequential(nn.ReLU(), nn.ReLU())
+    model[0].forward = lambda x: x + 1
+    model[1].slope = nn.Parameter(torch.ones(1))
+    nn.utils.parametrize.register_parametrization(model[1], "slope", Half())
+    report = cudarelu.nn.replace(model)
+    assert report.swapped == {}
+    assert report.left == {
+        "0": "ReLU with a forward of its own",
+        "1": "ParametrizedReLU, a subclass",
+    }
+    assert model(torch.tensor(-0.5)) == 0.5
+    assert model[1].slope == 0.5
+
+
+def test_replace_in_resnet18():
+    models = pytest.importorskip("torchvision.models", reason="torchvision is not installed")
+    torch.manual_seed(0)
+    theirs, x = models.resnet18(weights=None), torch.randn(2, 3, 64, 64)
+    ours = copy.deepcopy(theirs)
+    report = cudarelu.nn.replace(ours)
+    assert len(report.swapped) == 9
+    torch.testing.assert_close(copy.deepcopy(ours).eval()(x), copy.deepcopy(theirs).eval()(x))
+    torch.testing.assert_close(losses(ours, x, steps=1), losses(theirs, x, steps=1))

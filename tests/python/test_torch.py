@@ -1,0 +1,481 @@
+"""What is specific to PyTorch, for every op: gradients, in-place forms, strides, compilers.
+
+That the numbers are right, over dtypes and cases, is the business of test_ops.py.
+"""
+
+import subprocess
+import sys
+import warnings
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.autograd import gradcheck, gradgradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import cudarelu
+from environment import torch_cuda_missing
+
+OPS = {op.name: op for op in cudarelu.ops()}
+DIFFERENTIABLE = [name for name, op in OPS.items() if op.gradient]
+IN_PLACE = [name for name, op in OPS.items() if op.in_place]
+NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
+DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
+
+
+def overload(name):
+    return getattr(torch.ops.cudarelu, name).default
+
+
+def inputs_of(op, lead=(2, 3), size=None, device="cpu"):
+    """Random inputs of the op's signature, away from 0, where many a gradient jumps.
+
+    `lead` is the shape for *; every named dimension is `size`, or has a size of its own.
+    """
+    generator = torch.Generator().manual_seed(0)
+    names = sorted({dim for each in op.inputs for dim in each.dims if isinstance(dim, str)})
+    sizes = {name: size or 4 + i for i, name in enumerate(names)} | {"b": 2}
+
+    def tensor(parameter):
+        if parameter.offsets_into:
+            end = sizes[parameter.offsets_into]
+            return torch.tensor([end // 2, end], dtype=torch.int32, device=device)
+        shape = [sizes.get(dim, dim) for dim in parameter.dims if dim != "*"]
+        if "*" in parameter.dims:
+            shape = [*lead, *shape]
+        magnitude = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.2
+        sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
+        return (sign * magnitude).to(device)
+
+    return [tensor(each) for each in op.inputs]
+
+
+def attributes_of(op):
+    return {each.name: 3 if each.type == "int" else 1.5 for each in op.attributes if each.required}
+
+
+def call_of(op, function=None):
+    """The op as a function of tensors alone."""
+    function = function or overload(op.name)
+    return lambda *tensors: function(*tensors, **attributes_of(op))
+
+
+def with_grad(tensors):
+    return [t.clone().requires_grad_() if t.is_floating_point() else t for t in tensors]
+
+
+def as_tuple(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "channels_last": lambda x: x.to(memory_format=torch.channels_last),
+    "transposed": lambda x: x.mT.contiguous().mT,
+    "expanded": lambda x: x[:1].expand(x.shape),
+    "strided": lambda x: x.repeat_interleave(2, -1)[..., ::2],
+}
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients(name, device):
+    op = OPS[name]
+    inputs = with_grad(inputs_of(op, device=device))
+    assert gradcheck(call_of(op), inputs, check_forward_ad=True)
+    assert gradgradcheck(call_of(op), inputs, check_fwd_over_rev=True)
+
+
+@pytest.mark.parametrize("name", [name for name in OPS if name not in DIFFERENTIABLE])
+def test_an_op_without_a_gradient_refuses_backward(name):
+    op = OPS[name]
+    for output in as_tuple(call_of(op)(*with_grad(inputs_of(op)))):
+        assert output.requires_grad == output.is_floating_point()
+        if output.requires_grad:
+            with pytest.raises(NotImplementedError, match=f"derivative for 'cudarelu::{name}'"):
+                output.sum().backward()
+
+
+def saved_by(function):
+    saved = []
+
+    def pack(tensor):
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = function()
+    return saved, result
+
+
+def test_only_what_the_gradients_name_is_saved():
+    a, b = torch.randn(5, requires_grad=True), torch.randn(5)
+    saved, y = saved_by(lambda: cudarelu.relu(a))
+    assert [t.data_ptr() for t in saved] == [y.data_ptr()]
+    saved, _ = saved_by(lambda: cudarelu.mul(a, b))  # b has no gradient, which alone would need a
+    assert [t.data_ptr() for t in saved] == [b.data_ptr()]
+    assert saved_by(lambda: cudarelu.add(a, a))[0] == []
+    with torch.no_grad():
+        saved, y = saved_by(lambda: cudarelu.relu(a))
+    assert saved == []
+    assert y.grad_fn is None
+
+
+def test_equal_subexpressions_are_evaluated_once():
+    x, bias = torch.randn(6, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+    y = cudarelu.bias_relu(x, bias)
+    with torch.profiler.profile() as profile:
+        y.sum().backward()
+    calls = [e for e in profile.events() if e.name == "cudarelu::bias_relu_backward"]
+    assert len(calls) == 1
+
+
+def test_backward_twice_and_overwritten_tensors_are_errors():
+    x = torch.randn(4, requires_grad=True)
+    y = cudarelu.tanh(x)
+    y.sum().backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        y.sum().backward()
+    y = cudarelu.tanh(x)
+    torch.ops.cudarelu.relu_(y.detach())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_torch_func():
+    x = torch.randn(3, 4, dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # without a batching rule, vmap is slow and says so
+        rows = torch.func.vmap(torch.func.grad(lambda row: cudarelu.tanh(row).sum()))(x)
+    torch.testing.assert_close(rows, 1 - x.tanh() ** 2)
+
+
+def test_second_derivatives_of_both_modes():
+    x = torch.randn(4, dtype=torch.float64)
+    expected = torch.func.hessian(lambda row: torch.softmax(row, -1).square().sum())(x)
+    for outer in (torch.func.jacfwd, torch.func.jacrev):
+        for inner in (torch.func.jacfwd, torch.func.jacrev):
+            actual = outer(inner(lambda row: cudarelu.softmax(row).square().sum()))(x)
+            torch.testing.assert_close(actual, expected)
+
+
+def test_forward_mode_of_an_op_without_derivative_is_refused():
+    """Dropping the tangent would give zeros in silence."""
+    inputs = inputs_of(OPS["knn_query"])
+    with torch.autograd.forward_ad.dual_level():
+        inputs[0] = torch.autograd.forward_ad.make_dual(inputs[0], torch.ones_like(inputs[0]))
+        with pytest.raises(NotImplementedError, match=r"forward-mode .* 'cudarelu::knn_query'"):
+            cudarelu.knn_query(*inputs)
+
+
+# Past the dispatcher, where nobody would notice
+
+
+def test_modes_tracers_and_profilers_see_the_call():
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            calls.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    calls, x = [], torch.randn(4)
+    with Record():
+        cudarelu.relu(x)
+    assert calls == ["cudarelu.relu.default"]
+    with torch.profiler.profile() as profile:
+        cudarelu.relu(x)
+    assert "cudarelu::relu" in [event.name for event in profile.events()]
+    traced = torch.jit.trace(cudarelu.relu, (x,))
+    assert "cudarelu::relu" in str(traced.graph)
+    with torch.inference_mode():
+        assert cudarelu.relu(x).is_inference()
+    assert not cudarelu.relu(x).is_inference()
+
+
+def test_plain_calls_equal_dispatched_ones():
+    for op in OPS.values():
+        inputs = inputs_of(op)
+        plain, dispatched = call_of(op, getattr(cudarelu, op.name))(*inputs), call_of(op)(*inputs)
+        for actual, expected in zip(as_tuple(plain), as_tuple(dispatched), strict=True):
+            torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+            assert actual.stride() == expected.stride()
+
+
+# In place
+
+
+def in_place_of(op):
+    """The in-place form as a function of tensors, which returns the overwritten one."""
+    target = [each.name for each in op.inputs].index(op.in_place.split(" = ")[1])
+
+    def function(*tensors):
+        call_of(op, overload(op.name + "_"))(*tensors)
+        return tensors[target]
+
+    return function, target
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided"])
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place(name, layout, device):
+    op = OPS[name]
+    function, target = in_place_of(op)
+    inputs = inputs_of(op, device=device)
+    expected = call_of(op)(*inputs)
+    base = LAYOUTS[layout](inputs[target])
+    inputs[target] = base[:]
+    version = base._version
+    function(*inputs)
+    torch.testing.assert_close(base, expected, rtol=0, atol=0)
+    assert base._version == version + 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("name", [name for name in IN_PLACE if OPS[name].gradient])
+def test_in_place_gradients(name, view, device):
+    op = OPS[name]
+    function, target = in_place_of(op)
+
+    def on_a_copy(*tensors):
+        tensors = list(tensors)
+        base = tensors[target].clone()
+        tensors[target] = base[:] if view else base
+        function(*tensors)
+        return base  # of the view: its history is rebased
+
+    inputs = with_grad(inputs_of(op, device=device))
+    assert gradcheck(on_a_copy, inputs, check_forward_ad=True)
+    assert gradgradcheck(on_a_copy, inputs, check_fwd_over_rev=True)
+
+
+def test_in_place_on_a_negated_view():
+    """torch's fallback for it wants an operator that returns its target."""
+    x = torch.tensor([1 + 2j]).conj().imag
+    assert x.is_neg()
+    with pytest.raises(NotImplementedError, match=r"relu_.*resolve_neg"):
+        torch.ops.cudarelu.relu_(x)
+    assert cudarelu.relu(x).item() == 0
+
+
+def test_export_of_unbounded_sizes():
+    class Knn(torch.nn.Module):
+        def forward(self, xyz, offset):
+            return torch.ops.cudarelu.knn_query(xyz, offset)
+
+    sizes = ({0: torch.export.Dim("n")}, {0: torch.export.Dim("b")})
+    arguments = (torch.randn(8, 3), torch.tensor([4, 8], dtype=torch.int32))
+    program = torch.export.export(Knn(), arguments, dynamic_shapes=sizes)
+    assert "knn_query" in program.graph_module.code
+
+
+def test_half_subnormals_survive_a_host_that_flushes():
+    x = torch.tensor([1e-7, 6e-8], dtype=torch.half)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU cannot flush subnormal numbers")
+    try:
+        result = cudarelu.relu(x)
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(result, x)
+
+
+def test_in_place_on_shared_memory():
+    x = torch.arange(-4.0, 5.0)
+    expected = x[1:] + x[:-1]
+    torch.ops.cudarelu.add_(x[1:], x[:-1])  # as if the second were read first
+    torch.testing.assert_close(x[1:], expected)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        torch.ops.cudarelu.relu_(torch.zeros(1).expand(3))
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        torch.ops.cudarelu.relu_(torch.zeros(3, requires_grad=True))
+
+
+# Shapes, strides and compilers
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", OPS)
+def test_meta_gives_the_real_dtypes_sizes_and_strides(name, layout):
+    op = OPS[name]
+    elementwise = all(each.dims == ("*",) for each in (*op.inputs, *op.outputs))
+    dense = inputs_of(op, lead=(2, 3, 4, 5) if elementwise else (2, 3, 4))
+    inputs = [LAYOUTS[layout](x) if x.dim() == 4 else x for x in dense]
+    expected = as_tuple(call_of(op)(*dense))
+    real = as_tuple(call_of(op)(*inputs))
+    meta = as_tuple(call_of(op)(*(x.to("meta") for x in inputs)))
+    for r, m, e in zip(real, meta, expected, strict=True):
+        assert (r.dtype, r.shape, r.stride()) == (m.dtype, m.shape, m.stride())
+        if layout != "expanded":  # which has other values
+            torch.testing.assert_close(r, e, rtol=0, atol=0)
+        keeps = elementwise and layout in ("channels_last", "transposed")
+        assert r.stride() == (inputs[0] if keeps else e).stride()
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_compile_keeps_sizes_symbolic(name):
+    op = OPS[name]
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    function = call_of(op, getattr(cudarelu, name))
+    compiled = torch.compile(function, backend=counter, fullgraph=True, dynamic=True)
+    for size in (7, 11):
+        inputs = inputs_of(op, (size, size + 1), size + 2)
+        actual = compiled(*(with_grad(inputs) if op.gradient else inputs))
+        torch.testing.assert_close(actual, function(*inputs), rtol=0, atol=0)
+        if op.gradient:
+            actual.sum().backward()
+    assert counter.frame_count == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["relu", "relu_", "add_", "bias_relu", "softmax", "knn_query"])
+def test_opcheck(name):
+    op = OPS[name.removesuffix("_")]
+    inputs = inputs_of(op)
+    if op.gradient and name == op.name:
+        inputs = with_grad(inputs)
+    torch.library.opcheck(overload(name), inputs, attributes_of(op))
+
+
+def test_empty_scalar_and_inference_mode():
+    assert cudarelu.softmax(torch.zeros(0, 3)).shape == (0, 3)
+    assert cudarelu.relu(torch.tensor(-1.0)).shape == ()
+    with torch.inference_mode():
+        x = torch.tensor([-1.0, 2.0])
+        torch.ops.cudarelu.relu_(x)
+        assert cudarelu.relu(x).tolist() == [0, 2]
+    with pytest.raises(RuntimeError, match="outside InferenceMode"):
+        torch.ops.cudarelu.relu_(x)
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("name", OPS)
+def test_cuda_graph(name):
+    """A capture allows only work on the current stream, and no wait for the device."""
+    function = call_of(OPS[name])
+    inputs = inputs_of(OPS[name], device="cuda")
+    expected = function(*inputs)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = function(*inputs)
+    graph.replay()
+    torch.testing.assert_close(captured, expected)
+
+
+@NEEDS_GPU
+def test_tensors_on_two_devices():
+    x = torch.ones(4)
+    with pytest.raises(RuntimeError, match=r"add: .* a is on cuda:0 and b is on cpu"):
+        cudarelu.add(x.cuda(), x)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one CUDA device at most")
+def test_device_that_is_not_current():
+    x = torch.randn(1000, 33, dtype=torch.float64)
+    result = cudarelu.sum_rows(x.to("cuda:1"))
+    assert result.device == torch.device("cuda:1")
+    assert torch.cuda.current_device() == 0
+    torch.testing.assert_close(result.cpu(), x.sum(0))
+
+
+# Errors
+
+X, INT = torch.zeros(4), torch.tensor([4], dtype=torch.int32)
+POINTS, MASKED = torch.zeros(4, 3), np.ma.array([1.0])
+RUNTIME, DTYPE = RuntimeError, NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "attributes", "error", "message"),
+    [
+        ("softmax", (X[0],), {}, RUNTIME, r"softmax: x must be \[\*, c\], not \[\]"),
+        ("add", (X, X[:3]), {}, RUNTIME, r"add: .* \[4\] in a but \[3\] in b"),
+        ("bias_relu", (X, X[:3]), {}, RUNTIME, "bias_relu: dimension c is 4 in x but 3 in bias"),
+        ("add", (X, X.to("meta")), {}, RUNTIME, "add: .* a is on cpu and b is on meta"),
+        ("knn_query", (POINTS, INT), {"nsample": 0}, RUNTIME, "nsample must be in .*, not 0"),
+        ("knn_query", (POINTS, INT + 1), {}, RUNTIME, "over dimension n, which is 4"),
+        ("knn_query", (POINTS, X), {}, DTYPE, "offset must be int32, not float32"),
+        ("tanh", (INT,), {}, DTYPE, "tanh: x is int32; supported are float32"),
+        ("relu", (X * 1j,), {}, DTYPE, "relu: x is complex64; supported are"),
+        ("add", (X, X.double()), {}, DTYPE, "add: b is float64 but a is float32"),
+        ("relu", (X.to_sparse(),), {}, DTYPE, "cudarelu::relu.*SparseCPU"),
+        ("relu_scale", (X,), {}, TypeError, "relu_scale: scale is missing"),
+        ("scale", (X,), {"factor": "1"}, TypeError, "scale: factor must be a float, not str"),
+        ("scale", (X,), {"factor": X[0]}, TypeError, "scale: factor must be a float, not Tensor"),
+        ("knn_query", (POINTS, INT), {"nsample": 2.0}, TypeError, "must be an int, not float"),
+        ("relu", (X,), {"alpha": 1}, TypeError, r"relu\(\) got an unexpected .* 'alpha'"),
+        ("scale", (X,), {"factor": 1, "alpha": 1}, TypeError, "scale: has no argument alpha"),
+        ("relu", (X,), {"x": X}, TypeError, r"relu\(\) got multiple values .* 'x'"),
+        ("add", (X,), {}, TypeError, r"add\(\) missing 1 required .*: 'b'"),
+        ("relu", ([1.0],), {}, TypeError, "relu: takes torch tensors, or NumPy .* x is a list"),
+        ("add", (X, X.numpy()), {}, TypeError, "a is a Tensor, but b is a numpy.ndarray"),
+        ("relu", (MASKED,), {}, TypeError, "x is a MaskedArray"),
+        ("relu", (X.numpy() > 0,), {}, TypeError, "relu: x is bool; supported are float32"),
+        ("add", (X.numpy(), X[:3].numpy()), {}, ValueError, r"\[4\] in a but \[3\] in b"),
+        ("knn_query", (POINTS.numpy(), INT.numpy() + 1), {}, ValueError, "over dimension n"),
+    ],
+)
+def test_errors(name, inputs, attributes, error, message):
+    with pytest.raises(error, match=message) as raised:
+        getattr(cudarelu, name)(*inputs, **attributes)
+    assert type(raised.value) is error
+
+
+# NumPy
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.int64, np.dtype(">f4")]
+)
+def test_numpy(dtype):
+    x = np.arange(-6, 6).reshape(3, 4).astype(dtype)
+    x.flags.writeable = False
+    for array in (x, x.T, x[::2, 1:], x[:0], x[0, 0:1].reshape(())):
+        y = cudarelu.relu(array)
+        assert type(y) is np.ndarray
+        assert y.dtype == np.dtype(dtype).newbyteorder("=")
+        np.testing.assert_array_equal(y.astype(np.float64), np.maximum(array.astype(np.float64), 0))
+    unaligned = np.frombuffer(b"\0" + x.tobytes(), dtype, offset=1)
+    np.testing.assert_array_equal(cudarelu.relu(unaligned).ravel(), cudarelu.relu(x).ravel())
+
+
+def test_numpy_takes_optional_inputs_and_gives_several_outputs():
+    points = np.arange(12, dtype=np.float32).reshape(4, 3)
+    idx, distance = cudarelu.knn_query(
+        points, np.int32([4]), None, new_offset=np.int32([4]), nsample=1
+    )
+    assert idx.dtype == np.int32
+    assert idx.tolist() == [[0], [1], [2], [3]]
+    assert distance.tolist() == [[0]] * 4
+
+
+# The package
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_import_starts_no_cuda_and_checks_the_version_of_torch():
+    assert python("import cudarelu, torch; assert not torch.cuda.is_initialized()").returncode == 0
+    result = python("import torch; torch.__version__ = '1.0.0'; import cudarelu")
+    assert "ImportError: cudarelu was built for PyTorch" in result.stderr
+
+
+def test_subclasses_and_modes_see_the_op():
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            return str(function)
+
+    class Own(torch.Tensor):
+        pass
+
+    with Mode():
+        assert cudarelu.relu(X) == "cudarelu.relu"
+    assert type(cudarelu.relu(X.as_subclass(Own))) is Own
