@@ -1,0 +1,42 @@
+"""The ops in ONNX Runtime.
+
+One line makes the ops known to a session::
+
+    import cudarelu.ort
+    import onnxruntime
+
+    options = cudarelu.ort.register(onnxruntime.SessionOptions())
+    session = onnxruntime.InferenceSession("model.onnx", options)
+
+The library serves ONNX Runtime 1.16 and every later 1.x, on the CPU and the CUDA provider, and
+needs neither this package nor Python: other programs register the file of ``library_path()``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+def library_path() -> str:
+    """The path of the custom-op library.
+
+    Raises FileNotFoundError where the package was built without it.
+    """
+    # Beside this file as it was imported: in the build tree the file itself is a link.
+    path = Path(__file__).parent / "libcudarelu_ort.so"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} is missing: build cudarelu with -DCUDARELU_ORT=ON, whose report says what it "
+            "needs"
+        )
+    return str(path)
+
+
+def register(session_options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
+    """Registers the ops with the options, and returns them. Doing so again changes nothing."""
+    session_options.register_custom_ops_library(library_path())
+    return session_options

@@ -1,0 +1,292 @@
+#include "model_ops.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "cudarelu/op.h"
+
+namespace cudarelu::cli {
+namespace {
+
+/// The fields of a message in protobuf's wire format.
+class Message {
+ public:
+  explicit Message(std::string_view bytes) : rest_(bytes) {}
+
+  /// Goes to the next field; false at the end, and where the bytes are no message.
+  bool next() {
+    if (rest_.empty() || malformed_) return false;
+    const std::optional<std::uint64_t> key = varint();
+    field_ = key.value_or(0) >> 3;
+    data_ = {};
+    std::uint64_t size = 0;
+    switch (key.value_or(7) & 7) {
+      case 0:
+        malformed_ = !varint();
+        return !malformed_;
+      case 1:
+        size = 8;
+        break;
+      case 2:
+        size = varint().value_or(~std::uint64_t{0});
+        break;
+      case 5:
+        size = 4;
+        break;
+      default:
+        size = ~std::uint64_t{0};
+    }
+    malformed_ = size > rest_.size();
+    if (malformed_) return false;
+    data_ = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return true;
+  }
+
+  std::uint64_t field() const { return field_; }
+  std::string_view data() const { return data_; }
+  bool malformed() const { return malformed_; }
+
+ private:
+  std::optional<std::uint64_t> varint() {
+    std::uint64_t value = 0;
+    for (int shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
+      const auto byte = static_cast<unsigned char>(rest_.front());
+      rest_.remove_prefix(1);
+      value |= static_cast<std::uint64_t>(byte & 127) << shift;
+      if (byte < 128) return value;
+    }
+    return std::nullopt;
+  }
+
+  std::string_view rest_;
+  std::string_view data_;
+  std::uint64_t field_ = 0;
+  bool malformed_ = false;
+};
+
+/// The numbers of the fields in onnx.proto.
+enum : std::uint64_t {
+  model_graph = 7,
+  model_functions = 25,
+  graph_node = 1,
+  graph_input = 11,
+  value_name = 1,
+  value_type = 2,
+  type_tensor = 1,
+  tensor_shape = 2,
+  node_name = 3,
+  node_op_type = 4,
+  node_attribute = 5,
+  node_domain = 7,
+  attribute_name = 1,
+  attribute_graph = 6,
+  attribute_graphs = 11,
+  function_name = 1,
+  function_node = 7,
+  function_domain = 10,
+};
+
+/// A file in memory; of a large one, only the pages that are looked at are read.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path) {
+    std::error_code error;
+    const std::uintmax_t size = std::filesystem::file_size(path, error);
+    const int file = error || size == 0 ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) return;
+    void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+    close(file);
+    if (data != MAP_FAILED) bytes_ = {static_cast<const char*>(data), size};
+  }
+  ~MappedFile() {
+    if (!bytes_.empty()) munmap(const_cast<char*>(bytes_.data()), bytes_.size());
+  }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::string_view bytes() const { return bytes_; }
+
+ private:
+  std::string_view bytes_;
+};
+
+/// Our op of that name, or nullptr.
+const Op* own_op(const OpName& name) {
+  const auto table = op_table();
+  const auto op = std::ranges::find_if(table, [&](const Op& op) {
+    const OnnxName& alias = op.spec.onnx_alias;
+    return (name.domain == onnx_domain && name.type == op.onnx_type) ||
+           (name.domain == alias.domain && name.type == alias.op_type);
+  });
+  return op == table.end() ? nullptr : &*op;
+}
+
+void append(std::string& list, std::string_view item) {
+  if (!list.empty()) list += ", ";
+  list += item;
+}
+
+/// What is wrong with the names of a node's attributes: ONNX Runtime ignores one that nobody asks
+/// for.
+std::string unknown_attribute(const OpName& name, const std::set<std::string>& attributes) {
+  const Op* op = own_op(name);
+  if (op == nullptr) return "";
+  const auto& specs = op->signature.attributes;
+  for (const std::string& attribute : attributes) {
+    if (index_of(specs, attribute) >= 0) continue;
+    std::string known;
+    for (const AttributeSpec& spec : specs) append(known, spec.name);
+    return name.type + " has no attribute " + attribute + "; it has " +
+           (known.empty() ? "none" : known);
+  }
+  return "";
+}
+
+/// The name of a graph's input that is declared a scalar; empty of any other.
+std::string scalar_input(std::string_view value_bytes) {
+  std::string name;
+  bool has_shape = false;
+  bool has_dims = false;
+  Message value(value_bytes);
+  while (value.next()) {
+    if (value.field() == value_name) name = value.data();
+    if (value.field() != value_type) continue;
+    Message type(value.data());
+    while (type.next()) {
+      if (type.field() != type_tensor) continue;
+      Message tensor(type.data());
+      while (tensor.next()) {
+        if (tensor.field() != tensor_shape) continue;
+        has_shape = true;
+        has_dims = !tensor.data().empty();
+      }
+    }
+  }
+  return has_shape && !has_dims ? name : "";
+}
+
+void read_graph(std::string_view bytes, std::uint64_t node_field, int depth, ModelOps& ops) {
+  constexpr int max_depth = 64;
+  if (depth > max_depth) return;
+  Message graph(bytes);
+  while (graph.next()) {
+    if (graph.field() != node_field) continue;
+    OpName name;
+    std::string node_label;
+    std::set<std::string> attributes;
+    Message node(graph.data());
+    while (node.next()) {
+      if (node.field() == node_name) node_label = node.data();
+      if (node.field() == node_op_type) name.type = node.data();
+      if (node.field() == node_domain) name.domain = node.data();
+      if (node.field() != node_attribute) continue;
+      Message attribute(node.data());
+      while (attribute.next()) {
+        if (attribute.field() == attribute_name) attributes.emplace(attribute.data());
+        if (attribute.field() == attribute_graph || attribute.field() == attribute_graphs) {
+          read_graph(attribute.data(), graph_node, depth + 1, ops);
+        }
+      }
+    }
+    if (ops.mistake.empty()) ops.mistake = unknown_attribute(name, attributes);
+    ops.calls[name].insert(node_label);
+  }
+}
+
+bool is_known(const OpName& name) {
+  if (name.domain.empty() || name.domain.starts_with("ai.onnx") ||
+      name.domain.starts_with("com.microsoft")) {
+    return true;
+  }
+  return own_op(name) != nullptr;
+}
+
+/// "cudarelu (Relu, Tanh), custom_domain (CustomRelu)"
+std::string known_ops() {
+  std::string own;
+  std::set<OpName> aliases;
+  for (const Op& op : op_table()) {
+    append(own, op.onnx_type);
+    const OnnxName& alias = op.spec.onnx_alias;
+    if (!alias.domain.empty())
+      aliases.insert({std::string(alias.domain), std::string(alias.op_type)});
+  }
+  std::string list = std::string(onnx_domain) + " (" + own + ")";
+  for (auto alias = aliases.begin(); alias != aliases.end();) {
+    const std::string& domain = alias->domain;
+    std::string types;
+    for (; alias != aliases.end() && alias->domain == domain; ++alias) append(types, alias->type);
+    append(list, std::string(domain).append(" (").append(types).append(")"));
+  }
+  return list;
+}
+
+}  // namespace
+
+std::string ModelOps::domain_of(const std::string& node, const std::string& type) const {
+  std::vector<const OpName*> candidates;
+  for (const auto& [op, names] : calls) {
+    if (op.type != type) continue;
+    if (!node.empty() && names.contains(node)) return op.domain;
+    candidates.push_back(&op);
+  }
+  return candidates.size() == 1 ? candidates.front()->domain : "";
+}
+
+ModelOps read_model_ops(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  ModelOps ops;
+  Message model(file.bytes());
+  bool has_graph = false;
+  while (model.next()) {
+    if (model.field() == model_graph) {
+      has_graph = true;
+      read_graph(model.data(), graph_node, 0, ops);
+      Message graph(model.data());
+      while (graph.next()) {
+        if (graph.field() == graph_input) ops.scalar_inputs.insert(scalar_input(graph.data()));
+      }
+    }
+    if (model.field() != model_functions) continue;
+    read_graph(model.data(), function_node, 0, ops);
+    OpName name;
+    Message function(model.data());
+    while (function.next()) {
+      if (function.field() == function_name) name.type = function.data();
+      if (function.field() == function_domain) name.domain = function.data();
+    }
+    ops.functions.insert(name);
+  }
+  ops.complete = has_graph && !model.malformed();
+  return ops;
+}
+
+std::string why_not_loaded(const std::filesystem::path& model, const std::string& message) {
+  const ModelOps ops = read_model_ops(model);
+  if (!ops.complete) {
+    return model.string() + ": not an ONNX model, or a truncated one; export or copy it again";
+  }
+  std::string unknown;
+  for (const auto& [name, nodes] : ops.calls) {
+    if (!is_known(name) && !ops.functions.contains(name)) {
+      append(unknown, std::string(name.domain).append("::").append(name.type));
+    }
+  }
+  const bool unregistered = message.find("is not a registered function/op") != message.npos ||
+                            message.find("No opset import for domain") != message.npos;
+  if (unregistered && !unknown.empty()) {
+    return model.string() + ": wants the custom ops " + unknown + ", which are not among " +
+           known_ops() + "; name the library that has them with --library FILE";
+  }
+  return model.string() + ": " + message;
+}
+
+}  // namespace cudarelu::cli

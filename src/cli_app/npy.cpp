@@ -1,0 +1,219 @@
+#include "npy.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <optional>
+
+#include "error.h"
+
+namespace cudarelu::cli {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the data is written as it lies");
+
+constexpr std::string_view magic = "\x93NUMPY";
+constexpr std::size_t max_header = 1 << 20;
+constexpr std::size_t max_dims = 64;  // as NumPy
+
+struct Header {
+  std::string descr;
+  bool fortran_order = false;
+  Sizes shape;
+};
+
+/// The header: a Python dictionary with three known keys.
+class HeaderParser {
+ public:
+  explicit HeaderParser(std::string_view text) : rest_(text) {}
+
+  /// Nothing where the text is no such dictionary.
+  std::optional<Header> parse() {
+    Header header;
+    int seen = 0;
+    if (!accept("{")) return std::nullopt;
+    while (!accept("}")) {
+      const std::optional<std::string> key = string();
+      if (!key || !accept(":")) return std::nullopt;
+      const int bit = *key == "descr" ? 1 : *key == "fortran_order" ? 2 : *key == "shape" ? 4 : 8;
+      if (bit == 8 || (seen & bit) != 0) return std::nullopt;
+      seen |= bit;
+      if (bit == 1) {
+        const std::optional<std::string> descr = string();
+        if (!descr) return std::nullopt;  // a list: a structured type
+        header.descr = *descr;
+      } else if (bit == 2) {
+        header.fortran_order = accept("True");
+        if (!header.fortran_order && !accept("False")) return std::nullopt;
+      } else if (!shape(header.shape)) {
+        return std::nullopt;
+      }
+      if (!accept(",") && !rest_.starts_with('}')) return std::nullopt;
+    }
+    const bool blank = rest_.find_first_not_of(" \n") == rest_.npos;
+    if (seen != 7 || !blank) return std::nullopt;
+    return header;
+  }
+
+ private:
+  void skip_space() { rest_.remove_prefix(std::min(rest_.find_first_not_of(' '), rest_.size())); }
+  bool accept(std::string_view token) {
+    skip_space();
+    if (!rest_.starts_with(token)) return false;
+    rest_.remove_prefix(token.size());
+    skip_space();
+    return true;
+  }
+  std::optional<std::string> string() {
+    skip_space();
+    if (rest_.empty() || (rest_[0] != '\'' && rest_[0] != '"')) return std::nullopt;
+    const std::size_t end = rest_.find(rest_[0], 1);
+    if (end == rest_.npos) return std::nullopt;
+    std::string result(rest_.substr(1, end - 1));
+    rest_.remove_prefix(end + 1);
+    return result;
+  }
+  bool shape(Sizes& sizes) {
+    if (!accept("(")) return false;
+    while (!accept(")")) {
+      std::int64_t size = 0;
+      const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), size);
+      if (error != std::errc() || size < 0 || sizes.size() == max_dims) return false;
+      rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
+      sizes.push_back(size);
+      if (!accept(",") && !rest_.starts_with(')')) return false;
+    }
+    return true;
+  }
+
+  std::string_view rest_;
+};
+
+const ElementType* element_type(std::string_view descr) {
+  if (descr == "bfloat16") descr = "V2";
+  const bool one_byte = descr.ends_with('1');
+  if (descr.starts_with('<') || descr.starts_with('|') || descr.starts_with('=') ||
+      (one_byte && descr.starts_with('>'))) {
+    descr.remove_prefix(1);
+  }
+  const auto* type = std::ranges::find(element_types, descr, &ElementType::npy);
+  return type == element_types.end() ? nullptr : &*type;
+}
+
+/// The same elements in C order.
+Tensor transposed(const Tensor& fortran) {
+  Tensor result = make_tensor(*fortran.type, fortran.shape);
+  const std::size_t size = fortran.type->size;
+  std::vector<std::int64_t> index(fortran.shape.size());
+  for (std::int64_t to = 0; to < result.count; ++to) {
+    std::int64_t from = 0;
+    for (std::size_t axis = index.size(); axis-- > 0;) {
+      from = from * fortran.shape[axis] + index[axis];
+    }
+    std::memcpy(result.data.get() + static_cast<std::size_t>(to) * size,
+                fortran.data.get() + static_cast<std::size_t>(from) * size, size);
+    for (std::size_t axis = index.size(); axis-- > 0;) {
+      if (++index[axis] < fortran.shape[axis]) break;
+      index[axis] = 0;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+Tensor read_npy(const std::filesystem::path& path) {
+  const auto fail = [&](const std::string& what) -> Error {
+    return Error(path.string() + ": " + what);
+  };
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) throw fail("there is no such file");
+  if (!std::filesystem::is_regular_file(path, error)) throw fail("not a file");
+  const std::uintmax_t file_size = std::filesystem::file_size(path, error);
+  std::ifstream file(path, std::ios::binary);
+  if (!file || error) throw fail("cannot be opened");
+
+  std::array<char, 12> start{};  // the magic, the version, and the length of the header
+  file.read(start.data(), 10);
+  if (!file || !std::string_view(start.data(), start.size()).starts_with(magic)) {
+    throw fail("not a .npy file");
+  }
+  const int version = static_cast<unsigned char>(start[6]);
+  if (version < 1 || version > 3) {
+    throw fail("version " + std::to_string(version) + " of the .npy format is not known");
+  }
+  const std::size_t prefix = version == 1 ? 10 : 12;
+  if (version > 1) file.read(&start[10], 2);
+  std::uint32_t length = 0;
+  std::memcpy(&length, &start[8], prefix - 8);
+  if (!file || length > max_header || prefix + length > file_size) throw fail("truncated");
+  std::string text(length, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(length));
+  const std::optional<Header> header = HeaderParser(text).parse();
+  if (!file || !header) throw fail("its header is not that of an array of numbers");
+  const ElementType* type = element_type(header->descr);
+  if (type == nullptr) {
+    throw fail("elements of type " + header->descr + " are not supported" +
+               (header->descr.starts_with('>') ? "; save it with little-endian elements" : ""));
+  }
+
+  // The sizes are held against the file before any memory is asked for.
+  const std::uintmax_t available = file_size - prefix - length;
+  std::uintmax_t bytes = type->size;
+  for (const std::int64_t size : header->shape) {
+    const auto factor = static_cast<std::uintmax_t>(size);
+    if (factor != 0 && bytes > std::numeric_limits<std::uintmax_t>::max() / factor) {
+      throw fail("its sizes overflow");
+    }
+    bytes *= factor;
+  }
+  if (bytes != available) {
+    throw fail(std::string(bytes > available ? "truncated" : "too long") + ": its header says " +
+               std::to_string(bytes) + " bytes of data, and there are " +
+               std::to_string(available));
+  }
+  Tensor tensor = make_tensor(*type, header->shape);
+  file.read(reinterpret_cast<char*>(tensor.data.get()), static_cast<std::streamsize>(bytes));
+  if (!file) throw fail("cannot be read");
+  return header->fortran_order && tensor.shape.size() > 1 ? transposed(tensor) : tensor;
+}
+
+void write_npy(const std::filesystem::path& path, const Tensor& tensor) {
+  std::string shape;
+  for (const std::int64_t size : tensor.shape) shape += std::to_string(size) + ", ";
+  if (tensor.shape.size() > 1) shape.resize(shape.size() - 2);
+  if (tensor.shape.size() == 1) shape.pop_back();
+  std::string header = std::string("{'descr': '") + (tensor.type->size == 1 ? "|" : "<") +
+                       std::string(tensor.type->npy) + "', 'fortran_order': False, 'shape': (" +
+                       shape + "), }";
+  const std::size_t start = magic.size() + 4;
+  header.append(63 - (start + header.size()) % 64, ' ');  // the data begins at a multiple of 64
+  header += '\n';
+
+  // Through a link, to the file itself, which appears whole or not at all.
+  std::error_code ignored;
+  const std::filesystem::path target = std::filesystem::weakly_canonical(path, ignored);
+  if (std::filesystem::exists(target, ignored) &&
+      !std::filesystem::is_regular_file(target, ignored)) {
+    throw Error(path.string() + ": not a file that can be replaced");
+  }
+  const std::filesystem::path part = target.string() + ".part";
+  std::ofstream file(part, std::ios::binary);
+  file << magic << '\x01' << '\0' << static_cast<char>(header.size() & 255)
+       << static_cast<char>(header.size() >> 8) << header;
+  file.write(reinterpret_cast<const char*>(tensor.data.get()),
+             static_cast<std::streamsize>(tensor.bytes()));
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(part, target, error);
+  if (!file || error) {
+    std::filesystem::remove(part, error);
+    throw Error(path.string() + ": cannot be written");
+  }
+}
+
+}  // namespace cudarelu::cli

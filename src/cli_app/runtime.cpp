@@ -1,0 +1,76 @@
+#include "runtime.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+#include "error.h"
+
+namespace cudarelu::cli {
+namespace {
+
+constexpr int oldest_minor = 16;  // the oldest that the ops serve
+
+std::vector<std::string> places(const std::string& file) {
+  if (!file.empty()) return {file};
+  const char* variable = std::getenv("CUDARELU_ORT_LIBRARY");
+  if (variable != nullptr && *variable != '\0') return {variable};
+  std::vector<std::string> places;
+  const std::string built_with = CUDARELU_ORT_LIBRARY;
+  if (!built_with.empty() && std::filesystem::exists(built_with)) places.push_back(built_with);
+  places.insert(places.end(), {"libonnxruntime.so", "libonnxruntime.so.1"});
+  return places;
+}
+
+/// The y of version 1.y.z; 0 of any other.
+int minor_of(std::string_view version) {
+  int minor = 0;
+  if (version.starts_with("1.")) {
+    std::from_chars(version.data() + 2, version.data() + version.size(), minor);
+  }
+  return minor;
+}
+
+}  // namespace
+
+Runtime::Runtime(const std::string& file) {
+  void* entry = nullptr;
+  std::string reason;
+  for (const std::string& place : places(file)) {
+    // Never closed: the ops and the runtime keep pointers to each other until the process ends.
+    void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library != nullptr) entry = dlsym(library, "OrtGetApiBase");
+    if (entry != nullptr) break;
+    reason = dlerror();
+  }
+  if (entry == nullptr) {
+    throw Error("cannot open ONNX Runtime: " + reason +
+                "; name its library with --ort FILE or in CUDARELU_ORT_LIBRARY");
+  }
+  base_ = reinterpret_cast<const OrtApiBase* (*)()>(entry)();
+  Dl_info info{};
+  if (dladdr(entry, &info) != 0) library_ = info.dli_fname;
+
+  const int minor = minor_of(base_->GetVersionString());
+  if (minor >= oldest_minor) {
+    api_ = base_->GetApi(static_cast<std::uint32_t>(std::min(minor, ORT_API_VERSION)));
+  }
+  if (api_ == nullptr) {
+    throw Error(library_.string() + " is ONNX Runtime " + version() + ", but 1." +
+                std::to_string(oldest_minor) +
+                " or a later 1.x is needed; name one with --ort FILE");
+  }
+}
+
+void Runtime::check(OrtStatus* status) const {
+  if (status == nullptr) return;
+  std::string message = api_->GetErrorMessage(status);
+  api_->ReleaseStatus(status);
+  throw Error(message);
+}
+
+}  // namespace cudarelu::cli

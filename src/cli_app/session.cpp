@@ -1,0 +1,189 @@
+#include "session.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "error.h"
+#include "model_ops.h"
+
+extern "C" OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
+                                        const OrtApiBase* base) noexcept;
+
+namespace cudarelu::cli {
+namespace {
+
+template <class T>
+Owned<T> nothing() {
+  return {nullptr, [](T*) {}};
+}
+
+/// The type and the shape of a tensor that the session describes.
+InputInfo info_of(const Runtime& runtime, const char* what, std::string name, OrtTypeInfo* type) {
+  const Owned<OrtTypeInfo> owner(type, runtime->ReleaseTypeInfo);
+  const OrtTensorTypeAndShapeInfo* tensor = nullptr;  // part of `type`
+  runtime.check(runtime->CastTypeInfoToTensorInfo(type, &tensor));
+  InputInfo info{std::move(name), nullptr, {}};
+  ONNXTensorElementDataType element{};
+  if (tensor != nullptr) {
+    runtime.check(runtime->GetTensorElementType(tensor, &element));
+    const auto* found = std::ranges::find(element_types, element, &ElementType::onnx);
+    if (found != element_types.end()) info.type = &*found;
+  }
+  if (info.type == nullptr) {
+    throw Error(std::string(what) + " " + info.name + " is " +
+                (element == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING ? "a tensor of strings"
+                 : tensor == nullptr ? "no tensor"
+                                     : "of an element type that NumPy lacks") +
+                "; ort_infer takes models whose inputs and outputs are tensors of numbers");
+  }
+  std::size_t rank = 0;
+  runtime.check(runtime->GetDimensionsCount(tensor, &rank));
+  std::vector<std::int64_t> sizes(rank);
+  std::vector<const char*> symbols(rank);
+  runtime.check(runtime->GetDimensions(tensor, sizes.data(), rank));
+  runtime.check(runtime->GetSymbolicDimensions(tensor, symbols.data(), rank));
+  for (std::size_t i = 0; i < rank; ++i) info.shape.push_back({sizes[i], symbols[i]});
+  return info;
+}
+
+Owned<OrtValue> value_of(const Runtime& runtime, const Tensor& tensor) {
+  OrtMemoryInfo* memory = nullptr;
+  runtime.check(runtime->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
+  const Owned<OrtMemoryInfo> owner(memory, runtime->ReleaseMemoryInfo);
+  OrtValue* value = nullptr;
+  runtime.check(runtime->CreateTensorWithDataAsOrtValue(memory, tensor.data.get(), tensor.bytes(),
+                                                        tensor.shape.data(), tensor.shape.size(),
+                                                        tensor.type->onnx, &value));
+  return {value, runtime->ReleaseValue};
+}
+
+/// A tensor whose memory is the value's.
+Tensor tensor_of(const Runtime& runtime, Owned<OrtValue> value) {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  runtime.check(runtime->GetTensorTypeAndShape(value.get(), &info));
+  const Owned<OrtTensorTypeAndShapeInfo> owner(info, runtime->ReleaseTensorTypeAndShapeInfo);
+  ONNXTensorElementDataType element{};
+  runtime.check(runtime->GetTensorElementType(info, &element));
+  const auto* type = std::ranges::find(element_types, element, &ElementType::onnx);
+  if (type == element_types.end()) throw Error("an output is no tensor of numbers");
+  std::size_t rank = 0;
+  runtime.check(runtime->GetDimensionsCount(info, &rank));
+  Tensor tensor{&*type, Sizes(rank), 1, nullptr};
+  runtime.check(runtime->GetDimensions(info, tensor.shape.data(), rank));
+  for (const std::int64_t size : tensor.shape) tensor.count *= size;
+  void* data = nullptr;
+  runtime.check(runtime->GetTensorMutableData(value.get(), &data));
+  tensor.data = {std::shared_ptr<OrtValue>(std::move(value)), static_cast<std::byte*>(data)};
+  return tensor;
+}
+
+}  // namespace
+
+std::string InputInfo::text() const {
+  std::string text = std::string(type->name) + " [";
+  for (const Dim& dim : shape) {
+    if (!text.ends_with('[')) text += ", ";
+    text += dim.size >= 0 ? std::to_string(dim.size) : dim.symbol.empty() ? "?" : dim.symbol;
+  }
+  return text + "]";
+}
+
+Session::Session(const Runtime& runtime, const std::filesystem::path& model,
+                 const std::string& provider, const std::vector<std::string>& libraries)
+    : runtime_(runtime), environment_(nothing<OrtEnv>()), session_(nothing<OrtSession>()) {
+  std::error_code error;
+  if (!std::filesystem::exists(model, error)) {
+    throw Error(model.string() + ": there is no such model");
+  }
+  if (!std::filesystem::is_regular_file(model, error)) throw Error(model.string() + ": not a file");
+
+  // Errors are told by us, in one line.
+  OrtEnv* environment = nullptr;
+  runtime.check(runtime->CreateEnv(ORT_LOGGING_LEVEL_FATAL, "ort_infer", &environment));
+  environment_ = {environment, runtime->ReleaseEnv};
+  OrtSessionOptions* created = nullptr;
+  runtime.check(runtime->CreateSessionOptions(&created));
+  const Owned<OrtSessionOptions> options(created, runtime->ReleaseSessionOptions);
+  runtime.check(runtime->EnableProfiling(options.get(), profile_.prefix().c_str()));
+  runtime.check(RegisterCustomOps(options.get(), &runtime.base()));
+  for (const std::string& library : libraries) {
+    runtime.check(runtime->RegisterCustomOpsLibrary_V2(options.get(), library.c_str()));
+  }
+  provider_ = add_provider(runtime, *options, provider);
+
+  OrtSession* session = nullptr;
+  try {
+    runtime.check(runtime->CreateSession(environment, model.c_str(), options.get(), &session));
+  } catch (const Error& error) {
+    throw Error(why_not_loaded(model, error.what()));
+  }
+  session_ = {session, runtime->ReleaseSession};
+  ops_ = read_model_ops(model);
+  if (!ops_.mistake.empty()) throw Error(model.string() + ": " + ops_.mistake);
+  describe();
+}
+
+void Session::describe() {
+  OrtAllocator* allocator = nullptr;  // the default one, which nobody releases
+  runtime_.check(runtime_->GetAllocatorWithDefaultOptions(&allocator));
+  const auto take = [&](char* text) {
+    const std::string result = text;
+    runtime_.check(runtime_->AllocatorFree(allocator, text));
+    return result;
+  };
+  std::size_t count = 0;
+  runtime_.check(runtime_->SessionGetInputCount(session_.get(), &count));
+  for (std::size_t i = 0; i < count; ++i) {
+    char* name = nullptr;
+    OrtTypeInfo* type = nullptr;
+    runtime_.check(runtime_->SessionGetInputName(session_.get(), i, allocator, &name));
+    runtime_.check(runtime_->SessionGetInputTypeInfo(session_.get(), i, &type));
+    inputs_.push_back(info_of(runtime_, "input", take(name), type));
+    inputs_.back().scalar = ops_.scalar_inputs.contains(inputs_.back().name);
+  }
+  runtime_.check(runtime_->SessionGetOutputCount(session_.get(), &count));
+  for (std::size_t i = 0; i < count; ++i) {
+    char* name = nullptr;
+    OrtTypeInfo* type = nullptr;
+    runtime_.check(runtime_->SessionGetOutputName(session_.get(), i, allocator, &name));
+    runtime_.check(runtime_->SessionGetOutputTypeInfo(session_.get(), i, &type));
+    output_names_.push_back(info_of(runtime_, "output", take(name), type).name);
+  }
+}
+
+std::vector<Tensor> Session::run(const std::vector<Tensor>& inputs) {
+  std::vector<Owned<OrtValue>> owners;
+  std::vector<const char*> input_names;
+  std::vector<const OrtValue*> input_values;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    owners.push_back(value_of(runtime_, inputs[i]));
+    input_values.push_back(owners.back().get());
+    input_names.push_back(inputs_[i].name.c_str());
+  }
+  std::vector<const char*> output_names;
+  output_names.reserve(output_names_.size());
+  for (const std::string& name : output_names_) output_names.push_back(name.c_str());
+  std::vector<OrtValue*> output_values(output_names.size());
+  runtime_.check(runtime_->Run(session_.get(), nullptr, input_names.data(), input_values.data(),
+                               input_values.size(), output_names.data(), output_names.size(),
+                               output_values.data()));
+  std::vector<Owned<OrtValue>> results;
+  results.reserve(output_values.size());
+  for (OrtValue* value : output_values) results.emplace_back(value, runtime_->ReleaseValue);
+  std::vector<Tensor> outputs;
+  outputs.reserve(results.size());
+  for (Owned<OrtValue>& value : results) outputs.push_back(tensor_of(runtime_, std::move(value)));
+  return outputs;
+}
+
+std::vector<NodeRun> Session::finish() {
+  OrtAllocator* allocator = nullptr;
+  runtime_.check(runtime_->GetAllocatorWithDefaultOptions(&allocator));
+  char* name = nullptr;
+  runtime_.check(runtime_->SessionEndProfiling(session_.get(), allocator, &name));
+  const std::filesystem::path file = name;
+  runtime_.check(runtime_->AllocatorFree(allocator, name));
+  return read_profile(file, ops_);
+}
+
+}  // namespace cudarelu::cli

@@ -1,0 +1,60 @@
+// Tensors on the host, and the element types that they can have.
+#pragma once
+
+#include <onnxruntime_c_api.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cudarelu::cli {
+
+enum class Kind { real, half, bfloat, integer, natural, boolean };
+
+struct ElementType {
+  ONNXTensorElementDataType onnx;
+  std::string_view name;
+  std::string_view npy;  // kind and size in a .npy file
+  Kind kind;
+  std::size_t size;
+};
+
+/// All types of ONNX that NumPy has, and bfloat16, which NumPy's files hold as V2.
+inline constexpr std::array element_types{
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, "float32", "f4", Kind::real, 4},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, "float64", "f8", Kind::real, 8},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, "float16", "f2", Kind::half, 2},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, "bfloat16", "V2", Kind::bfloat, 2},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, "int8", "i1", Kind::integer, 1},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16, "int16", "i2", Kind::integer, 2},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, "int32", "i4", Kind::integer, 4},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, "int64", "i8", Kind::integer, 8},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, "uint8", "u1", Kind::natural, 1},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16, "uint16", "u2", Kind::natural, 2},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32, "uint32", "u4", Kind::natural, 4},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, "uint64", "u8", Kind::natural, 8},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, "bool", "b1", Kind::boolean, 1}};
+
+using Sizes = std::vector<std::int64_t>;
+
+/// A dense row-major tensor. Whoever made it says what `data` keeps alive.
+struct Tensor {
+  const ElementType* type = nullptr;
+  Sizes shape;
+  std::int64_t count = 0;  // of elements
+  std::shared_ptr<std::byte[]> data;
+
+  std::size_t bytes() const { return static_cast<std::size_t>(count) * type->size; }
+};
+
+/// A tensor with memory of its own. Throws an Error where the shape has no size that fits.
+Tensor make_tensor(const ElementType& type, Sizes shape);
+
+/// "float32 [2, 3]"
+std::string text_of(const Tensor& tensor);
+
+}  // namespace cudarelu::cli

@@ -1,0 +1,110 @@
+#include "attributes.h"
+
+#include <cstdint>
+#include <string>
+
+#include "cudarelu/infer.h"
+#include "runtime.h"
+
+namespace cudarelu::ort {
+namespace {
+
+bool succeeded(const OrtApi& api, OrtStatus* status) {
+  if (status == nullptr) return true;
+  api.ReleaseStatus(status);
+  return false;
+}
+
+std::optional<Attribute> read_real(const OrtApi& api, const OrtKernelInfo& node, const char* name) {
+  float value = 0;
+  if (!succeeded(api, api.KernelInfoGetAttribute_float(&node, name, &value))) return std::nullopt;
+  return static_cast<double>(value);
+}
+
+std::optional<Attribute> read_integer(const OrtApi& api, const OrtKernelInfo& node,
+                                      const char* name) {
+  std::int64_t value = 0;
+  if (!succeeded(api, api.KernelInfoGetAttribute_int64(&node, name, &value))) return std::nullopt;
+  return value;
+}
+
+/// Whether the node has an attribute of that name that is no number. The API answers an attribute
+/// of another type as it answers one that is not there, so each type has to be asked for.
+bool is_no_number(const OrtApi& api, const OrtKernelInfo& node, const char* name) {
+  std::size_t size = 0;
+  if (succeeded(api, api.KernelInfoGetAttribute_string(&node, name, nullptr, &size)) ||
+      succeeded(api, api.KernelInfoGetAttributeArray_float(&node, name, nullptr, &size)) ||
+      succeeded(api, api.KernelInfoGetAttributeArray_int64(&node, name, nullptr, &size))) {
+    return true;
+  }
+  OrtAllocator* allocator = nullptr;  // the default one, which nobody releases
+  OrtValue* tensor = nullptr;
+  if (!succeeded(api, api.GetAllocatorWithDefaultOptions(&allocator)) ||
+      !succeeded(api, api.KernelInfoGetAttribute_tensor(&node, name, allocator, &tensor))) {
+    return false;
+  }
+  api.ReleaseValue(tensor);
+  return true;
+}
+
+Attribute read(const OrtApi& api, const OrtKernelInfo& node, const Op& op,
+               const AttributeSpec& spec) {
+  const std::string name(spec.name);
+  // One of the other kind is read too: check_attributes() then says what is wrong with it.
+  const auto first = spec.integer ? read_integer : read_real;
+  const auto second = spec.integer ? read_real : read_integer;
+  if (const auto value = first(api, node, name.c_str())) return *value;
+  if (const auto value = second(api, node, name.c_str())) return *value;
+  if (is_no_number(api, node, name.c_str())) {
+    fail(api, {Status::Code::invalid_argument,
+               std::string(op.name) + ": " + name + " must be " +
+                   (spec.integer ? "an integer" : "a floating-point number")});
+  }
+  if (spec.required) {
+    fail(api, {Status::Code::invalid_argument,
+               std::string(op.name) + ": attribute " + name + " is missing"});
+  }
+  return onnx_default_of(spec);
+}
+
+}  // namespace
+
+Attribute onnx_default_of(const AttributeSpec& spec) {
+  Attribute value = default_of(spec);
+  if (double* real = std::get_if<double>(&value)) *real = static_cast<float>(*real);
+  return value;
+}
+
+std::vector<Attribute> read_attributes(const OrtApi& api, const OrtKernelInfo& node, const Op& op) {
+  std::vector<Attribute> attributes;
+  for (const AttributeSpec& spec : op.signature.attributes) {
+    attributes.push_back(read(api, node, op, spec));
+  }
+  check(api, check_attributes(op, attributes));
+  return attributes;
+}
+
+std::optional<std::vector<Attribute>> read_attributes(const OrtApi& api,
+                                                      const OrtShapeInferContext& node,
+                                                      const Op& op) {
+  std::vector<Attribute> attributes;
+  for (const AttributeSpec& spec : op.signature.attributes) {
+    const OrtOpAttr* attribute = nullptr;
+    if (!succeeded(api, api.ShapeInferContext_GetAttribute(&node, std::string(spec.name).c_str(),
+                                                           &attribute))) {
+      attributes.push_back(onnx_default_of(spec));
+      continue;
+    }
+    std::size_t length = 0;
+    std::int64_t integer = 0;
+    float real = 0;
+    OrtStatus* status =
+        spec.integer ? api.ReadOpAttr(attribute, ORT_OP_ATTR_INT, &integer, sizeof integer, &length)
+                     : api.ReadOpAttr(attribute, ORT_OP_ATTR_FLOAT, &real, sizeof real, &length);
+    if (!succeeded(api, status)) return std::nullopt;
+    attributes.push_back(spec.integer ? Attribute(integer) : Attribute(double{real}));
+  }
+  return attributes;
+}
+
+}  // namespace cudarelu::ort

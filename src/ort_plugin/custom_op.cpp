@@ -1,0 +1,109 @@
+#include "custom_op.h"
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "element_type.h"
+#include "kernel.h"
+#include "shape_inference.h"
+
+namespace cudarelu::ort {
+namespace {
+
+const CustomOp& of(const OrtCustomOp* self) { return *static_cast<const CustomOp*>(self); }
+
+OrtCustomOpInputOutputCharacteristic input_characteristic(const OrtCustomOp* self,
+                                                          std::size_t index) {
+  return of(self).op.signature.inputs[index].optional ? INPUT_OUTPUT_OPTIONAL
+                                                      : INPUT_OUTPUT_REQUIRED;
+}
+
+OrtStatus* create_kernel(const OrtCustomOp* self, const OrtApi* api, const OrtKernelInfo* node,
+                         void** kernel) noexcept {
+  return guarded(*api,
+                 [&] { *kernel = std::make_unique<Kernel>(of(self), *api, *node).release(); });
+}
+
+OrtStatus* compute(void* kernel, OrtKernelContext* context) noexcept {
+  const Kernel& self = *static_cast<const Kernel*>(kernel);
+  return guarded(self.api(), [&] { self.compute(*context); });
+}
+
+/// ONNX Runtime asks for the pair that may share memory without saying which op it asks for: there
+/// is one function for each possible pair.
+template <int input, int output>
+std::size_t may_in_place(int** inputs, int** outputs) {
+  static int input_index = input;
+  static int output_index = output;
+  *inputs = &input_index;
+  *outputs = &output_index;
+  return 1;
+}
+
+constexpr std::size_t pairs_per_input = Kernel::max_outputs;
+
+template <std::size_t... pair>
+constexpr auto make_may_in_place_table(std::index_sequence<pair...> /*pairs*/) {
+  return std::array{
+      &may_in_place<static_cast<int>(pair / pairs_per_input), pair % pairs_per_input>...};
+}
+
+constexpr auto may_in_place_table =
+    make_may_in_place_table(std::make_index_sequence<Kernel::max_inputs * pairs_per_input>());
+
+/// Up to 1.23, ONNX Runtime dereferences a null pointer before it asks for the shapes of a node
+/// that leaves an input out in the middle.
+bool can_infer_shapes(const Runtime& runtime, const Op& op) {
+  if (runtime.minor >= 24) return true;
+  for (const Parameter& input : op.signature.inputs) {
+    if (input.optional) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+CustomOp::CustomOp(const Runtime& runtime, const Op& op, std::string_view onnx_type,
+                   DeviceType device, DType variable)
+    : OrtCustomOp{},  // what stays null has a default: above all, functions of older API versions
+      runtime(runtime),
+      op(op),
+      onnx_type(onnx_type),
+      device(device),
+      variable(variable) {
+  version = static_cast<std::uint32_t>(runtime.api_version());
+  GetName = [](const OrtCustomOp* self) { return of(self).onnx_type.c_str(); };
+  GetExecutionProviderType = [](const OrtCustomOp* self) {
+    return of(self).device == DeviceType::cuda ? "CUDAExecutionProvider" : "CPUExecutionProvider";
+  };
+  GetStartVersion = [](const OrtCustomOp*) { return onnx_domain_version; };
+  GetEndVersion = [](const OrtCustomOp*) { return std::numeric_limits<int>::max(); };
+
+  GetInputTypeCount = [](const OrtCustomOp* self) { return of(self).op.signature.inputs.size(); };
+  GetInputType = [](const OrtCustomOp* self, std::size_t index) {
+    return onnx_type_of(of(self).op.signature.inputs[index].dtype(of(self).variable));
+  };
+  GetInputCharacteristic = input_characteristic;
+  GetInputMemoryType = [](const OrtCustomOp*, std::size_t) { return OrtMemTypeDefault; };
+  GetOutputTypeCount = [](const OrtCustomOp* self) { return of(self).op.signature.outputs.size(); };
+  GetOutputType = [](const OrtCustomOp* self, std::size_t index) {
+    return onnx_type_of(of(self).op.signature.outputs[index].dtype(of(self).variable));
+  };
+  GetOutputCharacteristic = [](const OrtCustomOp*, std::size_t) { return INPUT_OUTPUT_REQUIRED; };
+
+  CreateKernelV2 = create_kernel;
+  KernelComputeV2 = compute;
+  KernelDestroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
+  if (can_infer_shapes(runtime, op)) InferOutputShapeFn = infer_shapes;
+  if (op.in_place_input >= 0) {
+    const auto input = static_cast<std::size_t>(op.in_place_input);
+    const auto output = static_cast<std::size_t>(op.in_place_output);
+    GetMayInplace = may_in_place_table[input * pairs_per_input + output];
+    ReleaseMayInplace = [](int*, int*) {};
+  }
+}
+
+}  // namespace cudarelu::ort

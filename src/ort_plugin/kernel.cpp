@@ -1,0 +1,57 @@
+#include "kernel.h"
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "attributes.h"
+#include "cudarelu/infer.h"
+#include "execution.h"
+#include "tensor.h"
+
+namespace cudarelu::ort {
+
+Kernel::Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo& node)
+    : custom_op_(custom_op), api_(api), attributes_(read_attributes(api, node, custom_op.op)) {}
+
+void Kernel::compute(OrtKernelContext& context) const {
+  const Op& op = custom_op_.op;
+  const Signature& signature = op.signature;
+  std::size_t count = 0;  // an absent input at the end is not counted, one in the middle is null
+  check(api_.KernelContext_GetInputCount(&context, &count));
+
+  std::array<TensorView, max_inputs> input_views;
+  std::array<ShapeStorage, max_inputs> shapes;
+  const OrtValue* located = nullptr;  // some input: all are on the call's device
+  for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
+    const OrtValue* value = nullptr;
+    if (i < count) check(api_.KernelContext_GetInput(&context, i, &value));
+    input_views[i].present = value != nullptr;
+    if (value == nullptr) continue;
+    located = value;
+    input_views[i].data = data_of(api_, *value);
+    input_views[i].dtype = signature.inputs[i].dtype(custom_op_.variable);
+    input_views[i].shape = shape_of(custom_op_.runtime, *value, shapes[i]);
+  }
+
+  const std::span<const TensorView> inputs(input_views.data(), signature.inputs.size());
+  std::array<OutputType<std::int64_t>, max_outputs> types;
+  check(api_, infer<std::int64_t>(op, inputs, attributes_, std::span(types)));
+
+  std::array<TensorView, max_outputs> output_views;
+  for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
+    const std::span<const std::int64_t> shape = types[i].shape.span();
+    OrtValue* value = nullptr;
+    check(api_.KernelContext_GetOutput(&context, i, shape.data(), shape.size(), &value));
+    output_views[i] = {data_of(api_, *value), types[i].dtype, shape};
+  }
+
+  OrtExecution execution(custom_op_, api_, context, located);
+  check(api_, run({.op = op,
+                   .inputs = inputs,
+                   .outputs = std::span(output_views).first(signature.outputs.size()),
+                   .attributes = attributes_,
+                   .execution = execution}));
+}
+
+}  // namespace cudarelu::ort

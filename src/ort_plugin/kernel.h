@@ -1,0 +1,32 @@
+// The kernel of one node: what is known when the session is made, and the call.
+#pragma once
+
+#include <onnxruntime_c_api.h>
+
+#include <vector>
+
+#include "custom_op.h"
+
+namespace cudarelu::ort {
+
+/// ONNX Runtime calls one kernel from several threads at a time: it never changes.
+class Kernel {
+ public:
+  static constexpr std::size_t max_inputs = decltype(Signature::inputs)::capacity();
+  static constexpr std::size_t max_outputs = decltype(Signature::outputs)::capacity();
+
+  /// Throws a Failure where the node's attributes are not what the op wants.
+  Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo& node);
+
+  /// Throws a Failure, or what the standard library throws.
+  void compute(OrtKernelContext& context) const;
+
+  const OrtApi& api() const { return api_; }
+
+ private:
+  const CustomOp& custom_op_;
+  const OrtApi& api_;
+  std::vector<Attribute> attributes_;
+};
+
+}  // namespace cudarelu::ort

@@ -1,0 +1,57 @@
+#include "runtime.h"
+
+#include <charconv>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace cudarelu::ort {
+namespace {
+
+OrtErrorCode code_of(Status::Code code) {
+  switch (code) {
+    case Status::Code::ok:
+      return ORT_OK;
+    case Status::Code::invalid_argument:
+      return ORT_INVALID_ARGUMENT;
+    case Status::Code::unsupported_dtype:
+    case Status::Code::unavailable:
+      return ORT_NOT_IMPLEMENTED;
+    case Status::Code::device_failure:
+      return ORT_EP_FAIL;
+    case Status::Code::out_of_memory:
+    case Status::Code::internal:
+      break;
+  }
+  return ORT_FAIL;
+}
+
+/// The y of version 1.y.z; 0 of any other.
+int minor_of(std::string_view version) {
+  int minor = 0;
+  if (version.starts_with("1.")) {
+    std::from_chars(version.data() + 2, version.data() + version.size(), minor);
+  }
+  return minor;
+}
+
+}  // namespace
+
+void fail(const OrtApi& api, const Status& status) {
+  throw Failure(api.CreateStatus(code_of(status.code()), status.message().c_str()));
+}
+
+Runtime negotiate(const OrtApiBase& base) {
+  // Asking for a version that the runtime lacks makes it print, so its version comes first.
+  const char* version = base.GetVersionString();
+  Runtime runtime{.minor = minor_of(version)};
+  if (runtime.minor >= oldest_minor) {
+    runtime.api = base.GetApi(static_cast<std::uint32_t>(runtime.api_version()));
+  }
+  if (runtime.api != nullptr) return runtime;
+
+  throw std::runtime_error("cudarelu needs ONNX Runtime 1." + std::to_string(oldest_minor) +
+                           " or a later 1.x, but this is " + version);
+}
+
+}  // namespace cudarelu::ort

@@ -1,0 +1,131 @@
+#include "shape_inference.h"
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "attributes.h"
+#include "cudarelu/infer.h"
+#include "custom_op.h"
+#include "element_type.h"
+#include "kernel.h"
+
+namespace cudarelu {
+namespace {
+
+/// A size before the model runs: a number, a symbol, or unknown.
+struct SymbolicSize {
+  SymbolicSize() = default;
+  explicit SymbolicSize(std::int64_t number) : number(number) {}
+
+  std::int64_t number = -1;  // -1: not a number
+  const char* symbol = "";   // of ONNX Runtime's, valid while shapes are inferred; "": none
+
+  bool unknown() const { return number < 0 && *symbol == '\0'; }
+};
+
+}  // namespace
+
+template <>
+struct DimTraits<SymbolicSize> {
+  /// Only numbers are known to differ: a symbol may turn out to be any number.
+  static bool differ(const SymbolicSize& a, const SymbolicSize& b) {
+    return a.number >= 0 && b.number >= 0 && a.number != b.number;
+  }
+  static bool exceeds(const SymbolicSize& a, std::int64_t limit) { return a.number > limit; }
+  static std::string text(const SymbolicSize& size) {
+    return size.number >= 0 ? std::to_string(size.number) : size.symbol;
+  }
+};
+
+namespace ort {
+namespace {
+
+struct SymbolicTensor {
+  bool present = false;
+  DType dtype{};
+  std::vector<SymbolicSize> shape;
+};
+
+/// The input, or nothing where its element type or its rank is not known.
+std::optional<SymbolicTensor> input(const OrtApi& api, const OrtShapeInferContext& context,
+                                    std::size_t index) {
+  OrtTensorTypeAndShapeInfo* info = nullptr;  // the context's own
+  check(api.ShapeInferContext_GetInputTypeShape(&context, index, &info));
+  ONNXTensorElementDataType type{};
+  check(api.GetTensorElementType(info, &type));
+  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) return SymbolicTensor{};  // left out
+  std::size_t rank = 0;
+  check(api.GetDimensionsCount(info, &rank));
+  const std::optional<DType> dtype = dtype_of(type);
+  // A scalar and a tensor of unknown rank look alike.
+  if (!dtype || rank == 0) return std::nullopt;
+
+  std::vector<std::int64_t> numbers(rank);
+  std::vector<const char*> symbols(rank);
+  check(api.GetDimensions(info, numbers.data(), rank));
+  check(api.GetSymbolicDimensions(info, symbols.data(), rank));
+  SymbolicTensor tensor{true, *dtype, std::vector<SymbolicSize>(rank)};
+  for (std::size_t i = 0; i < rank; ++i) {
+    tensor.shape[i].number = numbers[i];
+    tensor.shape[i].symbol = symbols[i];
+  }
+  return tensor;
+}
+
+void set_output(const OrtApi& api, OrtShapeInferContext& context, std::size_t index,
+                const OutputType<SymbolicSize>& type) {
+  std::vector<std::int64_t> numbers;
+  std::vector<const char*> symbols;
+  for (const SymbolicSize& size : type.shape.span()) {
+    // ONNX Runtime would take unknown sizes for equal ones and share memory between tensors.
+    if (size.unknown()) return;
+    numbers.push_back(size.number);
+    symbols.push_back(size.symbol);
+  }
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  check(api.CreateTensorTypeAndShapeInfo(&info));
+  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api.ReleaseTensorTypeAndShapeInfo)>
+      owner(info, api.ReleaseTensorTypeAndShapeInfo);
+  check(api.SetTensorElementType(info, onnx_type_of(type.dtype)));
+  check(api.SetDimensions(info, numbers.data(), numbers.size()));
+  check(api.SetSymbolicDimensions(info, symbols.data(), symbols.size()));
+  check(api.ShapeInferContext_SetOutputTypeShape(&context, index, info));
+}
+
+void infer_outputs(const CustomOp& custom_op, OrtShapeInferContext& context) {
+  const OrtApi& api = *custom_op.runtime.api;
+  const Signature& signature = custom_op.op.signature;
+  std::size_t count = 0;
+  check(api.ShapeInferContext_GetInputCount(&context, &count));
+  std::vector<SymbolicTensor> inputs(signature.inputs.size());
+  for (std::size_t i = 0; i < std::min(count, inputs.size()); ++i) {
+    const std::optional<SymbolicTensor> tensor = input(api, context, i);
+    if (!tensor) return;
+    inputs[i] = *tensor;
+  }
+  const auto attributes = read_attributes(api, context, custom_op.op);
+  if (!attributes) return;
+  std::array<OutputType<SymbolicSize>, Kernel::max_outputs> outputs;
+  const Status status = infer<SymbolicSize>(custom_op.op, std::span<const SymbolicTensor>(inputs),
+                                            *attributes, std::span(outputs));
+  if (!status.ok()) return;
+  for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
+    set_output(api, context, i, outputs[i]);
+  }
+}
+
+}  // namespace
+
+OrtStatus* infer_shapes(const OrtCustomOp* op, OrtShapeInferContext* context) noexcept {
+  const CustomOp& custom_op = *static_cast<const CustomOp*>(op);
+  const OrtApi& api = *custom_op.runtime.api;
+  OrtStatus* status = guarded(api, [&] { infer_outputs(custom_op, *context); });
+  if (status != nullptr) api.ReleaseStatus(status);
+  return nullptr;
+}
+
+}  // namespace ort
+}  // namespace cudarelu

@@ -1,0 +1,50 @@
+"""Checks what the artifacts of a build folder export, want and depend on.
+
+usage: check_symbols.py BUILD_FOLDER
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+
+def output_of(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def needed(path):
+    """The shared libraries that must be there for `path` to load."""
+    return re.findall(r"\(NEEDED\).*\[(.*)\]", output_of("readelf", "-d", path))
+
+
+def problems(build):
+    kernels = build / "src/kernels/libcudarelu_kernels.a"
+    symbols = output_of("nm", "-C", kernels)
+    foreign = re.findall(r".*(?:\bat::|\bc10::|\bOrt).*", symbols)
+    if foreign:
+        yield f"{kernels.name} has symbols of a framework: {foreign[:3]}"
+
+    plugin = build / "python/cudarelu/libcudarelu_ort.so"
+    if plugin.exists():
+        lines = output_of("nm", "-D", "--defined-only", plugin).split("\n")
+        exported = [line.split()[-1] for line in lines if line]
+        if exported != ["RegisterCustomOps"]:
+            yield f"{plugin.name} exports {exported}, not RegisterCustomOps alone"
+        if "Ort" in output_of("nm", "-D", "--undefined-only", plugin):
+            yield f"{plugin.name} wants symbols of ONNX Runtime"
+
+    for path in [*build.glob("python/cudarelu/*.so"), build / "ort_infer"]:
+        if not path.exists():
+            continue
+        # libc10 and libtorch_cpu need no GPU; what has "cuda" in its name may not be there.
+        cuda = [name for name in needed(path) if re.search(r"cuda|cublas|nvrtc|onnxruntime", name)]
+        cuda = [name for name in cuda if name != "libcudarelu_torch.so"]
+        if cuda:
+            yield f"{path.name} does not load where these are missing: {cuda}"
+
+
+if __name__ == "__main__":
+    found = list(problems(Path(sys.argv[1])))
+    print("\n".join(found) or "exports and dependencies are as they should be")
+    sys.exit(bool(found))

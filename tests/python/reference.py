@@ -1,0 +1,73 @@
+"""What a call must give: the op's definition, evaluated by onnx.reference in float64.
+
+Integers are evaluated in int64 and wrap around to their own type.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from onnx.reference import ReferenceEvaluator
+
+from cases import DTYPES, Case, is_float
+from cudarelu.onnx import function
+
+# How far a result may be from the reference: relative to it, and to the largest number of the call,
+# input or output, since sums cancel.
+TOLERANCE = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
+
+
+@functools.cache
+def evaluator(op) -> ReferenceEvaluator:
+    return ReferenceEvaluator(function(op))
+
+
+def with_stand_ins(op, inputs: dict[str, np.ndarray | None]) -> dict[str, np.ndarray]:
+    return {p.name: inputs[p.stand_in if inputs[p.name] is None else p.name] for p in op.inputs}
+
+
+def reference(op, case: Case) -> list[np.ndarray]:
+    """The outputs in float64 and int64; exact results of exact inputs."""
+    wide = {
+        name: array.astype(np.float64 if is_float(array.dtype) else np.int64)
+        for name, array in with_stand_ins(op, case.inputs).items()
+    }
+    defaults = {a.name: a.default for a in op.attributes if not a.required}
+    with np.errstate(all="ignore"):
+        return evaluator(op).run(None, wide, attributes=defaults | case.attributes)
+
+
+def largest_finite(array: np.ndarray) -> float:
+    magnitudes = np.abs(array.astype(np.float64))
+    return float(magnitudes[np.isfinite(magnitudes)].max(initial=0))
+
+
+def attribute_rounding(op, case: Case) -> float:
+    """ONNX attributes are float32: how far a default that is none, such as 0.01, is from it."""
+    defaults = [a.default for a in op.attributes if a.name not in case.attributes]
+    return 2.0**-24 if any(value != float(np.float32(value)) for value in defaults) else 0.0
+
+
+def assert_equal(op, case: Case, actual: np.ndarray, expected: np.ndarray, dtype: np.dtype) -> None:
+    """Compare an output with the reference: dtype, shape, then every element."""
+    assert actual.dtype == dtype
+    assert actual.shape == expected.shape
+    if actual.size == 0:
+        return
+    with np.errstate(all="ignore"):
+        expected = expected.astype(dtype)  # rounds once, wraps around, overflows to infinity
+    if not is_float(dtype):
+        np.testing.assert_array_equal(actual, expected)
+        return
+    if op.elementwise:
+        # A tolerance would let a subnormal, or the sign of a zero, get lost.
+        np.testing.assert_array_equal(actual == 0, expected == 0)
+    tolerance = TOLERANCE[next(name for name, each in DTYPES.items() if each == dtype)]
+    tolerance = max(tolerance, attribute_rounding(op, case))
+    actual, expected = actual.astype(np.float64), expected.astype(np.float64)
+    arrays = [expected, *(a for a in case.inputs.values() if a is not None and is_float(a.dtype))]
+    largest = max(1.0, *map(largest_finite, arrays))
+    np.testing.assert_allclose(
+        actual, expected, rtol=tolerance, atol=tolerance * largest, equal_nan=True
+    )
