@@ -1,0 +1,328 @@
+"""The other roads from the sources to the ops: a wheel, PyTorch's extension builder, C++ alone.
+
+Each is built as its user would, for the CPU, in a process of its own that does not see the build
+folder. The two roads that compile all sources take minutes where ccache does not remember them, so
+they are tested where CUDARELU_SLOW_TESTS=1. Budget on two cores: 1 minute for the tests that always
+run, and 3 more for the others once ccache remembers; 6 where it does not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.cpp_extension import CUDA_HOME
+
+from environment import torch_cuda_missing
+
+ROOT = Path(__file__).parents[2]
+TORCH = Path(torch.__path__[0])
+CPP_INFERENCE = ROOT / "examples/cpp_inference"
+
+SLOW = pytest.mark.skipif(
+    os.environ.get("CUDARELU_SLOW_TESTS") != "1",
+    reason="compiles all sources, which takes minutes: set CUDARELU_SLOW_TESTS=1",
+)
+NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
+NEEDS_NVCC = pytest.mark.skipif(CUDA_HOME is None, reason="PyTorch finds no CUDA toolkit")
+
+
+def needs(*tools: str, module: str | None = None) -> pytest.MarkDecorator:
+    """Skips where a program, or a module of Python, is missing."""
+    path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
+    missing = [tool for tool in tools if shutil.which(tool, path=path) is None]
+    if module and importlib.util.find_spec(module) is None:
+        missing.append(module)
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} is missing")
+
+
+def environment(**changes: object) -> dict[str, str]:
+    """This process's, without the ways to the build folder, and with the tools beside Python."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "PYTHONPATH", "CUDARELU_"))
+    }
+    path = f"{sysconfig.get_path('scripts')}:{kept['PATH']}"
+    return kept | {"PATH": path} | {name: str(value) for name, value in changes.items()}
+
+
+def run(*command: object, **options) -> str:
+    """The output of a command, which must succeed."""
+    options = {"env": environment()} | options
+    done = subprocess.run(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
+        check=False,
+        **options,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    return done.stdout
+
+
+def dynamic(path: Path, tag: str) -> list[str]:
+    """The values of a tag, NEEDED or RUNPATH, of a program or a library."""
+    return re.findall(rf"\({tag}\).*\[(.*)\]", run("readelf", "-d", path))
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """once(name, fill): a folder that is filled once for all workers of pytest-xdist."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+
+    def filled(name: str, fill: Callable[[Path], None]) -> Path:
+        folder, done = base / name, base / f"{name}.done"
+        with (base / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                fill(folder)
+                done.touch()
+        return folder
+
+    return filled
+
+
+# The wheel
+
+
+def build_wheel(folder: Path) -> None:
+    build = folder / "build"
+    # ccache: what lies in the build folder is the same in another one.
+    run(
+        *(sys.executable, "-m", "pip", "wheel", ROOT, "--no-deps", "--no-build-isolation"),
+        *("--no-index", "--disable-pip-version-check", "-v", "--wheel-dir", folder),
+        *("-C", f"build-dir={build}", "-C", "cmake.define.CUDARELU_CUDA=OFF"),
+        env=environment(CCACHE_BASEDIR=build, CCACHE_NOHASHDIR=1),
+    )
+    shutil.rmtree(build)  # nothing of it is needed from here on
+
+
+@pytest.fixture(scope="module")
+def wheel(once) -> Path:
+    (path,) = once("wheel", build_wheel).glob("cudarelu-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """The wheel in an empty folder: cudarelu/, and bin/ with ort_infer."""
+    folder = tmp_path_factory.mktemp("installed")
+    run(
+        *(sys.executable, "-m", "pip", "install", wheel, "--no-deps", "--no-index"),
+        *("--disable-pip-version-check", "--target", folder),
+    )
+    return folder
+
+
+USE = """
+import numpy, onnxruntime, torch
+import cudarelu, cudarelu.onnx, cudarelu.ort
+
+x = torch.tensor([[-1.0, 2.0, -3.0, 4.0]])
+expected = [[0.0, 2.0, 0.0, 4.0]]
+assert cudarelu.relu(x).tolist() == torch.ops.cudarelu.relu(x).tolist() == expected
+assert cudarelu.relu(x.numpy()).tolist() == expected
+
+options = cudarelu.ort.register(onnxruntime.SessionOptions())
+model = cudarelu.onnx.demo_model().SerializeToString()
+session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+assert session.run(None, {"x": x.numpy()})[0].tolist() == expected
+numpy.save("x.npy", x.numpy())
+
+maps = open("/proc/self/maps").read()
+print(cudarelu.__version__, *sorted({line.split()[-1] for line in maps.split("\\n")
+                                     if "cudarelu" in line}), sep="\\n")
+"""
+
+
+@SLOW
+@needs("cmake", "ninja", "readelf", module="scikit_build_core")
+@pytest.mark.skipif(
+    not Path(sysconfig.get_path("include"), "Python.h").exists(),
+    reason="this Python came without its headers",
+)
+class TestWheel:
+    def test_holds_what_it_should(self, wheel):
+        names = set(zipfile.ZipFile(wheel).namelist())
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        sources = (ROOT / "python/cudarelu").rglob("*")
+        package = {
+            str(path.relative_to(ROOT / "python/cudarelu"))
+            for path in sources
+            if path.suffix in (".py", ".pyi", ".typed")
+        }
+        package |= {f"_C{suffix}", "libcudarelu_torch.so", "libcudarelu_ort.so", "_build_info.py"}
+        assert {name for name in names if name.startswith("cudarelu/")} == {
+            f"cudarelu/{name}" for name in package
+        }
+        others = {name for name in names if not name.startswith("cudarelu/")}
+        (version,) = re.findall(
+            r"project\(cudarelu VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text()
+        )
+        assert wheel.name.startswith(f"cudarelu-{version}-")
+        assert {name for name in others if ".dist-info/" not in name} == {
+            f"cudarelu-{version}.data/scripts/ort_infer"
+        }
+
+    def test_metadata(self, wheel):
+        archive = zipfile.ZipFile(wheel)
+        (name,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        metadata = archive.read(name).decode()
+        assert re.search(r"^Requires-Python: >=3.11$", metadata, re.MULTILINE)
+        required = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", metadata, re.MULTILINE)
+        assert required == ["torch", "numpy", "onnx", "ml_dtypes"]
+        assert re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE) == ["ort", "ort-gpu"]
+
+    def test_serves_from_an_empty_folder(self, installed, tmp_path):
+        settings = environment(PYTHONPATH=installed)
+        said = run(sys.executable, "-c", USE, cwd=tmp_path, env=settings).split("\n")
+        mapped = [Path(line) for line in said if line.startswith("/")]
+        assert {path.name.split(".")[0] for path in mapped} == {
+            "_C",
+            "libcudarelu_torch",
+            "libcudarelu_ort",
+        }
+        assert {path.parent for path in mapped} == {installed / "cudarelu"}
+
+        command = (sys.executable, "-m", "cudarelu", "export-demo", "myrelu.onnx")
+        run(*command, cwd=tmp_path, env=settings)
+        ort_infer = installed / "bin/ort_infer"
+        said = run(ort_infer, "myrelu.onnx", "--input", "x=x.npy", cwd=tmp_path)
+        assert "[[0. 2. 0. 4.]]" in said
+        assert "custom_domain::CustomRelu on CPUExecutionProvider" in said
+
+    def test_passes_the_tests(self, installed, tmp_path):
+        """Those of everything that the wheel holds, for the CPU, as this wheel is."""
+        build, empty = tmp_path / "build", tmp_path / "empty"
+        (build / "python").mkdir(parents=True)
+        (build / "python/cudarelu").symlink_to(installed / "cudarelu")
+        (build / "ort_infer").symlink_to(installed / "bin/ort_infer")
+        empty.mkdir()
+        files = ("test_ops.py", "test_torch.py", "test_ort_plugin.py", "test_ort_infer.py")
+        said = run(
+            *(sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup"),
+            *("-p", "no:cacheprovider", *(ROOT / "tests/python" / file for file in files)),
+            cwd=empty,
+            env=environment(
+                PYTHONPATH=installed, CUDARELU_BUILD_DIR=build, CUDA_VISIBLE_DEVICES=""
+            ),
+        )
+        assert re.search(r"^\d+ passed", said, re.MULTILINE)
+
+    def test_finds_libraries_beside_itself_alone(self, installed):
+        for path in [*installed.glob("cudarelu/*.so"), installed / "bin/ort_infer"]:
+            torch_library = path.name.startswith(("_C.", "libcudarelu_torch"))
+            expected = ["$ORIGIN:$ORIGIN/../torch/lib"] if torch_library else []
+            assert dynamic(path, "RUNPATH") + dynamic(path, "RPATH") == expected, path.name
+
+
+# PyTorch's extension builder
+
+
+@SLOW
+@needs("ninja", "c++")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[NEEDS_GPU, NEEDS_NVCC])])
+def test_jit_load(device, tmp_path):
+    settings = environment(CCACHE_BASEDIR=tmp_path, CCACHE_NOHASHDIR=1)
+    if device == "cpu":
+        settings["CUDA_VISIBLE_DEVICES"] = ""
+    command = (sys.executable, ROOT / "examples/jit_load.py", "--build-directory", tmp_path / "jit")
+    said = run(*command, cwd=tmp_path, env=settings)
+    for each in {"cpu", device}:
+        assert f"{each}: relu([-1.0, 0.0, 2.0]) = [0.0, 0.0, 2.0], gradient [0.0, 0.0, 1.0]" in said
+
+    library = tmp_path / "jit/cudarelu_jit.so"
+    built = library.stat().st_mtime_ns
+    run(*command, cwd=tmp_path, env=settings)
+    assert library.stat().st_mtime_ns == built  # a second run builds nothing
+
+
+# C++ without Python
+
+
+def build_cpp_inference(build: Path) -> None:
+    launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
+    run(
+        *("cmake", "-G", "Ninja", "-S", CPP_INFERENCE, "-B", build, f"-DTORCH_FOLDER={TORCH}"),
+        *("-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror", *launcher),
+    )
+    run("cmake", "--build", build)
+
+
+@pytest.fixture(scope="module")
+def cpp_inference(once) -> Path:
+    return once("cpp_inference", build_cpp_inference) / "cpp_inference"
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+def models(request, once) -> Path:
+    def export(folder: Path) -> None:
+        package = Path(cudarelu_library()).parents[1]
+        run(
+            *(sys.executable, CPP_INFERENCE / "export_models.py", folder),
+            *("--device", request.param),
+            cwd=folder,
+            env=environment(PYTHONPATH=package),
+        )
+
+    return once(f"models_{request.param}", export)
+
+
+def cudarelu_library() -> str:
+    import cudarelu
+
+    return str(Path(cudarelu._build_info.__file__).parent / "libcudarelu_torch.so")
+
+
+@needs("cmake", "ninja", "c++", "readelf")
+class TestCppInference:
+    def test_no_python_in_it(self, cpp_inference):
+        for path in (cpp_inference, Path(cudarelu_library())):
+            assert "libtorch_cpu.so" in dynamic(path, "NEEDED")
+            assert not [name for name in dynamic(path, "NEEDED") if "python" in name]
+
+    @pytest.mark.parametrize("model", ["scripted.pt", "traced.pt", "aoti.pt2"])
+    def test_gives_the_output_of_python(self, cpp_inference, models, model):
+        command = (cpp_inference, cudarelu_library(), "example.pt", model)
+        said = run(*command, cwd=models, env=environment(LD_DEBUG="files"))
+        assert f"{model} on c" in said
+        assert "equals the expected output" in said
+        # Every library that the process opened, at its start or later.
+        opened = re.findall(r"file=(\S+) \[0\];\s+generating link map", said)
+        assert any("libcudarelu_torch.so" in name for name in opened)
+        assert not [name for name in opened if "python" in Path(name).name]
+
+    def test_notices_another_output(self, cpp_inference, models, tmp_path):
+        example = torch.load(models / "example.pt")
+        example["output"][0, 0] += 0.01
+        torch.save(example, tmp_path / "example.pt")
+        command = (cpp_inference, cudarelu_library(), tmp_path / "example.pt", "traced.pt")
+        done = subprocess.run(command, cwd=models, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "DIFFERS" in done.stdout
+
+    @pytest.mark.parametrize("model", ["scripted.pt", "aoti.pt2"])
+    def test_needs_the_ops(self, cpp_inference, models, model):
+        """Without our library the models do not run: it is our ops that gave the output."""
+        command = (cpp_inference, "libc.so.6", "example.pt", model)
+        done = subprocess.run(command, cwd=models, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "cudarelu" in done.stderr

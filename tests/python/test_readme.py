@@ -1,0 +1,34 @@
+"""What the README shows is so."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_python_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+
+
+def test_declaration_is_the_file():
+    (code,) = re.findall(r"```cpp\n(.*?)```", README, re.DOTALL)
+    assert code in (ROOT / "src/kernels/ops/leaky_relu.h").read_text()
+
+
+def test_budget_is_as_counted():
+    """CONTRIBUTING.md counts the lines of two ops; an elementwise op stays within 25."""
+    table = (ROOT / "CONTRIBUTING.md").read_text()
+    for op, files in {"leaky_relu": ["h"], "knn_query": ["h", "cpp", "cu"]}.items():
+        paths = [ROOT / f"src/kernels/ops/{op}.{kind}" for kind in files]
+        lines = sum(len(path.read_text().splitlines()) for path in paths)
+        row = next(line for line in table.splitlines() if line.startswith(f"| `{op}`"))
+        assert f"| {len(files) + 1} (" in row
+        assert row.endswith(f"| {lines} + 1 |")
+        assert op != "leaky_relu" or lines + 1 <= 25
+
+
+def test_lengths():
+    assert len(README.splitlines()) <= 100
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 50

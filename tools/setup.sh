@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Makes the development environment: a virtual environment with requirements.txt and, where no nvcc is
+# installed, CUDA's compiler in it. Where Python came without its own parts (venv, headers), as
+# Debian's does, they are taken from Debian's packages; nothing outside the folder is changed.
+#
+#   usage: setup.sh PYTHON FOLDER
+set -euo pipefail
+python=$1 venv=$2
+root=$(cd "$(dirname "$0")/.." && pwd)
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+  { echo "cudarelu needs Python 3.11 or later; make PYTHON=/path/to/python3" >&2; exit 1; }
+
+if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+  if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
+    bash "$root/cmake/debian_package.sh" "$venv/debian-pip" own python3-pip-whl
+    "$python" -m venv --without-pip "$venv"
+    PYTHONPATH=$(ls "$venv"/debian-pip/usr/share/python-wheels/pip-*.whl) \
+      "$venv/bin/python" -m pip install -q pip
+  fi
+fi
+
+packages=(-r "$root/requirements.txt")
+nvcc=${CUDACXX:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
+if ! "$nvcc" --version 2>/dev/null | grep -qE 'release (1[2-9]|[2-9][0-9])\.'; then
+  packages+=("cuda-toolkit[nvcc,cccl,cudart,crt,nvvm]==13.0.*")
+fi
+echo "Installing into $venv: ${packages[*]}"
+"$venv/bin/python" -m pip install -q --disable-pip-version-check "${packages[@]}"
+
+# Python's headers, where its package came without them.
+include=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+if [ ! -f "$include/Python.h" ]; then
+  version=$("$venv/bin/python" -c 'import sys; print("python3.%d" % sys.version_info.minor)')
+  bash "$root/cmake/debian_package.sh" "$venv/debian-python" own "lib$version-dev"
+fi
+
+# `import cudarelu` in this environment is the package of the build folder.
+site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+echo "$root/build/python" >"$site/cudarelu.pth"
