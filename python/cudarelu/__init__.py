@@ -17,12 +17,12 @@ is one) for a dtype.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.jit import _builtins
 
 from cudarelu import _build_info
 
@@ -85,6 +85,7 @@ class OpInfo:
     onnx: OnnxName
     definition: str  # the meaning: the body of an ONNX function
     gradient: str  # "x = relu_backward(grad_y, y)"; empty: not differentiable
+    autocast: str  # "float32": in float32 under torch.autocast; "promote": where one input is
     in_place: str  # "y = x": torch.ops.cudarelu.<name>_ writes y over x; empty: there is none
 
 
@@ -130,55 +131,33 @@ def _documentation(op: OpInfo) -> str:
         if attribute.highest is not None:
             lines[-1] += f", {attribute.highest} or less"
     lines += ["", "Outputs:", *map(_describe, op.outputs)]
+    if op.autocast != "promote":
+        lines += ["", f"Under torch.autocast: {op.autocast}"]
     lines += ["", f"Gradient: {' '.join(op.gradient.split()) or 'none'}"]
     return "\n".join(lines)
 
 
-def _python_signature(op: OpInfo) -> inspect.Signature:
-    array, optional = "Tensor | ndarray", "Tensor | ndarray | None"
-    parameters = [
-        inspect.Parameter(
-            each.name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=None if each.optional else inspect.Parameter.empty,
-            annotation=optional if each.optional else array,
-        )
-        for each in op.inputs
-    ]
-    parameters += [
-        inspect.Parameter(
-            each.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if each.required else each.default,
-            annotation=each.type,
-        )
-        for each in op.attributes
-    ]
-    result = array if len(op.outputs) == 1 else f"tuple[{', '.join([array] * len(op.outputs))}]"
-    return inspect.Signature(parameters, return_annotation=result)
+def _parameters(op: OpInfo) -> str:
+    """The parameters of an op's function, as Python writes them."""
+    inputs = [f"{each.name}=None" if each.optional else each.name for each in op.inputs]
+    attributes = [a.name if a.required else f"{a.name}={a.default!r}" for a in op.attributes]
+    return ", ".join(inputs + ["*"] * bool(attributes) + attributes)
 
 
 def _function(op: OpInfo) -> Callable[..., Any]:
-    """The function of an op. Its inputs are parameters, since gathering *args costs at every call;
-    its attributes are not, since the compilers would take a default for one more input."""
+    """The function of an op: a built-in one, since Python's own would double the cost of a call."""
+    documentation = f"{op.name}({_parameters(op)})\n--\n\n{_documentation(op)}"
+    function = _C.make_function(op.name, documentation)
+    overload = getattr(torch.ops.cudarelu, op.name).default
+    # PyTorch's compilers do not look into C++: they trace this in its place. The attributes are
+    # gathered, since a compiler would take a default for one more input.
+    names = [each.name for each in op.inputs]
     inputs = [f"{each.name}=None" if each.optional else each.name for each in op.inputs]
     gathered = ["**attributes"] if op.attributes else []
-    arguments = ", ".join([each.name for each in op.inputs] + gathered)
-    # What it calls is in a closure: PyTorch 2.11's compiler takes its globals for this module's.
-    source = f"""
-def make(is_compiling, overload, eager):
-    def {op.name}({", ".join(inputs + gathered)}):
-        if is_compiling():  # PyTorch's compilers see its ops, but not into C++
-            return overload({arguments})
-        return eager({arguments})
-    return {op.name}
-"""
-    made: dict[str, Any] = {}
-    exec(compile(source, f"<cudarelu.{op.name}>", "exec"), globals(), made)
-    overload = getattr(torch.ops.cudarelu, op.name).default
-    function = made["make"](torch.compiler.is_compiling, overload, getattr(_C, op.name))
-    function.__doc__ = _documentation(op)
-    function.__signature__ = _python_signature(op)
+    source = f"lambda {', '.join(inputs + gathered)}: overload({', '.join(names + gathered)})"
+    traced = eval(source, {"overload": overload})
+    torch.compiler.substitute_in_graph(function, skip_signature_check=True)(traced)
+    _builtins._register_builtin(function, f"cudarelu::{op.name}")  # for torch.jit.script
     return function
 
 

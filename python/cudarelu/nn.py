@@ -73,18 +73,11 @@ class Tanh(torch.nn.Tanh):
         return cudarelu.tanh(input)
 
 
-def _softmax(input: torch.Tensor, dim: int) -> torch.Tensor:
-    if input.dim() == 0:  # to torch, a row of one
-        return _softmax(input[None], dim).squeeze(0)
-    if dim in (-1, input.dim() - 1):
-        return cudarelu.softmax(input)
-    return cudarelu.softmax(input.movedim(dim, -1)).movedim(-1, dim).contiguous()
-
-
 class Softmax(torch.nn.Softmax):
     """`cudarelu.softmax` as a module.
 
-    The op works along the last dimension: any other is moved there and back, by copies.
+    The op works along the last dimension: any other is moved there and back, by copies. Unlike
+    torch's, it takes no tensor of 0 dimensions.
 
     Args:
         dim: along which the elements sum to 1. None is a choice by the number of dimensions, with
@@ -103,7 +96,9 @@ class Softmax(torch.nn.Softmax):
                 stacklevel=4,  # the caller of the module
             )
             dim = 0 if input.dim() in (0, 1, 3) else 1
-        return _softmax(input, dim)
+        if dim == -1:
+            return cudarelu.softmax(input)
+        return cudarelu.softmax(input.movedim(dim, -1)).movedim(-1, dim).contiguous()
 
 
 class BiasReLU(torch.nn.Module):
@@ -117,8 +112,6 @@ class BiasReLU(torch.nn.Module):
         device: of `bias`.
         dtype: of `bias`, and of the inputs.
     """
-
-    bias: torch.nn.Parameter
 
     def __init__(
         self,

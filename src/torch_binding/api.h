@@ -18,14 +18,16 @@ namespace cudarelu::binding {
 /// The dispatcher's handle of an op of that table.
 [[gnu::visibility("default")]] const c10::OperatorHandle& handle_of(const Op& op);
 
-using Tensors = c10::SmallVector<at::Tensor, 4>;  // undefined: an optional input that is absent
+using Inputs = std::span<const at::Tensor* const>;  // null: an optional input that is absent
+using Tensors = c10::SmallVector<at::Tensor, 4>;
 using Attributes = c10::SmallVector<Attribute, 4>;
 
 /// Runs an op past the dispatcher where the dispatcher would do nothing but call the kernel: for
-/// plain dense tensors of the CPU or CUDA, with no gradient to record, no mode, no transform, no
-/// tracing and no profiler. False: it has not run.
-[[gnu::visibility("default")]] bool call_plain(const Op& op, const Tensors& inputs,
-                                               const Attributes& attributes, Tensors& outputs);
+/// plain dense tensors of the CPU or CUDA, with no gradient to record, no autocast, no mode, no
+/// transform, no tracing and no profiler. False: it has not run.
+[[gnu::visibility("default")]] bool call_plain(const Op& op, Inputs inputs,
+                                               std::span<const Attribute> attributes,
+                                               Tensors& outputs);
 
 /// The error for an input of a dtype that the core does not know at all.
 [[gnu::visibility("default")]] Status unknown_dtype(const Op& op, std::size_t input,

@@ -23,6 +23,7 @@ class TorchExecution final : public Execution {
 
   void parallel_for(std::int64_t n, std::int64_t grain,
                     FunctionRef<void(std::int64_t, std::int64_t)> body) override {
+    if (n <= grain) return body(0, n);
     // In blocks of `grain` items: torch's own grain may be halved.
     at::parallel_for(0, (n + grain - 1) / grain, 1, [&](std::int64_t begin, std::int64_t end) {
       body(begin * grain, std::min(end * grain, n));

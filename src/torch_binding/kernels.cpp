@@ -42,6 +42,7 @@ namespace binding {
 namespace {
 
 using Views = c10::SmallVector<TensorView, 4>;
+using AttributeSpan = std::span<const Attribute>;
 
 std::optional<DType> dtype_of(c10::ScalarType type) {
   switch (type) {
@@ -82,30 +83,32 @@ DType checked_dtype(const Op& op, std::size_t i, const at::Tensor& tensor) {
 
 /// The device of the call. Unlike torch's own ops, an op takes no scalar tensor of the CPU beside
 /// tensors of a GPU.
-c10::Device checked_device(const Op& op, const Tensors& inputs) {
+c10::Device checked_device(const Op& op, Inputs inputs) {
   std::optional<std::size_t> first;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].defined()) continue;
+    if (inputs[i] == nullptr) continue;
     if (!first) {
       first = i;
-    } else if (inputs[i].device() != inputs[*first].device()) {
+    } else if (inputs[i]->device() != inputs[*first]->device()) {
       std::ostringstream what;
       what << "expected all tensors to be on the same device, but "
-           << op.signature.inputs[*first].name << " is on " << inputs[*first].device() << " and "
-           << op.signature.inputs[i].name << " is on " << inputs[i].device();
+           << op.signature.inputs[*first].name << " is on " << inputs[*first]->device() << " and "
+           << op.signature.inputs[i].name << " is on " << inputs[i]->device();
       raise(detail::error(Status::Code::invalid_argument, op, what.str()));
     }
   }
-  return first ? inputs[*first].device() : c10::Device(c10::kCPU);
+  return first ? inputs[*first]->device() : c10::Device(c10::kCPU);
 }
 
-/// An input as infer() wants it.
-template <class Dim>
-struct Argument {
+/// An input with sizes that may be symbols, as infer() wants it.
+struct SymbolicView {
   bool present = false;
   DType dtype{};
-  std::span<const Dim> shape;
+  std::span<const c10::SymInt> shape;
 };
+
+template <class Dim>
+using View = std::conditional_t<std::is_same_v<Dim, std::int64_t>, TensorView, SymbolicView>;
 
 template <class Dim>
 std::span<const Dim> shape_of(const at::Tensor& tensor) {
@@ -122,16 +125,16 @@ bool same_strides(const at::Tensor& a, const at::Tensor& b) {
 }
 
 /// The input whose strides the outputs get; nullptr where they are contiguous.
-const at::Tensor* common_layout(const Op& op, const Tensors& inputs) {
+const at::Tensor* common_layout(const Op& op, Inputs inputs) {
   if (!op.elementwise) return nullptr;
   const at::Tensor* pattern = nullptr;
   bool contiguous = true;
-  for (const at::Tensor& input : inputs) {
-    if (!input.defined()) continue;
-    contiguous = contiguous && input.is_contiguous_or_false();
+  for (const at::Tensor* input : inputs) {
+    if (input == nullptr) continue;
+    contiguous = contiguous && input->is_contiguous_or_false();
     if (pattern == nullptr) {
-      pattern = &input;
-    } else if (!same_strides(input, *pattern)) {
+      pattern = input;
+    } else if (!contiguous && !same_strides(*input, *pattern)) {
       return nullptr;
     }
   }
@@ -141,118 +144,124 @@ const at::Tensor* common_layout(const Op& op, const Tensors& inputs) {
   return pattern;
 }
 
-/// Where the tensors of a call are, and how they lie in memory.
-struct Layout {
+/// A call whose arguments have been checked.
+template <class Dim>
+struct Checked {
+  c10::SmallVector<View<Dim>, 4> inputs;  // without data
+  c10::SmallVector<OutputType<Dim>, 1> outputs;
   const at::Tensor* pattern;  // as common_layout() says
-  c10::TensorOptions options;
+  c10::Device device;
 };
 
-/// Checks the arguments of a call; returns the types of the outputs.
 template <class Dim>
-Layout check(const Op& op, const Tensors& inputs, const Attributes& attributes,
-             std::span<OutputType<Dim>> outputs) {
-  const c10::Device device = checked_device(op, inputs);
-  c10::SmallVector<Argument<Dim>, 4> arguments(inputs.size());
+Checked<Dim> check(const Op& op, Inputs inputs, AttributeSpan attributes) {
+  Checked<Dim> call{
+      .inputs = {}, .outputs = {}, .pattern = nullptr, .device = checked_device(op, inputs)};
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].defined()) continue;
-    arguments[i] = {true, checked_dtype(op, i, inputs[i]), shape_of<Dim>(inputs[i])};
+    View<Dim>& view = call.inputs.emplace_back();
+    view.present = inputs[i] != nullptr;
+    if (!view.present) continue;
+    view.dtype = checked_dtype(op, i, *inputs[i]);
+    view.shape = shape_of<Dim>(*inputs[i]);
   }
-  const Status status =
-      infer<Dim>(op, std::span<const Argument<Dim>>(arguments), attributes, outputs);
+  call.outputs.resize_for_overwrite(op.signature.outputs.size());
+  const Status status = infer<Dim>(op, std::span<const View<Dim>>(call.inputs), attributes,
+                                   std::span<OutputType<Dim>>(call.outputs));
   if (!status.ok()) raise(status);
-  return {common_layout(op, inputs), c10::TensorOptions().device(device)};
+  call.pattern = common_layout(op, inputs);
+  return call;
 }
 
 template <class Dim>
-at::Tensor allocate(const OutputType<Dim>& type, const Layout& layout) {
+at::Tensor allocate(const OutputType<Dim>& type, const Checked<Dim>& call) {
   const c10::ArrayRef<Dim> sizes(type.shape.span().data(), type.shape.span().size());
   const c10::ScalarType dtype = scalar_type_of(type.dtype);
   if constexpr (std::is_same_v<Dim, std::int64_t>) {
-    if (layout.pattern == nullptr) {
+    if (call.pattern == nullptr) {
       // What at::empty() comes to for a device that is current, without its trip to the dispatcher.
-      const c10::DeviceType device = layout.options.device().type();
+      const c10::DeviceType device = call.device.type();
       const auto key = device == c10::kCUDA ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
       return at::detail::empty_generic(sizes, c10::GetAllocator(device), c10::DispatchKeySet(key),
                                        dtype, std::nullopt);
     }
   }
-  const c10::TensorOptions options = layout.options.dtype(dtype);
-  if (layout.pattern == nullptr) return at::symint::empty<Dim>(sizes, options);
-  return at::symint::empty_strided<Dim>(sizes, at::symint::strides<Dim>(*layout.pattern), options);
+  const auto options = c10::TensorOptions().device(call.device).dtype(dtype);
+  if (call.pattern == nullptr) return at::symint::empty<Dim>(sizes, options);
+  return at::symint::empty_strided<Dim>(sizes, at::symint::strides<Dim>(*call.pattern), options);
 }
 
 /// Runs the op on tensors that check() has accepted.
-void compute(const Op& op, const Tensors& inputs, const Attributes& attributes,
-             const Tensors& outputs, const Layout& layout) {
-  const std::int64_t count = outputs[0].numel();
+void compute(const Op& op, Inputs inputs, AttributeSpan attributes,
+             std::span<const at::Tensor> outputs, Checked<std::int64_t>& call) {
   // In a shared layout that is not row-major, an element's place in memory is the same in all.
-  const auto view = [&](const at::Tensor& tensor, void* data) {
-    return TensorView{data, *dtype_of(tensor.scalar_type()),
-                      layout.pattern ? std::span(&count, 1) : shape_of<std::int64_t>(tensor), true};
+  const std::int64_t count = outputs[0].numel();
+  const auto flatten = [&](TensorView& view) {
+    if (call.pattern != nullptr) view.shape = std::span(&count, 1);
   };
-  Tensors dense;
-  Views input_views;
-  for (const at::Tensor& input : inputs) {
-    if (!input.defined()) {
-      input_views.emplace_back().present = false;
-      continue;
+  Tensors dense;  // of inputs that are not
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i] == nullptr) continue;
+    const at::Tensor* input = inputs[i];
+    if (call.pattern == nullptr && !input->is_contiguous()) {
+      input = &dense.emplace_back(input->contiguous());
     }
-    dense.push_back(layout.pattern ? input : input.contiguous());
-    input_views.push_back(view(dense.back(), const_cast<void*>(dense.back().const_data_ptr())));
+    call.inputs[i].data = const_cast<void*>(input->const_data_ptr());
+    flatten(call.inputs[i]);
   }
   Views output_views;
   for (const at::Tensor& output : outputs) {
-    output_views.push_back(view(output, output.mutable_data_ptr()));
+    output_views.push_back({output.mutable_data_ptr(), *dtype_of(output.scalar_type()),
+                            shape_of<std::int64_t>(output)});
+    flatten(output_views.back());
   }
-  TorchExecution execution(layout.options.device());
-  const Status status = run({op, input_views, output_views, attributes, execution});
+  TorchExecution execution(call.device);
+  const Status status = run({op, call.inputs, output_views, attributes, execution});
   if (!status.ok()) execution.raise_error(status);
 }
 
 /// Whether the op may write into `target` while it reads its inputs.
-bool can_overwrite(const at::Tensor& target, const Tensors& inputs, const Layout& layout) {
-  if (layout.pattern == nullptr && !target.is_contiguous()) return false;
-  return std::all_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
-    return !input.defined() || input.is_same(target) ||
-           at::get_overlap_status(target, input) == at::MemOverlapStatus::No;
+bool can_overwrite(const at::Tensor& target, Inputs inputs, const at::Tensor* pattern) {
+  if (pattern == nullptr && !target.is_contiguous()) return false;
+  return std::all_of(inputs.begin(), inputs.end(), [&](const at::Tensor* input) {
+    return input == nullptr || input->is_same(target) ||
+           at::get_overlap_status(target, *input) == at::MemOverlapStatus::No;
   });
 }
 
 /// Makes the device of a call current. torch's guard makes no context on the device before it.
-c10::OptionalDeviceGuard guard_device(const Tensors& inputs) {
-  for (const at::Tensor& input : inputs) {
-    if (!input.defined()) continue;
-    return input.is_cuda() ? c10::OptionalDeviceGuard(input.device()) : c10::OptionalDeviceGuard();
+c10::OptionalDeviceGuard guard_device(Inputs inputs) {
+  for (const at::Tensor* input : inputs) {
+    if (input == nullptr) continue;
+    return input->is_cuda() ? c10::OptionalDeviceGuard(input->device())
+                            : c10::OptionalDeviceGuard();
   }
   return c10::OptionalDeviceGuard();
 }
 
 /// The outputs of the op; on Meta (Dim is SymInt) without data.
 template <class Dim>
-Tensors call(const Op& op, const Tensors& inputs, const Attributes& attributes) {
+Tensors call(const Op& op, Inputs inputs, AttributeSpan attributes) {
   const c10::OptionalDeviceGuard guard = guard_device(inputs);
-  c10::SmallVector<OutputType<Dim>, 1> types(op.signature.outputs.size());
-  const Layout layout = check<Dim>(op, inputs, attributes, types);
+  Checked<Dim> checked = check<Dim>(op, inputs, attributes);
   Tensors outputs;
-  for (const OutputType<Dim>& type : types) outputs.push_back(allocate(type, layout));
+  for (const OutputType<Dim>& type : checked.outputs) outputs.push_back(allocate(type, checked));
   if constexpr (std::is_same_v<Dim, std::int64_t>) {
-    compute(op, inputs, attributes, outputs, layout);
+    compute(op, inputs, attributes, outputs, checked);
   }
   return outputs;
 }
 
 template <class Dim>
-void overwrite(const Op& op, const Tensors& inputs, const Attributes& attributes) {
+void overwrite(const Op& op, Inputs inputs, AttributeSpan attributes) {
   const c10::OptionalDeviceGuard guard = guard_device(inputs);
-  c10::SmallVector<OutputType<Dim>, 1> types(op.signature.outputs.size());
-  const Layout layout = check<Dim>(op, inputs, attributes, types);
+  Checked<Dim> checked = check<Dim>(op, inputs, attributes);
   if constexpr (std::is_same_v<Dim, std::int64_t>) {
-    const at::Tensor& target = inputs[static_cast<std::size_t>(op.in_place_input)];
-    if (can_overwrite(target, inputs, layout)) {
-      compute(op, inputs, attributes, {target}, layout);
+    const at::Tensor& target = *inputs[static_cast<std::size_t>(op.in_place_input)];
+    if (can_overwrite(target, inputs, checked.pattern)) {
+      compute(op, inputs, attributes, {&target, 1}, checked);
     } else {
-      const at::Tensor result = allocate(types[0], layout);
-      compute(op, inputs, attributes, {result}, layout);
+      const at::Tensor result = allocate(checked.outputs[0], checked);
+      compute(op, inputs, attributes, {&result, 1}, checked);
       target.copy_(result);
     }
   }
@@ -265,48 +274,46 @@ class BackendKernel final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& /*handle*/, c10::DispatchKeySet /*keys*/,
                   torch::jit::Stack* stack) const {
-    Tensors inputs;
-    Attributes attributes;
-    take_arguments(*stack, inputs, attributes);
-    if (form_ == Form::in_place) {
-      backend_ == Backend::device ? overwrite<std::int64_t>(op_, inputs, attributes)
-                                  : overwrite<c10::SymInt>(op_, inputs, attributes);
-      return;
-    }
-    Tensors outputs = backend_ == Backend::device ? call<std::int64_t>(op_, inputs, attributes)
-                                                  : call<c10::SymInt>(op_, inputs, attributes);
-    for (at::Tensor& output : outputs) stack->emplace_back(std::move(output));
-  }
-
- private:
-  void take_arguments(torch::jit::Stack& stack, Tensors& inputs, Attributes& attributes) const {
     const Signature& signature = op_.signature;
     const std::size_t count = signature.inputs.size() + signature.attributes.size();
-    auto argument = stack.end() - static_cast<std::ptrdiff_t>(count);
+    auto argument = stack->end() - static_cast<std::ptrdiff_t>(count);
+    c10::SmallVector<const at::Tensor*, 4> inputs;
     for (std::size_t i = 0; i < signature.inputs.size(); ++i, ++argument) {
-      inputs.push_back(argument->isNone() ? at::Tensor() : std::move(*argument).toTensor());
+      inputs.push_back(argument->isNone() ? nullptr : &argument->toTensor());
     }
+    Attributes attributes;
     for (const AttributeSpec& spec : signature.attributes) {
       attributes.push_back(spec.integer ? Attribute(argument->toInt())
                                         : Attribute(argument->toDouble()));
       ++argument;
     }
-    torch::jit::drop(stack, count);
+    Tensors outputs;
+    if (form_ == Form::in_place) {
+      backend_ == Backend::device ? overwrite<std::int64_t>(op_, inputs, attributes)
+                                  : overwrite<c10::SymInt>(op_, inputs, attributes);
+    } else {
+      outputs = backend_ == Backend::device ? call<std::int64_t>(op_, inputs, attributes)
+                                            : call<c10::SymInt>(op_, inputs, attributes);
+    }
+    torch::jit::drop(*stack, count);
+    for (at::Tensor& output : outputs) stack->emplace_back(std::move(output));
   }
 
+ private:
   const Op& op_;
   Backend backend_;
   Form form_;
 };
 
-/// Whether the dispatcher would see but a dense tensor of the CPU or CUDA, without a gradient.
-bool is_plain(const at::Tensor& tensor, bool records) {
-  constexpr c10::DispatchKeySet plain = c10::DispatchKeySet(c10::DispatchKey::CPU) |
-                                        c10::DispatchKeySet(c10::DispatchKey::CUDA) |
-                                        c10::DispatchKeySet(c10::DispatchKey::AutogradCPU) |
-                                        c10::DispatchKeySet(c10::DispatchKey::AutogradCUDA) |
-                                        c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView);
-  if ((tensor.key_set().raw_repr() & ~plain.raw_repr()) != 0) return false;
+/// Whether all that the dispatcher would do with the tensor is to call a kernel for the CPU or
+/// CUDA: no gradient, autocast, mode, transform or tracer has a key for it.
+bool is_plain(const at::Tensor& tensor, const c10::impl::LocalDispatchKeySet& local, bool records) {
+  constexpr c10::DispatchKeySet plain =
+      c10::default_included_set |
+      c10::DispatchKeySet({c10::DispatchKey::CPU, c10::DispatchKey::CUDA,
+                           c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA});
+  const c10::DispatchKeySet keys = (tensor.key_set() | local.included_) - local.excluded_;
+  if ((keys.raw_repr() & ~plain.raw_repr()) != 0) return false;
   return !(records && tensor.requires_grad()) && !tensor._fw_grad(0).defined();
 }
 
@@ -317,14 +324,13 @@ torch::CppFunction backend_kernel(const Op& op, Backend backend, Form form) {
       std::make_unique<BackendKernel>(op, backend, form));
 }
 
-bool call_plain(const Op& op, const Tensors& inputs, const Attributes& attributes,
+bool call_plain(const Op& op, Inputs inputs, std::span<const Attribute> attributes,
                 Tensors& outputs) {
-  // Included keys: of tracers, of transforms, of Python's modes.
-  if (!c10::impl::tls_local_dispatch_key_set().included_.empty() || at::hasCallbacks())
-    return false;
+  if (at::hasCallbacks()) return false;
+  const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
   const bool records = at::GradMode::is_enabled();
-  const bool plain = std::all_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
-    return !input.defined() || is_plain(input, records);
+  const bool plain = std::all_of(inputs.begin(), inputs.end(), [&](const at::Tensor* input) {
+    return input == nullptr || is_plain(*input, local, records);
   });
   if (plain) outputs = call<std::int64_t>(op, inputs, attributes);
   return plain;

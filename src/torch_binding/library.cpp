@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "api.h"
+#include "autocast.h"
 #include "autograd.h"
 #include "kernels.h"
 
@@ -71,6 +72,14 @@ void register_backend(torch::Library& library, Backend backend) {
   });
 }
 
+/// In place there is nothing to cast to: like torch's own, such ops run on what they get.
+void register_autocast(torch::Library& library, c10::DeviceType device) {
+  for (const Op& op : op_table()) {
+    if (!has_autocast(op)) continue;
+    library.impl(operator_name(op, Form::functional).c_str(), autocast_kernel(op, device));
+  }
+}
+
 /// torch's own fallback for tensors that are conjugated or negated when read expects an operator in
 /// place to return its target; ours return nothing.
 void refuse_lazy_negation(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
@@ -108,6 +117,8 @@ TORCH_LIBRARY_IMPL(cudarelu, ADInplaceOrView, library) {
   });
 }
 
+TORCH_LIBRARY_IMPL(cudarelu, AutocastCPU, library) { register_autocast(library, at::kCPU); }
+TORCH_LIBRARY_IMPL(cudarelu, AutocastCUDA, library) { register_autocast(library, at::kCUDA); }
 TORCH_LIBRARY_IMPL(cudarelu, Negative, library) { register_lazy_negation(library); }
 TORCH_LIBRARY_IMPL(cudarelu, Conjugate, library) { register_lazy_negation(library); }
 

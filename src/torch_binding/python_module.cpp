@@ -1,7 +1,8 @@
-// cudarelu._C: the table of ops, and one function for each op of it.
+// cudarelu._C: the table of ops, and the functions of the ops.
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -9,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <new>
 #include <string>
 
@@ -20,12 +22,15 @@ namespace nb = nanobind;
 namespace cudarelu::binding {
 namespace {
 
+using InputPointers = c10::SmallVector<const at::Tensor*, 4>;
+
 /// Runs the op through the dispatcher, without the GIL.
-Tensors dispatch(const Op& op, const Tensors& inputs, const Attributes& attributes) {
+Tensors dispatch(const Op& op, Inputs inputs, const Attributes& attributes) {
   const nb::gil_scoped_release released;
   torch::jit::Stack stack;
-  for (const at::Tensor& input : inputs) {
-    stack.push_back(input.defined() ? c10::IValue(input) : c10::IValue());
+  stack.reserve(inputs.size() + attributes.size());
+  for (const at::Tensor* input : inputs) {
+    stack.push_back(input != nullptr ? c10::IValue(*input) : c10::IValue());
   }
   for (const Attribute& attribute : attributes) {
     std::visit([&](auto value) { stack.emplace_back(value); }, attribute);
@@ -37,41 +42,50 @@ Tensors dispatch(const Op& op, const Tensors& inputs, const Attributes& attribut
 }
 
 /// Whether a call takes longer than to give up the GIL and to take it again.
-bool is_long(const Tensors& inputs) {
+bool is_long(Inputs inputs) {
   constexpr std::int64_t many = 16384;
-  return std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) {
-    return input.defined() && (!input.is_cpu() || input.numel() > many);
+  return std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor* input) {
+    return input != nullptr && (!input->is_cpu() || input->numel() > many);
   });
 }
 
+bool run_plain(const Op& op, Inputs inputs, const Attributes& attributes, Tensors& outputs) {
+  if (!is_long(inputs)) return call_plain(op, inputs, attributes, outputs);
+  const nb::gil_scoped_release released;
+  return call_plain(op, inputs, attributes, outputs);
+}
+
 /// False: a Python error is set.
-bool run(const Op& op, const Tensors& inputs, const Attributes& attributes, Tensors& outputs) {
-  HANDLE_TH_ERRORS
-  bool done = false;
-  if (is_long(inputs)) {
-    const nb::gil_scoped_release released;
-    done = call_plain(op, inputs, attributes, outputs);
-  } else {
-    done = call_plain(op, inputs, attributes, outputs);
+bool run(const Op& op, Inputs inputs, const Attributes& attributes, Tensors& outputs) {
+  // Outside of torch's handlers, one of which is for warnings and takes as long as an allocation.
+  std::exception_ptr error;
+  try {
+    if (run_plain(op, inputs, attributes, outputs)) return true;
+  } catch (...) {
+    error = std::current_exception();
   }
-  if (!done) outputs = dispatch(op, inputs, attributes);
+  HANDLE_TH_ERRORS
+  if (error != nullptr) std::rethrow_exception(error);
+  outputs = dispatch(op, inputs, attributes);
   return true;
   END_HANDLE_TH_ERRORS_RET(false)
 }
 
 nb::object call_on_tensors(const Op& op, const Arguments& arguments) {
-  Tensors inputs;
+  InputPointers inputs;
   for (const nb::handle input : arguments.inputs) {
-    inputs.push_back(input.is_valid() ? THPVariable_Unpack(input.ptr()) : at::Tensor());
+    inputs.push_back(input.is_valid() ? &THPVariable_Unpack(input.ptr()) : nullptr);
   }
   Tensors outputs;
   if (!run(op, inputs, arguments.attributes, outputs)) throw nb::python_error();
   c10::SmallVector<nb::object, 4> results;
-  for (const at::Tensor& output : outputs) results.push_back(nb::steal(THPVariable_Wrap(output)));
+  for (at::Tensor& output : outputs) {
+    results.push_back(nb::steal(THPVariable_Wrap(std::move(output))));
+  }
   return result_of(std::move(results));
 }
 
-/// A subclass or a mode may have its own view of the call, which is torch's to ask for.
+/// A subclass, a mode or a tracer may have its own view of the call, which is torch's to ask for.
 nb::object call_through_torch(const Op& op, const PythonCall& call) {
   const nb::object ops = nb::module_::import_("torch").attr("ops").attr("cudarelu");
   const nb::object function = ops.attr(std::string(op.name).c_str());
@@ -80,6 +94,10 @@ nb::object call_through_torch(const Op& op, const PythonCall& call) {
       nb::steal(PyObject_Vectorcall(function.ptr(), call.values, positional, call.names));
   if (!result.is_valid()) throw nb::python_error();
   return result;
+}
+
+bool has_torch_function(nb::handle input) {
+  return THPVariable_Check(input.ptr()) || nb::hasattr(input.type(), "__torch_function__");
 }
 
 [[noreturn]] void raise_mixed(const Op& op, const Arguments& arguments) {
@@ -105,19 +123,17 @@ nb::object call(const Op& op, const PythonCall& python_call) {
       !at::impl::torch_function_mode_enabled()) {
     return call_on_tensors(op, arguments);
   }
-  if (all([](nb::handle input) { return THPVariable_Check(input.ptr()); })) {
-    return call_through_torch(op, python_call);
-  }
+  if (all(has_torch_function)) return call_through_torch(op, python_call);
   if (!all(is_array)) raise_mixed(op, arguments);
   return call_on_arrays(op, arguments);
 }
 
-/// The function of an op, as Python calls it. Not nanobind's: that would gather the arguments in a
-/// tuple and a dictionary, which takes longer than a small kernel.
+/// The function of an op, as Python calls it: a built-in one, since nanobind's would gather the
+/// arguments in a tuple and a dictionary, which takes longer than a small kernel.
 PyObject* function_of_op(PyObject* self, PyObject* const* values, Py_ssize_t positional,
                          PyObject* names) noexcept {
   try {
-    const auto* op = static_cast<const Op*>(PyCapsule_GetPointer(self, nullptr));
+    const Op* op = *static_cast<const Op**>(PyModule_GetState(self));
     return call(*op, {values, positional, names}).release().ptr();
   } catch (nb::python_error& error) {
     error.restore();
@@ -134,22 +150,40 @@ PyObject* function_of_op(PyObject* self, PyObject* const* values, Py_ssize_t pos
   return nullptr;
 }
 
-/// Adds the function of an op to the module; Python keeps the definition's address.
-void add_function(nb::module_& module, const Op& op) {
-  struct Definition {
+/// Makes the function of an op. `documentation` begins with the signature, as built-in functions
+/// have it. What the function is bound to is a module, whose state is the op: Python pickles such
+/// functions by name.
+nb::object make_function(std::string name, std::string documentation) {
+  const std::span<const Op> ops = registered_ops();
+  const auto op = std::ranges::find(ops, name, &Op::name);
+  if (op == ops.end()) throw nb::value_error(("no op has the name " + name).c_str());
+  struct Definition {  // Python keeps its address
     std::string name;
+    std::string documentation;
     PyMethodDef method;
   };
   static auto& definitions = *new std::deque<Definition>;
-  Definition& definition = definitions.emplace_back(std::string(op.name), PyMethodDef{});
+  Definition& definition =
+      definitions.emplace_back(std::move(name), std::move(documentation), PyMethodDef{});
   // By way of void (*)(): Python casts it back to what the flags say.
   auto* const function =
       reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function_of_op));
   definition.method = {definition.name.c_str(), function, METH_FASTCALL | METH_KEYWORDS,
-                       op.spec.signature.data()};
-  const nb::object self = nb::steal(PyCapsule_New(const_cast<Op*>(&op), nullptr, nullptr));
-  module.attr(definition.name.c_str()) =
-      nb::steal(PyCFunction_NewEx(&definition.method, self.ptr(), nullptr));
+                       definition.documentation.c_str()};
+  static PyModuleDef bound{PyModuleDef_HEAD_INIT,
+                           "cudarelu",
+                           nullptr,
+                           sizeof(const Op*),
+                           nullptr,
+                           nullptr,
+                           nullptr,
+                           nullptr,
+                           nullptr};
+  const nb::object self = nb::steal(PyModule_Create(&bound));
+  if (!self.is_valid()) throw nb::python_error();
+  *static_cast<const Op**>(PyModule_GetState(self.ptr())) = &*op;
+  const nb::str module("cudarelu");
+  return nb::steal(PyCFunction_NewEx(&definition.method, self.ptr(), module.ptr()));
 }
 
 nb::str text(std::string_view view) { return nb::str(view.data(), view.size()); }
@@ -233,6 +267,7 @@ nb::dict describe(const Op& op) {
   result["onnx"] = onnx;
   result["definition"] = text(op.spec.definition);
   result["gradient"] = text(op.spec.gradient);
+  result["autocast"] = op.spec.autocast == Autocast::float32 ? "float32" : "promote";
   result["in_place"] = text(op.spec.in_place);
   return result;
 }
@@ -250,7 +285,8 @@ NB_MODULE(_C, module) {
         return result;
       },
       "The ops, as dictionaries, in the order of the table.");
-  for (const Op& op : registered_ops()) add_function(module, op);
+  module.def("make_function", make_function, nb::arg("name"), nb::arg("documentation"),
+             "The function of the op `name`, a built-in function of the module cudarelu.");
 }
 
 }  // namespace cudarelu::binding

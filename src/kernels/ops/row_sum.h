@@ -11,6 +11,7 @@ struct RowSum {
       .dtypes = floating_types,
       .in_place = "y = x",
       .gradient = "x = row_sum(grad_y)",
+      .autocast = Autocast::float32,
       .definition = R"(last = Constant<value_ints = [-1]>()
                        sum = ReduceSum<keepdims = 1>(x, last)
                        shape = Shape(x)

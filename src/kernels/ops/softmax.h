@@ -11,6 +11,7 @@ struct Softmax {
       .dtypes = floating_types,
       .in_place = "y = x",
       .gradient = "x = softmax_backward(grad_y, y)",
+      .autocast = Autocast::float32,
       .definition = "y = Softmax<axis = -1>(x)",
   };
   static Status cpu(const Call& call);

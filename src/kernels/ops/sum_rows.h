@@ -10,6 +10,7 @@ struct SumRows {
       .summary = "The sum of all rows: over every dimension but the last.",
       .dtypes = floating_types,
       .gradient = "x = expand_rows(grad_y, x)",
+      .autocast = Autocast::float32,
       .definition = R"(zero = Constant<value_int = 0>()
                        one = Constant<value_int = 1>()
                        shape = Shape(x)

@@ -1,6 +1,7 @@
 // The declaration of an op and the table of all ops.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,12 @@ struct OnnxName {
   std::string_view op_type;
 };
 
+/// What PyTorch's autocast makes of an op's half-precision inputs.
+enum class Autocast : std::uint8_t {
+  promote,  // all become float32 where one of them is
+  float32,  // all become float32: the op adds up many numbers
+};
+
 /// What an op is: one declaration, read by every runtime.
 struct OpSpec {
   std::string_view signature;      // names, dtypes, shapes, attributes: see signature.h
@@ -25,8 +32,9 @@ struct OpSpec {
   DTypeSet dtypes;                 // what T may be
   std::string_view in_place = {};  // "y = x": output y may overwrite input x
   std::string_view gradient = {};  // "x = relu_backward(grad_y, y); ...": see gradient.h
-  OnnxName onnx_alias = {};        // a second name under which models call the op
-  std::string_view definition;     // the meaning: the body of an ONNX function of opset 18
+  Autocast autocast = Autocast::promote;
+  OnnxName onnx_alias = {};     // a second name under which models call the op
+  std::string_view definition;  // the meaning: the body of an ONNX function of opset 18
 };
 
 using Kernel = Status (*)(const Call&);
