@@ -6,8 +6,9 @@ Each op of ``cudarelu.ops()`` is a function of this module and of ``torch.ops.cu
     cudarelu.leaky_relu(x, negative_slope=0.1)  # attributes are given by name
 
 A function takes torch tensors of one device, of any strides, and gives tensors on that device, with
-gradients; or NumPy arrays, float16 and ml_dtypes' bfloat16 included, and gives new arrays. Shapes
-and dtypes are those of the op's signature: see ``help(cudarelu.relu)`` and ``OpInfo``.
+gradients; a DTensor stays sharded where the op works on the parts alone. Or it takes NumPy arrays,
+float16 and ml_dtypes' bfloat16 included, and gives new arrays. Shapes and dtypes are those of the
+op's signature: see ``help(cudarelu.relu)`` and ``OpInfo``.
 
 Errors: ``TypeError`` for arguments of another kind, and for an attribute of another name or type.
 For arrays, ``ValueError`` for a shape or a value and ``TypeError`` for a dtype. For tensors, as
@@ -17,6 +18,7 @@ is one) for a dtype.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -150,12 +152,13 @@ def _function(op: OpInfo) -> Callable[..., Any]:
     function = _C.make_function(op.name, documentation)
     overload = getattr(torch.ops.cudarelu, op.name).default
     # PyTorch's compilers do not look into C++: they trace this in its place. The attributes are
-    # gathered, since a compiler would take a default for one more input.
+    # gathered, since a compiler would take a default for one more input; the overload is in a
+    # closure, since PyTorch 2.11's compiler takes a made function's globals for this module's.
     names = [each.name for each in op.inputs]
     inputs = [f"{each.name}=None" if each.optional else each.name for each in op.inputs]
     gathered = ["**attributes"] if op.attributes else []
     source = f"lambda {', '.join(inputs + gathered)}: overload({', '.join(names + gathered)})"
-    traced = eval(source, {"overload": overload})
+    traced = eval(f"lambda overload: {source}")(overload)
     torch.compiler.substitute_in_graph(function, skip_signature_check=True)(traced)
     _builtins._register_builtin(function, f"cudarelu::{op.name}")  # for torch.jit.script
     return function
@@ -166,6 +169,10 @@ globals().update(_FUNCTIONS)
 __all__ = ["Attribute", "OnnxName", "OpInfo", "Parameter", "ops", *_FUNCTIONS]
 
 from cudarelu import _vmap  # noqa: E402, F401  the batching rules, of the ops above
+from cudarelu._after_import import after_import  # noqa: E402
+
+# The sharding rules wait for a program that shards: DTensor takes half a second to import.
+after_import("torch.distributed.tensor", lambda: importlib.import_module("cudarelu._dtensor"))
 
 if TYPE_CHECKING:  # type checkers do not see the functions being made
 

@@ -16,3 +16,9 @@ def ort_cuda_missing() -> str | None:
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         return "needs CUDA: this ONNX Runtime has no CUDA provider"
     return torch_cuda_missing()
+
+
+def torch_cuda_pair_missing() -> str | None:
+    """Why PyTorch has no two CUDA devices here, or None."""
+    count = torch.cuda.device_count()
+    return None if count >= 2 else f"needs CUDA: two devices, but PyTorch sees {count}"
