@@ -2,13 +2,15 @@
 
 Each op of ``cudarelu.ops()`` is a function of this module and of ``torch.ops.cudarelu``::
 
-    cudarelu.relu(x)                            # a torch.Tensor, or a numpy.ndarray
+    cudarelu.relu(x)                            # a torch.Tensor, or an array
     cudarelu.leaky_relu(x, negative_slope=0.1)  # attributes are given by name
 
 A function takes torch tensors of one device, of any strides, and gives tensors on that device, with
 gradients; a DTensor stays sharded where the op works on the parts alone. Or it takes NumPy arrays,
-float16 and ml_dtypes' bfloat16 included, and gives new arrays. Shapes and dtypes are those of the
-op's signature: see ``help(cudarelu.relu)`` and ``OpInfo``.
+float16 and ml_dtypes' bfloat16 included, and gives new arrays. Of CuPy, of JAX (but not under its
+jit, grad or vmap) and of any library with DLPack it takes arrays of one device and gives new ones,
+without a copy and without a wait of the host for the GPU. Shapes and dtypes are those of the op's
+signature: see ``help(cudarelu.relu)`` and ``OpInfo``.
 
 Errors: ``TypeError`` for arguments of another kind, and for an attribute of another name or type.
 For arrays, ``ValueError`` for a shape or a value and ``TypeError`` for a dtype. For tensors, as

@@ -100,19 +100,25 @@ bool has_torch_function(nb::handle input) {
   return THPVariable_Check(input.ptr()) || nb::hasattr(input.type(), "__torch_function__");
 }
 
-[[noreturn]] void raise_mixed(const Op& op, const Arguments& arguments) {
-  std::string message(op.name);
-  message += ": takes torch tensors, or NumPy arrays, of one kind";
-  for (std::size_t i = 0; i < arguments.inputs.size(); ++i) {
-    const nb::handle input = arguments.inputs[i];
-    if (!input.is_valid()) continue;
-    message.append(", but ").append(op.signature.inputs[i].name).append(" is a ");
-    message += Py_TYPE(input.ptr())->tp_name;
+nb::str text(std::string_view view) { return nb::str(view.data(), view.size()); }
+
+/// What is neither is for Python: arrays of other libraries, or the TypeError for what is none.
+nb::object call_in_python(const Op& op, const Arguments& arguments) {
+  nb::list inputs;
+  for (const nb::handle input : arguments.inputs) {
+    inputs.append(input.is_valid() ? input : nb::handle(Py_None));
   }
-  throw nb::type_error(message.c_str());
+  nb::dict attributes;
+  for (std::size_t i = 0; i < arguments.attributes.size(); ++i) {
+    const nb::object value =
+        std::visit([](auto number) { return nb::cast(number); }, arguments.attributes[i]);
+    attributes[text(op.signature.attributes[i].name)] = value;
+  }
+  const nb::object call = nb::module_::import_("cudarelu._arrays").attr("call");
+  return call(text(op.name), inputs, attributes);
 }
 
-/// What the function of an op does with torch tensors or NumPy arrays.
+/// What the function of an op does.
 nb::object call(const Op& op, const PythonCall& python_call) {
   const Arguments arguments = parse_arguments(op, python_call);
   const auto all = [&](const auto& is_such) {
@@ -124,8 +130,7 @@ nb::object call(const Op& op, const PythonCall& python_call) {
     return call_on_tensors(op, arguments);
   }
   if (all(has_torch_function)) return call_through_torch(op, python_call);
-  if (!all(is_array)) raise_mixed(op, arguments);
-  return call_on_arrays(op, arguments);
+  return all(is_array) ? call_on_arrays(op, arguments) : call_in_python(op, arguments);
 }
 
 /// The function of an op, as Python calls it: a built-in one, since nanobind's would gather the
@@ -185,8 +190,6 @@ nb::object make_function(std::string name, std::string documentation) {
   const nb::str module("cudarelu");
   return nb::steal(PyCFunction_NewEx(&definition.method, self.ptr(), module.ptr()));
 }
-
-nb::str text(std::string_view view) { return nb::str(view.data(), view.size()); }
 
 nb::object optional_name(std::string_view name) {
   return name.empty() ? nb::none() : nb::object(text(name));

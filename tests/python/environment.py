@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import os
+
 import onnxruntime
 import torch
 
@@ -22,3 +26,28 @@ def torch_cuda_pair_missing() -> str | None:
     """Why PyTorch has no two CUDA devices here, or None."""
     count = torch.cuda.device_count()
     return None if count >= 2 else f"needs CUDA: two devices, but PyTorch sees {count}"
+
+
+def cupy_missing() -> str | None:
+    """Why CuPy cannot run here, or None."""
+    if reason := torch_cuda_missing():
+        return reason
+    return None if importlib.util.find_spec("cupy") else "CuPy is not installed"
+
+
+@functools.cache
+def jax_missing(device: str) -> str | None:
+    """Why JAX has no such device here, or None. Sets JAX up for the tests."""
+    if device == "cuda" and (reason := torch_cuda_missing()):
+        return reason
+    if not importlib.util.find_spec("jax"):
+        return "JAX is not installed"
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # the GPU is PyTorch's as well
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    try:
+        jax.devices(device)
+    except RuntimeError as error:
+        return f"JAX has no {device}: {error}"
+    return None

@@ -12,12 +12,13 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx.helper
+import pytest
 import torch
 
 import cudarelu
 import cudarelu.ort
 from cases import Case, cases
-from environment import ort_cuda_missing, torch_cuda_missing
+from environment import cupy_missing, jax_missing, ort_cuda_missing, torch_cuda_missing
 
 BUILD = Path(os.environ.get("CUDARELU_BUILD_DIR", Path(__file__).parents[2] / "build"))
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -90,12 +91,13 @@ class Torch:
         outputs = [results] if isinstance(results, torch.Tensor) else list(results)
         for output in outputs:
             assert output.device.type == self.device
-        return [
-            o.view(torch.int16).cpu().numpy().view(BFLOAT16)
-            if o.dtype == torch.bfloat16
-            else o.cpu().numpy()
-            for o in outputs
-        ]
+        return [numpy_of(output) for output in outputs]
+
+
+def numpy_of(tensor: torch.Tensor) -> np.ndarray:
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).cpu().numpy().view(BFLOAT16)
+    return tensor.cpu().numpy()
 
 
 class NumPy:
@@ -107,6 +109,56 @@ class NumPy:
     def run(self, op, case: Case) -> list[np.ndarray]:
         results = getattr(cudarelu, op.name)(*case.inputs.values(), **case.attributes)
         return [results] if isinstance(results, np.ndarray) else list(results)
+
+
+class CuPy:
+    name = "cupy"
+
+    def unavailable(self) -> str | None:
+        return cupy_missing()
+
+    def array(self, array: np.ndarray | None):
+        """The array with its strides and its distance from an aligned address."""
+        import cupy
+
+        if array is None:
+            return None
+        try:
+            return cupy.from_dlpack(Torch("cuda").tensor(array))
+        except NotImplementedError as error:  # of bfloat16 before CuPy 14
+            pytest.skip(str(error))
+
+    def run(self, op, case: Case) -> list[np.ndarray]:
+        import cupy
+
+        arrays = [self.array(array) for array in case.inputs.values()]
+        results = getattr(cudarelu, op.name)(*arrays, **case.attributes)
+        outputs = results if isinstance(results, tuple) else [results]
+        assert all(type(output) is cupy.ndarray for output in outputs)
+        return [numpy_of(torch.from_dlpack(output)) for output in outputs]
+
+
+class Jax:
+    def __init__(self, device: str):
+        self.name = f"jax-{device}"
+        self.device = device
+
+    def unavailable(self) -> str | None:
+        return jax_missing(self.device)
+
+    def run(self, op, case: Case) -> list[np.ndarray]:
+        import jax
+
+        (device, *_) = jax.devices(self.device)
+        arrays = [
+            array if array is None else jax.device_put(array, device)
+            for array in case.inputs.values()
+        ]
+        results = getattr(cudarelu, op.name)(*arrays, **case.attributes)
+        outputs = results if isinstance(results, tuple) else [results]
+        assert all(isinstance(output, jax.Array) for output in outputs)
+        assert all(output.devices() == {device} for output in outputs)
+        return [np.asarray(output) for output in outputs]
 
 
 class Ort:
@@ -198,6 +250,9 @@ HOSTS = [
     Torch("cpu"),
     Torch("cuda"),
     NumPy(),
+    CuPy(),
+    Jax("cpu"),
+    Jax("cuda"),
     Ort("cpu"),
     Ort("cuda"),
     OrtInfer("cpu"),
