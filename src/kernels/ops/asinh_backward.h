@@ -16,10 +16,15 @@ struct AsinhBackward {
                          mul(grad_grad_x, grad_y), x), x), x), x), -1))",
       .definition = R"(one_f = Constant<value_float = 1.0>()
                        one = CastLike(one_f, x)
+                       huge_f = Constant<value_float = 1e9>()
+                       huge = CastLike(huge_f, x)
+                       magnitude = Abs(x)
+                       is_huge = Greater(magnitude, huge)
                        square = Mul(x, x)
                        sum = Add(one, square)
                        root = Sqrt(sum)
-                       grad_x = Div(grad_y, root))",
+                       divisor = Where(is_huge, magnitude, root)
+                       grad_x = Div(grad_y, divisor))",
   };
   template <class T>
   CUDARELU_FN T operator()(T grad_y, T x) const {
