@@ -1,0 +1,185 @@
+"""With fusion enabled, compiled ops give what the ops give, and are part of the kernels around."""
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._inductor import decomposition, metrics
+from torch._inductor.utils import fresh_cache
+
+import cudarelu
+import cudarelu.inductor
+from cases import DTYPES, special_values
+from environment import torch_cuda_missing
+from reference import TOLERANCE
+from test_torch import LAYOUTS, call_of, inputs_of, overload
+
+OPS = {op.name: op for op in cudarelu.ops()}
+FUSED = [op for op in OPS.values() if overload(op.name) in cudarelu.inductor._DECOMPOSITIONS]
+NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
+DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
+SHAPE = (48, 24)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_caches():
+    with fresh_cache():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _starts_and_ends_disabled():
+    torch.compiler.reset()
+    yield
+    cudarelu.inductor.disable_fusion()
+
+
+def values(shape, dtype, device, shift):
+    """Random values, with those that go wrong first among them; `shift` is another order.
+
+    Without subnormal numbers, which the compiler's own functions, such as asinh, take for zero.
+    """
+    if not dtype.is_floating_point:
+        return torch.randint(-100, 100, shape, device=device).to(dtype)
+    x = torch.randn(shape, dtype=torch.float64, device=device)
+    special = special_values(DTYPES[str(dtype).removeprefix("torch.")], exact=True)
+    numbers = torch.tensor([*special.astype(float), 1e20], dtype=x.dtype, device=device).roll(shift)
+    places = x.view(-1)[:: shape[-1] + 1]
+    places.copy_(numbers.repeat(len(places))[: len(places)])
+    return x.to(dtype).requires_grad_()
+
+
+def assert_same(actual, expected):
+    assert (actual.dtype, actual.stride()) == (expected.dtype, expected.stride())
+    if not expected.is_floating_point():
+        assert torch.equal(actual, expected)
+        return
+    assert torch.equal(actual == 0, expected == 0)
+    number = ~expected.isnan()
+    assert torch.equal(actual[number].signbit(), expected[number].signbit())
+    # The tolerance is for numbers near 1, as these are where terms cancel.
+    tolerance = TOLERANCE[str(expected.dtype).removeprefix("torch.")]
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def test_every_elementwise_op_is_decomposed():
+    """Where this fails for a new op, its definition wants an operator in cudarelu/inductor.py."""
+    names = {op.name for op in FUSED}
+    assert names >= {op.name for op in OPS.values() if op.elementwise}
+    assert names >= {"bias_relu", "bias_relu_backward", "expand_rows"}
+    assert names.isdisjoint({"softmax", "softmax_backward", "row_sum", "sum_rows", "knn_query"})
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_values_and_gradients(device):
+    """Of all ops at once, since a compilation takes long."""
+    torch.manual_seed(0)
+    calls = []
+    for op in FUSED:
+        for dtype in op.dtypes:
+            shapes = [SHAPE if "*" in each.dims else SHAPE[1:] for each in op.inputs]
+            inputs = [values(s, getattr(torch, dtype), device, i) for i, s in enumerate(shapes)]
+            calls.append((op, inputs))
+
+    def run(calls):
+        return [call_of(op)(*inputs) for op, inputs in calls]
+
+    def gradients(outputs):
+        inputs = [x for _, inputs in calls for x in inputs if x.requires_grad]
+        differentiable = [y for y in outputs if y.requires_grad]
+        ones = [torch.ones_like(y) for y in differentiable]
+        return torch.autograd.grad(differentiable, inputs, ones, materialize_grads=True)
+
+    expected = run(calls)
+    expected += gradients(expected)
+    cudarelu.inductor.enable_fusion()
+    metrics.reset()
+    actual = torch.compile(run, fullgraph=True)(calls)
+    actual += gradients(actual)
+    assert metrics.generated_kernel_count >= len(calls)
+    for a, e in zip(actual, expected, strict=True):
+        assert_same(a, e)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_strides(layout):
+    """Of all inputs in a layout, and of the first alone; by the half of the compiler that decides
+    them, and is fast."""
+    calls = []
+    for op in FUSED:
+        inputs = inputs_of(op, lead=(2, 3, 4, 5) if op.elementwise else (2, 3, 4))
+        laid_out = [LAYOUTS[layout](x) if x.dim() == 4 else x for x in inputs]
+        calls += [(op, laid_out), (op, [*laid_out[:1], *inputs[1:]])]
+
+    def run(calls):
+        return [call_of(op)(*inputs) for op, inputs in calls]
+
+    cudarelu.inductor.enable_fusion()
+    actual = torch.compile(run, backend="aot_eager_decomp_partition", fullgraph=True)(calls)
+    for a, e in zip(actual, run(calls), strict=True):
+        assert_same(a, e)
+
+
+def run(inputs):
+    """Each op once, on inputs of its own."""
+    return [call_of(op)(*each) for op, each in zip(FUSED, inputs, strict=True)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rounds_once(dtype):
+    cudarelu.inductor.enable_fusion()
+    inputs = [[x.to(dtype) for x in inputs_of(op, (60, 70), 80)] for op in FUSED]
+    actual = torch.compile(run, backend="aot_eager_decomp_partition", fullgraph=True)(inputs)
+    for a, e in zip(actual, run(inputs), strict=True):
+        assert (a != e).float().mean() < 0.001  # a function's last bit may turn the rounding
+
+
+def test_outputs_are_not_views():
+    cudarelu.inductor.enable_fusion()
+    inputs = [inputs_of(op, ()) for op in FUSED]
+    outputs = torch.compile(run, backend="aot_eager_decomp_partition", fullgraph=True)(inputs)
+    places = [x.untyped_storage().data_ptr() for each in [outputs, *inputs] for x in each]
+    assert len(places) == len(set(places))
+
+
+def test_sizes_stay_symbolic():
+
+    cudarelu.inductor.enable_fusion()
+    counter = CompileCounterWithBackend("aot_eager_decomp_partition")
+    compiled = torch.compile(run, backend=counter, fullgraph=True, dynamic=True)
+    for size in (7, 11):
+        inputs = [inputs_of(op, (size, size + 1), size + 2) for op in FUSED]
+        for actual, expected in zip(compiled(inputs), run(inputs), strict=True):
+            assert_same(actual, expected)
+    assert counter.frame_count == 1
+
+
+def between(x, y):
+    return cudarelu.relu(x * 2 + 1) + y
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_enabling_and_disabling_after_a_compilation(dynamic, device):
+    """The caches, in the program and on disk, give what is enabled now, twice over."""
+    x = torch.randn(2, 64, 63, device=device, requires_grad=True)
+    compiled = torch.compile(between, fullgraph=True, dynamic=dynamic)
+    before = decomposition.decompositions.copy(), torch.compiler.config.cache_key_tag
+
+    def step(function):
+        y = function(*x)
+        return y, *torch.autograd.grad(y.sum(), x)
+
+    for enabled in (False, True, False, True):
+        change = cudarelu.inductor.enable_fusion if enabled else cudarelu.inductor.disable_fusion
+        change()
+        change()
+        metrics.reset()
+        assert all(map(torch.equal, step(compiled), step(between)))
+        # One kernel forward and one backward; or two about the op forward, and one backward.
+        assert metrics.generated_kernel_count == (2 if enabled else 3)
+        with torch.profiler.profile() as profile:
+            step(compiled)
+        calls = {event.name for event in profile.events() if event.name.startswith("cudarelu::")}
+        assert calls == (set() if enabled else {"cudarelu::relu", "cudarelu::relu_backward"})
+    cudarelu.inductor.disable_fusion()
+    assert before == (decomposition.decompositions, torch.compiler.config.cache_key_tag)
