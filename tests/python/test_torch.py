@@ -19,6 +19,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cudarelu
+import cudarelu.nn
 from environment import torch_cuda_missing
 
 OPS = {op.name: op for op in cudarelu.ops()}
@@ -423,18 +424,109 @@ def test_empty_scalar_and_inference_mode():
         torch.ops.cudarelu.relu_(x)
 
 
+# Streams and CUDA graphs
+
+
+def copy_all(targets, sources):
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)
+
+
+def others_of(inputs):
+    """Other values of the same kind; offsets stay."""
+    return [-1.5 * x.flip(0) if x.is_floating_point() else x for x in inputs]
+
+
 @NEEDS_GPU
 @pytest.mark.parametrize("name", OPS)
 def test_cuda_graph(name):
-    """A capture allows only work on the current stream, and no wait for the device."""
-    function = call_of(OPS[name])
+    """A capture allows only work on its stream, and no wait for the device."""
+    function = call_of(OPS[name], getattr(cudarelu, name))
     inputs = inputs_of(OPS[name], device="cuda")
-    expected = function(*inputs)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = function(*inputs)
-    graph.replay()
-    torch.testing.assert_close(captured, expected)
+    for values in (inputs_of(OPS[name], device="cuda"), others_of(inputs)):
+        copy_all(inputs, values)
+        graph.replay()
+        torch.testing.assert_close(captured, function(*values), rtol=0, atol=0)
+
+
+def slow_copy(targets, sources):
+    """Puts a copy on the current stream that some 50 milliseconds of other work are before."""
+    torch.cuda._sleep(100_000_000)
+    copy_all(targets, sources)
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("name", OPS)
+def test_side_stream(name, captured):
+    """What a slow producer on the same stream writes, the op reads: with a stream of its own, the
+    default one say, the op would see what was there before."""
+    function = call_of(OPS[name], getattr(cudarelu, name))
+    values = inputs_of(OPS[name], device="cuda")
+    inputs = others_of(values)
+    expected = function(*values)
+    torch.cuda.synchronize()
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    if captured:
+        with torch.cuda.graph(graph, stream=stream):
+            slow_copy(inputs, values)
+            actual = function(*inputs)
+    with torch.cuda.stream(stream):
+        if captured:
+            graph.replay()
+        else:
+            slow_copy(inputs, values)
+            actual = function(*inputs)
+    assert not stream.query()
+    stream.synchronize()
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+@NEEDS_GPU
+def test_reduce_overhead():
+    """CUDA graphs of whole programs, with gradients; none is skipped."""
+    points = torch.rand(8, 3, device="cuda")
+    offset = torch.tensor([8], dtype=torch.int32, device="cuda")
+
+    def function(x, bias, points):
+        y = cudarelu.softmax(cudarelu.tanh(cudarelu.bias_relu(x * 2, bias)))
+        return cudarelu.add(y, x), cudarelu.knn_query(points, offset, nsample=2)
+
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(function, mode="reduce-overhead", fullgraph=True)
+    for _ in range(4):
+        x = torch.randn(16, 8, device="cuda", requires_grad=True)
+        bias = torch.randn(8, device="cuda", requires_grad=True)
+        points.mul_(0.5)
+        results = []
+        for run in (compiled, function):
+            torch.compiler.cudagraph_mark_step_begin()
+            y, (idx, distance) = run(x, bias, points)
+            results.append((*torch.autograd.grad(y.square().sum(), (x, bias)), y, idx, distance))
+            results[-1] = [each.detach().clone() for each in results[-1]]
+        torch.testing.assert_close(*results)
+    assert torch._dynamo.utils.counters["inductor"]["cudagraph_skips"] == 0
+
+
+@NEEDS_GPU
+def test_memory():
+    def peak_of(function):
+        x = torch.randn(1 << 20, device="cuda", requires_grad=True)
+        gradient = torch.ones_like(x)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function(x).backward(gradient)
+        return torch.cuda.max_memory_allocated() - before
+
+    assert 0 < peak_of(cudarelu.relu) <= peak_of(torch.relu)
+    x = torch.randn(1 << 20, device="cuda")
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    torch.ops.cudarelu.relu_(x)
+    cudarelu.nn.ReLU(inplace=True)(x)
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
 
 
 @NEEDS_GPU
@@ -458,6 +550,19 @@ def test_device_that_is_not_current():
 X, INT = torch.zeros(4), torch.tensor([4], dtype=torch.int32)
 POINTS, MASKED = torch.zeros(4, 3), np.ma.array([1.0])
 RUNTIME, DTYPE = RuntimeError, NotImplementedError
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # deprecated
+    QUANTIZED = torch.quantize_per_tensor(X, 0.1, 0, torch.qint8)
+
+
+class Unsupporting(torch.Tensor):
+    @staticmethod
+    def __new__(cls, x):
+        return torch.Tensor._make_wrapper_subclass(cls, x.shape, dtype=x.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        return NotImplemented
 
 
 @pytest.mark.parametrize(
@@ -473,7 +578,14 @@ RUNTIME, DTYPE = RuntimeError, NotImplementedError
         ("tanh", (INT,), {}, DTYPE, "tanh: x is int32; supported are float32"),
         ("relu", (X * 1j,), {}, DTYPE, "relu: x is complex64; supported are"),
         ("add", (X, X.double()), {}, DTYPE, "add: b is float64 but a is float32"),
+        ("relu", (X > 0,), {}, DTYPE, "relu: x is bool; supported are"),
         ("relu", (X.to_sparse(),), {}, DTYPE, "cudarelu::relu.*SparseCPU"),
+        ("relu", (X[None].to_sparse_csr(),), {}, DTYPE, "cudarelu::relu.*SparseCsrCPU"),
+        ("relu", (X.to_mkldnn(),), {}, DTYPE, "cudarelu::relu.*MkldnnCPU"),
+        ("relu", (torch.nested.nested_tensor([X]),), {}, DTYPE, "cudarelu::relu.*NestedTensorCPU"),
+        ("relu", (torch.nested.nested_tensor([X], layout=torch.jagged),), {}, DTYPE, "relu"),
+        ("add", (X, QUANTIZED), {}, DTYPE, "cudarelu::add.*QuantizedCPU"),
+        ("relu", (Unsupporting(X),), {}, TypeError, "relu.*returned NotImplemented"),
         ("relu_scale", (X,), {}, TypeError, "relu_scale: scale is missing"),
         ("scale", (X,), {"factor": "1"}, TypeError, "scale: factor must be a float, not str"),
         ("scale", (X,), {"factor": X[0]}, TypeError, "scale: factor must be a float, not Tensor"),
