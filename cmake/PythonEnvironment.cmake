@@ -7,7 +7,7 @@ if(NOT DEFINED Python_EXECUTABLE AND NOT DEFINED ENV{VIRTUAL_ENV}
 endif()
 # tools/setup.sh puts Python's headers there where Python came without them.
 file(GLOB headers ${PROJECT_SOURCE_DIR}/.venv/debian-python/usr/include/python3.*)
-if(headers AND NOT DEFINED Python_INCLUDE_DIR)
+if(headers AND NOT EXISTS "${Python_INCLUDE_DIR}/Python.h")
   set(Python_INCLUDE_DIR ${headers})
   include_directories(SYSTEM ${PROJECT_SOURCE_DIR}/.venv/debian-python/usr/include)
 endif()

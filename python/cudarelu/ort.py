@@ -17,6 +17,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cudarelu import _build_info
+
 if TYPE_CHECKING:
     import onnxruntime
 
@@ -26,8 +28,8 @@ def library_path() -> str:
 
     Raises FileNotFoundError where the package was built without it.
     """
-    # Beside this file as it was imported: in the build tree the file itself is a link.
-    path = Path(__file__).parent / "libcudarelu_ort.so"
+    # Where the build writes: this file may be elsewhere, in an editable install.
+    path = Path(_build_info.__file__).parent / "libcudarelu_ort.so"
     if not path.exists():
         raise FileNotFoundError(
             f"{path} is missing: build cudarelu with -DCUDARELU_ORT=ON, whose report says what it "
