@@ -3,11 +3,14 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/FunctionRef.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
 #include <torch/headeronly/version.h>
 
 #include <cstdint>
@@ -21,6 +24,7 @@ namespace cudarelu::binding {
 namespace {
 
 namespace ag = torch::autograd;
+namespace compiled = torch::dynamo::autograd;
 using Kind = Expression::Kind;
 
 /// The gradients of an op, and the tensors that each names.
@@ -169,15 +173,49 @@ void transpose(const Expression& expression, const at::Tensor& tangent, Evaluato
   }
 }
 
+/// The backward pass through a call, but for the tensors of it.
+struct Backward {
+  const Derivative& derivative;
+  std::vector<c10::IValue> attributes;
+
+  /// The gradients of the inputs that are wanted; undefined: zero. `zeros` stands in for an
+  /// undefined gradient of an output.
+  ag::variable_list operator()(const ag::variable_list& gradients,
+                               c10::function_ref<bool(std::size_t)> wanted,
+                               c10::function_ref<at::Tensor(Kind, int)> saved,
+                               c10::function_ref<at::Tensor(std::size_t)> zeros) const {
+    if (derivative.terms.empty()) raise_no_derivative(derivative.op, "");
+    ag::variable_list results(derivative.op.signature.inputs.size());
+    if (std::none_of(gradients.begin(), gradients.end(),
+                     [](const at::Tensor& gradient) { return gradient.defined(); })) {
+      return results;
+    }
+    Evaluator evaluator(
+        {.input = [&](int i) { return saved(Kind::input, i); },
+         .output = [&](int i) { return saved(Kind::output, i); },
+         .output_gradient =
+             [&](int i) {
+               const auto output = static_cast<std::size_t>(i);
+               return gradients[output].defined() ? gradients[output] : zeros(output);
+             },
+         .attribute = [&](int i) { return attributes[static_cast<std::size_t>(i)]; }});
+    for (const Derivative::Term& term : derivative.terms) {
+      const auto input = static_cast<std::size_t>(term.gradient.input);
+      if (wanted(input)) results[input] = evaluator.tensor(term.gradient.value);
+    }
+    return results;
+  }
+};
+
 class OpNode final : public ag::Node {
  public:
   OpNode(const Derivative& derivative, std::vector<c10::IValue> attributes)
-      : derivative_(derivative), attributes_(std::move(attributes)) {}
+      : backward_{derivative, std::move(attributes)} {}
 
   /// The tensors of that kind that the gradients in need of computing name; a bit for each.
   unsigned needed(Kind kind) const {
     unsigned bits = 0;
-    for (const Derivative::Term& term : derivative_.terms) {
+    for (const Derivative::Term& term : backward_.derivative.terms) {
       if (!should_compute_output(static_cast<std::size_t>(term.gradient.input))) continue;
       bits |= kind == Kind::input ? term.inputs : term.outputs;
     }
@@ -185,60 +223,111 @@ class OpNode final : public ag::Node {
   }
 
   void save(Kind kind, int index, const at::Tensor& tensor, bool overwritten_view = false) {
-    saved_.push_back({kind, index, {tensor, kind == Kind::output, overwritten_view}});
+    places_.emplace_back(kind, index);
+    saved_.emplace_back(tensor, kind == Kind::output, overwritten_view);
   }
 
-  std::string name() const override { return derivative_.op.onnx_type + "Backward"; }
+  std::string name() const override { return backward_.derivative.op.onnx_type + "Backward"; }
 
   void release_variables() override {
     const std::lock_guard lock(mutex_);
-    for (Saved& saved : saved_) saved.variable.reset_data();
+    for (ag::SavedVariable& variable : saved_) variable.reset_data();
   }
 
   ag::variable_list apply(ag::variable_list&& gradients) override {
     const std::lock_guard lock(mutex_);
-    if (derivative_.terms.empty()) raise_no_derivative(derivative_.op, "");
-    ag::variable_list results(num_outputs());
-    if (std::none_of(gradients.begin(), gradients.end(),
-                     [](const at::Tensor& gradient) { return gradient.defined(); })) {
-      return results;
+    return backward_(
+        gradients, [&](std::size_t input) { return task_should_compute_output(input); },
+        [&](Kind kind, int index) {
+          const auto place = std::ranges::find(places_, Place(kind, index));
+          return saved_.at(static_cast<std::size_t>(place - places_.begin())).unpack(getptr());
+        },
+        [&](std::size_t output) { return input_metadata(output).zeros_like(); });
+  }
+
+  // Compiled autograd, as the nodes of torch's own ops have it: compiled_args() gives the tensors
+  // and sizes that become inputs of its graph and, as a key, the rest; where the key is a new one,
+  // apply_with_saved() puts a call of a function of those inputs into the graph.
+
+  void compiled_args(ag::CompiledNodeArgs& arguments) const override {
+    const Op& op = backward_.derivative.op;
+    if (backward_.derivative.terms.empty()) raise_no_derivative(op, "");
+    arguments.collect(std::string(op.name));
+    arguments.collect(wanted());
+    for (const c10::IValue& attribute : backward_.attributes) {
+      attribute.isInt() ? arguments.collect(attribute.toInt())
+                        : arguments.collect(attribute.toDouble());
     }
-    Evaluator evaluator(
-        {.input = [&](int i) { return unpack(Kind::input, i); },
-         .output = [&](int i) { return unpack(Kind::output, i); },
-         .output_gradient =
-             [&](int i) {
-               const auto output = static_cast<std::size_t>(i);
-               return gradients[output].defined() ? gradients[output]
-                                                  : input_metadata(output).zeros_like();
-             },
-         .attribute = [&](int i) { return attributes_[static_cast<std::size_t>(i)]; }});
-    for (const Derivative::Term& term : derivative_.terms) {
-      const auto input = static_cast<std::size_t>(term.gradient.input);
-      if (task_should_compute_output(input)) {
-        results[input] = evaluator.tensor(term.gradient.value);
-      }
+    arguments.collect_size(saved_.size());
+    for (std::size_t i = 0; i < saved_.size(); ++i) {
+      const auto [kind, index] = places_[i];
+      arguments.collect(static_cast<std::int64_t>(kind));
+      arguments.collect(static_cast<std::int64_t>(index));
+      arguments.collect(saved_[i], kind == Kind::output);
     }
+    for (std::size_t i = 0; i < outputs_to_complete(); ++i) arguments.collect(input_metadata(i));
+  }
+
+  ag::variable_list apply_with_saved(const ag::variable_list& gradients,
+                                     ag::SwapSavedVariables& swap) override {
+    std::vector<c10::IValue> values;
+    std::vector<at::TypePtr> types;
+    std::vector<at::TensorOptions> options;
+    swap.before(saved_);
+    for (const ag::SavedVariable& variable : saved_) {
+      values.emplace_back(variable.unpack(getptr()));
+      types.push_back(at::TensorType::get());
+    }
+    for (std::size_t i = 0; i < outputs_to_complete(); ++i) {
+      ag::InputMetadata& output = mutable_input_metadata(i);
+      swap.before(output);
+      using Sizes = compiled::IValuePacker<std::vector<c10::SymInt>>;
+      values.push_back(Sizes::pack(output.shape_as_dim_vector().vec()));
+      types.push_back(Sizes::packed_type());
+      options.push_back(output.options());
+    }
+    const auto function = [backward = backward_, wanted = wanted(), places = places_, options](
+                              const ag::variable_list& gradients,
+                              const std::vector<c10::IValue>& values) {
+      return backward(
+          gradients, [&](std::size_t input) { return wanted[input]; },
+          [&](Kind kind, int index) {
+            const auto place = std::ranges::find(places, Place(kind, index));
+            return values.at(static_cast<std::size_t>(place - places.begin())).toTensor();
+          },
+          [&](std::size_t output) {
+            return at::zeros_symint(values[places.size() + output].toSymIntVector(),
+                                    options[output]);
+          });
+    };
+    const auto& compiler = compiled::getPyCompilerInterface();
+    const std::string bound =
+        compiler->bind_function(swap.get_py_compiler(), name(), function, types,
+                                /*is_custom_function=*/true, /*is_traceable=*/true);
+    using Outputs = compiled::IValuePacker<std::vector<std::optional<ag::InputMetadata>>>;
+    ag::variable_list results =
+        compiler->call_function(swap.get_py_compiler(), "apply_functional", bound, gradients,
+                                values, Outputs::pack(compiled::get_input_metadata(next_edges())));
+    swap.after(saved_);
+    for (std::size_t i = 0; i < outputs_to_complete(); ++i) swap.after(mutable_input_metadata(i));
     return results;
   }
 
  private:
-  struct Saved {
-    Kind kind;
-    int index;
-    ag::SavedVariable variable;
-  };
+  using Place = std::pair<Kind, int>;
 
-  at::Tensor unpack(Kind kind, int index) {
-    for (const Saved& saved : saved_) {
-      if (saved.kind == kind && saved.index == index) return saved.variable.unpack(getptr());
-    }
-    return {};  // an absent optional input
+  std::vector<bool> wanted() const {
+    std::vector<bool> inputs;
+    for (std::size_t i = 0; i < num_outputs(); ++i) inputs.push_back(task_should_compute_output(i));
+    return inputs;
   }
 
-  const Derivative& derivative_;
-  std::vector<c10::IValue> attributes_;
-  std::vector<Saved> saved_;
+  /// The outputs whose gradients may be undefined where that of another is not.
+  std::size_t outputs_to_complete() const { return num_inputs() > 1 ? num_inputs() : 0; }
+
+  Backward backward_;
+  c10::SmallVector<Place, 4> places_;
+  std::vector<ag::SavedVariable> saved_;  // of places_
 };
 
 auto make_node(const Derivative& derivative, std::vector<c10::IValue> attributes) {

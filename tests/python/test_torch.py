@@ -9,12 +9,16 @@ import pickle
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
+from torch._dynamo import compiled_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -175,6 +179,85 @@ def test_forward_mode_of_an_op_without_derivative_is_refused():
         inputs[0] = torch.autograd.forward_ad.make_dual(inputs[0], torch.ones_like(inputs[0]))
         with pytest.raises(NotImplementedError, match=r"forward-mode .* 'cudarelu::knn_query'"):
             cudarelu.knn_query(*inputs)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints(reentrant):
+    def block(x):
+        hidden = cudarelu.softmax(x) * 2
+        torch.ops.cudarelu.tanh_(hidden)
+        return cudarelu.mul(hidden, x)
+
+    def checkpointed(x):
+        return torch.utils.checkpoint.checkpoint(block, x, use_reentrant=reentrant)
+
+    x = torch.randn(3, 4, dtype=torch.float64)
+    expected = gradient_at(block, x)
+    torch._dynamo.reset()
+    compiled = torch.compile(checkpointed, backend="aot_eager", fullgraph=not reentrant)
+    for function in (checkpointed, compiled):
+        torch.testing.assert_close(gradient_at(function, x), expected)
+
+
+def gradient_at(function, x):
+    x = x.clone().requires_grad_()
+    function(x).square().sum().backward()
+    return x.grad
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_saved_tensors_may_be_elsewhere(name, device):
+    op = OPS[name]
+    function = call_of(op)
+    inputs, packed = (with_grad(inputs_of(op, device=device)) for _ in range(2))
+    function(*inputs).square().sum().backward()
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: tensor.detach().cpu().numpy().copy(),
+        lambda array: torch.from_numpy(array).to(device),
+    ):
+        result = function(*packed)
+    result.square().sum().backward()
+    for actual, expected in zip(packed, inputs, strict=True):
+        torch.testing.assert_close(actual.grad, expected.grad)
+
+
+def test_a_graph_serves_many_threads():
+    x = torch.randn(64, 33, requires_grad=True)
+    loss = cudarelu.softmax(cudarelu.tanh(cudarelu.bias_relu(x, x[0]))).square().sum()
+
+    def gradient(_):
+        return torch.autograd.grad(loss, x, retain_graph=True)[0]
+
+    with ThreadPoolExecutor(8) as pool:
+        first, *others = pool.map(gradient, range(32))
+    assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.filterwarnings("ignore:(Anomaly Detection|Error detected)")
+def test_hooks_and_anomaly_mode():
+    x, calls = torch.randn(4, dtype=torch.float64, requires_grad=True), []
+    y = cudarelu.tanh(x)
+    y.register_hook(lambda gradient: gradient * 2)
+    y.grad_fn.register_prehook(lambda gradients: (gradients[0] * 3,))
+    y.grad_fn.register_hook(lambda inputs, outputs: calls.append((inputs[0], outputs[0])))
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, 6 * (1 - y.detach() ** 2))
+    assert torch.equal(calls[0][0], x.grad)
+    assert torch.equal(calls[0][1], torch.full_like(x, 6))
+    with torch.autograd.detect_anomaly():
+        product = cudarelu.mul(x, torch.full_like(x, torch.nan))
+        with pytest.raises(RuntimeError, match="'MulBackward' returned nan values"):
+            product.sum().backward()
+
+
+def test_inference_tensors_are_not_saved():
+    with torch.inference_mode():
+        constant = torch.randn(3)
+    x = torch.randn(3, requires_grad=True)
+    cudarelu.add(x, constant).sum().backward()
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+        cudarelu.mul(x, constant)
 
 
 # Past the dispatcher, where nobody would notice
@@ -356,6 +439,116 @@ def test_in_place_on_shared_memory():
         torch.ops.cudarelu.relu_(torch.zeros(1).expand(3))
     with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
         torch.ops.cudarelu.relu_(torch.zeros(3, requires_grad=True))
+
+
+# Compiled autograd
+
+
+def compiled_backward(loss, counter):
+    torch_compile = torch.compile(backend=counter, fullgraph=True, dynamic=True)
+    with compiled_autograd._enable(torch_compile):
+        loss.backward()
+
+
+def check_compiled_backward(function, inputs_at):
+    """Compiled gradients equal eager ones, and one graph serves the backward of every size."""
+    torch._dynamo.reset()
+    counters.clear()
+    counter = CompileCounterWithBackend("aot_eager")
+    for size in (5, 5, 7):
+        # In float32: with float64, the compiler takes two attempts at a graph, of torch's ops too.
+        inputs = [x.float() for x in inputs_at(size)]
+        compiled, eager = with_grad(inputs), with_grad(inputs)
+        function(*eager).square().sum().backward()
+        compiled_backward(function(*compiled).square().sum(), counter)
+        for actual, expected in zip(compiled, eager, strict=True):
+            torch.testing.assert_close(actual.grad, expected.grad)
+    assert counters["compiled_autograd"]["captures"] == 1
+    return counter
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_compiled_autograd(name, device):
+    op = OPS[name]
+    counter = check_compiled_backward(
+        call_of(op), lambda size: inputs_of(op, (size, size + 1), size + 2, device=device)
+    )
+    assert counter.frame_count == 1
+    (graph,) = counter.graphs
+    assert f"CppNode{op.onnx.op_type}Backward" in graph.code
+
+
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("name", [name for name in IN_PLACE if OPS[name].gradient])
+def test_compiled_autograd_in_place(name, view):
+    op = OPS[name]
+    function, target = in_place_of(op)
+
+    def on_a_copy(*tensors):
+        tensors = list(tensors)
+        base = tensors[target] * 2
+        tensors[target] = base.view(base.shape) if view else base
+        function(*tensors)
+        return base
+
+    check_compiled_backward(on_a_copy, lambda size: inputs_of(op, (size, size + 1), size + 2))
+
+
+def test_compiled_autograd_of_a_training_step():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3))
+    x = torch.randn(6, 4)
+
+    def step(x):
+        hidden = model[0](x)
+        torch.ops.cudarelu.relu_(hidden)
+        cudarelu.softmax(model[1](hidden)).square().sum().backward()
+
+    step(x)
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
+    torch._dynamo.reset()
+    counters.clear()
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        compiled = torch.compile(step, backend="inductor")
+        for _ in range(2):
+            model.zero_grad()
+            compiled(x)
+            actual = [parameter.grad for parameter in model.parameters()]
+            torch.testing.assert_close(actual, expected)
+    assert counters["compiled_autograd"]["captures"] > 0
+
+
+def test_compiled_autograd_keys():
+    """Another attribute, op or set of inputs is another graph; saved tensors may be packed."""
+    torch._dynamo.reset()
+    counters.clear()
+    counter = CompileCounterWithBackend("aot_eager")
+    x = torch.tensor([-2.0, 3.0], dtype=torch.float64)
+    calls = [
+        (lambda x: cudarelu.leaky_relu(x, negative_slope=0.5), [0.5, 1]),
+        (lambda x: cudarelu.leaky_relu(x, negative_slope=0.25), [0.25, 1]),
+        (lambda x: cudarelu.relu_scale(x, scale=0.25), [0, 0.25]),
+        (lambda x: cudarelu.mul(x, x.detach()), [-2, 3]),
+        (lambda x: cudarelu.mul(x.detach(), x), [-2, 3]),
+        (lambda x: cudarelu.mul(x, x), [-4, 6]),
+    ]
+    for function, expected in 2 * calls:
+        leaf = x.clone().requires_grad_()
+        compiled_backward(function(leaf).sum(), counter)
+        assert leaf.grad.tolist() == expected
+    assert counters["compiled_autograd"]["captures"] == len(calls)
+    leaf = x.clone().requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t + 1, lambda t: t - 1):
+        loss = cudarelu.mul(leaf, leaf).sum()
+    compiled_backward(loss, counter)
+    assert leaf.grad.tolist() == [-4, 6]
+
+
+def test_compiled_autograd_of_an_op_without_a_gradient():
+    inputs = with_grad(inputs_of(OPS["knn_query"]))
+    distance = call_of(OPS["knn_query"])(*inputs)[1]
+    with pytest.raises(NotImplementedError, match="derivative for 'cudarelu::knn_query'"):
+        compiled_backward(distance.sum(), "eager")
 
 
 # Shapes, strides and compilers
