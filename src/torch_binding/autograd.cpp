@@ -469,6 +469,16 @@ class AutogradKernel final : public c10::OperatorKernel {
     const auto target_index = static_cast<std::size_t>(op_.in_place_input);
     const at::Tensor& target = inputs[target_index];
     ag::check_inplace(target, needs_gradient);
+    // torch.func wraps a tensor from outside of a transform for one call, and so for this stack and
+    // `inputs` alone: its gradient would be lost with the wrapper.
+    const bool captured =
+        target.key_set().has(c10::DispatchKey::FuncTorchGradWrapper) && target.use_count() == 2;
+    TORCH_CHECK(!captured,
+                "During a grad (vjp, jvp, grad, etc) transform, the function provided attempted to "
+                "call in-place operation (",
+                handle.schema().operator_name(),
+                ") that would mutate a captured Tensor. This is not supported; please rewrite the "
+                "function being transformed to explicitly accept the mutated Tensor(s) as inputs.");
     const auto node = needs_gradient ? node_of(stack, inputs) : nullptr;
     std::vector<c10::IValue> attributes = attributes_of(stack);
     Tensors before = inputs;

@@ -181,6 +181,27 @@ def test_forward_mode_of_an_op_without_derivative_is_refused():
             cudarelu.knn_query(*inputs)
 
 
+def check_refuses_captured(transform):
+    """A tensor from outside of the transform is refused before it is overwritten."""
+    for name in IN_PLACE:
+        function, target = in_place_of(OPS[name])
+        inputs = inputs_of(OPS[name])
+        captured = inputs[target].clone()
+
+        def overwrite(x, function=function, target=target, inputs=inputs, captured=captured):
+            return function(*inputs[:target], captured, *inputs[target + 1 :]).sum() * x.sum()
+
+        with pytest.raises(RuntimeError, match=rf"{name}_\) that would mutate a captured Tensor"):
+            transform(overwrite, torch.ones(3))
+        assert torch.equal(captured, inputs[target])
+
+
+def test_torch_func_refuses_to_overwrite_a_captured_tensor():
+    check_refuses_captured(lambda f, x: torch.func.grad(f)(x))
+    check_refuses_captured(lambda f, x: torch.func.jvp(f, (x,), (x,)))
+    check_refuses_captured(lambda f, x: torch.vmap(torch.func.grad(f))(x[None]))
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoints(reentrant):
     def block(x):
