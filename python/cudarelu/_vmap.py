@@ -2,12 +2,13 @@
 
 A batch is one more leading dimension. Where the signature has `*` for it, in each batched input and
 in each output, an op runs once on the whole batch: each `*` counts rows that know nothing of each
-other. Anything else runs once for each sample.
+other. Anything else runs once for each sample. In place it is the same, on views of the tensor that
+is overwritten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -24,23 +25,52 @@ def _leads(parameter: Parameter) -> bool:
 
 def _rule(op: OpInfo) -> Callable[..., Any]:
     overload = getattr(torch.ops.cudarelu, op.name).default
-    leading = [_leads(each) for each in op.inputs]
-    keeps_leading = all(map(_leads, op.outputs))
 
     def rule(info: Any, dims: Dims, *inputs: torch.Tensor | None, **attributes: Any) -> Any:
-        # Absent inputs at the end are not passed on, hence zip's default here and below.
-        batched = [leads for dim, leads in zip(dims, leading) if dim is not None]  # noqa: B905
-        if keeps_leading and all(batched):
-            whole = [
-                _with_batch(x, dim, info.batch_size) if leads else x
-                for x, dim, leads in zip(inputs, dims, leading)  # noqa: B905
-            ]
-            result = overload(*whole, **attributes)
+        if _is_one_call(op, dims):
+            result = overload(*_whole(op, info.batch_size, dims, inputs), **attributes)
         else:
             result = _one_by_one(overload, info.batch_size, dims, inputs, attributes)
         return result, (0,) * len(result) if isinstance(result, tuple) else 0
 
     return rule
+
+
+def _in_place_rule(op: OpInfo) -> Callable[..., Any]:
+    overload = getattr(torch.ops.cudarelu, f"{op.name}_").default
+    target = [each.name for each in op.inputs].index(op.in_place.split(" = ")[1])
+
+    def rule(info: Any, dims: Dims, *inputs: torch.Tensor | None, **attributes: Any) -> Any:
+        if dims[target] is None:  # as torch says it of its own ops
+            raise RuntimeError(
+                "vmap: inplace arithmetic(self, *extra_args) is not possible because there exists "
+                "a Tensor `other` in extra_args that has more elements than `self`. This happened "
+                "due to `other` being vmapped over but `self` not being vmapped over in a vmap. "
+                f"Please use cudarelu::{op.name} instead of cudarelu::{op.name}_."
+            )
+        if _is_one_call(op, dims):
+            overload(*_whole(op, info.batch_size, dims, inputs), **attributes)
+        else:
+            for sample in _samples(info.batch_size, dims, inputs):
+                overload(*sample, **attributes)
+        return None, None
+
+    return rule
+
+
+# Absent inputs at the end are not passed on, hence zip's default with the inputs of an op.
+
+
+def _is_one_call(op: OpInfo, dims: Dims) -> bool:
+    batched = [each for dim, each in zip(dims, op.inputs) if dim is not None]  # noqa: B905
+    return all(map(_leads, [*batched, *op.outputs]))
+
+
+def _whole(op: OpInfo, size: int, dims: Dims, inputs: Inputs) -> Inputs:
+    return tuple(
+        _with_batch(x, dim, size) if _leads(each) else x
+        for x, dim, each in zip(inputs, dims, op.inputs)  # noqa: B905
+    )
 
 
 def _with_batch(x: torch.Tensor | None, dim: int | None, size: int) -> torch.Tensor | None:
@@ -49,18 +79,19 @@ def _with_batch(x: torch.Tensor | None, dim: int | None, size: int) -> torch.Ten
     return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
 
 
+def _samples(size: int, dims: Dims, inputs: Inputs) -> Iterator[Inputs]:
+    for i in range(size):
+        yield tuple(
+            x if dim is None else x.select(dim, i) for x, dim in zip(inputs, dims, strict=True)
+        )
+
+
 def _one_by_one(
     overload: Callable[..., Any], size: int, dims: Dims, inputs: Inputs, attributes: dict[str, Any]
 ) -> Any:
     if size == 0:
         return _of_no_sample(overload, dims, inputs, attributes)
-    samples = [
-        overload(
-            *(x if d is None else x.select(d, i) for x, d in zip(inputs, dims, strict=True)),
-            **attributes,
-        )
-        for i in range(size)
-    ]
+    samples = [overload(*sample, **attributes) for sample in _samples(size, dims, inputs)]
     if isinstance(samples[0], tuple):
         return tuple(map(torch.stack, zip(*samples, strict=True)))
     return torch.stack(samples)
@@ -87,3 +118,5 @@ def _of_no_sample(
 _LIBRARY = torch.library.Library("cudarelu", "FRAGMENT")  # holds the rules for as long as it lives
 for _op in ops():
     torch.library.register_vmap(f"cudarelu::{_op.name}", _rule(_op), lib=_LIBRARY)
+    if _op.in_place:
+        torch.library.register_vmap(f"cudarelu::{_op.name}_", _in_place_rule(_op), lib=_LIBRARY)

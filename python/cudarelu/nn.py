@@ -25,8 +25,9 @@ __all__ = ["BiasReLU", "LeakyReLU", "ReLU", "Replacement", "Softmax", "Tanh", "r
 
 def _overwrite(name: str, input: torch.Tensor, **attributes: Any) -> torch.Tensor:
     """Runs the op `name` on `input` in place, and returns `input` itself."""
-    # Neither ONNX nor torch.func has an in-place form of a custom op, but both have copy_. The
-    # clone is for gradients of what is overwritten: PyTorch 2.11 "exports" when it compiles.
+    # Neither ONNX nor torch.func.functionalize has an in-place form of a custom op, but both have
+    # copy_. The clone is for gradients of what is overwritten: PyTorch 2.11 "exports" when it
+    # compiles.
     exporting = torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
     if exporting or _is_in_torch_func(input):
         return input.copy_(getattr(cudarelu, name)(input.clone(), **attributes))

@@ -170,12 +170,29 @@ def test_in_place_under_torch_func(make):
     def loss(parameters, row):
         return torch.func.functional_call(model, parameters, (row,)).square().sum()
 
-    actual = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
+    per_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))
+    actual = per_sample(parameters, x)
     for i, row in enumerate(x):
         model.zero_grad()
         model(row).square().sum().backward()
         for name, parameter in parameters.items():
             torch.testing.assert_close(actual[name][i], parameter.grad)
+    torch._dynamo.reset()
+    compiled = torch.compile(per_sample, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(parameters, x), actual)
+
+
+@pytest.mark.parametrize("make", IN_PLACE)
+def test_in_place_under_vmap_and_functionalize(make):
+    base = torch.randn(3, 4)
+    expected = make(inplace=False)(base)
+    batched = torch.vmap(make())
+    torch._dynamo.reset()
+    compiled = torch.compile(batched, backend="aot_eager", fullgraph=True)
+    for function in (batched, compiled, torch.func.functionalize(make())):
+        x = base.clone()
+        torch.testing.assert_close(function(x), expected)
+        torch.testing.assert_close(x, expected)
 
 
 # Training

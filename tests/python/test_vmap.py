@@ -8,7 +8,7 @@ from torch.func import grad, jacfwd, jacrev, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cudarelu
-from test_torch import DIFFERENTIABLE, OPS, as_tuple, call_of, inputs_of
+from test_torch import DIFFERENTIABLE, IN_PLACE, OPS, as_tuple, call_of, in_place_of, inputs_of
 
 # What torch says where an op has no rule, and is run by its slow general one.
 pytestmark = pytest.mark.filterwarnings("error:There is a performance drop")
@@ -186,3 +186,73 @@ def test_compiled(name):
     batched = vmap(grad(scalar_of(call_of(OPS[name], getattr(cudarelu, name)))))
     compiled = torch.compile(batched, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(*inputs), batched(*inputs))
+
+
+# In place
+
+
+@pytest.mark.parametrize("in_dim", [0, -1])
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place(name, in_dim):
+    """What is overwritten is the batch itself; a target without a batch is refused."""
+    function, target = in_place_of(OPS[name])
+    inputs = inputs_of(OPS[name])
+    for batched in subsets(inputs):
+        batches = [samples_of(x) if b else x for x, b in zip(inputs, batched, strict=True)]
+        arguments = [
+            torch.stack(x, in_dim) if b else x for x, b in zip(batches, batched, strict=True)
+        ]
+        in_dims = tuple(in_dim if b else None for b in batched)
+        overwrite = vmap(function, in_dims)
+        if not batched[target]:
+            with pytest.raises(RuntimeError, match=r"vmap: inplace arithmetic.* is not possible"):
+                overwrite(*arguments)
+            continue
+        (expected,) = looped(call_of(OPS[name]), batches, batched)
+        with Calls() as calls:
+            overwrite(*arguments)
+        assert calls.names == [f"{name}_"] * len(calls.names)
+        torch.testing.assert_close(arguments[target].movedim(in_dim, 0), expected)
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place_nested_and_of_no_sample(name):
+    function, target = in_place_of(OPS[name])
+    inputs = inputs_of(OPS[name])
+    batches = [torch.stack(samples_of(x, 2), -1) for x in inputs]
+    batches = [torch.stack([x, x.flip(-1), x]) for x in batches]
+    expected = vmap(vmap(call_of(OPS[name]), -1))(*batches)
+    vmap(vmap(function, -1))(*batches)
+    torch.testing.assert_close(batches[target].movedim(-1, 1), expected)
+    vmap(function)(*(x[None][:0] for x in inputs))
+
+
+@pytest.mark.parametrize("name", [name for name in IN_PLACE if OPS[name].gradient])
+def test_in_place_gradients_of_each_sample(name):
+    function, target = in_place_of(OPS[name])
+    inputs = inputs_of(OPS[name])
+
+    def on_a_copy(*tensors):
+        tensors = list(tensors)
+        tensors[target] = tensors[target] * 1
+        return function(*tensors)
+
+    argnums = tuple(range(len(inputs)))
+    batches = [torch.stack(samples_of(x)) for x in inputs]
+    expected = vmap(grad(scalar_of(call_of(OPS[name])), argnums))(*batches)
+    actual = vmap(grad(scalar_of(on_a_copy), argnums))(*batches)
+    torch.testing.assert_close(actual, expected)
+
+    def total(*tensors):
+        return vmap(scalar_of(on_a_copy))(*tensors).sum()
+
+    torch.testing.assert_close(grad(total, argnums)(*batches), expected)
+
+
+def test_compiled_in_place():
+    function, target = in_place_of(OPS["bias_relu"])
+    inputs = [torch.stack(samples_of(x)) for x in inputs_of(OPS["bias_relu"])]
+    expected = vmap(call_of(OPS["bias_relu"]))(*inputs)
+    torch._dynamo.reset()
+    torch.compile(vmap(function), backend="aot_eager", fullgraph=True)(*inputs)
+    torch.testing.assert_close(inputs[target], expected)
