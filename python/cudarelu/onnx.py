@@ -1,4 +1,17 @@
-"""The ops in ONNX models: definitions as model-local functions, and the demonstration model."""
+"""The ops in ONNX models.
+
+`export` writes a PyTorch model as a file that every ONNX runtime reads: our ops are nodes of the
+domain "cudarelu", which ONNX Runtime runs by our kernels where the library is registered
+(`cudarelu.ort`), and anything else by the definitions attached as model-local functions. For
+readers without model-local functions, `lower` turns the nodes into standard operators::
+
+    import cudarelu.onnx
+
+    cudarelu.onnx.export(model, (x,), "model.onnx", dynamic_shapes=({0: "batch"},))
+    onnx.save(cudarelu.onnx.lower(onnx.load("model.onnx")), "lowered.onnx")
+
+`export` needs onnxscript, as torch.onnx.export does.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +19,43 @@ import functools
 
 import onnx
 import onnx.helper
-import onnx.parser
+import onnx.inliner
 
-from . import _C, OpInfo, ops
+from . import _C, ops
+from ._onnx_definitions import attach_definitions, function, is_ours, scopes
+from ._onnx_export import IR_VERSION, export, register_symbolics, translation_table
 
-# Model-local functions need IR version 8, which every ONNX Runtime since 1.10 reads.
-IR_VERSION = 8
-
-
-@functools.cache
-def _function(op: OpInfo, domain: str, op_type: str) -> onnx.FunctionProto:
-    attributes = ", ".join(
-        a.name if a.required else f"{a.name}: {a.type} = {a.default}" for a in op.attributes
-    )
-    names = ["(" + ", ".join(p.name for p in group) + ")" for group in (op.inputs, op.outputs)]
-    return onnx.parser.parse_function(
-        f'<domain: "{domain}", opset_import: ["" : {_C.DEFINITION_OPSET}]> {op_type} '
-        f"{f'<{attributes}>' if attributes else ''} {names[0]} => {names[1]} {{ {op.definition} }}"
-    )
+__all__ = [
+    "attach_definitions",
+    "demo_model",
+    "export",
+    "function",
+    "lower",
+    "register_symbolics",
+    "translation_table",
+]
 
 
-def function(op: OpInfo, domain: str | None = None, op_type: str | None = None):
-    """The definition of an op as an ONNX function: with it a model runs without this library.
+def lower(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model in which standard operators take the place of our ops.
 
-    Every optional input that has a stand-in is an input of the function: a node that leaves one
-    out must be given the stand-in first.
+    Each node that calls an op of the table, by its name or its alias, in the graph, in subgraphs
+    and in functions, becomes the op's definition.
 
     Args:
-        op: an entry of `cudarelu.ops()`.
-        domain: of the function; the library's own by default.
-        op_type: the function's name; the op's name in CamelCase by default.
+        model: of opset 18 or later. External data may be left unloaded.
 
-    Returns:
-        A new `onnx.FunctionProto` of opset 18.
+    Raises:
+        ValueError: as `attach_definitions` does.
     """
-    result = onnx.FunctionProto()
-    result.CopyFrom(_function(op, domain or op.onnx.domain, op_type or op.onnx.op_type))
+    result = attach_definitions(model)
+    names = [(each.domain, each.name) for each in result.functions if is_ours(each)]
+    result = onnx.inliner.inline_selected_functions(result, names)
+    used = {node.domain for scope in scopes(result) for node in scope.node}
+    for holder in (result, *result.functions):
+        for each in list(holder.opset_import):
+            if each.domain in {domain for domain, _ in names} - used:
+                holder.opset_import.remove(each)
     return result
 
 

@@ -1,25 +1,36 @@
-"""The snippets of docs/pytorch.md run."""
+"""The snippets of docs/*.md run."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-DOCUMENT = Path(__file__).parents[2] / "docs/pytorch.md"
-SNIPPETS = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+import pytest
+
 LAUNCHED = "# torchrun "  # begins a snippet that is a program of its own
+SNIPPETS = {
+    path.name: re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
+    for path in (Path(__file__).parents[2] / "docs").glob("*.md")
+}
 
 
-def test_snippets(tmp_path):
+@pytest.mark.parametrize("document", sorted(SNIPPETS))
+def test_snippets(document, tmp_path):
     """In one process, in order, as a reader types them: decorated functions need a file."""
     program = tmp_path / "document.py"
-    program.write_text("\n".join(code for code in SNIPPETS if not code.startswith(LAUNCHED)))
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
+    codes = [code for code in SNIPPETS[document] if not code.startswith(LAUNCHED)]
+    assert codes
+    program.write_text("\n".join(codes))
+    command = [sys.executable, str(program)]
+    # There, since a snippet may write files, but with the modules that are found from here.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
 
 
 def test_programs(tmp_path):
-    programs = [code for code in SNIPPETS if code.startswith(LAUNCHED)]
+    programs = [code for codes in SNIPPETS.values() for code in codes if code.startswith(LAUNCHED)]
     assert programs
     for code in programs:
         program = tmp_path / "program.py"

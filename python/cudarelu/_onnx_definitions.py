@@ -1,0 +1,209 @@
+"""The ops' definitions as functions of ONNX models, and the nodes that call them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import onnx
+import onnx.helper
+import onnx.parser
+
+from . import _C, Attribute, OpInfo, ops
+
+_ATTRIBUTE_TYPES = {
+    "int": (onnx.AttributeProto.INT, "an integer"),
+    "float": (onnx.AttributeProto.FLOAT, "a floating-point number"),
+}
+
+
+@functools.cache
+def _function(op: OpInfo, domain: str, op_type: str) -> onnx.FunctionProto:
+    attributes = ", ".join(
+        a.name if a.required else f"{a.name}: {a.type} = {a.default}" for a in op.attributes
+    )
+    names = ["(" + ", ".join(p.name for p in group) + ")" for group in (op.inputs, op.outputs)]
+    return onnx.parser.parse_function(
+        f'<domain: "{domain}", opset_import: ["" : {_C.DEFINITION_OPSET}]> {op_type} '
+        f"{f'<{attributes}>' if attributes else ''} {names[0]} => {names[1]} {{ {op.definition} }}"
+    )
+
+
+def function(op: OpInfo, domain: str | None = None, op_type: str | None = None):
+    """The definition of an op as an ONNX function: with it a model runs without this library.
+
+    Every optional input that has a stand-in is an input of the function: a node that leaves one
+    out must be given the stand-in first, as `attach_definitions` does.
+
+    Args:
+        op: an entry of `cudarelu.ops()`.
+        domain: of the function; the library's own by default.
+        op_type: the function's name; the op's name in CamelCase by default.
+
+    Returns:
+        A new `onnx.FunctionProto` of opset 18.
+    """
+    result = onnx.FunctionProto()
+    result.CopyFrom(_function(op, domain or op.onnx.domain, op_type or op.onnx.op_type))
+    return result
+
+
+_OPS_BY_NAME = {
+    name: op
+    for op in ops()
+    for name in ((op.onnx.domain, op.onnx.op_type), op.onnx.alias)
+    if name is not None
+}
+_DOMAINS = {op.onnx.domain for op in ops()}  # without those of aliases, which others may use
+
+
+def is_ours(called: onnx.NodeProto | onnx.FunctionProto) -> bool:
+    """Whether this node calls an op of the table, or this function defines one."""
+    name = called.op_type if isinstance(called, onnx.NodeProto) else called.name
+    return (called.domain, name) in _OPS_BY_NAME
+
+
+def scopes(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    """The graph, its subgraphs, and the functions with theirs."""
+    found = [model.graph, *model.functions]
+    while found:
+        scope = found.pop()
+        yield scope
+        for attribute in (each for node in scope.node for each in node.attribute):
+            found += [attribute.g] if attribute.HasField("g") else attribute.graphs
+
+
+def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model that runs without this library: the definitions of our ops are with it.
+
+    A definition is attached once, for each op that the model calls by its name or its alias. The
+    nodes are given every default and every stand-in: readers differ in whether a function has
+    defaults, and it has no optional inputs.
+
+    Args:
+        model: of opset 18 or later. External data may be left unloaded.
+
+    Raises:
+        ValueError: for an opset before 18, an unknown op or another version of our domain, a node
+            that does not call its op rightly, and an attached definition that is not the table's.
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    called = {}
+    for node in (node for scope in scopes(result) for node in scope.node):
+        if is_ours(node):
+            name = node.domain, node.op_type
+            called[name] = _OPS_BY_NAME[name]
+            _complete(node, called[name])
+        elif node.domain in _DOMAINS:
+            raise ValueError(f"{_title(node)}: there is no such op")
+    if not called:
+        return result
+    _check_versions(result, called)
+    opset = _standard_opset(result)
+    for attached in [each for each in result.functions if is_ours(each)]:
+        name = attached.domain, attached.name
+        if _canonical(attached) != _canonical(_function(_OPS_BY_NAME[name], *name)):
+            raise ValueError(
+                f"the definition of {'::'.join(name)} in the model is not that of this library"
+            )
+        result.functions.remove(attached)
+    for name, op in called.items():
+        definition = function(op, *name)
+        # Defaults would need IR version 9, and the nodes have every attribute.
+        del definition.attribute_proto[:]
+        definition.attribute[:] = [each.name for each in op.attributes]
+        # One opset in the whole model, since some readers know but one; the checker compares.
+        definition.opset_import[0].version = opset
+        result.functions.append(definition)
+    return result
+
+
+def _title(node: onnx.NodeProto) -> str:
+    name = f"{node.domain}::{node.op_type}"
+    return f"node {node.name!r}, {name}" if node.name else f"a node, {name}"
+
+
+def _complete(node: onnx.NodeProto, op: OpInfo) -> None:
+    """Checks a node, and writes its absent inputs and attributes out."""
+    for kind, names, declared in (
+        ("inputs", node.input, op.inputs),
+        ("outputs", node.output, op.outputs),
+    ):
+        if len(names) > len(declared):
+            raise ValueError(f"{_title(node)}: {len(names)} {kind}, but it has {len(declared)}")
+    given = dict(zip((each.name for each in op.inputs), node.input, strict=False))
+    for each in op.inputs:
+        if not given.get(each.name):
+            if not each.stand_in:
+                raise ValueError(f"{_title(node)}: input {each.name} is missing")
+            given[each.name] = given[each.stand_in]
+    node.input[:] = given.values()
+
+    attributes = {each.name: each for each in node.attribute}
+    for each in op.attributes:
+        if each.name in attributes:
+            _check(node, each, attributes.pop(each.name))
+        elif each.required:
+            raise ValueError(f"{_title(node)}: attribute {each.name} is missing")
+        else:
+            node.attribute.append(onnx.helper.make_attribute(each.name, each.default))
+    for name in attributes:
+        raise ValueError(f"{_title(node)}: there is no attribute {name}")
+
+
+def _check(node: onnx.NodeProto, declared: Attribute, given: onnx.AttributeProto) -> None:
+    expected, text = _ATTRIBUTE_TYPES[declared.type]
+    if given.type != expected:
+        raise ValueError(f"{_title(node)}: {given.name} must be {text}")
+    if given.ref_attr_name:  # the value is that of a function around the node
+        return
+    value = onnx.helper.get_attribute_value(given)
+    lowest, highest = declared.lowest, declared.highest
+    if (lowest is not None and value < lowest) or (highest is not None and value > highest):
+        raise ValueError(f"{_title(node)}: {given.name} must be in [{lowest}, {highest}]")
+
+
+def _check_versions(model: onnx.ModelProto, called: dict[tuple[str, str], OpInfo]) -> None:
+    versions = {each.domain: each.version for each in model.opset_import}
+    for domain in _DOMAINS & {domain for domain, _ in called}:
+        if versions.get(domain) != _C.ONNX_DOMAIN_VERSION:
+            raise ValueError(
+                f"the model has version {versions.get(domain)} of the domain {domain}, "
+                f"but this library has {_C.ONNX_DOMAIN_VERSION}"
+            )
+
+
+def _standard_opset(model: onnx.ModelProto) -> int:
+    versions = [each.version for each in model.opset_import if each.domain in ("", "ai.onnx")]
+    if not versions:  # a model of custom nodes alone
+        model.opset_import.append(onnx.helper.make_opsetid("", _C.DEFINITION_OPSET))
+        return _C.DEFINITION_OPSET
+    if versions[0] < _C.DEFINITION_OPSET:
+        raise ValueError(
+            f"the model is of opset {versions[0]}, but the definitions of our ops need "
+            f"{_C.DEFINITION_OPSET}: convert it by onnx.version_converter"
+        )
+    return versions[0]
+
+
+def _canonical(definition: onnx.FunctionProto) -> list[Any]:
+    """What a function computes, without what tools write beside it."""
+    nodes = [
+        (
+            node.domain,
+            node.op_type,
+            list(node.input),
+            list(node.output),
+            sorted((a.name, a.type, a.ref_attr_name, _value(a)) for a in node.attribute),
+        )
+        for node in definition.node
+    ]
+    return [list(definition.input), list(definition.output), nodes]
+
+
+def _value(attribute: onnx.AttributeProto) -> str:
+    if attribute.ref_attr_name:
+        return ""
+    return str(onnx.helper.get_attribute_value(attribute))

@@ -1,0 +1,233 @@
+"""PyTorch models to ONNX, by both of PyTorch's exporters."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.helper
+import onnx.shape_inference
+import torch
+from onnx.defs import OpSchema
+from torch.onnx import symbolic_helper
+
+from . import _C, OpInfo, Parameter, ops
+from ._onnx_definitions import attach_definitions, scopes
+
+# Model-local functions need IR version 8, which every ONNX Runtime since 1.10 reads.
+IR_VERSION = 8
+METADATA_IR_VERSION = 10  # the first with metadata_props on more than the model
+
+_DOMAINS = {op.onnx.domain: _C.ONNX_DOMAIN_VERSION for op in ops()}
+_ONNX_TYPES = {"float32": "float", "float64": "double"}  # the names that differ
+_SCHEMA_TYPES = {"int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}
+
+
+def export(
+    module: torch.nn.Module | torch.export.ExportedProgram,
+    args: tuple[Any, ...] = (),
+    path: str | os.PathLike[str] | None = None,
+    *,
+    kwargs: dict[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    opset_version: int = _C.DEFINITION_OPSET,
+    dynamo: bool = True,
+    external_data: bool = False,
+    **torch_onnx_options: Any,
+) -> onnx.ModelProto:
+    """Exports a model by `torch.onnx.export`, to run with this library and without it.
+
+    The file has each definition that the model needs (`attach_definitions`), the type of every
+    tensor, the lowest IR version that its opset allows, and has passed `onnx.checker`. It is
+    written whole or not at all; weights in a file of their own, `<path>.data` (by TorchScript, a
+    file for each), are put in place just before it.
+
+    Args:
+        module: as `torch.onnx.export` takes it.
+        args: its example inputs.
+        path: of the file. None: the model is only returned.
+        kwargs: example inputs by name.
+        dynamic_shapes: as `torch.export` has it; a string or a Dim names a size in the file.
+        opset_version: from 18, which is the opset of PyTorch's own translations too: for those
+            above it converts, and the IR version is higher.
+        dynamo: False exports by TorchScript, for as long as PyTorch has it; sizes are then named by
+            `input_names` and `dynamic_axes`.
+        external_data: whether the weights are in a file of their own whatever their size. Those of
+            1.5 GB or more always are.
+        torch_onnx_options: other options of `torch.onnx.export`. What `custom_translation_table`
+            and `custom_opsets` have goes before what is ours.
+
+    Returns:
+        The model. Where it was written with external data, that is not loaded:
+        `onnx.load(path)` gives all.
+
+    Raises:
+        ValueError: for an opset before 18, dynamic_shapes without dynamo, a path that is no file's,
+            and a dtype that a definition does not take in this opset (Asinh has bfloat16 from 22).
+        RuntimeError: where PyTorch cannot export the model, with the reason in a line.
+        OSError: where the file cannot be written.
+    """
+    if opset_version < _C.DEFINITION_OPSET:
+        raise ValueError(
+            f"opset_version is {opset_version}, but the definitions of our ops need "
+            f"{_C.DEFINITION_OPSET}"
+        )
+    if dynamic_shapes is not None and not dynamo:
+        raise ValueError("dynamic_shapes needs dynamo=True: TorchScript takes dynamic_axes")
+    target = None if path is None else Path(path).resolve()
+    if target is not None and target.exists() and not target.is_file():
+        raise ValueError(f"{path} exists and is no file")
+
+    options = torch_onnx_options | {"kwargs": kwargs, "opset_version": opset_version}
+    if dynamo:
+        options |= {"dynamic_shapes": dynamic_shapes, "external_data": external_data}
+        theirs = options.get("custom_translation_table") or {}
+        options["custom_translation_table"] = translation_table() | theirs
+    else:
+        register_symbolics()
+        options["custom_opsets"] = _DOMAINS | (options.get("custom_opsets") or {})
+
+    # Beside the target, so that what is finished has only to be renamed.
+    with tempfile.TemporaryDirectory(dir=target and target.parent) as folder:
+        file = Path(folder) / (target.name if target else "model.onnx")
+        try:
+            torch.onnx.export(module, args, str(file), dynamo=dynamo, **options)
+        except torch.onnx.OnnxExporterError as error:
+            raise RuntimeError(f"PyTorch cannot export the model: {_reason(error)}") from error
+        model = onnx.load(file, load_external_data=False)
+        if not dynamo:
+            _forget_invented_sizes(model, options.get("dynamic_axes") or {})
+        model = _finished(model)
+        onnx.save(model, file)
+        try:
+            onnx.checker.check_model(str(file), full_check=True)
+        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"the exported model is not valid ONNX: {reason}") from error
+        if target is None:
+            return onnx.load(file)
+        for name in sorted(os.listdir(folder), key=lambda name: name == target.name):
+            os.replace(Path(folder) / name, target.parent / name)
+    return model
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what was raised first: PyTorch's exporters wrap it in advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _finished(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with what PyTorch's exporters leave out, and without what its readers refuse."""
+    model = attach_definitions(model)
+    model.ir_version = max(
+        IR_VERSION, onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
+    )
+    if model.ir_version < METADATA_IR_VERSION:
+        _remove_metadata(model)
+    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+
+
+def _forget_invented_sizes(model: onnx.ModelProto, named: Collection[str]) -> None:
+    """Removes the names that the TorchScript exporter has for each size that it does not know.
+
+    The definitions tell more. `named` are the tensors whose sizes the user has named.
+    """
+    for tensor in (*model.graph.value_info, *model.graph.output):
+        if tensor.name not in named:
+            for dim in tensor.type.tensor_type.shape.dim:
+                dim.ClearField("dim_param")
+
+
+def _remove_metadata(model: onnx.ModelProto) -> None:
+    """Removes what PyTorch notes at each node, such as stack traces with their paths."""
+    for scope in scopes(model):
+        holders = [scope, *scope.node, *scope.value_info]
+        if isinstance(scope, onnx.GraphProto):
+            holders += [*scope.input, *scope.output, *scope.initializer]
+        for holder in holders:
+            del holder.metadata_props[:]
+
+
+def translation_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+    """Our ops, for `torch.onnx.export(..., custom_translation_table=...)`.
+
+    What that writes needs this library in the runtime, until `attach_definitions` was applied; the
+    value of an op may be called in translations of other ops too.
+    """
+    return {getattr(torch.ops.cudarelu, op.name).default: _translation(op) for op in ops()}
+
+
+def _translation(op: OpInfo) -> Callable[..., Any]:
+    from onnxscript import values  # takes long to import
+
+    domain = values.Opset(op.onnx.domain, _C.ONNX_DOMAIN_VERSION)
+    node = values.Op(domain, op.onnx.op_type, _schema(op))
+    return lambda *inputs, **named: node(*inputs, **named)  # PyTorch asks for a function
+
+
+def _schema(op: OpInfo) -> OpSchema:
+    def tensor(dtype: str) -> str:
+        return f"tensor({_ONNX_TYPES.get(dtype, dtype)})"
+
+    def formal(parameter: Parameter) -> OpSchema.FormalParameter:
+        option = OpSchema.FormalParameterOption
+        return OpSchema.FormalParameter(
+            parameter.name,
+            parameter.dtype if parameter.dtype == "T" else tensor(parameter.dtype),
+            param_option=option.Optional if parameter.optional else option.Single,
+        )
+
+    return OpSchema(
+        op.onnx.op_type,
+        op.onnx.domain,
+        _C.ONNX_DOMAIN_VERSION,
+        inputs=[formal(each) for each in op.inputs],
+        outputs=[formal(each) for each in op.outputs],
+        type_constraints=[("T", [tensor(dtype) for dtype in op.dtypes], "")],
+        attributes=[
+            OpSchema.Attribute(each.name, _SCHEMA_TYPES[each.type], required=each.required)
+            for each in op.attributes
+        ],
+    )
+
+
+def register_symbolics(opset_version: int = _C.DEFINITION_OPSET) -> None:
+    """Makes our ops known to `torch.onnx.export(..., dynamo=False)`, the TorchScript exporter.
+
+    What that writes needs this library in the runtime, until `attach_definitions` was applied.
+
+    Args:
+        opset_version: the first opset to know them in.
+    """
+    for op in ops():
+        name = f"cudarelu::{op.name}"
+        torch.onnx.register_custom_op_symbolic(name, _symbolic(op), opset_version)
+
+
+def _symbolic(op: OpInfo) -> Callable[..., Any]:
+    count = len(op.inputs)
+
+    def symbolic(graph: Any, *arguments: Any) -> Any:
+        inputs = arguments[:count]
+        attributes = {
+            f"{each.name}_{each.type[0]}": symbolic_helper._get_const(
+                value, each.type[0], each.name
+            )
+            for each, value in zip(op.attributes, arguments[count:], strict=True)
+        }
+        name = f"{op.onnx.domain}::{op.onnx.op_type}"
+        result = graph.op(name, *inputs, outputs=len(op.outputs), **attributes)
+        # Without a type the exporter warns, and knows less of what follows.
+        for each, output in zip(op.outputs, result if len(op.outputs) > 1 else [result]):  # noqa: B905
+            for like, value in zip(op.inputs, inputs, strict=True):
+                if (like.dtype, like.dims) == (each.dtype, each.dims):
+                    output.setType(value.type())
+        return result
+
+    return symbolic
