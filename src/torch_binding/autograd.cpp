@@ -468,7 +468,12 @@ class AutogradKernel final : public c10::OperatorKernel {
                  bool has_tangents) const {
     const auto target_index = static_cast<std::size_t>(op_.in_place_input);
     const at::Tensor& target = inputs[target_index];
-    ag::check_inplace(target, needs_gradient);
+    try {
+      ag::check_inplace(target, needs_gradient);
+    } catch (c10::Error& error) {
+      error.add_context(c10::str("in ", handle.schema().operator_name()));
+      throw;
+    }
     // torch.func wraps a tensor from outside of a transform for one call, and so for this stack and
     // `inputs` alone: its gradient would be lost with the wrapper.
     const bool captured =
