@@ -152,18 +152,29 @@ def _function(op: OpInfo) -> Callable[..., Any]:
     """The function of an op: a built-in one, since Python's own would double the cost of a call."""
     documentation = f"{op.name}({_parameters(op)})\n--\n\n{_documentation(op)}"
     function = _C.make_function(op.name, documentation)
-    overload = getattr(torch.ops.cudarelu, op.name).default
-    # PyTorch's compilers do not look into C++: they trace this in its place. The attributes are
-    # gathered, since a compiler would take a default for one more input; the overload is in a
-    # closure, since PyTorch 2.11's compiler takes a made function's globals for this module's.
+    _builtins._register_builtin(function, f"cudarelu::{op.name}")  # for torch.jit.script
+    return function
+
+
+def _in_graph(op: OpInfo) -> Callable[..., Any]:
+    """What PyTorch's compilers trace in the place of the function, since they do not look into C++.
+
+    The attributes are gathered, since a compiler would take a default for one more input; the
+    overload is in a closure, since PyTorch 2.11 takes a made function's globals for this module's.
+    """
     names = [each.name for each in op.inputs]
     inputs = [f"{each.name}=None" if each.optional else each.name for each in op.inputs]
     gathered = ["**attributes"] if op.attributes else []
     source = f"lambda {', '.join(inputs + gathered)}: overload({', '.join(names + gathered)})"
-    traced = eval(f"lambda overload: {source}")(overload)
-    torch.compiler.substitute_in_graph(function, skip_signature_check=True)(traced)
-    _builtins._register_builtin(function, f"cudarelu::{op.name}")  # for torch.jit.script
-    return function
+    return eval(f"lambda overload: {source}")(getattr(torch.ops.cudarelu, op.name).default)
+
+
+def _substitute_in_graphs() -> None:
+    for op in _OPS:
+        substitute = torch.compiler.substitute_in_graph(
+            _FUNCTIONS[op.name], skip_signature_check=True
+        )
+        substitute(_in_graph(op))
 
 
 _FUNCTIONS = {op.name: _function(op) for op in _OPS}
@@ -173,7 +184,8 @@ __all__ = ["Attribute", "OnnxName", "OpInfo", "Parameter", "ops", *_FUNCTIONS]
 from cudarelu import _vmap  # noqa: E402, F401  the batching rules, of the ops above
 from cudarelu._after_import import after_import  # noqa: E402
 
-# The sharding rules wait for a program that shards: DTensor takes half a second to import.
+# These wait for a program that compiles or shards: either part of PyTorch takes long to import.
+after_import("torch._dynamo", _substitute_in_graphs)
 after_import("torch.distributed.tensor", lambda: importlib.import_module("cudarelu._dtensor"))
 
 if TYPE_CHECKING:  # type checkers do not see the functions being made

@@ -286,7 +286,7 @@ def test_an_input_of_jax_lives_until_it_is_read():
         expected = jnp.full(1 << 22, 3, jnp.float32)
         x = expected + 0
         cudarelu.relu(expected).block_until_ready()
-        torch.cuda._sleep(SLOW)
+        torch.cuda._sleep(5 * SLOW)  # longer than JAX's calls on a busy machine
         y = cudarelu.relu(x)
         del x
         gc.collect()

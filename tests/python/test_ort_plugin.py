@@ -496,6 +496,6 @@ def test_the_library_beats_the_function_body():
 
 
 def test_a_missing_library_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(cudarelu.ort, "__file__", str(tmp_path / "ort.py"))
+    monkeypatch.setattr(cudarelu._build_info, "__file__", str(tmp_path / "_build_info.py"))
     with pytest.raises(FileNotFoundError, match="CUDARELU_ORT=ON"):
         cudarelu.ort.library_path()
