@@ -50,7 +50,12 @@ class ReLU(torch.nn.ReLU):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return _overwrite("relu", input) if self.inplace else cudarelu.relu(input)
+        if not self.inplace:
+            return cudarelu.relu(input)
+        if torch.jit.is_scripting():  # reads the source, of which it knows a part of Python
+            torch.ops.cudarelu.relu_(input)
+            return input
+        return _overwrite("relu", input)
 
 
 class LeakyReLU(torch.nn.LeakyReLU):
@@ -62,9 +67,12 @@ class LeakyReLU(torch.nn.LeakyReLU):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if self.inplace:
-            return _overwrite("leaky_relu", input, negative_slope=self.negative_slope)
-        return cudarelu.leaky_relu(input, negative_slope=self.negative_slope)
+        if not self.inplace:
+            return cudarelu.leaky_relu(input, negative_slope=self.negative_slope)
+        if torch.jit.is_scripting():
+            torch.ops.cudarelu.leaky_relu_(input, negative_slope=self.negative_slope)
+            return input
+        return _overwrite("leaky_relu", input, negative_slope=self.negative_slope)
 
 
 class Tanh(torch.nn.Tanh):

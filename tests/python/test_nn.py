@@ -85,6 +85,20 @@ def test_representation_copies_and_pickles(name, arguments, named):
         torch.testing.assert_close(copied(x.clone()), theirs(x.clone()))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize(
+    ("name", "arguments", "named"),
+    [pair for pair in PAIRS if 1 not in pair[2].values() or pair[0] != "LeakyReLU"],  # nor torch's
+)
+def test_torchscript(name, arguments, named, tmp_path):
+    ours = getattr(cudarelu.nn, name)(*arguments, **named)
+    torch.jit.script(ours).save(tmp_path / "scripted.pt")
+    loaded = torch.jit.load(tmp_path / "scripted.pt")
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(loaded(x.clone()), ours(x.clone()), rtol=0, atol=0)
+    assert "ops.cudarelu" in loaded.code
+
+
 def test_softmax_of_any_dimension():
     for shape in [(4,), (3, 4), (2, 3, 4), (2, 3, 4, 5)]:
         x = torch.randn(shape)
