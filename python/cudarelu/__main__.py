@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 
@@ -22,30 +20,32 @@ def list_ops(arguments: argparse.Namespace) -> None:
 
 
 def export_demo(arguments: argparse.Namespace) -> None:
+    from ._onnx_files import save_beside
     from .onnx import demo_model
 
-    write_whole(arguments.path, demo_model().SerializeToString())
+    save_beside(demo_model(), arguments.path, arguments.path.parent)
     print(f"wrote {arguments.path}")
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, through a link, whole or not at all; a pipe or a device is written to."""
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        path.write_bytes(content)
-        return
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        try:
-            file.write(content)
-            file.close()
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+def lower(arguments: argparse.Namespace) -> None:
+    from ._onnx_files import load, save_beside
+    from .onnx import lower
+
+    source = arguments.source.resolve()
+    save_beside(lower(load(source)), arguments.path, source.parent)
+    print(f"wrote {arguments.path}")
 
 
-def main() -> int:
+def inspect(arguments: argparse.Namespace) -> None:
+    from ._onnx_files import load
+    from ._onnx_inspect import describe, text
+
+    description = describe(load(arguments.path.resolve()))
+    print(json.dumps(description, indent=2) if arguments.json else text(description))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command and returns the exit status; `argv` is that of the process by default."""
     parser = argparse.ArgumentParser(prog="python -m cudarelu", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -57,10 +57,20 @@ def main() -> int:
     command.add_argument("path", type=Path, metavar="MODEL.onnx")
     command.set_defaults(run=export_demo)
 
-    arguments = parser.parse_args()
+    command = commands.add_parser("lower", help="turn our ops in a model into standard operators")
+    command.add_argument("source", type=Path, metavar="IN.onnx")
+    command.add_argument("path", type=Path, metavar="OUT.onnx", help="may be IN.onnx")
+    command.set_defaults(run=lower)
+
+    command = commands.add_parser("inspect", help="what is in a model, and which nodes are ours")
+    command.add_argument("path", type=Path, metavar="MODEL.onnx")
+    command.add_argument("--json", action="store_true", help="as one JSON object")
+    command.set_defaults(run=inspect)
+
+    arguments = parser.parse_args(argv)
     try:
         arguments.run(arguments)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

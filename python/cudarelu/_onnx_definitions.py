@@ -90,23 +90,15 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
-    called = {}
-    for node in (node for scope in scopes(result) for node in scope.node):
-        if is_ours(node):
-            name = node.domain, node.op_type
-            called[name] = _OPS_BY_NAME[name]
-            _complete(node, called[name])
-        elif node.domain in _DOMAINS:
-            raise ValueError(f"{_title(node)}: there is no such op")
+    called = complete_nodes(result)
     if not called:
         return result
-    _check_versions(result, called)
     opset = _standard_opset(result)
     for attached in [each for each in result.functions if is_ours(each)]:
-        name = attached.domain, attached.name
-        if _canonical(attached) != _canonical(_function(_OPS_BY_NAME[name], *name)):
+        if not agrees(attached):
             raise ValueError(
-                f"the definition of {'::'.join(name)} in the model is not that of this library"
+                f"the definition of {attached.domain}::{attached.name} in the model is not that "
+                "of this library"
             )
         result.functions.remove(attached)
     for name, op in called.items():
@@ -118,6 +110,34 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
         definition.opset_import[0].version = opset
         result.functions.append(definition)
     return result
+
+
+def complete_nodes(model: onnx.ModelProto) -> dict[tuple[str, str], OpInfo]:
+    """Checks the nodes that call our ops, and writes their absent inputs and attributes out.
+
+    Returns:
+        The ops called, by domain and type of their nodes.
+
+    Raises:
+        ValueError: for an unknown op or another version of our domain, and a node that does not
+            call its op rightly.
+    """
+    called = {}
+    for node in (node for scope in scopes(model) for node in scope.node):
+        if is_ours(node):
+            name = node.domain, node.op_type
+            called[name] = _OPS_BY_NAME[name]
+            _complete(node, called[name])
+        elif node.domain in _DOMAINS:
+            raise ValueError(f"{_title(node)}: there is no such op")
+    _check_versions(model, called)
+    return called
+
+
+def agrees(attached: onnx.FunctionProto) -> bool:
+    """Whether a definition of one of our ops is the table's."""
+    name = attached.domain, attached.name
+    return _canonical(attached) == _canonical(_function(_OPS_BY_NAME[name], *name))
 
 
 def _title(node: onnx.NodeProto) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -17,6 +15,7 @@ from torch.onnx import symbolic_helper
 
 from . import _C, OpInfo, Parameter, ops
 from ._onnx_definitions import attach_definitions, scopes
+from ._onnx_files import in_a_line, placed
 
 # Model-local functions need IR version 8, which every ONNX Runtime since 1.10 reads.
 IR_VERSION = 8
@@ -78,9 +77,6 @@ def export(
         )
     if dynamic_shapes is not None and not dynamo:
         raise ValueError("dynamic_shapes needs dynamo=True: TorchScript takes dynamic_axes")
-    target = None if path is None else Path(path).resolve()
-    if target is not None and target.exists() and not target.is_file():
-        raise ValueError(f"{path} exists and is no file")
 
     options = torch_onnx_options | {"kwargs": kwargs, "opset_version": opset_version}
     if dynamo:
@@ -91,9 +87,7 @@ def export(
         register_symbolics()
         options["custom_opsets"] = _DOMAINS | (options.get("custom_opsets") or {})
 
-    # Beside the target, so that what is finished has only to be renamed.
-    with tempfile.TemporaryDirectory(dir=target and target.parent) as folder:
-        file = Path(folder) / (target.name if target else "model.onnx")
+    with placed(path) as file:
         try:
             torch.onnx.export(module, args, str(file), dynamo=dynamo, **options)
         except torch.onnx.OnnxExporterError as error:
@@ -103,16 +97,9 @@ def export(
             _forget_invented_sizes(model, options.get("dynamic_axes") or {})
         model = _finished(model)
         onnx.save(model, file)
-        try:
+        with in_a_line("the exported model is not valid ONNX"):
             onnx.checker.check_model(str(file), full_check=True)
-        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(f"the exported model is not valid ONNX: {reason}") from error
-        if target is None:
-            return onnx.load(file)
-        for name in sorted(os.listdir(folder), key=lambda name: name == target.name):
-            os.replace(Path(folder) / name, target.parent / name)
-    return model
+        return model if path is not None else onnx.load(file)
 
 
 def _reason(error: BaseException) -> str:

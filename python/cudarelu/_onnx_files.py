@@ -1,0 +1,96 @@
+"""ONNX models as files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnx.checker
+import onnx.defs
+import onnx.external_data_helper
+import onnx.shape_inference
+from google.protobuf.message import DecodeError
+
+from ._onnx_definitions import scopes
+
+
+@contextlib.contextmanager
+def placed(path: str | os.PathLike[str] | None) -> Iterator[Path]:
+    """Gives a path to write a model to, with the files of its data beside.
+
+    They are put where `path` says, through a link, when the block ends, the model last; not at all
+    when it raises. None: nowhere.
+
+    Raises:
+        ValueError: for a path that is no file's.
+        OSError: where the files cannot be written.
+    """
+    target = None if path is None else Path(path).resolve()
+    if target is not None and target.exists() and not target.is_file():
+        raise ValueError(f"{path} exists and is no file")
+    # Beside the target, so that what is finished has only to be renamed.
+    with tempfile.TemporaryDirectory(dir=target and target.parent) as folder:
+        yield Path(folder) / (target.name if target else "model.onnx")
+        if target is not None:
+            for name in sorted(os.listdir(folder), key=lambda name: name == target.name):
+                os.replace(Path(folder) / name, target.parent / name)
+
+
+@contextlib.contextmanager
+def in_a_line(title: str) -> Iterator[None]:
+    """Turns what onnx raises about a model into a ValueError of one line."""
+    try:
+        yield
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ValueError(f"{title}: {' '.join(str(error).split())}") from error
+
+
+def load(path: Path) -> onnx.ModelProto:
+    """A model, without its external data.
+
+    It is not checked by `onnx.checker`, which refuses what runtimes take, such as inputs without
+    a shape.
+
+    Raises:
+        ValueError: for what is no model or a part of one, and an opset that onnx does not know.
+        OSError: where the file cannot be read.
+    """
+    try:
+        model = onnx.load(path, format="protobuf", load_external_data=False)
+    except DecodeError as error:
+        raise ValueError(f"{path} is no ONNX model, or but a part of one") from error
+    versions = {each.domain.removeprefix("ai.onnx"): each.version for each in model.opset_import}
+    if not (model.ir_version and model.HasField("graph") and versions):
+        raise ValueError(f"{path} is no ONNX model, or but a part of one")
+    latest = onnx.defs.onnx_opset_version()
+    if versions.get("", 0) > latest:
+        raise ValueError(f"{path} is of opset {versions['']}, but onnx here knows up to {latest}")
+    return model
+
+
+def save_beside(model: onnx.ModelProto, path: Path, folder: Path) -> None:
+    """Writes a model whose external data is in a folder: it stays there.
+
+    Where the path is in another folder, the data is copied beside it, as `<path>.data`.
+    """
+    with placed(path) as file:
+        is_elsewhere = path.resolve().parent != folder.resolve() and any(
+            onnx.external_data_helper.uses_external_data(tensor)
+            for scope in scopes(model)
+            if isinstance(scope, onnx.GraphProto)
+            for tensor in scope.initializer
+        )
+        if is_elsewhere:
+            with in_a_line("the external data cannot be read"):
+                onnx.external_data_helper.load_external_data_for_model(model, str(folder))
+        onnx.save(
+            model,
+            file,
+            format="protobuf",
+            save_as_external_data=is_elsewhere,
+            location=f"{file.name}.data",
+        )

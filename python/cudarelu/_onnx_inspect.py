@@ -1,0 +1,102 @@
+"""What is in an ONNX model, and who runs it."""
+
+from __future__ import annotations
+
+import collections
+import textwrap
+from typing import Any
+
+import onnx
+import onnx.defs
+
+from ._onnx_definitions import agrees, complete_nodes, is_ours, scopes
+
+
+def describe(model: onnx.ModelProto) -> dict[str, Any]:
+    """What is in a model, as JSON has it.
+
+    Returns:
+        - ir_version, and opsets by domain;
+        - inputs (without initializers) and outputs: name, type, and shape, where a size is a
+          number, a name or None, and a shape None if its rank is not known;
+        - nodes: how many of each `domain::type` are in the graph, its subgraphs and the functions
+          that define none of our ops;
+        - ours: of those, which call an op of the table, which op, and whether by its alias;
+        - definitions: of our ops, those that are attached, and whether each is the table's;
+        - unknown: of the nodes, those that neither ONNX (in these opsets) nor this library nor a
+          function of the model defines.
+
+    Raises:
+        ValueError: as `cudarelu.onnx.attach_definitions` does, but for any opset and any attached
+            definition.
+    """
+    definitions = [each for each in model.functions if is_ours(each)]
+    rest = onnx.ModelProto()
+    rest.CopyFrom(model)
+    for each in definitions:
+        rest.functions.remove(each)
+    called = complete_nodes(rest)
+    nodes = collections.Counter(
+        (node.domain or "ai.onnx", node.op_type) for scope in scopes(rest) for node in scope.node
+    )
+    standard = {"ai.onnx": ""}  # the one domain of two names
+    opsets = {each.domain or "ai.onnx": each.version for each in model.opset_import}
+    defined = {(each.domain, each.name) for each in model.functions} | set(called)
+    initializers = {each.name for each in model.graph.initializer}
+    return {
+        "ir_version": model.ir_version,
+        "opsets": opsets,
+        "inputs": [_value(each) for each in model.graph.input if each.name not in initializers],
+        "outputs": [_value(each) for each in model.graph.output],
+        "nodes": {"::".join(name): count for name, count in sorted(nodes.items())},
+        "ours": {
+            "::".join(name): {"op": op.name, "alias": name == op.onnx.alias}
+            for name, op in sorted(called.items())
+        },
+        "definitions": {f"{each.domain}::{each.name}": agrees(each) for each in definitions},
+        "unknown": [
+            f"{domain}::{op_type}"
+            for domain, op_type in sorted(nodes.keys() - defined)
+            if not onnx.defs.has(op_type, opsets.get(domain, 0), standard.get(domain, domain))
+        ],
+    }
+
+
+def _value(value: onnx.ValueInfoProto) -> dict[str, Any]:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        name = kind.removesuffix("_type") if kind else "unknown"
+        return {"name": value.name, "type": name, "shape": None}
+    tensor = value.type.tensor_type
+    sizes = [getattr(dim, dim.WhichOneof("value") or "", None) for dim in tensor.shape.dim]
+    return {
+        "name": value.name,
+        "type": f"tensor({onnx.TensorProto.DataType.Name(tensor.elem_type).lower()})",
+        "shape": sizes if tensor.HasField("shape") else None,
+    }
+
+
+def text(description: dict[str, Any]) -> str:
+    """A description for a person."""
+    ours, definitions = description["ours"], description["definitions"]
+    opsets = ", ".join(f"{domain} {version}" for domain, version in description["opsets"].items())
+    lines = [f"IR version {description['ir_version']}; opsets: {opsets}"]
+    for kind in ("inputs", "outputs"):
+        lines.append(f"{kind}:")
+        for each in description[kind]:
+            sizes = ["?" if size is None else str(size) for size in each["shape"] or []]
+            shape = "of any rank" if each["shape"] is None else f"[{', '.join(sizes)}]"
+            lines.append(f"    {each['name']}: {each['type']} {shape}")
+    counts = [f"{name} {count}" for name, count in description["nodes"].items()]
+    indent = {"initial_indent": "    ", "subsequent_indent": "    "}
+    lines += ["nodes:", *textwrap.wrap(", ".join(counts), 100, **indent)]
+    lines.append("nodes of ours:" if ours else "nodes of ours: none")
+    for name, each in ours.items():
+        lines.append(f"    {name}: {each['op']}{', by its alias' if each['alias'] else ''}")
+    lines.append("definitions of our ops:" if definitions else "definitions of our ops: none")
+    for name, agreed in definitions.items():
+        lines.append(f"    {name}: {'' if agreed else 'NOT '}that of this library")
+    if description["unknown"]:
+        lines.append("unknown, and no function defines them:")
+        lines += textwrap.wrap(", ".join(description["unknown"]), 100, **indent)
+    return "\n".join(lines)
