@@ -81,7 +81,11 @@ def _kind(x: Any) -> str:
 def _reading(name: str, parameter: str) -> Iterator[None]:
     try:
         yield
-    except (BufferError, TypeError) as error:  # of a dtype or a memory that DLPack does not share
+    except (
+        BufferError,
+        RuntimeError,
+        TypeError,
+    ) as error:  # of a dtype or a memory that DLPack does not share
         raise TypeError(f"{name}: cannot read {parameter}: {error}") from error
 
 
@@ -123,7 +127,9 @@ def _array(library: Any, y: torch.Tensor, example: Any) -> Any:
 
 def _run(name: str, tensors: Tensors, attributes: Attributes) -> Any:
     try:
-        return getattr(cudarelu, name)(**tensors, **attributes)
+        device = next(iter(tensors.values())).device
+        with torch.autocast(device.type, enabled=False):  # is for tensors
+            return getattr(cudarelu, name)(**tensors, **attributes)
     except RuntimeError:
         _check(name, tensors, attributes)
         raise  # not for the arguments' sake

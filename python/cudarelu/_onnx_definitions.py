@@ -186,11 +186,15 @@ def _check(node: onnx.NodeProto, declared: Attribute, given: onnx.AttributeProto
 
 
 def _check_versions(model: onnx.ModelProto, called: dict[tuple[str, str], OpInfo]) -> None:
-    versions = {each.domain: each.version for each in model.opset_import}
     for domain in _DOMAINS & {domain for domain, _ in called}:
-        if versions.get(domain) != _C.ONNX_DOMAIN_VERSION:
+        imported = [each for f in model.functions for each in f.opset_import]
+        versions = {
+            each.version for each in (*model.opset_import, *imported) if each.domain == domain
+        }
+        if versions != {_C.ONNX_DOMAIN_VERSION}:
+            found = " and ".join(map(str, sorted(versions))) or None
             raise ValueError(
-                f"the model has version {versions.get(domain)} of the domain {domain}, "
+                f"the model has version {found} of the domain {domain}, "
                 f"but this library has {_C.ONNX_DOMAIN_VERSION}"
             )
 

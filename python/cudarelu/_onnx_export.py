@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Collection
 from typing import Any
@@ -23,6 +24,7 @@ METADATA_IR_VERSION = 10  # the first with metadata_props on more than the model
 
 _DOMAINS = {op.onnx.domain: _C.ONNX_DOMAIN_VERSION for op in ops()}
 _ONNX_TYPES = {"float32": "float", "float64": "double"}  # the names that differ
+_IN_PLACE = {f"cudarelu.{op.name}_" for op in ops() if op.in_place}
 _SCHEMA_TYPES = {"int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}
 
 
@@ -67,7 +69,8 @@ def export(
     Raises:
         ValueError: for an opset before 18, dynamic_shapes without dynamo, a path that is no file's,
             and a dtype that a definition does not take in this opset (Asinh has bfloat16 from 22).
-        RuntimeError: where PyTorch cannot export the model, with the reason in a line.
+        RuntimeError: where PyTorch cannot export the model, with the reason in a line; so for the
+            ops in place, but for those of `cudarelu.nn`'s modules.
         OSError: where the file cannot be written.
     """
     if opset_version < _C.DEFINITION_OPSET:
@@ -89,7 +92,8 @@ def export(
 
     with placed(path) as file:
         try:
-            torch.onnx.export(module, args, str(file), dynamo=dynamo, **options)
+            with contextlib.nullcontext() if dynamo else _RefuseInPlace():
+                torch.onnx.export(module, args, str(file), dynamo=dynamo, **options)
         except torch.onnx.OnnxExporterError as error:
             raise RuntimeError(f"PyTorch cannot export the model: {_reason(error)}") from error
         model = onnx.load(file, load_external_data=False)
@@ -100,6 +104,19 @@ def export(
         with in_a_line("the exported model is not valid ONNX"):
             onnx.checker.check_model(str(file), full_check=True)
         return model if path is not None else onnx.load(file)
+
+
+class _RefuseInPlace(torch.overrides.TorchFunctionMode):
+    """Refuses what the TorchScript exporter would drop: it removes an op without a result."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if str(function).removesuffix(".default") in _IN_PLACE:
+            raise NotImplementedError(
+                f"torch.ops.{function} does not export: cudarelu.nn's modules do, in place too"
+            )
+        return function(*args, **(kwargs or {}))
 
 
 def _reason(error: BaseException) -> str:

@@ -50,8 +50,8 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     **{name: getattr(torch, name.lower()) for name in _SAME_NAME.split()},
     "And": torch.logical_and,
     "CastLike": lambda x, like: (
-        x.to(like.dtype) if isinstance(x, torch.Tensor) else like.new_full((), x)
-    ),
+        x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=torch.float64)
+    ).to(like.device, like.dtype),
     "Equal": torch.eq,
     "Expand": lambda x, shape: x.expand(shape).clone(),  # a view may not leave the op
     "GreaterOrEqual": torch.ge,

@@ -475,7 +475,8 @@ class AutogradKernel final : public c10::OperatorKernel {
       throw;
     }
     // torch.func wraps a tensor from outside of a transform for one call, and so for this stack and
-    // `inputs` alone: its gradient would be lost with the wrapper.
+    // `inputs` alone: its gradient would be lost with the wrapper. A view of one is not noticed:
+    // torch tells, but by a header that its packages do not carry all of.
     const bool captured =
         target.key_set().has(c10::DispatchKey::FuncTorchGradWrapper) && target.use_count() == 2;
     TORCH_CHECK(!captured,

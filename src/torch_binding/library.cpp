@@ -84,7 +84,7 @@ void register_autocast(torch::Library& library, c10::DeviceType device) {
 /// place to return its target; ours return nothing.
 void refuse_lazy_negation(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
   C10_THROW_ERROR(NotImplementedError, c10::str(op.operator_name(),
-                                                ": not in place on a tensor with the negative or "
+                                                ": in place, no tensor may have the negative or "
                                                 "conjugate bit; call resolve_neg() first"));
 }
 

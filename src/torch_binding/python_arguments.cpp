@@ -14,22 +14,39 @@ namespace {
   throw nb::type_error((std::string(op.name) + ": " + what).c_str());
 }
 
+/// The error of a conversion to a number.
+[[noreturn]] void raise_conversion(const Op& op, const AttributeSpec& spec) {
+  if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) throw nb::python_error();
+  PyErr_Clear();
+  const std::string message = std::string(op.name) + ": " + std::string(spec.name);
+  throw nb::value_error((message + " is out of range").c_str());
+}
+
 Attribute attribute_of(const Op& op, const AttributeSpec& spec, nb::handle value) {
   // A number with an index or a float value, but no flag, and no tensor or array of one element.
   if (!nb::isinstance<nb::bool_>(value) && !nb::hasattr(value, "__dlpack__")) {
     if (spec.integer && PyIndex_Check(value.ptr()) != 0) {
       const long long number = PyLong_AsLongLong(value.ptr());
-      if (number == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+      if (number == -1 && PyErr_Occurred() != nullptr) raise_conversion(op, spec);
       return static_cast<std::int64_t>(number);
     }
     if (!spec.integer && PyNumber_Check(value.ptr()) != 0) {
       const double number = PyFloat_AsDouble(value.ptr());
-      if (number == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+      if (number == -1 && PyErr_Occurred() != nullptr) raise_conversion(op, spec);
       return number;
     }
   }
   type_error(op, std::string(spec.name) + " must be " + (spec.integer ? "an int" : "a float") +
                      ", not " + Py_TYPE(value.ptr())->tp_name);
+}
+
+void refuse_unknown(const Op& op, const PythonCall& call) {
+  for (Py_ssize_t i = 0; i < call.named(); ++i) {
+    const std::string name = nb::str(nb::handle(PyTuple_GET_ITEM(call.names, i))).c_str();
+    if (index_of(op.signature.inputs, name) < 0 && index_of(op.signature.attributes, name) < 0) {
+      type_error(op, "has no argument " + name);
+    }
+  }
 }
 
 }  // namespace
@@ -64,6 +81,7 @@ Arguments parse_arguments(const Op& op, const PythonCall& call) {
     }
     if (value.is_none()) value = {};
     if (!value.is_valid() && !input.optional) {
+      refuse_unknown(op, call);
       type_error(op, std::string(input.name) + " is missing");
     }
     arguments.inputs.push_back(value);
@@ -78,13 +96,7 @@ Arguments parse_arguments(const Op& op, const PythonCall& call) {
       type_error(op, std::string(spec.name) + " is missing");
     }
   }
-  if (used == call.named()) return arguments;
-  for (Py_ssize_t i = 0; i < call.named(); ++i) {
-    const std::string name = nb::str(nb::handle(PyTuple_GET_ITEM(call.names, i))).c_str();
-    if (index_of(signature.inputs, name) < 0 && index_of(signature.attributes, name) < 0) {
-      type_error(op, "has no argument " + name);
-    }
-  }
+  if (used != call.named()) refuse_unknown(op, call);
   return arguments;
 }
 

@@ -26,7 +26,6 @@ using InputPointers = c10::SmallVector<const at::Tensor*, 4>;
 
 /// Runs the op through the dispatcher, without the GIL.
 Tensors dispatch(const Op& op, Inputs inputs, const Attributes& attributes) {
-  const nb::gil_scoped_release released;
   torch::jit::Stack stack;
   stack.reserve(inputs.size() + attributes.size());
   for (const at::Tensor* input : inputs) {
@@ -35,6 +34,7 @@ Tensors dispatch(const Op& op, Inputs inputs, const Attributes& attributes) {
   for (const Attribute& attribute : attributes) {
     std::visit([&](auto value) { stack.emplace_back(value); }, attribute);
   }
+  const nb::gil_scoped_release released;
   handle_of(op).callBoxed(stack);
   Tensors outputs;
   for (c10::IValue& output : stack) outputs.push_back(std::move(output).toTensor());
@@ -51,8 +51,15 @@ bool is_long(Inputs inputs) {
 
 bool run_plain(const Op& op, Inputs inputs, const Attributes& attributes, Tensors& outputs) {
   if (!is_long(inputs)) return call_plain(op, inputs, attributes, outputs);
+  // Of our own: without the GIL, another thread may put other tensors into Python's objects.
+  Tensors held;
+  held.reserve(inputs.size());
+  InputPointers pointers;
+  for (const at::Tensor* input : inputs) {
+    pointers.push_back(input != nullptr ? &held.emplace_back(*input) : nullptr);
+  }
   const nb::gil_scoped_release released;
-  return call_plain(op, inputs, attributes, outputs);
+  return call_plain(op, pointers, attributes, outputs);
 }
 
 /// False: a Python error is set.

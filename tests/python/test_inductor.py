@@ -187,3 +187,15 @@ def test_enabling_and_disabling_after_a_compilation(dynamic, device):
         assert calls == (set() if enabled else {"cudarelu::relu", "cudarelu::relu_backward"})
     cudarelu.inductor.disable_fusion()
     assert before == (decomposition.decompositions, torch.compiler.config.cache_key_tag)
+
+
+def test_attributes_beyond_the_dtype():
+    """They round to infinity, as in the op."""
+    cudarelu.inductor.enable_fusion()
+    x = torch.tensor([-1.0, 2.0])
+
+    def function(x):
+        return cudarelu.scale(x, factor=1e300)
+
+    compiled = torch.compile(function, backend="aot_eager_decomp_partition", fullgraph=True)
+    assert torch.equal(compiled(x), function(x))

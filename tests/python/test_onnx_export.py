@@ -693,3 +693,17 @@ def test_through_a_link(tmp_path):
     export(Block(), (X,), "dynamo", path=tmp_path / "link.onnx")
     assert (tmp_path / "link.onnx").is_symlink()
     onnx.checker.check_model(tmp_path / "real.onnx", full_check=True)
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+def test_ops_in_place_are_refused(dynamo):
+    """The older exporter would leave them out in silence."""
+
+    class Overwrite(torch.nn.Module):
+        def forward(self, x):
+            y = x - 1
+            torch.ops.cudarelu.relu_(y)
+            return y
+
+    with pytest.raises(RuntimeError, match="relu_"):
+        cudarelu.onnx.export(Overwrite(), (torch.randn(3),), dynamo=dynamo, input_names=["x"])

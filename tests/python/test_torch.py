@@ -347,6 +347,31 @@ def test_torchscript_and_fx_see_the_op():
         torch.testing.assert_close(traced(x), function(x), rtol=0, atol=0)
 
 
+def test_tensors_swapped_by_another_thread():
+    """While the GIL is given up, the tensor of a call belongs to the call."""
+    code = """
+import threading, torch, cudarelu
+x, stop = torch.ones(1 << 22), threading.Event()
+
+def swap():
+    while not stop.is_set():
+        other = torch.ones(1 << 22)
+        try:
+            torch.utils.swap_tensors(x, other)
+        except RuntimeError:  # which it may, for a tensor in use
+            pass
+
+thread = threading.Thread(target=swap)
+thread.start()
+for _ in range(100):
+    assert cudarelu.relu(x).sum() == 1 << 22
+stop.set()
+thread.join()
+"""
+    result = python(code)
+    assert result.returncode == 0, result.stderr
+
+
 # Autocast
 
 
@@ -806,6 +831,9 @@ class Unsupporting(torch.Tensor):
         ("knn_query", (POINTS, INT), {"nsample": 2.0}, TypeError, "must be an int, not float"),
         ("relu", (X,), {"alpha": 1}, TypeError, "relu: has no argument alpha"),
         ("scale", (X,), {"factor": 1, "alpha": 1}, TypeError, "scale: has no argument alpha"),
+        ("scale", (X,), {"factor": 10**400}, ValueError, "scale: factor is out of range"),
+        ("knn_query", (POINTS, INT), {"nsample": 10**30}, ValueError, "nsample is out of range"),
+        ("relu", (), {"y": X}, TypeError, "relu: has no argument y"),
         ("relu", (X,), {"x": X}, TypeError, "relu: x is given twice"),
         ("add", (X,), {}, TypeError, "add: b is missing"),
         ("relu", ([1.0],), {}, TypeError, "relu: takes torch tensors, or .* but x is a list$"),
