@@ -189,7 +189,8 @@ class TestWheel:
         assert re.search(r"^Requires-Python: >=3.11$", metadata, re.MULTILINE)
         required = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", metadata, re.MULTILINE)
         assert required == ["torch", "numpy", "onnx", "ml_dtypes"]
-        assert re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE) == ["ort", "ort-gpu"]
+        extras = re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)
+        assert extras == ["export", "ort", "ort-gpu"]
 
     def test_serves_from_an_empty_folder(self, installed, tmp_path):
         settings = environment(PYTHONPATH=installed)
