@@ -52,6 +52,11 @@ class Parameter:
     stand_in: str | None = None  # the input that takes its place where it is absent
     offsets_into: str | None = None  # the dimension whose batches these int32 offsets end
 
+    @property
+    def leads(self) -> bool:
+        """Whether it has `*`: any number of dimensions before its own."""
+        return self.dims[:1] == ("*",)
+
 
 @dataclass(frozen=True)
 class Attribute:
@@ -91,6 +96,13 @@ class OpInfo:
     gradient: str  # "x = relu_backward(grad_y, y)"; empty: not differentiable
     autocast: str  # "float32": in float32 under torch.autocast; "promote": where one input is
     in_place: str  # "y = x": torch.ops.cudarelu.<name>_ writes y over x; empty: there is none
+
+    @property
+    def overwritten(self) -> int | None:
+        """Which input the form in place writes over; None where there is no such form."""
+        if not self.in_place:
+            return None
+        return [each.name for each in self.inputs].index(self.in_place.split(" = ")[1])
 
 
 def ops() -> list[OpInfo]:
@@ -141,11 +153,14 @@ def _documentation(op: OpInfo) -> str:
     return "\n".join(lines)
 
 
+def _input_parameters(op: OpInfo) -> list[str]:
+    return [f"{each.name}=None" if each.optional else each.name for each in op.inputs]
+
+
 def _parameters(op: OpInfo) -> str:
     """The parameters of an op's function, as Python writes them."""
-    inputs = [f"{each.name}=None" if each.optional else each.name for each in op.inputs]
     attributes = [a.name if a.required else f"{a.name}={a.default!r}" for a in op.attributes]
-    return ", ".join(inputs + ["*"] * bool(attributes) + attributes)
+    return ", ".join(_input_parameters(op) + ["*"] * bool(attributes) + attributes)
 
 
 def _function(op: OpInfo) -> Callable[..., Any]:
@@ -163,9 +178,9 @@ def _in_graph(op: OpInfo) -> Callable[..., Any]:
     overload is in a closure, since PyTorch 2.11 takes a made function's globals for this module's.
     """
     names = [each.name for each in op.inputs]
-    inputs = [f"{each.name}=None" if each.optional else each.name for each in op.inputs]
     gathered = ["**attributes"] if op.attributes else []
-    source = f"lambda {', '.join(inputs + gathered)}: overload({', '.join(names + gathered)})"
+    parameters = ", ".join(_input_parameters(op) + gathered)
+    source = f"lambda {parameters}: overload({', '.join(names + gathered)})"
     return eval(f"lambda overload: {source}")(getattr(torch.ops.cudarelu, op.name).default)
 
 

@@ -20,7 +20,6 @@ from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
 from cudarelu import OpInfo, Parameter, ops
-from cudarelu._vmap import _leads
 
 Placements = list[Placement | None]  # None: of an absent input
 
@@ -30,9 +29,9 @@ def _sums_of_rows() -> set[str]:
     gradient is a sum over the rows."""
     names = set()
     for op in ops():
-        if not all(map(_leads, op.outputs)):
+        if not all(each.leads for each in op.outputs):
             continue
-        shared = {each.name for each in op.inputs if not _leads(each)}
+        shared = {each.name for each in op.inputs if not each.leads}
         for name, called in re.findall(r"(\w+)\s*=\s*(\w+)\(", op.gradient):
             if name in shared:
                 names.add(called)
@@ -45,7 +44,7 @@ def _rule(op: OpInfo, outputs: tuple[Parameter, ...], sharded: bool) -> Callable
     def rule(*inputs: Any, **_: Any) -> list[tuple[Placements, Placements]]:
         # Absent inputs at the end are not passed on, hence zip's default here and below.
         given = list(zip(op.inputs, inputs))  # noqa: B905
-        ranks = [x.ndim - len(each.dims[1:]) for each, x in given if _leads(each) and x is not None]
+        ranks = [x.ndim - len(each.dims[1:]) for each, x in given if each.leads and x is not None]
         rows = [Shard(dim) for dim in range(ranks[0])] if ranks and sharded else []
         return [
             (
@@ -61,20 +60,20 @@ def _rule(op: OpInfo, outputs: tuple[Parameter, ...], sharded: bool) -> Callable
 def _of_input(parameter: Parameter, x: Any, rows: Placement) -> Placement | None:
     if x is None:
         return None
-    return rows if _leads(parameter) else Replicate()
+    return rows if parameter.leads else Replicate()
 
 
 def _of_output(parameter: Parameter, rows: Placement) -> Placement:
-    return rows if _leads(parameter) or rows.is_replicate() else Partial()
+    return rows if parameter.leads or rows.is_replicate() else Partial()
 
 
 _SUMS = _sums_of_rows()
 for _op in ops():
-    _sharded = all(map(_leads, _op.outputs)) or _op.name in _SUMS
+    _sharded = all(each.leads for each in _op.outputs) or _op.name in _SUMS
     register_sharding(getattr(torch.ops.cudarelu, _op.name).default)(
         _rule(_op, _op.outputs, _sharded)
     )
     # Of the inputs, DTensor takes the first for the overwritten one.
-    if _op.in_place.endswith(f"= {_op.inputs[0].name}"):
+    if _op.overwritten == 0:
         _overload = getattr(torch.ops.cudarelu, f"{_op.name}_").default
         register_sharding(_overload)(_rule(_op, (), _sharded))

@@ -13,14 +13,10 @@ from typing import Any
 
 import torch
 
-from cudarelu import OpInfo, Parameter, ops
+from cudarelu import OpInfo, ops
 
 Inputs = tuple[torch.Tensor | None, ...]
 Dims = tuple[int | None, ...]  # where each input has its batch; None: it has none
-
-
-def _leads(parameter: Parameter) -> bool:
-    return parameter.dims[:1] == ("*",)
 
 
 def _rule(op: OpInfo) -> Callable[..., Any]:
@@ -38,10 +34,9 @@ def _rule(op: OpInfo) -> Callable[..., Any]:
 
 def _in_place_rule(op: OpInfo) -> Callable[..., Any]:
     overload = getattr(torch.ops.cudarelu, f"{op.name}_").default
-    target = [each.name for each in op.inputs].index(op.in_place.split(" = ")[1])
 
     def rule(info: Any, dims: Dims, *inputs: torch.Tensor | None, **attributes: Any) -> Any:
-        if dims[target] is None:  # as torch says it of its own ops
+        if dims[op.overwritten] is None:  # as torch says it of its own ops
             raise RuntimeError(
                 "vmap: inplace arithmetic(self, *extra_args) is not possible because there exists "
                 "a Tensor `other` in extra_args that has more elements than `self`. This happened "
@@ -63,12 +58,12 @@ def _in_place_rule(op: OpInfo) -> Callable[..., Any]:
 
 def _is_one_call(op: OpInfo, dims: Dims) -> bool:
     batched = [each for dim, each in zip(dims, op.inputs) if dim is not None]  # noqa: B905
-    return all(map(_leads, [*batched, *op.outputs]))
+    return all(each.leads for each in (*batched, *op.outputs))
 
 
 def _whole(op: OpInfo, size: int, dims: Dims, inputs: Inputs) -> Inputs:
     return tuple(
-        _with_batch(x, dim, size) if _leads(each) else x
+        _with_batch(x, dim, size) if each.leads else x
         for x, dim, each in zip(inputs, dims, op.inputs)  # noqa: B905
     )
 

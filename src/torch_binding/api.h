@@ -19,6 +19,7 @@ namespace cudarelu::binding {
 [[gnu::visibility("default")]] const c10::OperatorHandle& handle_of(const Op& op);
 
 using Inputs = std::span<const at::Tensor* const>;  // null: an optional input that is absent
+using InputPointers = c10::SmallVector<const at::Tensor*, 4>;
 using Tensors = c10::SmallVector<at::Tensor, 4>;
 using Attributes = c10::SmallVector<Attribute, 4>;
 

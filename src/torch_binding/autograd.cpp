@@ -64,8 +64,6 @@ const Derivative& derivative_of(const Op& op) {
   return derivatives[static_cast<std::size_t>(&op - op_table().data())];
 }
 
-using Tensors = c10::SmallVector<at::Tensor, 4>;
-
 /// What the names of an expression mean.
 struct Scope {
   std::function<at::Tensor(int)> input;

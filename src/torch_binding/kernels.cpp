@@ -277,7 +277,7 @@ class BackendKernel final : public c10::OperatorKernel {
     const Signature& signature = op_.signature;
     const std::size_t count = signature.inputs.size() + signature.attributes.size();
     auto argument = stack->end() - static_cast<std::ptrdiff_t>(count);
-    c10::SmallVector<const at::Tensor*, 4> inputs;
+    InputPointers inputs;
     for (std::size_t i = 0; i < signature.inputs.size(); ++i, ++argument) {
       inputs.push_back(argument->isNone() ? nullptr : &argument->toTensor());
     }

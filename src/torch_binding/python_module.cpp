@@ -22,8 +22,6 @@ namespace nb = nanobind;
 namespace cudarelu::binding {
 namespace {
 
-using InputPointers = c10::SmallVector<const at::Tensor*, 4>;
-
 /// Runs the op through the dispatcher, without the GIL.
 Tensors dispatch(const Op& op, Inputs inputs, const Attributes& attributes) {
   torch::jit::Stack stack;
