@@ -3,7 +3,10 @@
 That the numbers are right, over dtypes and cases, is the business of test_ops.py.
 """
 
+import contextlib
+import ctypes
 import gc
+import threading
 import types
 
 import numpy as np
@@ -276,23 +279,42 @@ def test_strides_of_cupy():
         np.testing.assert_array_equal(y.get(), np.maximum(x.get(), 0))
 
 
+@contextlib.contextmanager
+def held(stream, at_most=20.0):
+    """The stream stands still in the block; after `at_most` seconds it goes on, lest a test that
+    waits for it waits forever."""
+    gate = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+    wait = ctypes.CDLL("libcuda.so.1").cuStreamWaitValue32_v2
+    wait.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint]
+    assert wait(stream.cuda_stream, gate.data_ptr(), 1, 0) == 0
+    timer = threading.Timer(at_most, gate.fill_, [1])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        gate.fill_(1)
+        stream.synchronize()  # before the gate's memory is another's
+
+
 @NEEDS_JAX_CUDA
 def test_an_input_of_jax_lives_until_it_is_read():
     import jax
     import jax.numpy as jnp
 
     (device, *_) = jax.devices("cuda")
-    with jax.default_device(device), torch.cuda.stream(torch.cuda.Stream()):
+    stream = torch.cuda.Stream()
+    with jax.default_device(device), torch.cuda.stream(stream):
         expected = jnp.full(1 << 22, 3, jnp.float32)
         x = expected + 0
         cudarelu.relu(expected).block_until_ready()
-        torch.cuda._sleep(5 * SLOW)  # longer than JAX's calls on a busy machine
-        y = cudarelu.relu(x)
-        del x
-        gc.collect()
-        # JAX would take the memory of x for one of these at once.
-        taken = [jnp.full(1 << 22, -1, jnp.float32).block_until_ready() for _ in range(4)]
-        assert not torch.cuda.current_stream().query()  # neither library has waited
+        with held(stream):
+            y = cudarelu.relu(x)
+            del x
+            gc.collect()
+            # JAX would take the memory of x for one of these at once.
+            taken = [jnp.full(1 << 22, -1, jnp.float32).block_until_ready() for _ in range(4)]
+            assert not stream.query()  # neither library has waited
         assert bool((y == expected).all())
         assert len(taken) == 4
 

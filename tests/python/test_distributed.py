@@ -301,7 +301,8 @@ def batch(mesh):
 
 def trained(model, x, target, steps=4):
     """The parameters of the model after some steps."""
-    optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9)
+    # foreach, the default on CUDA, is wrong for partial sums in torch 2.11, of any modules.
+    optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9, foreach=False)
     for _ in range(steps):
         optimizer.zero_grad()
         (model(x) - target).square().mean().backward()
