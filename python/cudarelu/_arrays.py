@@ -1,4 +1,4 @@
-"""The ops on arrays of other libraries, such as CuPy and JAX.
+"""The ops on arrays of other libraries, such as CuPy and JAX; and arrays as tensors, for sessions.
 
 Memory is shared by DLPack, both ways. For CuPy an op runs on its current stream, so that nothing
 has to wait; for others on PyTorch's current stream, and DLPack makes streams wait for each other.
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.dlpack import DLDeviceType
 
@@ -33,23 +34,27 @@ def call(name: str, inputs: list[Any], attributes: Attributes) -> Any:
     """
     op = _OPS[name]
     given = {p.name: x for p, x in zip(op.inputs, inputs, strict=True) if x is not None}
-    library = _common_library(name, given)
+    library = common_library(name, given)
     example_name, example = next(iter(given.items()))
     with _reading(name, example_name):
         device = example.__dlpack_device__()
-    with _stream_of(library, device) as may_reuse_inputs:
-        tensors = {each: _tensor(name, each, x) for each, x in given.items()}
+    with stream_of(library, device) as may_reuse_inputs:
+        tensors = {each: tensor_of(name, each, x) for each, x in given.items()}
         result = _run(name, tensors, attributes)
         if may_reuse_inputs:
-            _release_when_read(list(tensors.values()))
+            release_when_read(list(tensors.values()))
         if isinstance(result, tuple):
-            return tuple(_array(library, y, example) for y in result)
-        return _array(library, result, example)
+            return tuple(array_of(library, y, example) for y in result)
+        return array_of(library, result, example)
 
 
 def _library_of(x: Any) -> Any:
-    """The module of the array's library; None for what is no array, and for a tracer of JAX's,
-    which lacks the second of DLPack's methods."""
+    """The module of the array's library; None for what is no array, for a masked one, whose mask
+    would be lost, and for a tracer of JAX's, which lacks the second of DLPack's methods."""
+    if isinstance(x, torch.Tensor):
+        return torch
+    if isinstance(x, np.ndarray):
+        return None if isinstance(x, np.ma.MaskedArray) else np
     if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
         return None
     if hasattr(x, "__array_namespace__"):
@@ -59,12 +64,10 @@ def _library_of(x: Any) -> Any:
     return library if hasattr(library, "from_dlpack") else None
 
 
-def _common_library(name: str, given: dict[str, Any]) -> Any:
-    libraries = [_library_of(x) for x in given.values()]
-    first = libraries[0]
-    # PyTorch and NumPy: with another kind beside them, or a masked array, whose mask would be lost.
-    mine = first is not None and first.__name__ not in ("torch", "numpy")
-    if mine and all(library is first for library in libraries):
+def common_library(name: str, given: dict[str, Any]) -> Any:
+    """The module of the library of all these arrays. Raises TypeError where there is none."""
+    first, *others = [_library_of(x) for x in given.values()]
+    if first is not None and all(library is first for library in others):
         return first
     kinds = " and ".join(f"{each} is a {_kind(x)}" for each, x in given.items())
     raise TypeError(
@@ -90,7 +93,7 @@ def _reading(name: str, parameter: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stream_of(library: Any, device: tuple[int, int]) -> Iterator[bool]:
+def stream_of(library: Any, device: tuple[int, int]) -> Iterator[bool]:
     """Make the device, and the stream that the op is to run on, PyTorch's current ones. Gives
     whether the library may reuse the memory of an input before that stream has read it."""
     kind, index = device
@@ -110,17 +113,33 @@ def _stream_of(library: Any, device: tuple[int, int]) -> Iterator[bool]:
             else:
                 stream = torch.cuda.ExternalStream(pointer, index)
         stack.enter_context(torch.cuda.stream(stream))
-        yield library.__name__ != "cupy"
+        yield library.__name__ not in ("cupy", "numpy", "torch")
 
 
-def _tensor(name: str, parameter: str, x: Any) -> torch.Tensor:
+def tensor_of(name: str, parameter: str, x: Any) -> torch.Tensor:
+    """A tensor over the memory of an array. Raises TypeError where there can be none."""
+    if isinstance(x, torch.Tensor):
+        return x.detach()
+    if isinstance(x, np.ndarray):
+        x = np.require(x, x.dtype.newbyteorder("="), "A")
     if any(stride < 0 for stride in getattr(x, "strides", ())):
         x = x.copy()  # tensors have no negative strides
+    if isinstance(x, np.ndarray) and x.dtype.name == "bfloat16":  # which its DLPack lacks
+        return torch.from_dlpack(x.view(np.int16)).view(torch.bfloat16)
     with _reading(name, parameter):
         return torch.from_dlpack(x)
 
 
-def _array(library: Any, y: torch.Tensor, example: Any) -> Any:
+def array_of(library: Any, y: torch.Tensor, example: Any) -> Any:
+    """An array of the library over the memory of a tensor."""
+    if library is torch:
+        return y
+    if library is np:
+        if y.dtype != torch.bfloat16:
+            return y.numpy()
+        from ml_dtypes import bfloat16
+
+        return y.view(torch.int16).numpy().view(bfloat16)
     # A library whose arrays have no strides, such as JAX, takes row-major memory alone.
     return library.from_dlpack(y if hasattr(example, "strides") else y.contiguous())
 
@@ -146,12 +165,17 @@ def _check(name: str, tensors: Tensors, attributes: Attributes) -> None:
         raise ValueError(str(error)) from None
 
 
-def _release_when_read(tensors: list[torch.Tensor]) -> None:
+def release_when_read(tensors: list[torch.Tensor]) -> None:
     """Keep the inputs until the current stream has read them. JAX hands memory on as soon as no
     array and no tensor needs it; nor does it donate an array that a tensor still needs."""
     read = torch.cuda.Event(blocking=True)
     read.record()
     _RELEASER.submit(_wait, read, tensors)
+
+
+def finish_releases() -> None:
+    """Wait until nothing is kept any more."""
+    _RELEASER.submit(lambda: None).result()
 
 
 def _wait(read: torch.cuda.Event, tensors: list[torch.Tensor]) -> None:

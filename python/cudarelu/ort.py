@@ -1,8 +1,14 @@
 """The ops in ONNX Runtime.
 
-One line makes the ops known to a session::
+A session on arrays of any library::
 
     import cudarelu.ort
+
+    session = cudarelu.ort.Session("model.onnx")
+    y = session(x)
+
+Or one line makes the ops known to a session of ONNX Runtime's own::
+
     import onnxruntime
 
     options = cudarelu.ort.register(onnxruntime.SessionOptions())
@@ -18,9 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cudarelu import _build_info
+from cudarelu._ort_session import Session
 
 if TYPE_CHECKING:
     import onnxruntime
+
+__all__ = ["Session", "library_path", "register"]
 
 
 def library_path() -> str:

@@ -1,0 +1,396 @@
+"""A session of ONNX Runtime on arrays: what came in goes out.
+
+Arrays are read as PyTorch's tensors, by DLPack, and bound by their address. On CUDA a session has
+one stream, which waits for the caller's, and which the caller's then waits for: the host waits for
+neither. ONNX Runtime takes a stream for the life of a session, and cannot take PyTorch's default
+one; a session for each stream would hold the weights as often. Outputs are in PyTorch's memory,
+which belongs to the caller's stream: ONNX Runtime would hand its own on to the next run as soon as
+the host lets go of it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.dlpack import DLDeviceType
+
+from cudarelu import _arrays, _ort_cuda
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Tensors = dict[str, torch.Tensor]
+Shape = tuple[int, ...]
+
+# Of ONNX Runtime's types: PyTorch's dtype, and what a binding takes for it.
+_DTYPES: dict[str, tuple[torch.dtype, Any]] = {
+    "tensor(float)": (torch.float32, np.float32),
+    "tensor(double)": (torch.float64, np.float64),
+    "tensor(float16)": (torch.float16, np.float16),
+    "tensor(bfloat16)": (torch.bfloat16, 16),  # TensorProto.BFLOAT16
+    "tensor(int8)": (torch.int8, np.int8),
+    "tensor(int16)": (torch.int16, np.int16),
+    "tensor(int32)": (torch.int32, np.int32),
+    "tensor(int64)": (torch.int64, np.int64),
+    "tensor(uint8)": (torch.uint8, np.uint8),
+    "tensor(uint16)": (torch.uint16, np.uint16),
+    "tensor(uint32)": (torch.uint32, np.uint32),
+    "tensor(uint64)": (torch.uint64, np.uint64),
+    "tensor(bool)": (torch.bool, np.bool_),
+}
+_OLDEST = (1, 24)  # tells where nodes are, and has DLPack
+_VECTOR = 16  # bytes that a CUDA kernel loads at a time
+
+
+@dataclass
+class _Graph:
+    """A captured CUDA graph, and the tensors that it reads and writes."""
+
+    binding: onnxruntime.IOBinding
+    options: onnxruntime.RunOptions
+    inputs: Tensors
+    outputs: Tensors
+
+
+class Session:
+    """A model on arrays of PyTorch, NumPy, CuPy, JAX or another library with DLPack.
+
+    ``session(a, b)`` takes the model's inputs in its order, ``session(a, other=b)`` some by name,
+    and gives its output, or a tuple of several, as arrays of the library of the inputs, in memory
+    of their own. Shapes are those of the model, whose symbols take any size. It needs ONNX Runtime
+    1.24 or later.
+
+    On CUDA, work is in order with the caller's current stream, of PyTorch or CuPy, and the host
+    waits for the device only where NumPy's arrays are copied to it and back, or nodes run on the
+    CPU. On the device an input is copied where it is not contiguous or does not start at a multiple
+    of 16 bytes; an output, where the model does not tell its shape. Threads may share a session: on
+    CUDA, their calls run in turn on one stream.
+
+    Attributes: ``provider``, "cpu" or "cuda"; ``why_cpu``, why "auto" took the CPU, else None;
+    ``inference_session``, ONNX Runtime's own.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | bytes,
+        provider: str = "auto",
+        cuda_graph: bool = False,
+        *,
+        device: int = 0,
+        session_options: onnxruntime.SessionOptions | None = None,
+    ) -> None:
+        """Loads a model: a file, or its bytes.
+
+        ``provider`` is "cpu", "cuda", or "auto": "cuda" where ONNX Runtime's CUDA provider loads
+        and there is a device, else "cpu", with a warning if there is a device. ``device`` is the
+        number of the CUDA device. ONNX Runtime runs nodes that its CUDA provider lacks on the CPU,
+        unless "session.disable_cpu_ep_fallback" is "1" in ``session_options``, with which the ops
+        are registered.
+
+        ``cuda_graph=True`` asks for CUDA. A graph is captured at the first call with inputs of new
+        shapes, while no other thread may use the device, and kept; later calls copy the inputs into
+        its memory, replay it, and copy the outputs out. ONNX Runtime makes the host wait for it.
+
+        Raises RuntimeError where CUDA is asked for and cannot be had, which names the library that
+        is missing and what brings it, and where ONNX Runtime is too old; ValueError for a provider
+        or a device that does not exist; TypeError for an input or an output that is no tensor; and
+        ONNX Runtime's own errors.
+        """
+        if provider not in ("auto", "cpu", "cuda"):
+            raise ValueError(f"provider must be 'auto', 'cpu' or 'cuda', not {provider!r}")
+        if cuda_graph and provider == "cpu":
+            raise ValueError("cuda_graph=True needs provider='cuda'")
+        is_path = not isinstance(path, bytes)
+        self._name = os.path.basename(path) if is_path else "the model"
+        self._cuda_graph = cuda_graph
+        self._lock = threading.Lock()
+        self._graphs: dict[tuple[Shape, ...], _Graph] = {}
+
+        self.why_cpu = _ort_cuda.missing() if provider != "cpu" else None
+        if self.why_cpu is None and provider != "cpu":
+            self._load_on_cuda(path, device, session_options)
+        if self.why_cpu is not None:
+            if provider == "cuda" or cuda_graph:
+                raise RuntimeError(f"{self._name} cannot run on CUDA: {self.why_cpu}")
+            if torch.cuda.is_available():
+                warnings.warn(f"{self._name} runs on the CPU: {self.why_cpu}", stacklevel=2)
+        if provider == "cpu" or self.why_cpu is not None:
+            self.provider = "cpu"
+            self._device = torch.device("cpu")
+            self._stream = None  # which leaves torch.cuda.stream nothing to do
+            self.inference_session = _load(path, session_options, "CPUExecutionProvider", {})
+
+        self._inputs = self.inference_session.get_inputs()
+        self._outputs = self.inference_session.get_outputs()
+        for each in (*self._inputs, *self._outputs):
+            if each.type not in _DTYPES:
+                raise TypeError(f"{self._name}: {each.name} is {each.type}, which no array is")
+
+    def _load_on_cuda(
+        self,
+        path: str | os.PathLike[str] | bytes,
+        device: int,
+        session_options: onnxruntime.SessionOptions | None,
+    ) -> None:
+        count = torch.cuda.device_count()
+        if not 0 <= device < count:
+            raise ValueError(f"there is no CUDA device {device}: PyTorch sees {count}")
+        self.provider = "cuda"
+        self._device = torch.device("cuda", device)
+        self._stream = torch.cuda.Stream(self._device)
+        options = {
+            "device_id": str(device),
+            "user_compute_stream": str(self._stream.cuda_stream),
+            "enable_cuda_graph": str(int(self._cuda_graph)),
+        }
+        with torch.cuda.device(self._device):  # ONNX Runtime changes the current device
+            self.inference_session = _load(path, session_options, "CUDAExecutionProvider", options)
+        if "CUDAExecutionProvider" not in self.inference_session.get_providers():
+            self.why_cpu = "ONNX Runtime could not make its CUDA provider; its log says why"
+        self._stays_on_cuda = _stays_on_cuda(self.inference_session)
+
+    def __call__(self, /, *arrays: Any, **named: Any) -> Any:
+        """Runs the model on arrays of one library.
+
+        Raises TypeError for arrays of another kind or dtype, and for a wrong number or name of
+        them; ValueError for another device, rank or size, and for a tensor that requires a
+        gradient, which a session does not give; RuntimeError for what an op refuses.
+        """
+        given = self._by_name(arrays, named)
+        library = _arrays.common_library(self._name, given) if given else np
+        example = next(iter(given.values()), None)
+        kind = DLDeviceType.kDLCUDA if self.provider == "cuda" else DLDeviceType.kDLCPU
+        with _arrays.stream_of(library, (kind, self._device.index)) as may_reuse_inputs:
+            tensors = {each.name: self._tensor(each, given[each.name]) for each in self._inputs}
+            cuda = self.provider == "cuda"
+            results = self._run_on_stream(tensors) if cuda else self._run(tensors)
+            if may_reuse_inputs:
+                _arrays.release_when_read(list(tensors.values()))
+            if library is np:
+                results = [y.cpu() for y in results]
+            results = [_arrays.array_of(library, y, example) for y in results]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _by_name(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        names = [each.name for each in self._inputs]
+        takes = f"{self._name} takes {', '.join(names) or 'no inputs'}"
+        if len(arrays) > len(names):
+            raise TypeError(f"{takes}; {len(arrays)} are given")
+        given = dict(zip(names, arrays, strict=False))
+        for name, array in named.items():
+            if name not in names:
+                raise TypeError(f"{takes}; there is no {name}")
+            if name in given:
+                raise TypeError(f"{takes}; {name} is given twice")
+            given[name] = array
+        for name in names:
+            if name not in given:
+                raise TypeError(f"{takes}; {name} is missing")
+        return given
+
+    def _tensor(self, info: onnxruntime.NodeArg, x: Any) -> torch.Tensor:
+        """An input on the session's device, dense; of the dtype and the shape that the model asks
+        for."""
+        where = f"{self._name}: {info.name}"
+        if isinstance(x, torch.Tensor):
+            if not _is_plain(x):
+                raise TypeError(
+                    f"{where} must be a plain dense tensor, with memory of its own; this is a "
+                    f"{type(x).__name__}, {x.layout}"
+                )
+            if x.requires_grad and torch.is_grad_enabled():
+                raise ValueError(
+                    f"{where} requires a gradient, which a session does not give: call detach()"
+                )
+        tensor = _arrays.tensor_of(self._name, info.name, x)
+        if isinstance(x, np.ndarray):
+            tensor = tensor.to(self._device)
+        if tensor.device != self._device:
+            raise ValueError(f"{where} is on {tensor.device}, but the session on {self._device}")
+        dtype, _ = _DTYPES[info.type]
+        if tensor.dtype != dtype:
+            name, wanted = (str(each).removeprefix("torch.") for each in (tensor.dtype, dtype))
+            raise TypeError(f"{where} is {name}; the model takes {wanted}")
+        shape = tuple(tensor.shape)
+        # An empty list is a scalar's shape, and one that the model does not tell.
+        if info.shape and not _fits(shape, info.shape):
+            dims = ", ".join("?" if dim is None else str(dim) for dim in info.shape)
+            raise ValueError(f"{where} has shape {list(shape)}; the model takes [{dims}]")
+        tensor = tensor.resolve_neg().contiguous()
+        if self.provider == "cuda" and tensor.data_ptr() % _VECTOR:
+            return tensor.clone()
+        return tensor
+
+    def _run_on_stream(self, tensors: Tensors) -> list[torch.Tensor]:
+        """The outputs, for the current stream to read."""
+        caller = torch.cuda.current_stream()
+        with self._lock:
+            if not self._stays_on_cuda:
+                caller.synchronize()  # a binding copies to the CPU on another stream
+            try:
+                if self._cuda_graph and all(x.numel() for x in tensors.values()):
+                    return self._replay(tensors)
+                return self._run(tensors)
+            finally:
+                caller.wait_stream(self._stream)  # after an error too: kernels may be running
+
+    def _wait_for_caller(self) -> None:
+        if self.provider == "cuda":
+            self._stream.wait_stream(torch.cuda.current_stream())
+
+    def _run_options(self, graph: int = -1) -> onnxruntime.RunOptions:
+        """To capture a graph of that number, or to replay it; -1: neither."""
+        import onnxruntime
+
+        options = onnxruntime.RunOptions()
+        options.add_run_config_entry("gpu_graph_id", str(graph))
+        if self.provider == "cuda" and self._stays_on_cuda:
+            options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        return options
+
+    def _run(self, tensors: Tensors) -> list[torch.Tensor]:
+        sizes = self._sizes(tensors)
+        outputs = {}
+        for info in self._outputs:
+            shape = _known_shape(info.shape, sizes)
+            if shape is not None:
+                dtype, _ = _DTYPES[info.type]
+                outputs[info.name] = torch.empty(shape, dtype=dtype, device=self._device)
+        binding = self._bind(tensors, outputs)
+        self._wait_for_caller()  # only now: it may have used the outputs' memory until here
+        self.inference_session.run_with_iobinding(binding, self._run_options())
+        results = []
+        for info, value in zip(self._outputs, binding.get_outputs(), strict=True):
+            y = outputs.get(info.name)
+            # An output that is an input or a weight stays where it is, whatever it was bound to.
+            here = y is not None and value.data_ptr() == y.data_ptr()
+            results.append(y if here else self._copied(info, value))
+        return results
+
+    def _sizes(self, tensors: Tensors) -> dict[str, int | None]:
+        """What the symbols of the inputs' shapes stand for; None for one of several sizes."""
+        sizes: dict[str, int | None] = {}
+        for info in self._inputs:
+            for dim, size in zip(info.shape, tensors[info.name].shape, strict=False):
+                if isinstance(dim, str):
+                    sizes[dim] = size if sizes.get(dim, size) == size else None
+        return sizes
+
+    def _bind(self, inputs: Tensors, outputs: Tensors) -> onnxruntime.IOBinding:
+        """A binding to these tensors; ONNX Runtime makes the outputs that are not among them."""
+        binding = self.inference_session.io_binding()
+        device = (self._device.type, self._device.index or 0)
+        for info in self._inputs:
+            x = inputs[info.name]
+            _, element = _DTYPES[info.type]
+            binding.bind_input(info.name, *device, element, tuple(x.shape), x.data_ptr())
+        for info in self._outputs:
+            y = outputs.get(info.name)
+            if y is None or not y.numel():  # an address of nothing is not taken
+                binding.bind_output(info.name, *device)
+            else:
+                _, element = _DTYPES[info.type]
+                binding.bind_output(info.name, *device, element, tuple(y.shape), y.data_ptr())
+        return binding
+
+    def _copied(self, info: onnxruntime.NodeArg, value: onnxruntime.OrtValue) -> torch.Tensor:
+        """The same in memory of PyTorch's, for the caller to keep."""
+        dtype, _ = _DTYPES[info.type]
+        y = torch.empty(value.shape(), dtype=dtype, device=self._device)
+        # OrtValue itself has DLPack since 1.25 only. A bool comes as uint8.
+        return self._copy(y, torch.from_dlpack(value._ortvalue.to_dlpack()).view(dtype))
+
+    def _copy(self, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        self._wait_for_caller()
+        with torch.cuda.stream(self._stream):
+            return target.copy_(source)
+
+    def _replay(self, tensors: Tensors) -> list[torch.Tensor]:
+        shapes = tuple(tuple(x.shape) for x in tensors.values())
+        if shapes not in self._graphs:
+            self._graphs[shapes] = self._graph(tensors)
+        graph = self._graphs[shapes]
+        for name, x in tensors.items():
+            self._copy(graph.inputs[name], x)
+        self.inference_session.run_with_iobinding(graph.binding, graph.options)
+        values = graph.binding.get_outputs()
+        return [self._copied(*each) for each in zip(self._outputs, values, strict=True)]
+
+    def _graph(self, tensors: Tensors) -> _Graph:
+        """What the first run of its binding captures."""
+        # The shapes of the outputs, by a run without a graph.
+        results = self._run(tensors)
+        with torch.cuda.stream(self._stream):
+            inputs = {name: torch.empty_like(x) for name, x in tensors.items()}
+            outputs = {
+                info.name: torch.empty_like(y)
+                for info, y in zip(self._outputs, results, strict=True)
+            }
+        _arrays.finish_releases()  # no thread may ask for an event during a capture
+        options = self._run_options(len(self._graphs))
+        return _Graph(self._bind(inputs, outputs), options, inputs, outputs)
+
+
+def _load(
+    path: str | os.PathLike[str] | bytes,
+    session_options: onnxruntime.SessionOptions | None,
+    provider: str,
+    provider_options: dict[str, str],
+) -> onnxruntime.InferenceSession:
+    import onnxruntime
+
+    import cudarelu.ort
+
+    version = onnxruntime.__version__
+    if tuple(map(int, version.split(".")[:2])) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise RuntimeError(f"a Session needs ONNX Runtime {oldest} or later; this is {version}")
+    options = cudarelu.ort.register(session_options or onnxruntime.SessionOptions())
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    return onnxruntime.InferenceSession(
+        path, options, providers=[(provider, provider_options)], enable_fallback=0
+    )
+
+
+def _stays_on_cuda(session: onnxruntime.InferenceSession) -> bool:
+    """Whether all nodes, inputs and outputs are on the device.
+
+    Else the host has to wait: what ONNX Runtime copies from the CPU must not change before it is
+    read, and its next run would write there.
+    """
+    nodes = session.get_provider_graph_assignment_info()
+    memories = [*session.get_input_memory_infos(), *session.get_output_memory_infos()]
+    return all(each.ep_name == "CUDAExecutionProvider" for each in nodes) and not any(
+        memory.name in ("Cpu", "CudaPinned") for memory in memories
+    )
+
+
+def _is_plain(x: torch.Tensor) -> bool:
+    """Whether the elements are at its address: not so of DTensor, nor under torch.func."""
+    return (
+        x.layout == torch.strided
+        and type(x).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    )
+
+
+def _fits(shape: Shape, declared: list[int | str | None]) -> bool:
+    return len(shape) == len(declared) and all(
+        not isinstance(dim, int) or dim == size for dim, size in zip(declared, shape, strict=True)
+    )
+
+
+def _known_shape(
+    declared: list[int | str | None], sizes: dict[str, int | None]
+) -> tuple[int, ...] | None:
+    """None where the model does not tell; an empty list may be a scalar's, and may tell nothing."""
+    shape = [sizes.get(dim) if isinstance(dim, str) else dim for dim in declared]
+    if not shape or any(size is None for size in shape):
+        return None
+    return tuple(shape)
