@@ -60,7 +60,8 @@ Status check_values(const Op& op, std::span<const TensorView> inputs) {
 Status run_complete(const Call& call) {
   if (call.execution.device_type == DeviceType::cpu) {
     Status status = check_values(call.op, call.inputs);
-    return status.ok() ? call.op.cpu(call) : status;
+    if (!status.ok()) return status;
+    return call.op.cpu(call);
   }
 #ifdef CUDARELU_WITH_CUDA
   return cuda::run_on_device(call, call.op.cuda);

@@ -53,11 +53,11 @@ OrtExecution::~OrtExecution() {
 
 void OrtExecution::parallel_for(std::int64_t n, std::int64_t grain,
                                 FunctionRef<void(std::int64_t, std::int64_t)> body) {
-  const std::int64_t parts = std::min(n / std::max<std::int64_t>(grain, 1), most_parts());
-  if (parts <= 1 || !has_threads_) {
+  if (n < 2 * grain || !has_threads_) {
     if (n > 0) body(0, n);
     return;
   }
+  const std::int64_t parts = std::min(n / std::max<std::int64_t>(grain, 1), most_parts());
   struct Work {
     FunctionRef<void(std::int64_t, std::int64_t)> body;
     std::int64_t n;

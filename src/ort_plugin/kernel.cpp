@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "attributes.h"
@@ -10,6 +11,17 @@
 #include "tensor.h"
 
 namespace cudarelu::ort {
+namespace {
+
+/// Room for the tensors of a call: not cleared, which would take longest.
+template <std::size_t n>
+union Tensors {
+  Tensors() {}  // NOLINT: a member is constructed when it is known
+
+  std::array<TensorView, n> views;
+};
+
+}  // namespace
 
 Kernel::Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo& node)
     : custom_op_(custom_op), api_(api), attributes_(read_attributes(api, node, custom_op.op)) {}
@@ -20,30 +32,34 @@ void Kernel::compute(OrtKernelContext& context) const {
   std::size_t count = 0;  // an absent input at the end is not counted, one in the middle is null
   check(api_.KernelContext_GetInputCount(&context, &count));
 
-  std::array<TensorView, max_inputs> input_views;
+  Tensors<max_inputs> room_for_inputs;
+  auto& input_views = room_for_inputs.views;
   std::array<ShapeStorage, max_inputs> shapes;
   const OrtValue* located = nullptr;  // some input: all are on the call's device
   for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
     const OrtValue* value = nullptr;
     if (i < count) check(api_.KernelContext_GetInput(&context, i, &value));
-    input_views[i].present = value != nullptr;
-    if (value == nullptr) continue;
+    if (value == nullptr) {
+      std::construct_at(&input_views[i])->present = false;
+      continue;
+    }
     located = value;
-    input_views[i].data = data_of(api_, *value);
-    input_views[i].dtype = signature.inputs[i].dtype(custom_op_.variable);
-    input_views[i].shape = shape_of(custom_op_.runtime, *value, shapes[i]);
+    std::construct_at(&input_views[i], data_of(api_, *value),
+                      signature.inputs[i].dtype(custom_op_.variable),
+                      shape_of(custom_op_.runtime, *value, shapes[i]));
   }
 
   const std::span<const TensorView> inputs(input_views.data(), signature.inputs.size());
   std::array<OutputType<std::int64_t>, max_outputs> types;
-  check(api_, infer<std::int64_t>(op, inputs, attributes_, std::span(types)));
+  check(api_, infer_tensors<std::int64_t>(op, inputs, attributes_, std::span(types)));
 
-  std::array<TensorView, max_outputs> output_views;
+  Tensors<max_outputs> room_for_outputs;
+  auto& output_views = room_for_outputs.views;
   for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
     const std::span<const std::int64_t> shape = types[i].shape.span();
     OrtValue* value = nullptr;
     check(api_.KernelContext_GetOutput(&context, i, shape.data(), shape.size(), &value));
-    output_views[i] = {data_of(api_, *value), types[i].dtype, shape};
+    std::construct_at(&output_views[i], data_of(api_, *value), types[i].dtype, shape);
   }
 
   OrtExecution execution(custom_op_, api_, context, located);

@@ -42,7 +42,8 @@ Status run_on_device(const Call& call, Kernel kernel) {
   if (Status status = check(call, cudaSetDevice(device)); !status.ok()) return status;
   Status status = kernel(call);
   Status restored = check(call, cudaSetDevice(previous));
-  return status.ok() ? restored : status;
+  if (!status.ok()) return status;
+  return restored;
 }
 
 }  // namespace cudarelu::cuda

@@ -160,17 +160,15 @@ class Binding {
 
 }  // namespace detail
 
-/// Checks dtypes, shapes and attributes; fills in the dtype and the shape of every output.
-/// `inputs` holds one View for each input of the signature; a View has the members `present`,
-/// `dtype` and `shape` (a contiguous range of Dim). The message of an error names the op and the
-/// argument.
+/// Checks dtypes and shapes, of a call whose attributes have been checked; fills in the dtype and
+/// the shape of every output. `inputs` holds one View for each input of the signature; a View has
+/// the members `present`, `dtype` and `shape` (a contiguous range of Dim). The message of an error
+/// names the op and the argument.
 template <class Dim, class View>
-Status infer(const Op& op, std::span<const View> inputs, std::span<const Attribute> attributes,
-             std::span<OutputType<Dim>> outputs) {
+Status infer_tensors(const Op& op, std::span<const View> inputs,
+                     std::span<const Attribute> attributes, std::span<OutputType<Dim>> outputs) {
   using Code = Status::Code;
   const Signature& signature = op.signature;
-  if (Status status = check_attributes(op, attributes); !status.ok()) return status;
-
   const Parameter* typed = nullptr;  // the input that says what T is
   DType variable{};
   detail::Binding<Dim> binding;
@@ -233,6 +231,14 @@ Status infer(const Op& op, std::span<const View> inputs, std::span<const Attribu
     }
   }
   return {};
+}
+
+/// As infer_tensors(), but checks the attributes first.
+template <class Dim, class View>
+Status infer(const Op& op, std::span<const View> inputs, std::span<const Attribute> attributes,
+             std::span<OutputType<Dim>> outputs) {
+  if (Status status = check_attributes(op, attributes); !status.ok()) return status;
+  return infer_tensors(op, inputs, attributes, outputs);
 }
 
 }  // namespace cudarelu

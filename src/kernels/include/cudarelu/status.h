@@ -1,6 +1,7 @@
 // What a call of the core returns: success, or a code and one line that says what is wrong.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -19,15 +20,23 @@ class [[nodiscard]] Status {
   };
 
   Status() = default;
-  Status(Code code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(Code code, std::string message)
+      : error_(std::make_unique<const Error>(code, std::move(message))) {}
 
-  bool ok() const { return code_ == Code::ok; }
-  Code code() const { return code_; }
-  const std::string& message() const { return message_; }
+  bool ok() const { return error_ == nullptr; }
+  Code code() const { return ok() ? Code::ok : error_->code; }
+  /// Of a Status that is not ok.
+  const std::string& message() const { return error_->message; }
 
  private:
-  Code code_ = Code::ok;
-  std::string message_;
+  struct Error {
+    Error(Code code, std::string message) : code(code), message(std::move(message)) {}
+
+    Code code;
+    std::string message;
+  };
+
+  std::unique_ptr<const Error> error_;  // a success is one null pointer: calls return many
 };
 
 }  // namespace cudarelu
