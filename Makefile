@@ -46,6 +46,7 @@ demo: build
 	./build/ort_infer build/myrelu.onnx --input x=build/x.npy
 
 test: build
+	@bash tools/old_runtimes.sh $(BIN)/python $(VENV)/ort
 	@$(BIN)/ctest --test-dir build --output-on-failure -j 2
 
 check: $(VENV)/.done

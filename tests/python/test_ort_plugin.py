@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import _ctypes
+import ctypes
+import gc
 import itertools
-import json
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -15,8 +20,13 @@ import pytest
 from onnx import TensorProto, helper
 
 import cudarelu.ort
+from cases import DTYPES as ALL_DTYPES
+from cases import Case, attribute_values, cases
 from environment import ort_cuda_missing
+from hosts import BUILD, one_op_model
+from reference import assert_equal, reference
 
+MINOR = int(ort.__version__.split(".")[1])  # the file runs with old ONNX Runtimes too
 NAN = float("nan")
 X = np.array([[-1, 2, NAN, -0.0], [0.5, -3, 4, 0]], np.float32)
 DTYPES = {
@@ -35,11 +45,11 @@ def node(op_type: str, inputs: list[str], outputs: list[str], domain="cudarelu",
     return helper.make_node(op_type, inputs, outputs, domain=domain, **attributes)
 
 
-def make_model(nodes, inputs, outputs, functions=()) -> bytes:
-    domains = {"": 18, "cudarelu": 1, "custom_domain": 1}
+def make_model(nodes, inputs, outputs, functions=(), value_info=()) -> bytes:
+    domains = {"": 18, "cudarelu": 1, "custom_domain": 1, "probe": 1}
     opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
-    graph = helper.make_graph(nodes, "test", inputs, outputs)
-    model = helper.make_model(graph, ir_version=10, opset_imports=opsets, functions=functions)
+    graph = helper.make_graph(nodes, "test", inputs, outputs, value_info=value_info)
+    model = helper.make_model(graph, ir_version=8, opset_imports=opsets, functions=functions)
     return model.SerializeToString()
 
 
@@ -141,9 +151,76 @@ def test_every_op_and_alias_is_registered():
             make_session(model)
 
 
+def test_unloaded_and_loaded_again(tmp_path):
+    """Sessions of the library come after those before have let go of it; it stays mapped, once."""
+    copy = shutil.copy(cudarelu.ort.library_path(), tmp_path / "copy.so")
+    for _ in range(3):
+        options = ort.SessionOptions()
+        options.register_custom_ops_library(str(copy))
+        session = make_session(one_node("Relu"), options)
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], relu(X))
+        del session, options
+        gc.collect()
+        for _ in range(3):
+            _ctypes.dlclose(ctypes.CDLL(copy)._handle)
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    assert sum("r-xp" in line and str(copy) in line for line in maps) == 1
+
+
+def registration_status(version: str, newest_api: int) -> str | None:
+    """What the library answers a made-up ONNX Runtime that has the API up to `newest_api`."""
+    messages = []
+
+    def create_status(_code, message):
+        messages.append(message.decode())
+        return 1
+
+    create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)(create_status)
+    api = (ctypes.c_void_p * 1000)(ctypes.cast(create, ctypes.c_void_p))  # it comes first
+    get_api = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)(
+        lambda number: ctypes.addressof(api) if number <= newest_api else None
+    )
+    text = ctypes.create_string_buffer(version.encode())
+    get_version = ctypes.CFUNCTYPE(ctypes.c_void_p)(lambda: ctypes.addressof(text))
+    base = (ctypes.c_void_p * 2)(
+        ctypes.cast(get_api, ctypes.c_void_p), ctypes.cast(get_version, ctypes.c_void_p)
+    )
+    register = ctypes.CDLL(cudarelu.ort.library_path()).RegisterCustomOps
+    register.restype = ctypes.c_void_p
+    assert register(None, base) == (1 if messages else None)
+    return messages[0] if messages else None
+
+
+@pytest.mark.parametrize(
+    ("version", "newest_api"),
+    [
+        ("1.15.1", 15),
+        ("0.5.0", 1),
+        ("2.0.0", 40),
+        ("1.", 40),
+        ("made up", 40),
+        ("", 40),
+        ("1.20.0", 19),  # which lacks the API of its version
+    ],
+)
+def test_a_runtime_that_is_not_served_is_named(version, newest_api):
+    assert registration_status(version, newest_api) == (
+        f"cudarelu needs ONNX Runtime 1.16 or a later 1.x, but this is {version}"
+    )
+
+
+def test_a_runtime_without_any_api():
+    assert registration_status("1.20.0", 0) is None
+
+
 # Shapes when the model is loaded
 
+needs_shape_inference = pytest.mark.skipif(
+    MINOR < 17, reason="ONNX Runtime asks custom ops for shapes from 1.17 on"
+)
 
+
+@needs_shape_inference
 @pytest.mark.parametrize("shape", [["N", 4], ["N", "M"], [2, "M", 3], [2, 3]])
 def test_shapes_are_inferred_and_symbols_kept(shape):
     assert make_session(one_node("Relu", shape)).get_outputs()[0].shape == shape
@@ -185,7 +262,9 @@ def test_shapes_from_attributes_and_fixed_sizes():
         ],
         [tensor("i", None, TensorProto.INT32), tensor("d", None)],
     )
-    assert [o.shape for o in make_session(model).get_outputs()] == [["m", 5], ["m", 5]]
+    # Before 1.24, ONNX Runtime does not survive to ask where an op has optional inputs.
+    expected = ["m", 5] if MINOR >= 24 else []
+    assert [o.shape for o in make_session(model).get_outputs()] == [expected, expected]
 
 
 def test_a_declared_shape_that_is_wrong_does_not_stop_the_model():
@@ -196,44 +275,79 @@ def test_a_declared_shape_that_is_wrong_does_not_stop_the_model():
 
 # In place
 
+IN_PLACE = [op for op in cudarelu.ops() if op.in_place]
+every_in_place_op = pytest.mark.parametrize("op", IN_PLACE, ids=[op.name for op in IN_PLACE])
 
-def allocated_by(nodes, x_shape, tmp_path) -> dict[str, int]:
-    """The bytes that each node asked ONNX Runtime's arena for, by the trace of a run."""
+
+def probe_library() -> ctypes.CDLL:
+    """The library of probe::Neg, which is -x and notes the addresses of its tensors."""
+    return ctypes.CDLL(str(BUILD / "libcudarelu_ort_probe.so"))
+
+
+def values_of(op) -> dict[str, np.ndarray]:
+    """A float32 array for each input, of 64 rows where it has rows."""
+    rng = np.random.default_rng(0)
+    sizes = [[64 if dim == "*" else 4 for dim in p.dims] for p in op.inputs]
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in sizes]
+    return dict(zip([p.name for p in op.inputs], arrays, strict=True))
+
+
+def run_between_probes(op, symbolic: bool, make=make_session, others=(), outputs=("result",)):
+    """Runs probe::Neg -> op -> probe::Neg, by the input that the op may overwrite. Returns the
+    addresses of that input and of the op's output, and the results."""
+    library = probe_library()
+    target, source = op.in_place.split(" = ")
+    nodes = [
+        node("Neg", [source], ["before"], "probe"),
+        node(
+            op.onnx.op_type,
+            ["before" if p.name == source else p.name for p in op.inputs],
+            ["after" if p.name == target else f"{p.name}_out" for p in op.outputs],
+            **attribute_values(op, "default"),
+        ),
+        node("Neg", ["after"], ["result"], "probe"),
+        *others,
+    ]
+    values = values_of(op)
+    dims = {p.name: [("N" if dim == "*" else dim) for dim in p.dims] for p in op.inputs}
+    shapes = {name: dims[name] if symbolic else array.shape for name, array in values.items()}
+    model = make_model(
+        nodes,
+        [tensor(name, shape) for name, shape in shapes.items()],
+        [tensor(name, None) for name in outputs],
+        value_info=[tensor("before", shapes[source])],
+    )
     options = make_options()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.enable_profiling = True
-    options.profile_file_prefix = str(tmp_path / "trace")
-    model = make_model(nodes, [tensor("x", x_shape)], [tensor("y", None)])
-    session = make_session(model, options)
-    session.run(None, {"x": np.ones((64, 4), np.float32)})
-    with open(session.end_profiling()) as file:
-        events = json.load(file)
-    key = "mem_requested_in_use_delta"
-    arguments = {e["name"]: e["args"] for e in events if e["name"].endswith("_kernel_time")}
-    if not all(key in args for args in arguments.values()):
-        pytest.skip(f"the trace of ONNX Runtime {ort.__version__} does not tell allocations")
-    return {name.removesuffix("_kernel_time"): int(args[key]) for name, args in arguments.items()}
+    options.register_custom_ops_library(library._name)
+    results = make(model, options).run(list(outputs), values)
+    addresses = (ctypes.c_void_p * 4)()
+    assert library.take_addresses(addresses, 4) == 4
+    return addresses[1], addresses[2], results
 
 
-@pytest.mark.parametrize("x_shape", [[64, 4], ["N", 4]])
-def test_in_place(x_shape, tmp_path):
-    nodes = [
-        helper.make_node("Neg", ["x"], ["a"], name="first"),
-        node("Relu", ["a"], ["b"], name="op"),
-        helper.make_node("Neg", ["b"], ["y"], name="last"),
-    ]
-    allocated = allocated_by(nodes, x_shape, tmp_path)
-    assert allocated["first"] >= 64 * 4 * 4
-    assert allocated["op"] == 0
+@pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
+@every_in_place_op
+def test_in_place(op, symbolic):
+    before, after, (result,) = run_between_probes(op, symbolic)
+    # Earlier, ONNX Runtime does not ask custom ops for what they may overwrite.
+    assert (before == after) == (MINOR >= 18)
+    case = Case("alone", values_of(op), attribute_values(op, "default"))
+    case.inputs[op.in_place.split(" = ")[1]] *= -1
+    feed = {f"{name}_0": array for name, array in case.inputs.items()}
+    alone = make_session(one_op_model(op, [case]).SerializeToString()).run(None, feed)[0]
+    np.testing.assert_array_equal(result, -alone)
 
 
-def test_not_in_place_where_another_node_reads_the_input(tmp_path):
-    nodes = [
-        helper.make_node("Neg", ["x"], ["a"], name="first"),
-        node("Relu", ["a"], ["b"], name="op"),
-        helper.make_node("Add", ["a", "b"], ["y"], name="last"),
-    ]
-    assert allocated_by(nodes, ["N", 4], tmp_path)["op"] >= 64 * 4 * 4
+@every_in_place_op
+def test_not_in_place_where_another_node_reads_the_input(op):
+    other = helper.make_node("Add", ["before", "result"], ["sum"])
+    before, after, (result, total) = run_between_probes(
+        op, symbolic=True, others=[other], outputs=("result", "sum")
+    )
+    assert before != after
+    overwritten = -values_of(op)[op.in_place.split(" = ")[1]]
+    np.testing.assert_array_equal(total, overwritten + result)
 
 
 def test_not_in_place_over_the_caller(tmp_path):
@@ -285,6 +399,75 @@ def test_a_required_input_that_is_absent():
 # Tensors
 
 
+@pytest.mark.parametrize("op", cudarelu.ops(), ids=[op.name for op in cudarelu.ops()])
+def test_every_op(op):
+    """All cases of one dtype, as nodes of one model. test_ops.py has the others, where ONNX Runtime
+    is that of the environment."""
+    dtype = ALL_DTYPES[op.dtypes[0]]
+    runs = cases(op, dtype)
+    feed = {
+        f"{name}_{number}": np.ascontiguousarray(array).reshape(array.shape)
+        for number, case in enumerate(runs)
+        for name, array in case.inputs.items()
+        if array is not None
+    }
+    results = iter(make_session(one_op_model(op, runs).SerializeToString()).run(None, feed))
+    for case in runs:
+        for parameter, expected in zip(op.outputs, reference(op, case), strict=True):
+            expected_dtype = dtype if parameter.dtype == "T" else np.dtype(parameter.dtype)
+            assert_equal(op, case, next(results), expected, expected_dtype)
+
+
+def test_an_op_in_a_subgraph():
+    branches = {}
+    for name, nodes in {
+        "then_branch": [node("Relu", ["x"], ["chosen"])],
+        "else_branch": [node("Scale", ["x"], ["chosen"], factor=2.0)],
+    }.items():
+        branches[name] = helper.make_graph(nodes, name, [], [tensor("chosen", ["N", 4])])
+    nodes = [helper.make_node("If", ["condition"], ["y"], **branches)]
+    inputs = [tensor("condition", [], TensorProto.BOOL), tensor("x", ["N", 4])]
+    session = make_session(make_model(nodes, inputs, [tensor("y", None)]))
+    for condition, expected in ((True, relu(X)), (False, 2 * X)):
+        feed = {"condition": np.array(condition), "x": X}
+        np.testing.assert_array_equal(session.run(None, feed)[0], expected)
+
+
+def test_memory_that_cannot_be_had_is_a_status(tmp_path):
+    """The output's, since no CPU kernel takes workspace; the process and the session go on."""
+    script = """
+import resource, sys
+import numpy as np
+import onnxruntime as ort
+
+model, library = sys.argv[1:]
+options = ort.SessionOptions()
+options.enable_cpu_mem_arena = False
+options.register_custom_ops_library(library)
+session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+x = np.full(1 << 24, -1, np.float32)
+session.run(None, {"x": x[:1000]})
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (used + x.nbytes // 2, hard))
+try:
+    session.run(None, {"x": x})
+except Exception as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+print("zeros afterwards:", not session.run(None, {"x": x})[0].any())
+"""
+    model = tmp_path / "model.onnx"
+    model.write_bytes(one_node("Relu", ["N"]))
+    command = [sys.executable, "-c", script, str(model), cudarelu.ort.library_path()]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    error, _, afterwards = done.stdout.strip().rpartition("\n")
+    assert "running Relu node" in error
+    assert afterwards == "zeros afterwards: True"
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (3, 0, 2)])
 def test_empty_tensors(shape):
     y = run_one("Relu", np.zeros(shape, np.float32))
@@ -319,7 +502,7 @@ def test_bfloat16():
 
 
 def test_a_dtype_that_the_op_lacks():
-    with pytest.raises(Exception, match=r"tensor\(int32\).*Tanh"):
+    with pytest.raises(Exception, match=r"(tensor\(int32\).*|implementation for )Tanh"):
         make_session(one_node("Tanh", dtype=TensorProto.INT32))
 
 
@@ -415,10 +598,12 @@ def cuda_session():
     if reason := ort_cuda_missing():
         pytest.skip(reason)
 
-    def make(model: bytes) -> ort.InferenceSession:
-        options = make_options()
+    def make(model: bytes, options=None, **provider_options) -> ort.InferenceSession:
+        options = options or make_options()
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        return ort.InferenceSession(model, options, providers=["CUDAExecutionProvider"])
+        return ort.InferenceSession(
+            model, options, providers=[("CUDAExecutionProvider", provider_options)]
+        )
 
     return make
 
@@ -446,6 +631,28 @@ def test_cuda_workspace(cuda_session):
     for rows in (0, 1, 100_000):
         x = np.ones((rows, 33), np.float32)
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.full(33, rows, np.float32))
+
+
+def test_cuda_workspace_that_cannot_be_had_is_a_status(cuda_session):
+    """The arena has room for the input, and too little for partial sums of 256 KiB."""
+    rows = 1 << 17
+    model = make_model(
+        [node("SumRows", ["x"], ["y"])], [tensor("x", ["N", 32])], [tensor("y", [32])]
+    )
+    x = np.ones((rows, 32), np.float32)
+    session = cuda_session(
+        model, gpu_mem_limit=x.nbytes + (1 << 17), arena_extend_strategy="kSameAsRequested"
+    )
+    with pytest.raises(Exception, match="sum_rows: no workspace of 262144 bytes"):
+        session.run(None, {"x": x})
+    few = session.run(None, {"x": x[:10]})[0]
+    np.testing.assert_array_equal(few, np.full(32, 10, np.float32))
+
+
+@every_in_place_op
+def test_cuda_in_place(cuda_session, op):
+    before, after, _ = run_between_probes(op, symbolic=True, make=cuda_session)
+    assert before == after
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (5, 4)])
