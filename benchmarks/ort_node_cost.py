@@ -1,0 +1,130 @@
+"""What a node costs in ONNX Runtime: a chain of 1,000 of our ops against its own, as ratios.
+
+    python benchmarks/ort_node_cost.py [--provider cpu|cuda] [--out FILE.json]
+
+Tensors of 16 float32, one thread, no graph optimization: what is left is ONNX Runtime's work for a
+node, the plugin's for a call, and a kernel with next to nothing to do. The two sessions take turns,
+in one process. Where in memory a session lies changes its times, so pairs of them are made anew,
+in either order, and a ratio is the median of those of the pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import time
+
+import numpy as np
+import onnxruntime as ort
+from onnx import TensorProto, helper
+
+import cudarelu
+import cudarelu.ort
+
+NODES, SIZE = 1000, 16
+PAIRS, ROUNDS = 10, 60
+# Ops that ONNX Runtime has too: inputs, and the attributes of its own and of ours.
+OPS = {
+    "Relu": (1, {}, {}),
+    "LeakyRelu": (1, {"alpha": 0.01}, {"negative_slope": 0.01}),
+    "Tanh": (1, {}, {}),
+    "Add": (2, {}, {}),
+}
+
+
+def chain(op_type: str, domain: str, symbolic: bool) -> bytes:
+    inputs, *attributes = OPS[op_type]
+    nodes = [
+        helper.make_node(
+            op_type,
+            [f"x{i}", "other"][:inputs],
+            [f"x{i + 1}"],
+            domain=domain,
+            **attributes[domain != ""],
+        )
+        for i in range(NODES)
+    ]
+    shape = ["N" if symbolic else SIZE]
+    names = ["x0", "other"][:inputs]
+    tensors = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name in [*names, f"x{NODES}"]
+    ]
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("cudarelu", 1)]
+    graph = helper.make_graph(nodes, "chain", tensors[:-1], tensors[-1:])
+    return helper.make_model(graph, ir_version=8, opset_imports=opsets).SerializeToString()
+
+
+class Chain:
+    """A session of a chain, with inputs and output bound to memory of the device."""
+
+    def __init__(self, model: bytes, provider: str):
+        options = cudarelu.ort.register(ort.SessionOptions())
+        options.intra_op_num_threads = 1
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if provider == "cuda":
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        name = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}[provider]
+        self.session = ort.InferenceSession(model, options, providers=[name])
+        self.binding = self.session.io_binding()
+        x = np.linspace(-1, 1, SIZE, dtype=np.float32)
+        for each in self.session.get_inputs():
+            self.binding.bind_ortvalue_input(
+                each.name, ort.OrtValue.ortvalue_from_numpy(x, provider)
+            )
+        y = ort.OrtValue.ortvalue_from_numpy(x, provider)
+        self.binding.bind_ortvalue_output(self.session.get_outputs()[0].name, y)
+
+    def nanoseconds_per_node(self) -> float:
+        """Of a run to its end, of the device too."""
+        start = time.perf_counter_ns()
+        self.session.run_with_iobinding(self.binding)
+        return (time.perf_counter_ns() - start) / NODES
+
+
+def compare(op_type: str, provider: str, symbolic: bool) -> dict:
+    models = [chain(op_type, domain, symbolic) for domain in ("", "cudarelu")]
+    pairs = []  # the times of ONNX Runtime's own and of ours, round by round
+    for number in range(PAIRS):
+        made = {i: Chain(models[i], provider) for i in ((0, 1) if number % 2 else (1, 0))}
+        for _ in range(5):
+            made[0].nanoseconds_per_node(), made[1].nanoseconds_per_node()
+        pairs.append([[made[i].nanoseconds_per_node() for i in range(2)] for _ in range(ROUNDS)])
+    theirs, ours = (
+        statistics.median(min(t[i] for t in rounds) for rounds in pairs) for i in (0, 1)
+    )
+    ratios = sorted(statistics.median(b / a for a, b in rounds) for rounds in pairs)
+    return {
+        "built-in ns": round(theirs),
+        "cudarelu ns": round(ours),
+        "ratio": round(statistics.median(ratios), 3),
+        "spread": [round(ratios[0], 3), round(ratios[-1], 3)],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--provider", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--out", help="write the results there too")
+    arguments = parser.parse_args()
+    report = {
+        "onnxruntime": ort.__version__,
+        "cudarelu": cudarelu.__version__,
+        "provider": arguments.provider,
+    }
+    if arguments.provider == "cuda":
+        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        report["device"] = subprocess.check_output(query, text=True).splitlines()[0]
+    for name, symbolic in (("fixed", False), ("symbolic", True)):
+        report[name] = {op: compare(op, arguments.provider, symbolic) for op in OPS}
+    text = json.dumps(report, indent=2)
+    print(text)
+    if arguments.out:
+        with open(arguments.out, "w") as file:
+            file.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
