@@ -2,7 +2,7 @@
 # where none is installed, and the build in build/. A second run does only what has changed.
 #
 #   make demo     build, write build/myrelu.onnx, run ./build/ort_infer on it
-#   make test     build, then ctest, which runs pytest too
+#   make test     build, then ctest, which runs pytest too, with old ONNX Runtimes that it installs
 #   make check    formatting and lint; mends what it can
 #   make tidy     clang-tidy
 #   make asan     the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
