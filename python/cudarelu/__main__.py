@@ -8,6 +8,8 @@ import json
 import sys
 from pathlib import Path
 
+from .bench.command import add_command as add_bench
+
 
 def list_ops(arguments: argparse.Namespace) -> None:
     from . import ops
@@ -66,6 +68,8 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument("path", type=Path, metavar="MODEL.onnx")
     command.add_argument("--json", action="store_true", help="as one JSON object")
     command.set_defaults(run=inspect)
+
+    add_bench(commands)
 
     arguments = parser.parse_args(argv)
     try:

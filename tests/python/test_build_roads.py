@@ -190,7 +190,7 @@ class TestWheel:
         required = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", metadata, re.MULTILINE)
         assert required == ["torch", "numpy", "onnx", "ml_dtypes"]
         extras = re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)
-        assert extras == ["export", "ort", "ort-gpu"]
+        assert extras == ["export", "ort", "ort-gpu", "plots"]
 
     def test_serves_from_an_empty_folder(self, installed, tmp_path):
         settings = environment(PYTHONPATH=installed)

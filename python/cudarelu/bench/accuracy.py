@@ -1,0 +1,107 @@
+"""How far results are from the op's definition in float64, evaluated by onnx.reference.
+
+The definition is slow, so a part is checked: of an op that works row by row, the first and the last
+rows of the very call that is timed; of any other, a call of its own on smaller inputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from onnx.reference import ReferenceEvaluator
+
+from .. import OpInfo, Parameter
+from .._onnx_definitions import function
+from .cases import Case, Inputs, is_by_rows
+
+CHECKED = 1 << 15  # elements, about
+SMALL = 1 << 10  # the largest dimension of smaller inputs
+
+
+@functools.cache
+def _evaluator(op: OpInfo) -> ReferenceEvaluator:
+    return ReferenceEvaluator(function(op))
+
+
+def _wide(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.to(torch.float64 if tensor.is_floating_point() else torch.int64).cpu().numpy()
+
+
+def reference(case: Case, inputs: Inputs) -> list[np.ndarray]:
+    """The outputs in float64 and int64."""
+    given = dict(zip((each.name for each in case.op.inputs), inputs, strict=True))
+    wide = {
+        each.name: _wide(given[each.stand_in if given[each.name] is None else each.name])
+        for each in case.op.inputs
+    }
+    with np.errstate(all="ignore"):
+        return _evaluator(case.op).run(None, wide, attributes=case.attributes)
+
+
+class Check:
+    """What is expected of `case` with `inputs`: of the case given, or of a smaller one."""
+
+    def __init__(self, case: Case, inputs: Inputs) -> None:
+        self.same = is_by_rows(case.op)
+        self.case = case if self.same else _smaller(case)
+        self.inputs = inputs if self.same else self.case.inputs()
+        own = max((math.prod(self._own(each)) for each in case.op.inputs), default=1)
+        self.rows = max(1, CHECKED // 2 // own)
+        parts = [
+            None if each is None else self._part(each, parameter)
+            for each, parameter in zip(self.inputs, case.op.inputs, strict=True)
+        ]
+        self.expected = reference(self.case, parts)
+
+    def _own(self, parameter: Parameter) -> tuple[int, ...]:
+        shape = self.case.shape(parameter)
+        return shape[len(self.case.leading) :] if parameter.leads else shape
+
+    def _part(self, tensor: torch.Tensor, parameter: Parameter) -> torch.Tensor:
+        if not self.same or not parameter.leads:
+            return tensor
+        rows = tensor.reshape(-1, *self._own(parameter))
+        if len(rows) <= 2 * self.rows:
+            return rows
+        return torch.cat([rows[: self.rows], rows[-self.rows :]])
+
+    def error(self, call: Callable) -> float:
+        """The largest |result - expected| as a part of the largest |expected|, over the outputs of
+        the op's dtype: integers are to be equal, and one rounding of float32 is up to 6e-8.
+
+        Raises ValueError where a result is NaN or infinite and should not be.
+        """
+        results = call()
+        results = [results] if isinstance(results, torch.Tensor) else results
+        if self.case.device == "cuda":
+            torch.cuda.synchronize()
+        error = 0.0
+        for result, expected, parameter in zip(
+            results, self.expected, self.case.op.outputs, strict=True
+        ):
+            if parameter.dtype != "T":
+                continue  # an index differs where two points are equally near
+            part = self._part(result, parameter)
+            if not part.is_floating_point():  # integers wrap around
+                expected = _wide(torch.from_numpy(expected).to(part.dtype))
+            actual, expected = _wide(part).astype(np.float64), expected.astype(np.float64)
+            with np.errstate(invalid="ignore"):
+                apart = np.abs(actual - expected)
+            apart[actual == expected] = 0  # infinities too
+            if not np.isfinite(apart).all():
+                raise ValueError(f"{parameter.name} is NaN or infinite where it should not be")
+            largest = np.abs(expected[np.isfinite(expected)]).max(initial=0)
+            error = max(error, float(apart.max(initial=0) / (largest or 1)))
+        return error
+
+
+def _smaller(case: Case) -> Case:
+    sizes = {name: min(size, SMALL) for name, size in case.sizes.items()}
+    rows = max(1, CHECKED // max([1, *sizes.values()]))
+    leading = (min(math.prod(case.leading), rows),) if case.leading else ()
+    return dataclasses.replace(case, leading=leading, sizes=sizes)

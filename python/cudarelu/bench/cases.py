@@ -1,0 +1,161 @@
+"""The cases of an op, read off its signature: a new op has them without a line here."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+
+from .. import OpInfo, Parameter
+from .._onnx_definitions import function
+
+Inputs = list[torch.Tensor | None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call: what `*` and the named dimensions are, and the attributes. Optional inputs are left
+    out."""
+
+    op: OpInfo
+    dtype: str
+    leading: tuple[int, ...]
+    sizes: dict[str, int]
+    attributes: dict[str, int | float]
+    device: str = "cuda"
+    threads: int = field(default=1, kw_only=True)  # on the CPU
+
+    def shape(self, parameter: Parameter) -> tuple[int, ...]:
+        known = {**self.sizes, **self.attributes}  # an output may be as wide as an attribute says
+        for each in self.op.inputs:
+            if each.optional and each.stand_in:
+                stand_in = next(p for p in self.op.inputs if p.name == each.stand_in)
+                known |= {
+                    name: known[other]
+                    for name, other in zip(each.dims, stand_in.dims, strict=True)
+                    if isinstance(name, str) and name != "*" and name not in known
+                }
+        shape: list[int] = []
+        for dim in parameter.dims:
+            shape += self.leading if dim == "*" else [dim if isinstance(dim, int) else known[dim]]
+        return tuple(shape)
+
+    def torch_dtype(self, parameter: Parameter) -> torch.dtype:
+        return getattr(torch, self.dtype if parameter.dtype == "T" else parameter.dtype)
+
+    @property
+    def given(self) -> list[Parameter]:
+        return [each for each in self.op.inputs if not each.optional]
+
+    @property
+    def label(self) -> str:
+        """The shapes of the inputs: "8192x4096 4096"."""
+        shapes = ["x".join(map(str, self.shape(each))) or "scalar" for each in self.given]
+        return " ".join(dict.fromkeys(shapes))
+
+    @property
+    def elements(self) -> int:
+        """Of the largest input."""
+        return max(math.prod(self.shape(each)) for each in self.given)
+
+    @property
+    def columns(self) -> int:
+        """The last dimension of the largest input."""
+        shapes = [self.shape(each) for each in self.given]
+        return max(shapes, key=math.prod)[-1]
+
+    @property
+    def bytes(self) -> int:
+        """What a call must move: each input that the op reads, and each output, once."""
+        moved = [each for each in self.given if each.name in _read_inputs(self.op)]
+        return sum(
+            math.prod(self.shape(each)) * self.torch_dtype(each).itemsize
+            for each in (*moved, *self.op.outputs)
+        )
+
+    def inputs(self) -> Inputs:
+        """Random data on the device: normal numbers, small integers; batches of equal size."""
+        generator = torch.Generator(self.device).manual_seed(0)
+        return [None if each.optional else self._input(each, generator) for each in self.op.inputs]
+
+    def _input(self, parameter: Parameter, generator: torch.Generator) -> torch.Tensor:
+        shape, dtype = self.shape(parameter), self.torch_dtype(parameter)
+        options = {"dtype": dtype, "device": self.device}
+        if parameter.offsets_into:
+            (batches,), total = shape, self.sizes[parameter.offsets_into]
+            ends = [total * (i + 1) // batches for i in range(batches)]
+            return torch.tensor(ends, **options)
+        if dtype.is_floating_point:
+            return torch.randn(shape, generator=generator, **options)
+        low = max(-100, torch.iinfo(dtype).min)
+        return torch.randint(low, 100, shape, generator=generator, **options)
+
+
+@functools.cache
+def _read_inputs(op: OpInfo) -> frozenset[str]:
+    """The inputs of which more is read than the shape."""
+    nodes = function(op).node
+    return frozenset(name for node in nodes if node.op_type != "Shape" for name in node.input)
+
+
+def is_by_rows(op: OpInfo) -> bool:
+    """Whether each row of the outputs comes of the same row of the inputs."""
+    return all(each.leads for each in op.outputs)
+
+
+def leads(op: OpInfo) -> bool:
+    """Whether the op takes tensors of any number of dimensions."""
+    return any(each.leads for each in op.inputs)
+
+
+def dimensions(op: OpInfo) -> list[str]:
+    """The named dimensions of the inputs that must be given."""
+    names = [
+        dim
+        for each in op.inputs
+        if not each.optional
+        for dim in each.dims
+        if isinstance(dim, str) and dim != "*"
+    ]
+    return list(dict.fromkeys(names))
+
+
+def default_attributes(op: OpInfo) -> dict[str, int | float]:
+    """One half for a float, which changes every result and which float32 holds exactly."""
+    return {
+        each.name: 0.5
+        if each.type == "float"
+        else each.default
+        if each.default is not None
+        else int(each.lowest or 1)
+        for each in op.attributes
+    }
+
+
+def sized(op: OpInfo, dtype: str, elements: int, columns: int = 1024, **options) -> Case:
+    """A case whose largest input has about so many elements: in rows of `columns`, or less, where
+    the op knows rows; in one batch."""
+    named = dimensions(op)
+    columns = min(columns, elements) if leads(op) else elements
+    sizes = dict.fromkeys(named, columns)
+    sizes |= {each.dims[0]: 1 for each in op.inputs if each.offsets_into and not each.optional}
+    leading = (max(1, elements // columns if named else elements),) if leads(op) else ()
+    return Case(op, dtype, leading, sizes, default_attributes(op), **options)
+
+
+def with_rows(op: OpInfo, dtype: str, rows: int, columns: int, **options) -> Case:
+    """A case of so many rows."""
+    sizes = dict.fromkeys(dimensions(op), columns)
+    leading = (rows,) if sizes else (rows, columns)
+    return Case(op, dtype, leading, sizes, default_attributes(op), **options)
+
+
+def clones(inputs: Inputs, count: int) -> list[Inputs]:
+    """The inputs and `count - 1` copies."""
+    copies: Iterable[Inputs] = (
+        [None if each is None else each.clone() for each in inputs] for _ in range(count - 1)
+    )
+    return [inputs, *copies]

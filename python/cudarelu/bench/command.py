@@ -1,0 +1,157 @@
+"""`python -m cudarelu bench`: measure, compare, print the table, draw."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .records import Results
+
+
+def add_command(commands: Any) -> None:
+    """Adds the command to those of `python -m cudarelu`."""
+    command = commands.add_parser("bench", help="measure the ops and their rivals")
+    command.add_argument("--out", type=Path, default=Path("bench.json"), metavar="FILE.json")
+    command.add_argument(
+        "--suite",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="measure this one, or all of cuda or cpu; again for more; by default all that can run",
+    )
+    command.add_argument("--op", action="append", default=[], metavar="NAME", help="only this one")
+    command.add_argument(
+        "--largest", type=int, metavar="N", help="only tensors of at most N elements"
+    )
+    command.add_argument(
+        "--seconds", type=float, metavar="S", help="for each point, beside its preparation"
+    )
+    command.add_argument(
+        "--without", action="append", default=[], metavar="CONTENDER", help="such as torch.compile"
+    )
+    command.add_argument("--resume", action="store_true", help="keep what the file has")
+    command.add_argument("--commit", metavar="ID", help="to record, where git is not there")
+    command.add_argument("--no-plots", action="store_true", help="leave them to `plot`")
+    command.add_argument("--list", action="store_true", help="list the suites")
+    command.set_defaults(run=run)
+
+    others = command.add_subparsers(metavar="")
+    other = others.add_parser("compare", help="what got slower; the exit status is 1 if anything")
+    other.add_argument("before", type=Path, metavar="A.json")
+    other.add_argument("after", type=Path, metavar="B.json")
+    other.set_defaults(run=compare)
+    other = others.add_parser("table", help="the targets, and whether they are met, in Markdown")
+    other.add_argument("path", type=Path, metavar="FILE.json")
+    other.set_defaults(run=table)
+    other = others.add_parser("plot", help="draw again")
+    other.add_argument("path", type=Path, metavar="FILE.json")
+    other.set_defaults(run=plot)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    import torch
+
+    from .contenders import CONTENDERS
+    from .plots import plot
+    from .records import Results, machine
+    from .report import table
+    from .suites import SUITES, points, suites
+
+    if arguments.list:
+        for suite in SUITES.values():
+            print(f"{suite.name:15}{suite.device:6}{suite.title}")
+        return
+    for name in arguments.without:
+        if name not in CONTENDERS:
+            raise ValueError(f"no contender {name!r}: there are {', '.join(CONTENDERS)}")
+    chosen = suites(arguments.suite or (["cuda"] if torch.cuda.is_available() else []) + ["cpu"])
+    for suite in chosen:
+        if suite.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"the suite {suite.name} needs CUDA, but PyTorch sees no device")
+    names = [suite.name for suite in chosen]
+    asked = list(points(names, arguments.op, arguments.largest, arguments.without))
+    results = Results(arguments.out, machine(arguments.commit), arguments.resume)
+    _measure(results, results.lacks(asked), arguments.seconds)
+    print(table(results.content))
+    print(f"wrote {arguments.out}")
+    if arguments.no_plots:
+        return
+    try:
+        written = plot(results.content, _folder(arguments.out))
+    except ValueError as error:
+        print(f"no plots: {error}")
+    else:
+        print(f"wrote {len(written)} plots in {_folder(arguments.out)}")
+
+
+def _folder(path: Path) -> Path:
+    return path.with_name(f"{path.stem}-plots")
+
+
+def _measure(results: Results, points: list, seconds: float | None) -> None:
+    """Measures point by point, and says so on the standard error.
+
+    Raises ValueError where the GPU is lost: what was measured is in the file.
+    """
+    from .measure import DeviceLostError, measure
+    from .suites import SUITES
+
+    start = time.monotonic()
+    for number, point in enumerate(points):
+        budget = SUITES[point.suite].seconds if seconds is None else seconds
+        try:
+            records, missing = measure(point, budget)
+        except DeviceLostError as error:
+            results.add(error.records, {})
+            raise ValueError(f"the GPU is lost, go on by --resume: {error}") from error
+        results.add(records, missing)
+        if number + 1 == len(points) or points[number + 1].suite != point.suite:
+            results.add_state(point.suite)
+        elapsed = time.monotonic() - start
+        left = elapsed / (number + 1) * (len(points) - number - 1)
+        print(_progress(number + 1, len(points), left, point, records), file=sys.stderr)
+
+
+def _progress(done: int, total: int, left: float, point: Any, records: list) -> str:
+    bar = "#" * (20 * done // total)
+    minutes, seconds = divmod(round(left), 60)
+    times = ", ".join(
+        f"{each['contender']} " + ("FAILED" if "failed" in each else f"{each['median_us']:.4g}")
+        for each in records
+    )
+    drifting = " (drifting)" if any(abs(each.get("drift", 0)) > 0.1 for each in records) else ""
+    return (
+        f"[{bar:20}] {done}/{total}, {minutes}:{seconds:02} left  {point.suite}: "
+        f"{point.case.op.name} {point.case.dtype} {point.case.label}, {point.regime}: "
+        f"{times} us{drifting}"
+    )
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    from .records import load
+    from .report import compare
+
+    lines, slower = compare(load(arguments.before), load(arguments.after))
+    print("\n".join(lines))
+    if slower:
+        raise SystemExit(1)
+
+
+def table(arguments: argparse.Namespace) -> None:
+    from .records import load
+    from .report import table
+
+    print(table(load(arguments.path)))
+
+
+def plot(arguments: argparse.Namespace) -> None:
+    from .plots import plot
+    from .records import load
+
+    content = load(arguments.path)
+    for path in plot(content, _folder(arguments.path)):
+        print(f"wrote {path}")

@@ -1,0 +1,102 @@
+"""Ways to compute a case. A contender is prepared for a case, then bound to inputs, then called.
+
+Preparing gives None where a contender does not serve the op or the dtype, and raises `Missing`
+where something is not installed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import cudarelu
+
+from . import rivals
+from .cases import Case, Inputs
+
+Call = Callable[[], Any]  # gives the outputs
+Bind = Callable[[Inputs], Call]
+
+
+class Missing(Exception):
+    """What a contender needs is not installed."""
+
+
+def _of_function(function: Callable, case: Case) -> Bind:
+    return lambda inputs: functools.partial(function, *inputs, **case.attributes)
+
+
+def _cudarelu(case: Case) -> Bind:
+    return _of_function(getattr(cudarelu, case.op.name), case)
+
+
+def _torch(case: Case) -> Bind | None:
+    function = rivals.TORCH.get(case.op.name)
+    return function and _of_function(function, case)
+
+
+def _compiled(case: Case) -> Bind | None:
+    function = rivals.TORCH.get(case.op.name)
+    if not function:
+        return None
+    torch.compiler.reset()  # else the shapes of earlier cases would make this one dynamic
+
+    def expression(*inputs):  # PyTorch's own functions are none of Python
+        return function(*inputs, **case.attributes)
+
+    compiled = torch.compile(expression, fullgraph=True, dynamic=False)
+    return lambda inputs: functools.partial(compiled, *inputs)
+
+
+def _copy(case: Case) -> Bind:
+    """A copy that moves as many bytes as the op: the limit of the memory."""
+
+    def bind(inputs: Inputs) -> Call:
+        words = torch.empty(case.bytes // 2 // 8 + 1, dtype=torch.int64, device=case.device)
+        source = words.random_().view(torch.uint8)[: case.bytes // 2]
+        return functools.partial(torch.empty_like(source).copy_, source)
+
+    return bind
+
+
+def _relu_of(name: str, case: Case) -> Bind | None:
+    if case.op.name != "relu":
+        return None
+    return _of_function(_built(lambda: rivals.relu(name)), case)
+
+
+def _pointops(case: Case) -> Bind | None:
+    if case.op.name != "knn_query" or case.dtype != "float32":
+        return None
+    return _of_function(_built(rivals.knn), case)
+
+
+def _built(make: Callable[[], Callable]) -> Callable:
+    try:
+        return make()
+    except OSError as error:
+        raise Missing(str(error)) from error
+
+
+def _ort(ours: bool, case: Case) -> Bind:
+    try:
+        from .onnx_runtime import prepare
+    except ImportError as error:
+        raise Missing(f"{error.name} is not installed") from error
+    return prepare(case, ours)
+
+
+CONTENDERS: dict[str, Callable[[Case], Bind | None]] = {
+    "cudarelu": _cudarelu,
+    "cudarelu in ORT": functools.partial(_ort, True),
+    "torch": _torch,
+    "torch.compile": _compiled,
+    "copy": _copy,
+    "cub": functools.partial(_relu_of, "cub"),
+    "naive": functools.partial(_relu_of, "naive"),
+    "pointops": _pointops,
+    "ORT": functools.partial(_ort, False),
+}

@@ -1,0 +1,98 @@
+"""A case in ONNX Runtime, with buffers bound: our node, or the op's definition in its own nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import onnx.helper
+import onnxruntime
+import torch
+
+from .. import _C, ort
+from ..onnx import IR_VERSION, lower
+from .cases import Case, Inputs
+
+_SPELT = {"float32": "FLOAT", "float64": "DOUBLE"}
+
+
+def _element_type(dtype: torch.dtype) -> int:
+    name = str(dtype).removeprefix("torch.")
+    return onnx.TensorProto.DataType.Value(_SPELT.get(name, name.upper()))
+
+
+def _model(case: Case) -> onnx.ModelProto:
+    op = case.op
+
+    def tensors(parameters):
+        return [
+            onnx.helper.make_tensor_value_info(
+                each.name, _element_type(case.torch_dtype(each)), case.shape(each)
+            )
+            for each in parameters
+        ]
+
+    names = ["" if each.optional else each.name for each in op.inputs]
+    outputs = [each.name for each in op.outputs]
+    node = onnx.helper.make_node(
+        op.onnx.op_type, names, outputs, domain=op.onnx.domain, **case.attributes
+    )
+    graph = onnx.helper.make_graph([node], op.name, tensors(case.given), tensors(op.outputs))
+    opsets = [
+        onnx.helper.make_opsetid("", _C.DEFINITION_OPSET),
+        onnx.helper.make_opsetid(op.onnx.domain, _C.ONNX_DOMAIN_VERSION),
+    ]
+    return onnx.helper.make_model(graph, ir_version=IR_VERSION, opset_imports=opsets)
+
+
+def _run_options() -> onnxruntime.RunOptions:
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    # No graph, as by default: but looking for an absent entry costs ONNX Runtime's Python 30 us.
+    options.add_run_config_entry("gpu_graph_id", "-1")
+    return options
+
+
+def prepare(case: Case, ours: bool) -> Callable[[Inputs], Callable[[], list[torch.Tensor]]]:
+    """A session on the device of the case. Its calls return without waiting for a GPU."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = case.threads
+    options.log_severity_level = 3
+    model = _model(case)
+    if ours:
+        ort.register(options)
+        # Else a library that was built without CUDA would run on the CPU, and be timed there.
+        if case.device == "cuda":
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    else:
+        model = lower(model)
+    provider = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}[case.device]
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[provider])
+    if session.get_providers()[0] != provider:  # it only warns
+        raise RuntimeError(f"ONNX Runtime could not load its {provider}")
+    run_options = _run_options() if case.device == "cuda" else None
+
+    def bind(inputs: Inputs) -> Callable[[], list[torch.Tensor]]:
+        given = [each for each in inputs if each is not None]
+        outputs = [
+            torch.empty(case.shape(each), dtype=case.torch_dtype(each), device=case.device)
+            for each in case.op.outputs
+        ]
+        binding = session.io_binding()
+        for add, parameters, bound in (
+            (binding.bind_input, case.given, given),
+            (binding.bind_output, case.op.outputs, outputs),
+        ):
+            for parameter, tensor in zip(parameters, bound, strict=True):
+                element_type = _element_type(tensor.dtype)
+                add(parameter.name, case.device, 0, element_type, tensor.shape, tensor.data_ptr())
+
+        def call() -> list[torch.Tensor]:
+            session.run_with_iobinding(binding, run_options)
+            return outputs
+
+        # The binding holds addresses: the tensors must live as long as the call.
+        call.inputs = given
+        return call
+
+    return bind

@@ -1,0 +1,173 @@
+"""The file of a run: one JSON object of the machine, what was missing, and the records."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import cudarelu
+
+from .measure import Point
+from .regimes import cache_bytes
+
+IDENTITY = (
+    "suite",
+    "op",
+    "dtype",
+    "shape",
+    "attributes",
+    "device",
+    "threads",
+    "regime",
+    "contender",
+)
+_GPU_STATE = "clocks.sm,clocks.max.sm,power.draw,temperature.gpu"
+
+
+def key(record: dict[str, Any]) -> str:
+    """What a record has in common with the same of another run."""
+    return json.dumps([record[name] for name in IDENTITY])
+
+
+def title(record: dict[str, Any]) -> str:
+    """The op, the dtype, the attributes, and on the CPU the threads: all but the sizes."""
+    threads = {"threads": record["threads"]} if record["threads"] else {}
+    options = [f"{name}={value}" for name, value in (record["attributes"] | threads).items()]
+    return " ".join([record["op"], record["dtype"], *options])
+
+
+def _said(*command: str) -> str | None:
+    """What a program prints, or None where it is not there or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _nvidia_smi(fields: str) -> list[str] | None:
+    said = _said("nvidia-smi", "--id=0", f"--query-gpu={fields}", "--format=csv,noheader")
+    return [each.strip() for each in said.split(",")] if said else None
+
+
+def gpu_state() -> dict[str, str]:
+    """The clock, the power and the temperature of the GPU just now; empty without nvidia-smi."""
+    values = _nvidia_smi(_GPU_STATE)
+    return dict(zip(_GPU_STATE.split(","), values, strict=True)) if values else {}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _version(*packages: str) -> str | None:
+    for package in packages:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def machine(commit: str | None = None) -> dict[str, Any]:
+    """What the times depend on. The commit is that of the sources, where git knows it."""
+    sources = str(Path(__file__).resolve().parent)
+    result = {
+        "commit": commit or _said("git", "-C", sources, "rev-parse", "HEAD"),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "cudarelu": cudarelu.__version__,
+        "torch": torch.__version__,
+        "onnxruntime": _version("onnxruntime-gpu", "onnxruntime"),
+    }
+    if torch.cuda.is_available():
+        result |= {
+            "gpu": torch.cuda.get_device_name(),
+            "driver": (_nvidia_smi("driver_version") or [None])[0],
+            "cuda": torch.version.cuda,
+            "l2_cache_bytes": cache_bytes("cuda"),
+        }
+    return result
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Raises ValueError for a file that is none of a run."""
+    try:
+        content = json.loads(path.read_text())
+        if content["machine"] and all(key(each) for each in content["records"]):
+            return content
+    except (KeyError, TypeError, json.JSONDecodeError):
+        pass
+    raise ValueError(f"{path} is no file of `python -m cudarelu bench`")
+
+
+class Results:
+    """A file that is whole at any time: each addition writes it anew."""
+
+    def __init__(self, path: Path, machine: dict[str, Any], resume: bool) -> None:
+        """Raises FileExistsError for a file that is not to be resumed, and ValueError for one of
+        another machine or commit."""
+        self.path = path
+        self.content: dict[str, Any] = {
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "machine": machine,
+            "gpu_states": [],
+            "missing": {},
+            "records": [],
+        }
+        if path.exists():
+            if not resume:
+                raise FileExistsError(f"{path} exists: --resume goes on with it")
+            self.content = load(path)
+            for name, value in self.content["machine"].items():
+                if value != machine.get(name):
+                    raise ValueError(
+                        f"{path} is of {name} {value}, but this is {machine.get(name)}: "
+                        "begin another file by --out"
+                    )
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return self.content["records"]
+
+    def lacks(self, points: Iterable[Point]) -> list[Point]:
+        """Those of which there is no record. One that failed is there."""
+        there = {json.dumps([each[name] for name in IDENTITY[:-1]]) for each in self.records}
+        return [
+            point
+            for point in points
+            if json.dumps([point.identity[name] for name in IDENTITY[:-1]]) not in there
+        ]
+
+    def add(self, records: Iterable[dict[str, Any]], missing: dict[str, str]) -> None:
+        self.records.extend(records)
+        self.content["missing"] |= missing
+        self.write()
+
+    def add_state(self, suite: str) -> None:
+        if state := gpu_state():
+            self.content["gpu_states"].append({"after": suite} | state)
+            self.write()
+
+    def write(self) -> None:
+        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            beside.write_text(json.dumps(self.content, indent=1) + "\n")
+            beside.replace(self.path)
+        finally:
+            beside.unlink(missing_ok=True)

@@ -1,0 +1,88 @@
+"""What the records say: the table of targets, and what differs between two files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .records import key, title
+from .statistics import slowdown, spread
+from .suites import SUITES, Target
+
+Record = dict[str, Any]
+LEAST_SLOWDOWN = 0.05
+
+
+def _name(record: Record) -> str:
+    return f"{title(record)} of {record['shape']}"
+
+
+def table(content: dict[str, Any]) -> str:
+    """The targets in Markdown: how many times as long as ours a rival takes, at the least and as
+    the median over the points, or which part of a copy's bandwidth we reach."""
+    lines = [
+        "| what | against | target | least | median | points | met | where the least |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for suite in SUITES.values():
+        records = [each for each in content["records"] if each["suite"] == suite.name]
+        lines += [_row(target, records) for target in suite.targets if records]
+    failed = [each for each in content["records"] if "failed" in each]
+    if failed:
+        lines += ["", "Failed:", ""]
+        lines += [
+            f"- {each['suite']}: {each['contender']}, {_name(each)}, {each['regime']}: "
+            f"{each['failed']}"
+            for each in failed
+        ]
+    for name, reason in content["missing"].items():
+        lines += ["", f"Without {name}: {reason}"]
+    return "\n".join(lines)
+
+
+def _row(target: Target, records: list[Record]) -> str:
+    measured = [
+        each
+        for each in records
+        if each["contender"] == target.rival and "times_ours" in each and target.keep(each)
+    ]
+    cells = [target.what, target.rival, f"{target.times:g}"]
+    if not measured:
+        return "| " + " | ".join([*cells, "", "", "0", "not measured", ""]) + " |"
+    worst = min(measured, key=lambda each: each["times_ours"][0])
+    least = worst["times_ours"][0]
+    median, *_ = spread([each["times_ours"][0] for each in measured])
+    cells += [f"{least:.3g}", f"{median:.3g}", str(len(measured))]
+    cells += ["yes" if least >= target.times else "no", _name(worst)]
+    return "| " + " | ".join(cells) + " |"
+
+
+def compare(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str], bool]:
+    """Lines that say what got slower by more than the noise, and whether there is any."""
+    lines = [
+        f"{name}: {value} before, {after['machine'].get(name)} after"
+        for name, value in before["machine"].items()
+        if after["machine"].get(name) != value
+    ]
+    earlier = {key(each): each for each in before["records"]}
+    slower = sorted(_slower(earlier, after["records"]), reverse=True)
+    lines += [text for _, text in slower]
+    common = sum(key(each) in earlier for each in after["records"])
+    lines.append(f"{len(slower)} of {common} common records are slower")
+    return lines, bool(slower)
+
+
+def _slower(earlier: dict[str, Record], records: list[Record]) -> Iterator[tuple[float, str]]:
+    for record in records:
+        old = earlier.get(key(record))
+        if old is None or "failed" in old:
+            continue
+        title = f"{record['suite']}: {record['contender']}, {_name(record)}, {record['regime']}"
+        if "failed" in record:
+            yield float("inf"), f"{title}: failed: {record['failed']}"
+        elif times := slowdown(old, record, LEAST_SLOWDOWN):
+            yield (
+                times,
+                f"{title}: {times:.2f} times: {old['median_us']:.4g} us before, "
+                f"{record['median_us']:.4g} us after",
+            )

@@ -1,0 +1,303 @@
+"""The suites: what is measured, and what is aimed at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import OpInfo, ops
+from .cases import Case, leads, sized, with_rows
+from .measure import Point
+
+Record = dict[str, Any]
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Target:
+    """The rival is to take at least `times` as long as we do, at every point that `keep` keeps.
+
+    Of a copy, `times` is the part of its bandwidth, as copy and op move the same bytes.
+    """
+
+    what: str
+    rival: str
+    times: float
+    keep: Callable[[Record], bool] = lambda record: True
+
+
+@dataclass(frozen=True)
+class Suite:
+    name: str
+    device: str
+    title: str
+    points: Callable[[], Iterable[tuple[Case, str, tuple[str, ...]]]]  # case, regime, contenders
+    targets: tuple[Target, ...] = ()
+    seconds: float = 0.1  # for each point, beside its preparation
+
+
+def _op(name: str) -> OpInfo:
+    return next(op for op in ops() if op.name == name)
+
+
+def _itemsize(dtype: str) -> int:
+    return getattr(torch, dtype).itemsize
+
+
+def _bandwidth() -> Iterator:
+    for op in ops():
+        if leads(op):
+            for dtype in op.dtypes:
+                for size in (64 * MIB, 256 * MIB):
+                    case = sized(op, dtype, size // _itemsize(dtype), columns=4096)
+                    yield case, "graph, rotating", ("cudarelu", "copy")
+
+
+def _relu_sizes() -> Iterator:
+    for dtype in ("float32", "float16", "int8", "uint8"):
+        for exponent in range(0, 29, 2):
+            for regime in ("graph, hot", "graph, rotating"):
+                case = sized(_op("relu"), dtype, 1 << exponent)
+                yield case, regime, ("cudarelu", "torch", "cub", "naive", "copy")
+
+
+def _sizes() -> Iterator:
+    for op in ops():
+        if op.elementwise:
+            for exponent in (0, 10, 17, 20, 24, 28):
+                for regime in ("graph, hot", "graph, rotating"):
+                    case = sized(op, op.dtypes[0], 1 << exponent)
+                    yield case, regime, ("cudarelu", "torch")
+
+
+def _regimes() -> Iterator:
+    case = sized(_op("relu"), "float32", 1 << 20)
+    for regime in ("cold", "hot", "graph, rotating", "graph, hot", "loop", "synchronised"):
+        yield case, regime, ("cudarelu", "torch", "torch.compile", "cub", "naive", "copy")
+
+
+def _bias_relu() -> Iterator:
+    for dtype in ("float32", "bfloat16"):
+        case = with_rows(_op("bias_relu"), dtype, 8192, 4096)
+        yield case, "graph, rotating", ("cudarelu", "torch", "torch.compile", "copy")
+
+
+def _softmax() -> Iterator:
+    for name in ("softmax", "softmax_backward"):
+        for dtype in ("float32", "bfloat16"):
+            for columns in (64, 1000, 1024, 4096, 5000, 8192, 32768, 50257, 131072):
+                rows = 256 * MIB // _itemsize(dtype) // columns
+                case = with_rows(_op(name), dtype, rows, columns)
+                yield case, "graph, rotating", ("cudarelu", "torch", "torch.compile", "copy")
+
+
+def _small_softmax() -> Iterator:
+    for name in ("softmax", "softmax_backward"):
+        for dtype in ("float32", "bfloat16"):
+            for rows in (1, 8, 64):
+                for columns in (128, 1024, 8192):
+                    case = with_rows(_op(name), dtype, rows, columns)
+                    yield case, "graph, hot", ("cudarelu", "torch", "torch.compile")
+
+
+def _knn() -> Iterator:
+    shapes = ((8192, 1, 16), (100_000, 1, 16), (1_000_000, 1, 16), (65_536, 64, 16), (8192, 1, 64))
+    for points, batches, nsample in shapes:
+        sizes, attributes = {"n": points, "b": batches}, {"nsample": nsample}
+        case = Case(_op("knn_query"), "float32", (), sizes, attributes)
+        yield case, "graph, hot", ("cudarelu", "pointops")
+
+
+def _in_ort(device: str, dtypes: tuple[str, ...]) -> Iterator:
+    for name in ("relu", "bias_relu"):
+        for dtype in dtypes:
+            for side in (4, 64, 256, 1024, 4096, 16384):
+                case = with_rows(_op(name), dtype, side, side, device=device, threads=2)
+                yield case, "loop", ("cudarelu in ORT", "ORT")
+
+
+def _cpu() -> Iterator:
+    for op in ops():
+        # The work of an op without rows may grow faster than its data, and so may its definition's.
+        exponents = range(10, 27, 4) if leads(op) else (10, 14)
+        contenders = ("cudarelu", "torch", "ORT") if leads(op) else ("cudarelu",)
+        for exponent in exponents:
+            for threads in (1, 2):
+                case = sized(op, op.dtypes[0], 1 << exponent, device="cpu", threads=threads)
+                yield case, "loop", contenders
+
+
+def _elementwise(record: Record) -> bool:
+    return _op(record["op"]).elementwise
+
+
+def _of(**wanted: Any) -> Callable[[Record], bool]:
+    return lambda record: all(record[key] == value for key, value in wanted.items())
+
+
+def _large_bytes(record: Record) -> bool:
+    return record["dtype"] in ("int8", "uint8") and record["elements"] >= 1 << 24
+
+
+SUITES = {
+    suite.name: suite
+    for suite in (
+        Suite(
+            "bandwidth",
+            "cuda",
+            "every op with rows or elements, every dtype, tensors of 64 and 256 MiB",
+            _bandwidth,
+            (Target("elementwise, 64 MiB and more", "copy", 0.95, _elementwise),),
+            seconds=0.04,
+        ),
+        Suite(
+            "relu-sizes",
+            "cuda",
+            "relu of 2^0 to 2^28 elements",
+            _relu_sizes,
+            (
+                Target("relu, 2^0 to 2^28, hot", "torch", 1.0, _of(regime="graph, hot")),
+                Target("relu, 2^0 to 2^28, rotating", "torch", 1.0, _of(regime="graph, rotating")),
+                Target("relu, 2^0 to 2^28, hot", "cub", 1.0, _of(regime="graph, hot")),
+                Target("relu, 2^0 to 2^28, rotating", "cub", 1.0, _of(regime="graph, rotating")),
+                Target("relu of int8 and uint8, 2^24 and more", "cub", 1.5, _large_bytes),
+            ),
+            seconds=0.05,
+        ),
+        Suite(
+            "sizes",
+            "cuda",
+            "every elementwise op, 2^0 to 2^28 elements",
+            _sizes,
+            (
+                Target("elementwise, 2^0 to 2^28, hot", "torch", 1.0, _of(regime="graph, hot")),
+                Target(
+                    "elementwise, 2^0 to 2^28, rotating",
+                    "torch",
+                    1.0,
+                    _of(regime="graph, rotating"),
+                ),
+            ),
+            seconds=0.05,
+        ),
+        Suite(
+            "regimes",
+            "cuda",
+            "relu of 2^20 float32 in every regime",
+            _regimes,
+            (Target("relu of 2^20, asynchronous loop", "torch", 1.4, _of(regime="loop")),),
+        ),
+        Suite(
+            "bias-relu",
+            "cuda",
+            "bias_relu of 8192x4096 with a scale",
+            _bias_relu,
+            (
+                Target("bias_relu, 8192x4096", "torch", 3.0),
+                Target("bias_relu, 8192x4096", "torch.compile", 1.0),
+            ),
+        ),
+        Suite(
+            "softmax",
+            "cuda",
+            "softmax and its backward, 256 MiB in rows of 64 to 131,072",
+            _softmax,
+            tuple(
+                Target(name, rival, times, _of(op=name))
+                for name, part in (("softmax", 0.95), ("softmax_backward", 0.93))
+                for rival, times in (("copy", part), ("torch", 1.0), ("torch.compile", 1.0))
+            ),
+        ),
+        Suite(
+            "softmax-small",
+            "cuda",
+            "softmax and its backward, 1 to 64 rows of 128 to 8192",
+            _small_softmax,
+            (
+                Target("softmax and its backward, few rows", "torch", 1.0),
+                Target("softmax and its backward, few rows", "torch.compile", 1.0),
+            ),
+        ),
+        Suite(
+            "knn",
+            "cuda",
+            "knn_query: one batch of 8 k to 1 M points, 64 batches of 1,024, 64 neighbours",
+            _knn,
+            tuple(
+                Target(f"knn_query, {shape}, {nsample} neighbours", "pointops", times, keep)
+                for shape, nsample, times in (
+                    ("8192x3 1", 16, 3.0),
+                    ("65536x3 64", 16, 3.0),
+                    ("8192x3 1", 64, 3.0),
+                    ("100000x3 1", 16, 30.0),
+                    ("1000000x3 1", 16, 500.0),
+                )
+                for keep in (_of(shape=shape, attributes={"nsample": nsample}),)
+            ),
+        ),
+        Suite(
+            "ort-cuda",
+            "cuda",
+            "relu and bias_relu as nodes of ONNX Runtime, 4x4 to 16384x16384",
+            lambda: _in_ort("cuda", ("float32", "float16")),
+            (Target("relu and bias_relu, ONNX Runtime, CUDA", "ORT", 1.0),),
+            seconds=0.15,
+        ),
+        Suite(
+            "cpu-sizes",
+            "cpu",
+            "every op, 2^10 to 2^26 float32, 1 and 2 threads",
+            _cpu,
+            (Target("every op, CPU", "torch", 1.0), Target("every op, CPU", "ORT", 1.0)),
+            seconds=0.15,
+        ),
+        Suite(
+            "ort-cpu",
+            "cpu",
+            "relu and bias_relu as nodes of ONNX Runtime, 4x4 to 16384x16384",
+            lambda: _in_ort("cpu", ("float32",)),
+            (Target("relu and bias_relu, ONNX Runtime, CPU", "ORT", 1.0),),
+            seconds=0.15,
+        ),
+    )
+}
+
+
+def suites(names: Iterable[str]) -> list[Suite]:
+    """The suites of these names; "cuda" and "cpu" stand for all of the device.
+
+    Raises ValueError for another name.
+    """
+    found: dict[str, Suite] = {}
+    for name in names:
+        named = [each for each in SUITES.values() if name in (each.name, each.device)]
+        if not named:
+            raise ValueError(f"no suite {name!r}: there are cuda, cpu, {', '.join(SUITES)}")
+        found |= {each.name: each for each in named}
+    return list(found.values())
+
+
+def points(
+    names: Iterable[str],
+    only_ops: Iterable[str] = (),
+    largest: int | None = None,
+    without: Iterable[str] = (),
+) -> Iterator[Point]:
+    """The points of suites, in order: of some ops, up to a number of elements, without some rivals.
+
+    Raises ValueError for a suite or an op that there is not.
+    """
+    known = [op.name for op in ops()]
+    for name in only_ops:
+        if name not in known:
+            raise ValueError(f"no op {name!r}: there are {', '.join(known)}")
+    for suite in suites(names):
+        for case, regime, contenders in suite.points():
+            if only_ops and case.op.name not in only_ops:
+                continue
+            if largest is None or case.elements <= largest:
+                kept = tuple(each for each in contenders if each not in without)
+                yield Point(suite.name, case, regime, kept)
