@@ -38,6 +38,32 @@ def lower(arguments: argparse.Namespace) -> None:
     print(f"wrote {arguments.path}")
 
 
+def accelerate(arguments: argparse.Namespace) -> None:
+    from .onnx import accelerate
+
+    dims = dict(map(_size, arguments.dim))
+    if len(dims) < len(arguments.dim):
+        raise ValueError("--dim: a name is given twice")
+    _, report = accelerate(
+        arguments.source,
+        arguments.path,
+        only_if_faster=arguments.only_if_faster,
+        provider=arguments.provider,
+        dims=dims,
+    )
+    if arguments.json:
+        print(json.dumps(dataclasses.asdict(report), indent=2))
+    else:
+        print(f"{report}\nwrote {arguments.path}")
+
+
+def _size(text: str) -> tuple[str, int]:
+    name, _, size = text.rpartition("=")
+    if not name or not size.isdecimal():
+        raise ValueError(f"--dim {text}: must be NAME=SIZE")
+    return name, int(size)
+
+
 def inspect(arguments: argparse.Namespace) -> None:
     from ._onnx_files import load
     from ._onnx_inspect import describe, text
@@ -63,6 +89,27 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument("source", type=Path, metavar="IN.onnx")
     command.add_argument("path", type=Path, metavar="OUT.onnx", help="may be IN.onnx")
     command.set_defaults(run=lower)
+
+    command = commands.add_parser(
+        "accelerate", help="put our ops in a model in the place of standard operators"
+    )
+    command.add_argument("source", type=Path, metavar="IN.onnx")
+    command.add_argument("path", type=Path, metavar="OUT.onnx", help="may be IN.onnx")
+    command.add_argument(
+        "--only-if-faster", action="store_true", help="measure, and keep what makes it faster"
+    )
+    command.add_argument(
+        "--provider", choices=["cpu", "cuda"], default="cpu", help="to measure on (cpu)"
+    )
+    command.add_argument(
+        "--dim",
+        action="append",
+        default=[],
+        metavar="NAME=SIZE",
+        help="a free dimension to measure with (else 4); repeatable",
+    )
+    command.add_argument("--json", action="store_true", help="the report as one JSON object")
+    command.set_defaults(run=accelerate)
 
     command = commands.add_parser("inspect", help="what is in a model, and which nodes are ours")
     command.add_argument("path", type=Path, metavar="MODEL.onnx")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import onnx
+import onnx.defs
 import onnx.helper
 import onnx.parser
 
 from . import _C, Attribute, OpInfo, ops
+
+# Model-local functions need IR version 8, which every ONNX Runtime since 1.10 reads.
+IR_VERSION = 8
+LOWEST_OPSET = 13  # before it, Softmax and the reductions meant something else
 
 _ATTRIBUTE_TYPES = {
     "int": (onnx.AttributeProto.INT, "an integer"),
@@ -82,10 +87,11 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
     defaults, and it has no optional inputs.
 
     Args:
-        model: of opset 18 or later. External data may be left unloaded.
+        model: of opset 15 or later; of 13 for definitions without attributes, since CastLike came
+            with 15. External data may be left unloaded.
 
     Raises:
-        ValueError: for an opset before 18, an unknown op or another version of our domain, a node
+        ValueError: for an opset before that, an unknown op or another version of our domain, a node
             that does not call its op rightly, and an attached definition that is not the table's.
     """
     result = onnx.ModelProto()
@@ -93,7 +99,8 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
     called = complete_nodes(result)
     if not called:
         return result
-    opset = _standard_opset(result)
+    opset = _opset_for(result, called.values())
+    result.ir_version = max(result.ir_version, IR_VERSION)
     for attached in [each for each in result.functions if is_ours(each)]:
         if not agrees(attached):
             raise ValueError(
@@ -199,17 +206,32 @@ def _check_versions(model: onnx.ModelProto, called: dict[tuple[str, str], OpInfo
             )
 
 
-def _standard_opset(model: onnx.ModelProto) -> int:
-    versions = [each.version for each in model.opset_import if each.domain in ("", "ai.onnx")]
-    if not versions:  # a model of custom nodes alone
+def standard_opset(model: onnx.ModelProto) -> int | None:
+    """The opset of ONNX's own operators in a model; None: it has none of them."""
+    domains = {each.domain.removeprefix("ai.onnx"): each.version for each in model.opset_import}
+    return domains.get("")
+
+
+def _opset_for(model: onnx.ModelProto, called: Iterable[OpInfo]) -> int:
+    opset = standard_opset(model)
+    if opset is None:  # a model of custom nodes alone
         model.opset_import.append(onnx.helper.make_opsetid("", _C.DEFINITION_OPSET))
         return _C.DEFINITION_OPSET
-    if versions[0] < _C.DEFINITION_OPSET:
-        raise ValueError(
-            f"the model is of opset {versions[0]}, but the definitions of our ops need "
-            f"{_C.DEFINITION_OPSET}: convert it by onnx.version_converter"
-        )
-    return versions[0]
+    for op in called:
+        if opset < (lowest := lowest_opset(op)):
+            raise ValueError(
+                f"the model is of opset {opset}, but the definition of {op.name} needs {lowest}: "
+                "convert it by onnx.version_converter"
+            )
+    return opset
+
+
+@functools.cache
+def lowest_opset(op: OpInfo) -> int:
+    """The first opset that has all that the definition calls."""
+    nodes = _function(op, op.onnx.domain, op.onnx.op_type).node
+    opsets = range(LOWEST_OPSET, _C.DEFINITION_OPSET + 1)
+    return next(v for v in opsets if all(onnx.defs.has(n.op_type, v, "") for n in nodes))
 
 
 def _canonical(definition: onnx.FunctionProto) -> list[Any]:

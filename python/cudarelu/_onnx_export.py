@@ -15,11 +15,9 @@ from onnx.defs import OpSchema
 from torch.onnx import symbolic_helper
 
 from . import _C, OpInfo, Parameter, ops
-from ._onnx_definitions import attach_definitions, scopes
+from ._onnx_definitions import IR_VERSION, attach_definitions, scopes
 from ._onnx_files import in_a_line, placed
 
-# Model-local functions need IR version 8, which every ONNX Runtime since 1.10 reads.
-IR_VERSION = 8
 METADATA_IR_VERSION = 10  # the first with metadata_props on more than the model
 
 _DOMAINS = {op.onnx.domain: _C.ONNX_DOMAIN_VERSION for op in ops()}

@@ -1,0 +1,476 @@
+"""Our ops in the place of standard operators: what `cudarelu.onnx.accelerate` does."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx.defs
+import onnx.helper
+import onnx.shape_inference
+
+from . import _C, OpInfo, Parameter
+from ._onnx_definitions import (
+    LOWEST_OPSET,
+    attach_definitions,
+    is_ours,
+    lowest_opset,
+    standard_opset,
+)
+from ._onnx_files import in_a_line
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+@dataclasses.dataclass(frozen=True)
+class Replaced:
+    """A node of ours in the place of standard ones."""
+
+    op: str
+    node: str  # its name; that of its output where it has none
+    operators: tuple[str, ...]  # the types of those that it replaces
+
+
+@dataclasses.dataclass(frozen=True)
+class Left:
+    """Standard nodes that are as an op's definition has them, and yet stay."""
+
+    op: str
+    node: str  # the last of them
+    operators: tuple[str, ...]
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What replacing by one op changes: times of the whole model, with it to without it."""
+
+    op: str
+    nodes: int
+    ratio: float  # the median over rounds in turns; below 1 the model is faster with the op
+    quartiles: tuple[float, float]
+    kept: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What `accelerate` did, as text by `str()`, as JSON has it by `dataclasses.asdict()`."""
+
+    replaced: list[Replaced]
+    left: list[Left]
+    measured: list[Measured]  # in the order of the decisions; empty: nothing was measured
+    ratio: float | None = None  # of the whole model's times, after to before
+
+    def __str__(self) -> str:
+        lines = ["replaced:" if self.replaced else "replaced: nothing"]
+        lines += _counted((f"{r.op} for {' + '.join(r.operators)}", r.node) for r in self.replaced)
+        if self.left:
+            lines.append("left:")
+            lines += _counted(
+                (f"{' + '.join(e.operators)}, not {e.op}: {e.reason}", e.node) for e in self.left
+            )
+        if self.measured:
+            lines.append("measured, the model's time with the op to that without it:")
+        for each in self.measured:
+            low, high = each.quartiles
+            lines.append(
+                f"    {each.op}, {each.nodes} nodes: {each.ratio:.3f} ({low:.3f} to {high:.3f}): "
+                + ("kept" if each.kept else "not kept")
+            )
+        if self.ratio is not None:
+            lines.append(f"the model's time, after to before: {self.ratio:.3f}")
+        return "\n".join(lines)
+
+
+def _counted(entries: Any) -> list[str]:
+    nodes = collections.defaultdict(list)
+    for text, node in entries:
+        nodes[text].append(node)
+    lines = []
+    for text, names in nodes.items():
+        more = f", and {len(names) - 3} more" if len(names) > 3 else ""
+        line = f"{len(names)} x {text} ({', '.join(names[:3])}{more})"
+        lines += textwrap.wrap(line, 100, initial_indent="    ", subsequent_indent="        ")
+    return lines
+
+
+_FASTER = 0.99  # the largest ratio of times that counts as faster; so must 3 rounds of 4 be
+
+
+class _Kept(Exception):
+    """Why nodes stay as they are."""
+
+
+def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model with the type of every tensor, to be rewritten.
+
+    Raises:
+        ValueError: as `attach_definitions` does, for a model before opset 13 and for one that is
+            not valid.
+    """
+    opset = standard_opset(model)
+    if opset is not None and opset < LOWEST_OPSET:
+        raise ValueError(
+            f"the model is of opset {opset}, but its operators are understood from {LOWEST_OPSET} "
+            "on: convert it by onnx.version_converter"
+        )
+    if model.graph.sparse_initializer or model.training_info:
+        raise ValueError("the model has sparse initializers or training steps, which would be lost")
+    with in_a_line("the model is not valid"):
+        result = onnx.shape_inference.infer_shapes(attach_definitions(model), data_prop=True)
+    # They gave the types of their nodes, and would be found to contain themselves.
+    for each in [each for each in result.functions if is_ours(each)]:
+        result.functions.remove(each)
+    return result
+
+
+def rewrite_if_faster(
+    prepared: onnx.ModelProto,
+    folder: Path | None,
+    provider: str,
+    dims: Mapping[str, int],
+    inputs: Mapping[str, np.ndarray],
+) -> tuple[onnx.ModelProto, Report]:
+    """As `rewrite`, with the ops that make the model faster.
+
+    Op by op, those of larger definitions first: an op stays where the model that has it, beside
+    those that stay already, is faster than the one without it.
+
+    Args:
+        prepared: by `prepare`. External data may be left unloaded.
+        folder: of the external data.
+        provider: "cpu" or "cuda".
+        dims: sizes of named dimensions.
+        inputs: arrays for some inputs; others are random.
+
+    Raises:
+        ValueError: where the model does not run.
+    """
+    from ._onnx_measure import Running, compare, difference, random_inputs
+    from ._onnx_patterns import patterns
+
+    feeds = random_inputs(prepared, dims, inputs)
+    original = best = Running(prepared, folder, provider, feeds)
+    result, report = rewrite(prepared, folder, [])
+    kept: list[str] = []
+    left, measured = [], []
+    for name in dict.fromkeys(op.name for op, _ in patterns()):
+        candidate, found = rewrite(prepared, folder, [*kept, name])
+        nodes = [each for each in found.replaced if each.op == name]
+        if not nodes:
+            left += [each for each in found.left if each.op == name]
+            continue
+        running = Running(candidate, folder, provider, feeds)
+        reason = difference(original, running)
+        if reason is None:
+            ratio, quartiles = compare(best, running)
+            faster = ratio < _FASTER and quartiles[1] < 1
+            measured.append(Measured(name, len(nodes), ratio, quartiles, faster))
+            reason = None if faster else f"the model is not faster with it: {ratio:.3f}"
+        if reason is None:
+            kept.append(name)
+            best, result, report = running, candidate, found
+        else:
+            left += [Left(**dataclasses.asdict(each), reason=reason) for each in nodes]
+    ratio = None
+    if kept:
+        ratio, (low, _) = compare(original, best)
+        if low > 1:  # each was faster than the one before, and yet
+            reason = f"the model is not faster with all that were kept: {ratio:.3f}"
+            left += [Left(**dataclasses.asdict(each), reason=reason) for each in report.replaced]
+            result, report = rewrite(prepared, folder, [])
+    return result, dataclasses.replace(
+        report, left=report.left + left, measured=measured, ratio=ratio
+    )
+
+
+def rewrite(
+    prepared: onnx.ModelProto, folder: Path | None, allowed: Collection[str]
+) -> tuple[onnx.ModelProto, Report]:
+    """A copy of a prepared model in which some ops take the place of standard nodes.
+
+    Args:
+        prepared: by `prepare`. External data may be left unloaded.
+        folder: of the external data.
+        allowed: the names of the ops.
+    """
+    import onnx_ir as ir
+    from onnxscript.rewriter.pattern import RewriteRuleSet
+
+    from ._onnx_patterns import patterns, rule
+
+    model = ir.from_proto(prepared)
+    ir.external_data.set_base_dir(model.graph, folder or "")
+    rewriting = _Rewriting(model)
+    # One after another, so that a part of a larger one is not taken before.
+    for op, body in patterns():
+        if op.name in allowed:
+            replace = functools.partial(rewriting.replace, op, body)
+            RewriteRuleSet([rule(body, replace)], commute=True).apply_to_model(model)
+    rewriting.remove_constants()
+    result = ir.to_proto(model)
+    return attach_definitions(result), rewriting.report()
+
+
+class _Rewriting:
+    """The replacing of nodes in one model, and what is to be reported of it."""
+
+    def __init__(self, model: ir.Model) -> None:
+        import onnx_ir as ir
+
+        self._opsets = {  # a function may be of another than the model
+            node: scope.opset_imports.get("", _C.DEFINITION_OPSET)
+            for scope in (model.graph, *model.functions.values())
+            for node in ir.traversal.RecursiveGraphIterator(scope)
+        }
+        self._names = {node: node.name or node.outputs[0].name for node in self._opsets}
+        self._constants: list[ir.Value] = []
+        self._replaced: list[Replaced] = []
+        self._gone: set[ir.Node] = set()
+        self._left: dict[tuple[str, ir.Node], tuple[Left, Sequence[ir.Node]]] = {}
+
+    def report(self) -> Report:
+        # A node that another op has replaced since is not left.
+        left = [each for each, nodes in self._left.values() if not self._gone.issuperset(nodes)]
+        return Report(self._replaced, left, [])
+
+    def replace(
+        self, op: OpInfo, body: onnx.FunctionProto, builder: Any, /, **values: Any
+    ) -> ir.Value | None:
+        """The node that stands for a match, or None where the match is none.
+
+        Args:
+            op: that the body means.
+            body: that was matched.
+            builder: makes nodes.
+            values: the model's, by their names in the body.
+        """
+        from ._onnx_patterns import operators, scalars
+
+        nodes = [values[node.output[0]].producer() for node in operators(body)]
+        root = nodes[-1]
+        entry = {
+            "op": op.name,
+            "node": self._names[root],
+            "operators": tuple(node.op_type for node in nodes),
+        }
+        try:
+            match = _Match(op, body, values, nodes, self._opsets[root])
+            match.check_uses()
+            attributes = match.attributes()
+            constants = match.check_inputs()
+        except _Kept as reason:
+            # Its first reason: those of swapped operands tell less.
+            self._left.setdefault((op.name, root), (Left(**entry, reason=str(reason)), nodes))
+            return None
+        self._replaced.append(Replaced(**entry))
+        self._gone.update(nodes)
+        self._constants += [values[name] for name in scalars(body) if name in values]
+        self._constants += [values[name] for name in constants]
+        inputs = [
+            builder.Constant(value=constants[each.name])
+            if each.name in constants
+            else values[each.name]
+            for each in op.inputs
+        ]
+        return getattr(builder, op.onnx.op_type)(
+            *inputs,
+            _domain=op.onnx.domain,
+            _version=_C.ONNX_DOMAIN_VERSION,
+            _name=root.name,
+            **attributes,
+        )
+
+    def remove_constants(self) -> None:
+        """Those that became attributes, or others in the shape of a signature."""
+        for value in dict.fromkeys(self._constants):
+            if value.uses() or value.is_graph_output():
+                continue
+            if (node := value.producer()) is not None:
+                node.graph.remove(node)
+            else:
+                del value.graph.initializers[value.name]
+
+
+class _Match:
+    """Nodes that a body of an op's was found to match."""
+
+    def __init__(
+        self,
+        op: OpInfo,
+        body: onnx.FunctionProto,
+        values: dict[str, Any],
+        nodes: Sequence[ir.Node],
+        opset: int,
+    ) -> None:
+        if opset < (lowest := lowest_opset(op)):
+            raise _Kept(f"its definition needs opset {lowest}")
+        self._op, self._body, self._values, self._nodes = op, body, values, nodes
+        self._opset = opset
+        ranks = [values[each.name].shape for each in op.inputs if each.leads]
+        self._rank = None if None in ranks else max(map(len, ranks), default=None)
+
+    def check_uses(self) -> None:
+        """The values between the nodes must be theirs alone."""
+        for node in self._nodes[:-1]:
+            for value in node.outputs:
+                others = any(each.node not in self._nodes for each in value.uses())
+                if others or value.is_graph_output():
+                    raise _Kept(f"the result of {node.op_type} is used elsewhere too")
+
+    def attributes(self) -> dict[str, int | float]:
+        """Those of the op, from constants and from attributes of the nodes."""
+        from ._onnx_patterns import constant, operators, scalars
+
+        given = {}
+        for node, declared in zip(self._nodes, operators(self._body), strict=True):
+            given |= self._of_node(node, declared)
+        for name, attribute in scalars(self._body).items():
+            if attribute.ref_attr_name and name in self._values:
+                array = constant(self._values[name])
+                if array.ndim > (self._rank or 0):
+                    raise _Kept(f"its constant is of rank {array.ndim}, which may be more than x's")
+                given[attribute.ref_attr_name] = array.item()
+        result = {}
+        for each in self._op.attributes:
+            value = given.get(each.name, each.default)
+            with np.errstate(over="ignore"):
+                exact = value == np.float32(value) or value != value
+            if each.type == "float" and not exact:
+                raise _Kept(f"{each.name} = {value} is no float32, which ONNX's attributes are")
+            low, high = each.lowest, each.highest
+            if (low is not None and value < low) or (high is not None and value > high):
+                raise _Kept(f"{each.name} = {value} is not in [{low}, {high}]")
+            result[each.name] = float(value) if each.type == "float" else int(value)
+        return result
+
+    def _of_node(self, node: ir.Node, declared: onnx.NodeProto) -> dict[str, Any]:
+        """The op's attributes that a node gives; its others must be as the body has them."""
+        bound = {}
+        theirs = _defaults(node.op_type, self._opset)
+        ours = _defaults(node.op_type, _C.DEFINITION_OPSET)
+        wanted = {each.name: each for each in declared.attribute}
+        for name in sorted({*theirs, *ours, *node.attributes}):
+            given = node.attributes.get(name)
+            if given is not None and given.is_ref():
+                raise _Kept(f"the {name} of {node.op_type} is given by the function's caller")
+            written = value = theirs.get(name, ours.get(name)) if given is None else given.value
+            if name in wanted and wanted[name].ref_attr_name:
+                bound[wanted[name].ref_attr_name] = value
+                continue
+            expected = ours.get(name, theirs.get(name))
+            if name in wanted:
+                expected = onnx.helper.get_attribute_value(wanted[name])
+            if name == "axis" and isinstance(value, int) and value >= 0 > expected:
+                rank = None if node.inputs[0].shape is None else len(node.inputs[0].shape)
+                if rank is None:
+                    raise _Kept(f"{node.op_type} has axis {value} of a tensor of unknown rank")
+                value -= rank
+            if value != expected:
+                raise _Kept(f"the {name} of {node.op_type} is {written}, not {expected}")
+        return bound
+
+    def check_inputs(self) -> dict[str, ir.Tensor]:
+        """Compares dtypes and shapes with the signature.
+
+        Returns:
+            Constants that have to be reshaped, by the op's inputs: as they must be.
+        """
+        inputs = [(each, self._values[each.name]) for each in self._op.inputs]
+        dtypes = {_dtype(value) for _, value in inputs}
+        if len(dtypes) > 1 or not dtypes.issubset(self._op.dtypes):
+            names = " and ".join(sorted(each or "of unknown dtype" for each in dtypes))
+            raise _Kept(f"{self._op.name} does not take inputs {names}")
+        if len(inputs) == 1:
+            return {}  # any shape is that of the signature
+        sizes: dict[Any, Any] = {}
+        constants = {}
+        for parameter, value in sorted(inputs, key=lambda each: not each[0].leads):
+            if value.shape is None:
+                raise _Kept(f"the shape of {value.name} is not known")
+            if not _fits(parameter, list(value.shape), sizes):
+                constants[parameter.name] = self._broadcast(parameter, value, sizes)
+        return constants
+
+    def _broadcast(self, parameter: Parameter, value: ir.Value, sizes: dict) -> ir.Tensor:
+        """A constant in the shape of the signature, where it broadcasts to that."""
+        import onnx_ir as ir
+
+        from ._onnx_patterns import constant
+
+        if parameter.leads:
+            raise self._wrong_shapes()
+        shape = [sizes.get(dim, dim) for dim in parameter.dims]
+        known = all(isinstance(dim, int) for dim in (*shape, *value.shape))
+        own = list(value.shape)[max(0, len(value.shape) - len(shape)) :]
+        more = list(value.shape)[: len(value.shape) - len(own)]
+        fits = known and all(
+            dim in (1, wanted) for dim, wanted in zip(own[::-1], shape[::-1], strict=False)
+        )
+        if not fits or len(value.shape) > self._rank or {*more} > {1}:
+            raise self._wrong_shapes()
+        try:
+            array = constant(value)
+        except OSError as error:
+            raise _Kept(f"the data of {value.name} cannot be read") from error
+        if array is None:
+            raise self._wrong_shapes()
+        return ir.tensor(np.ascontiguousarray(np.broadcast_to(array.reshape(own), shape)))
+
+    def _wrong_shapes(self) -> _Kept:
+        shapes = [
+            f"{each.name} [{', '.join(map(_size, self._values[each.name].shape))}]"
+            for each in self._op.inputs
+        ]
+        wanted = [f"{each.name} [{', '.join(map(str, each.dims))}]" for each in self._op.inputs]
+        return _Kept(f"{', '.join(shapes)} is not known to be {', '.join(wanted)}")
+
+
+def _fits(parameter: Parameter, shape: list[Any], sizes: dict[Any, Any]) -> bool:
+    """Whether a shape is as the signature has it, where `sizes` are bound; binds the others."""
+    own = [each for each in parameter.dims if each != "*"]
+    if len(shape) < len(own) or (len(shape) > len(own) and not parameter.leads):
+        return False
+    count = len(shape) - len(own)
+    found = dict(zip(own, shape[count:], strict=True))
+    if parameter.leads:
+        found |= {"*": count} | {("*", axis): shape[axis] for axis in range(count)}
+    for name, size in found.items():
+        if isinstance(name, int):
+            sizes.setdefault(name, name)
+        if not _is_same(size, sizes.setdefault(name, size)):
+            return False
+    return True
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Whether two sizes are known to be equal; names of sizes are, throughout a model."""
+    return a is b or (a == b and (isinstance(a, int) or a.value is not None))
+
+
+def _size(dim: Any) -> str:
+    return str(dim) if isinstance(dim, int) else dim.value or "?"
+
+
+def _dtype(value: ir.Value) -> str | None:
+    return None if value.dtype is None else value.dtype.numpy().name
+
+
+@functools.cache
+def _defaults(op_type: str, opset: int) -> dict[str, Any]:
+    """The attributes of an operator, with their defaults."""
+    attributes = onnx.defs.get_schema(op_type, opset, "").attributes
+    return {
+        name: onnx.helper.get_attribute_value(each.default_value)
+        if each.default_value.name
+        else None
+        for name, each in attributes.items()
+    }
