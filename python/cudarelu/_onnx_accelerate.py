@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 import onnx.defs
 import onnx.helper
-import onnx.shape_inference
 
 from . import _C, OpInfo, Parameter
 from ._onnx_definitions import (
@@ -25,6 +24,7 @@ from ._onnx_definitions import (
     standard_opset,
 )
 from ._onnx_files import in_a_line
+from ._onnx_types import FUNCTION_TYPES_IR_VERSION, infer
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -125,7 +125,7 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
     if model.graph.sparse_initializer or model.training_info:
         raise ValueError("the model has sparse initializers or training steps, which would be lost")
     with in_a_line("the model is not valid"):
-        result = onnx.shape_inference.infer_shapes(attach_definitions(model), data_prop=True)
+        result = infer(attach_definitions(model))
     # They gave the types of their nodes, and would be found to contain themselves.
     for each in [each for each in result.functions if is_ours(each)]:
         result.functions.remove(each)
@@ -209,6 +209,12 @@ def rewrite(
 
     model = ir.from_proto(prepared)
     ir.external_data.set_base_dir(model.graph, folder or "")
+    for function in prepared.functions:
+        types = {each.name: each for each in function.value_info}
+        key = function.domain, function.name, function.overload
+        for value in model.functions[key].inputs:
+            if value.name in types:
+                ir.serde.deserialize_value_info_proto(types[value.name], value)
     rewriting = _Rewriting(model)
     # One after another, so that a part of a larger one is not taken before.
     for op, body in patterns():
@@ -217,6 +223,9 @@ def rewrite(
             RewriteRuleSet([rule(body, replace)], commute=True).apply_to_model(model)
     rewriting.remove_constants()
     result = ir.to_proto(model)
+    if result.ir_version < FUNCTION_TYPES_IR_VERSION:
+        for function in result.functions:
+            del function.value_info[:]
     return attach_definitions(result), rewriting.report()
 
 
@@ -291,13 +300,17 @@ class _Rewriting:
 
     def remove_constants(self) -> None:
         """Those that became attributes, or others in the shape of a signature."""
-        for value in dict.fromkeys(self._constants):
-            if value.uses() or value.is_graph_output():
+        found = self._constants
+        while found:
+            value = found.pop()
+            node, graph = value.producer(), value.graph
+            if graph is None or value.uses() or value.is_graph_output():
                 continue
-            if (node := value.producer()) is not None:
-                node.graph.remove(node)
+            if node is None:
+                del graph.initializers[value.name]
             else:
-                del value.graph.initializers[value.name]
+                found += filter(None, node.inputs)
+                graph.remove(node, safe=True)
 
 
 class _Match:

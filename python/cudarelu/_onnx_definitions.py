@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import graphlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -69,14 +70,20 @@ def is_ours(called: onnx.NodeProto | onnx.FunctionProto) -> bool:
     return (called.domain, name) in _OPS_BY_NAME
 
 
-def scopes(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    """The graph, its subgraphs, and the functions with theirs."""
-    found = [model.graph, *model.functions]
+def scopes(
+    whole: onnx.ModelProto | onnx.GraphProto | onnx.FunctionProto,
+) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    """A graph or a function and its subgraphs; for a model, those of its graph and functions."""
+    found = [whole.graph, *whole.functions] if isinstance(whole, onnx.ModelProto) else [whole]
     while found:
         scope = found.pop()
         yield scope
-        for attribute in (each for node in scope.node for each in node.attribute):
-            found += [attribute.g] if attribute.HasField("g") else attribute.graphs
+        found += [graph for node in scope.node for graph in _subgraphs(node)]
+
+
+def _subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    found = [[each.g] if each.HasField("g") else each.graphs for each in node.attribute]
+    return [graph for graphs in found for graph in graphs]
 
 
 def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -126,9 +133,10 @@ def complete_nodes(model: onnx.ModelProto) -> dict[tuple[str, str], OpInfo]:
         The ops called, by domain and type of their nodes.
 
     Raises:
-        ValueError: for an unknown op or another version of our domain, and a node that does not
-            call its op rightly.
+        ValueError: for an unknown op or another version of our domain, a node that does not call
+            its op rightly, and for values or functions that depend on themselves.
     """
+    _check_cycles(model)
     called = {}
     for node in (node for scope in scopes(model) for node in scope.node):
         if is_ours(node):
@@ -145,6 +153,35 @@ def agrees(attached: onnx.FunctionProto) -> bool:
     """Whether a definition of one of our ops is the table's."""
     name = attached.domain, attached.name
     return _canonical(attached) == _canonical(_function(_OPS_BY_NAME[name], *name))
+
+
+def _check_cycles(model: onnx.ModelProto) -> None:
+    sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
+    for function in model.functions:
+        called = (node for scope in scopes(function) for node in scope.node)
+        sorter.add(
+            f"{function.domain}::{function.name}",
+            *(f"{node.domain}::{node.op_type}" for node in called),
+        )
+    _check_sorts(sorter)
+    for scope in scopes(model):
+        sorter = graphlib.TopologicalSorter()
+        for node in scope.node:
+            inner = [each for graph in _subgraphs(node) for each in scopes(graph)]
+            used = {*node.input, *(n for each in inner for i in each.node for n in i.input)}
+            for each in inner:
+                used -= {value.name for value in (*each.input, *each.initializer)}
+                used -= {name for i in each.node for name in i.output}
+            for name in filter(None, node.output):
+                sorter.add(name, *used)
+        _check_sorts(sorter)
+
+
+def _check_sorts(sorter: graphlib.TopologicalSorter[str]) -> None:
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        raise ValueError(f"the model has a cycle: {' -> '.join(error.args[1])}") from error
 
 
 def _title(node: onnx.NodeProto) -> str:

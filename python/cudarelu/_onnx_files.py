@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,8 @@ def placed(path: str | os.PathLike[str] | None) -> Iterator[Path]:
     target = None if path is None else Path(path).resolve()
     if target is not None and target.exists() and not target.is_file():
         raise ValueError(f"{path} exists and is no file")
+    if target is not None:
+        os.scandir(target.parent).close()  # else the error would name the folder within it
     # Beside the target, so that what is finished has only to be renamed.
     with tempfile.TemporaryDirectory(dir=target and target.parent) as folder:
         yield Path(folder) / (target.name if target else "model.onnx")
@@ -46,7 +49,22 @@ def in_a_line(title: str) -> Iterator[None]:
     try:
         yield
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise ValueError(f"{title}: {' '.join(str(error).split())}") from error
+        message = " ".join(str(error).split())
+        raise ValueError(f"{title}: {message}{_opset_of_type(message)}") from error
+
+
+def _opset_of_type(message: str) -> str:
+    """For a type that an operator does not take in this opset: which opset has it."""
+    pattern = r"\(op_type:(\w+)\): .* unsupported type: (tensor\(\w+\))"
+    if not (found := re.search(pattern, message)):
+        return ""
+    operator, dtype = found.groups()
+    for opset in range(1, onnx.defs.onnx_opset_version() + 1):
+        if onnx.defs.has(operator, opset, ""):
+            constraints = onnx.defs.get_schema(operator, opset, "").type_constraints
+            if any(dtype in each.allowed_type_strs for each in constraints):
+                return f"; {operator} has it from opset {opset} on"
+    return ""
 
 
 def load(path: Path) -> onnx.ModelProto:

@@ -152,9 +152,17 @@ def _meaning(body: onnx.FunctionProto) -> tuple[Any, list[str]]:
 
 
 def constant(value: ir.Value) -> np.ndarray | None:
-    """The elements of a value that is the same in every run, if they are at hand."""
+    """The elements of a value that is the same in every run, also of one that is cast.
+
+    Raises:
+        OSError: where they are in a file that cannot be read.
+    """
     if value.is_graph_input():  # an initializer may be a mere default
         return None
+    node = value.producer()
+    if node is not None and node.op_type in ("Cast", "CastLike") and value.dtype is not None:
+        array = constant(node.inputs[0])
+        return None if array is None else array.astype(value.dtype.numpy())
     tensor = ir.convenience.get_const_tensor(value)
     return None if tensor is None else tensor.numpy()
 
@@ -195,9 +203,9 @@ def rule(body: onnx.FunctionProto, replace: Any) -> pattern.RewriteRule:
 
 def _is_scalar(wanted: onnx.AttributeProto, value: ir.Value) -> bool:
     """Whether a value is a constant of one element and, where a literal is wanted, that number."""
-    tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
-    if tensor is None or tensor.size != 1:
+    if value.shape is None or any(size != 1 for size in value.shape):  # before any is read
         return False
-    if wanted.ref_attr_name:
-        return True
-    return np.array_equal(tensor.numpy().ravel(), np.ravel(onnx.helper.get_attribute_value(wanted)))
+    array = constant(value)
+    if array is None or wanted.ref_attr_name:
+        return array is not None
+    return np.array_equal(array.ravel(), np.ravel(onnx.helper.get_attribute_value(wanted)))
