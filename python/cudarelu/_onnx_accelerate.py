@@ -356,7 +356,7 @@ class _Match:
         for each in self._op.attributes:
             value = given.get(each.name, each.default)
             with np.errstate(over="ignore"):
-                exact = value == np.float32(value) or value != value
+                exact = float(np.float32(value)) == value or value != value
             if each.type == "float" and not exact:
                 raise _Kept(f"{each.name} = {value} is no float32, which ONNX's attributes are")
             low, high = each.lowest, each.highest
@@ -428,7 +428,7 @@ class _Match:
         fits = known and all(
             dim in (1, wanted) for dim, wanted in zip(own[::-1], shape[::-1], strict=False)
         )
-        if not fits or len(value.shape) > self._rank or {*more} > {1}:
+        if not fits or len(value.shape) > self._rank or not {*more} <= {1}:
             raise self._wrong_shapes()
         try:
             array = constant(value)

@@ -167,18 +167,29 @@ def test_lower_refuses_another_definition(tmp_path, capsys):
     assert "CustomRelu: NOT that of this library" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["lower", "export-demo"])
+def test_accelerate_refuses_another_definition(tmp_path, capsys):
+    model = cudarelu.onnx.demo_model()
+    model.functions[0].node[0].op_type = "Neg"
+    onnx.save(model, tmp_path / "model.onnx")
+    error = fails(capsys, "accelerate", tmp_path / "model.onnx", tmp_path / "out.onnx")
+    assert "the definition of custom_domain::CustomRelu in the model is not that" in error
+    assert os.listdir(tmp_path) == ["model.onnx"]
+
+
+@pytest.mark.parametrize("command", ["lower", "accelerate", "export-demo"])
 def test_paths_that_cannot_be_written(command, tmp_path, capsys):
     onnx.save(cudarelu.onnx.demo_model(), tmp_path / "model.onnx")
-    sources = [tmp_path / "model.onnx"] if command == "lower" else []
-    assert "No such file" in fails(capsys, command, *sources, tmp_path / "missing/out.onnx")
+    sources = [tmp_path / "model.onnx"] if command != "export-demo" else []
+    error = fails(capsys, command, *sources, tmp_path / "missing/out.onnx")
+    assert f"No such file or directory: '{tmp_path / 'missing'}'" in error
     assert "Not a directory" in fails(capsys, command, *sources, tmp_path / "model.onnx/out.onnx")
     assert "exists and is no file" in fails(capsys, command, *sources, tmp_path)
     assert "Errno" in fails(capsys, command, *sources, "/proc/out.onnx")  # also if root asks
     assert os.listdir(tmp_path) == ["model.onnx"]
 
 
-def test_a_failure_leaves_the_file_as_it_was(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("command", ["lower", "accelerate"])
+def test_a_failure_leaves_the_file_as_it_was(command, tmp_path, capsys, monkeypatch):
     path = tmp_path / "model.onnx"
     onnx.save(cudarelu.onnx.demo_model(), path)
     before = path.read_bytes()
@@ -188,7 +199,7 @@ def test_a_failure_leaves_the_file_as_it_was(tmp_path, capsys, monkeypatch):
         raise OSError("no space left")
 
     monkeypatch.setattr(onnx, "save", save)
-    assert "no space left" in fails(capsys, "lower", path, path)
+    assert "no space left" in fails(capsys, command, path, path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["model.onnx"]
 
@@ -249,13 +260,13 @@ def test_inspect_of_a_model_that_is_not_ours(tmp_path, capsys):
     assert not any(description[each] for each in ("ours", "definitions", "unknown"))
 
 
-# Models that both refuse
+# Models that all refuse
 
 
-@pytest.fixture(params=["lower", "inspect"])
+@pytest.fixture(params=["lower", "accelerate", "inspect"])
 def refuses(request, tmp_path, capsys):
     """Runs a command on tmp_path/model.onnx, and gives its error."""
-    outputs = [tmp_path / "out.onnx"] if request.param == "lower" else []
+    outputs = [tmp_path / "out.onnx"] if request.param != "inspect" else []
 
     def run_it() -> str:
         error = fails(capsys, request.param, tmp_path / "model.onnx", *outputs)
@@ -292,6 +303,28 @@ def test_other_versions(imports, message, refuses, tmp_path):
     call = "cudarelu.Relu(x)" if "999" not in imports else "Relu(x)"
     onnx.save(one_node(call, imports), tmp_path / "model.onnx")
     assert re.search(message, refuses())
+
+
+def test_a_cycle(refuses, tmp_path):
+    text = "main (float[N] x) => (float[N] y) { a = Add(x, y) y = cudarelu.Relu(a) }"
+    onnx.save(parse(text), tmp_path / "model.onnx")
+    assert "the model has a cycle: a -> y -> a" in refuses()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """main (float[N] x) => (float[N] y) { y = user.F(x) }
+        <domain: "user", opset_import: ["" : 18, "user" : 1]> F (x) => (y) { y = user.F(x) }""",
+        """main (float[N] x, bool c) => (float[N] y) { y = If(c) <
+            then_branch = t () => (float[N] p) { p = Relu(y) },
+            else_branch = e () => (float[N] q) { q = Relu(x) }> }""",
+    ],
+    ids=["function", "subgraph"],
+)
+def test_a_hidden_cycle(text, refuses, tmp_path):
+    onnx.save(parse(text), tmp_path / "model.onnx")
+    assert "the model has a cycle" in refuses()
 
 
 @pytest.mark.parametrize("content", ["empty", "text", "truncated", "zeros"])
