@@ -24,7 +24,7 @@ from ._onnx_definitions import (
     standard_opset,
 )
 from ._onnx_files import in_a_line
-from ._onnx_types import FUNCTION_TYPES_IR_VERSION, infer
+from ._onnx_types import infer
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -222,11 +222,7 @@ def rewrite(
             replace = functools.partial(rewriting.replace, op, body)
             RewriteRuleSet([rule(body, replace)], commute=True).apply_to_model(model)
     rewriting.remove_constants()
-    result = ir.to_proto(model)
-    if result.ir_version < FUNCTION_TYPES_IR_VERSION:
-        for function in result.functions:
-            del function.value_info[:]
-    return attach_definitions(result), rewriting.report()
+    return attach_definitions(ir.to_proto(model)), rewriting.report()
 
 
 class _Rewriting:

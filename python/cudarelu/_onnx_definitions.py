@@ -160,8 +160,8 @@ def _check_cycles(model: onnx.ModelProto) -> None:
     for function in model.functions:
         called = (node for scope in scopes(function) for node in scope.node)
         sorter.add(
-            f"{function.domain}::{function.name}",
-            *(f"{node.domain}::{node.op_type}" for node in called),
+            _qualified(function.domain, function.name, function.overload),
+            *(_qualified(node.domain, node.op_type, node.overload) for node in called),
         )
     _check_sorts(sorter)
     for scope in scopes(model):
@@ -175,6 +175,10 @@ def _check_cycles(model: onnx.ModelProto) -> None:
             for name in filter(None, node.output):
                 sorter.add(name, *used)
         _check_sorts(sorter)
+
+
+def _qualified(*names: str) -> str:
+    return "::".join(filter(None, names))
 
 
 def _check_sorts(sorter: graphlib.TopologicalSorter[str]) -> None:

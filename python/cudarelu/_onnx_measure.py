@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -32,36 +33,55 @@ def random_inputs(
     whatever has two elements.
 
     Args:
-        model: whose inputs are tensors of a known rank.
+        model: whose inputs are tensors of numbers, of a known rank where they are not given.
         dims: the sizes of named dimensions; those of others are `DEFAULT_SIZE`.
         given: inputs that are not to be random.
 
     Raises:
-        ValueError: for another kind of input, and a name in `dims` that the model has not.
+        ValueError: for another kind of input, a given one of another dtype, and for names that the
+            model has not.
     """
     rng = np.random.default_rng(0)
     initializers = {each.name for each in model.graph.initializer}
-    inputs: dict[str, np.ndarray] = dict(given)
+    inputs: dict[str, np.ndarray] = {}
     names: set[str] = set()
     for each in model.graph.input:
         tensor = each.type.tensor_type
         names |= {dim.dim_param for dim in tensor.shape.dim if dim.dim_param}
-        if each.name in initializers or each.name in given:
+        if each.name in initializers and each.name not in given:
             continue
-        if not tensor.HasField("shape") or tensor.elem_type == onnx.TensorProto.STRING:
-            raise ValueError(f"input {each.name} is no tensor of numbers and known rank: give it")
+        if not tensor.elem_type or tensor.elem_type == onnx.TensorProto.STRING:
+            raise ValueError(f"input {each.name} is no tensor of numbers")
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        if each.name in given:
+            if given[each.name].dtype != dtype:
+                raise ValueError(f"input {each.name} is {given[each.name].dtype}, not {dtype}")
+            inputs[each.name] = given[each.name]
+            continue
+        if not tensor.HasField("shape"):
+            raise ValueError(f"input {each.name} is of unknown rank: give it in inputs")
         shape = [
             dim.dim_value if dim.HasField("dim_value") else dims.get(dim.dim_param, DEFAULT_SIZE)
             for dim in tensor.shape.dim
         ]
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         is_index = np.issubdtype(dtype, np.integer) or dtype == np.bool_
         array = rng.integers(0, 2, shape) if is_index else rng.normal(size=shape)
         inputs[each.name] = np.asarray(array).astype(dtype)
+    if unknown := given.keys() - inputs.keys():
+        raise ValueError(f"the model has no input {min(unknown)}")
     if unknown := set(dims) - names:
         found = ", ".join(sorted(names)) or "none"
         raise ValueError(f"no input has a dimension {min(unknown)}; there are: {found}")
     return inputs
+
+
+@contextlib.contextmanager
+def _in_a_line() -> Iterator[None]:
+    """Turns what ONNX Runtime raises, which has no base of its own, into a ValueError."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"ONNX Runtime: {' '.join(str(error).split())}") from error
 
 
 class Running:
@@ -92,26 +112,24 @@ class Running:
         name = PROVIDERS[provider]
         if name not in onnxruntime.get_available_providers():
             raise ValueError(f"this ONNX Runtime has no {name}")
-        try:
+        with _in_a_line():
             self._session = onnxruntime.InferenceSession(
                 model.SerializeToString(), options, providers=[name]
             )
-            if name not in self._session.get_providers():  # it goes on without, in silence
-                raise ValueError(f"{name} does not load in this ONNX Runtime")
-            self._binding = self._session.io_binding()
-            self._held: list[torch.Tensor] = []
-            types = {each.name: each.type.tensor_type.elem_type for each in model.graph.input}
+        if name not in self._session.get_providers():  # it goes on without, in silence
+            raise ValueError(f"{name} does not load in this ONNX Runtime")
+        self._binding = self._session.io_binding()
+        self._held = []
+        types = {each.name: each.type.tensor_type.elem_type for each in model.graph.input}
+        with _in_a_line():
             for each, array in inputs.items():
-                data = torch.from_numpy(array.reshape(-1).view(np.uint8)).to(provider)
-                self._held.append(data)
-                self._binding.bind_input(
-                    each, provider, 0, types[each], array.shape, data.data_ptr()
-                )
+                bytes_ = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+                self._held.append(torch.from_numpy(bytes_).to(provider))
+                pointer = self._held[-1].data_ptr()
+                self._binding.bind_input(each, provider, 0, types[each], array.shape, pointer)
             for each in self._session.get_outputs():
                 self._binding.bind_output(each.name, provider)
             self.run()
-        except RuntimeError as error:
-            raise ValueError(f"ONNX Runtime: {' '.join(str(error).split())}") from error
 
     def run(self) -> None:
         self._session.run_with_iobinding(self._binding)
@@ -132,9 +150,11 @@ class Running:
 def difference(before: Running, after: Running) -> str | None:
     """How the outputs of two models differ beyond rounding, or None."""
     for index, (a, b) in enumerate(zip(before.outputs(), after.outputs(), strict=True)):
-        largest = a[a.isfinite()].abs().max().item() if a.isfinite().any() else 1.0
-        tolerance = _TOLERANCES.get(a.dtype, 0.0) * max(1.0, largest)
-        close = torch.isclose(a.double(), b.double(), rtol=0, atol=tolerance, equal_nan=True)
+        relative, a, b = _TOLERANCES.get(a.dtype, 0.0), a.double(), b.double()
+        finite = a[a.isfinite()].abs()
+        largest = finite.max().item() if finite.numel() else 0.0
+        tolerance = relative * max(1.0, largest)
+        close = torch.isclose(a, b, rtol=0, atol=tolerance, equal_nan=True)
         if not close.all():
             return f"output {index} differs in {(~close).sum()} of {close.numel()} elements"
     return None

@@ -11,8 +11,6 @@ import onnx.shape_inference
 
 from ._onnx_definitions import is_ours, scopes
 
-FUNCTION_TYPES_IR_VERSION = 10  # the first to have the types of a function's values in a file
-
 _Types = dict[str, onnx.TypeProto]
 
 

@@ -75,7 +75,7 @@ def accelerate(
         model: of opset 13 or later. As a path, with external data that is never loaded.
         path: of the file to write: whole or not at all, as `python -m cudarelu lower` does. None:
             the model is only returned.
-        only_if_faster: measure, as above. Needs onnxruntime, of 1.22 or later for external data.
+        only_if_faster: measure, as above. Needs onnxruntime, for external data of 1.21 or later.
         provider: to measure on, "cpu" or "cuda".
         dims: sizes of named dimensions of the inputs, to measure with; others are 4.
         inputs: arrays to measure with, by name; others are random, integers of 0 and 1.

@@ -1,0 +1,87 @@
+"""What cudarelu.onnx.accelerate does to whole models in ONNX Runtime, as ratios of times.
+
+    python benchmarks/onnx_accelerate.py [--provider cpu|cuda] [--out FILE.json]
+
+torchvision's ResNet-18 and a transformer of two layers, with random weights. `all`: with every node
+replaced that can be; `only_if_faster`: with the ops that measuring kept. The models take turns, in
+one process; inputs and outputs are in the provider's memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections import Counter
+from typing import Any
+
+import onnx
+import onnxruntime
+import torch
+import torchvision
+
+import cudarelu
+import cudarelu.onnx
+from cudarelu._onnx_measure import Running, compare, random_inputs
+
+ROUNDS = 21
+
+
+def resnet() -> tuple[torch.nn.Module, torch.Tensor]:
+    return torchvision.models.resnet18(), torch.randn(1, 3, 224, 224)
+
+
+def transformer() -> tuple[torch.nn.Module, torch.Tensor]:
+    layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, dropout=0, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(
+        8, 128, 256
+    )
+
+
+def measure(model: onnx.ModelProto, provider: str) -> dict[str, Any]:
+    every, report = cudarelu.onnx.accelerate(model)
+    faster, decided = cudarelu.onnx.accelerate(model, only_if_faster=True, provider=provider)
+    inputs = random_inputs(model, {}, {})
+    before = Running(model, None, provider, inputs)
+    results: dict[str, Any] = {
+        "milliseconds": round(1e3 * statistics.median(before.seconds(1) for _ in range(ROUNDS)), 3)
+    }
+    for name, after in (("all", every), ("only_if_faster", faster)):
+        ratio, quartiles = compare(before, Running(after, None, provider, inputs))
+        results[name] = {
+            "replaced": Counter(
+                each.op for each in (report if name == "all" else decided).replaced
+            ),
+            "ratio": round(ratio, 3),
+            "quartiles": [round(each, 3) for each in quartiles],
+        }
+    results["by op"] = {each.op: round(each.ratio, 3) for each in decided.measured}
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--provider", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--out", help="write the results there too")
+    arguments = parser.parse_args()
+    report: dict[str, Any] = {
+        "onnxruntime": onnxruntime.__version__,
+        "cudarelu": cudarelu.__version__,
+        "provider": arguments.provider,
+    }
+    if arguments.provider == "cuda":
+        report["device"] = torch.cuda.get_device_name()
+    torch.manual_seed(0)
+    for make in (resnet, transformer):
+        module, x = make()
+        program = torch.onnx.export(module.eval(), (x,), dynamo=True, verbose=False)
+        report[make.__name__] = measure(program.model_proto, arguments.provider)
+    text = json.dumps(report, indent=2)
+    print(text)
+    if arguments.out:
+        with open(arguments.out, "w") as file:
+            file.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
