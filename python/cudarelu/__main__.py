@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         arguments.run(arguments)
-    except (OSError, ValueError) as error:
+    except (ModuleNotFoundError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -95,8 +95,8 @@ def accelerate(
     else:
         candidates = [op.name for op in ops()]
         result, report = rewrite(prepared, folder, candidates)
-    if not report.replaced:
-        result = source
+    if not report.replaced:  # not even types are added
+        result.CopyFrom(source)
     if path is not None:
         save_beside(result, Path(path), folder or Path())
     if isinstance(model, onnx.ModelProto | str | os.PathLike):

@@ -16,18 +16,15 @@ import onnxruntime as ort
 import pytest
 import torch
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
+from onnx.backend.test.case import node as backend
 
 import cudarelu
 import cudarelu.onnx
 import cudarelu.ort
 from cudarelu import _onnx_measure
 from cudarelu.__main__ import main
-from environment import ort_cuda_missing
-
-pytest.importorskip("onnxscript")
-from onnx.backend.test.case import node as backend
-
 from cudarelu._onnx_patterns import bodies, is_candidate, operators, patterns
+from environment import ort_cuda_missing
 
 OPS = {op.name: op for op in cudarelu.ops()}
 CANDIDATES = [op for op in OPS.values() if is_candidate(op)]
@@ -388,6 +385,29 @@ def test_functions():
     result, report = cudarelu.onnx.accelerate(model)
     assert result == model
     assert "tanh does not take inputs of unknown dtype" in [each.reason for each in report.left]
+
+
+def test_a_subgraph_of_a_function():
+    model = parse(
+        """main (float[N,4] x, bool c) => (float[N,4] y) { y = user.F(x, c) }
+        <domain: "user", opset_import: ["" : 18]> F (x, c) => (y) {
+            y = If (c) <then_branch = t () => (p) { p = Relu(x) },
+                        else_branch = e () => (q) { q = Tanh(x) }> }""",
+        18,
+        ', "user" : 1',
+    )
+    result, replaced, _ = accelerated(model, {"x": X, "c": np.array(True)})
+    assert sorted(replaced) == ["relu", "tanh"]
+    (function,) = [each for each in result.functions if each.name == "F"]
+    assert {each.domain: each.version for each in function.opset_import} == {"": 18, "cudarelu": 1}
+
+
+def test_a_cast_like_something_else():
+    """What a constant was cast like stays, also where nothing else needs it."""
+    text = "k = Constant<value_float = 0.5>() f = CastLike(k, b) y = Mul(x, f)"
+    result, replaced, _ = accelerated(body(text))
+    assert replaced == ["scale"]
+    assert [each.name for each in result.graph.input] == ["x", "b"]
 
 
 def test_what_is_ours_already():
