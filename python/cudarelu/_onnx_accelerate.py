@@ -342,14 +342,14 @@ class _Match:
 
     def attributes(self) -> dict[str, int | float]:
         """Those of the op, from constants and from attributes of the nodes."""
-        from ._onnx_patterns import constant, operators, scalars
+        from ._onnx_patterns import operators, scalars
 
         given = {}
         for node, declared in zip(self._nodes, operators(self._body), strict=True):
             given |= self._of_node(node, declared)
         for name, attribute in scalars(self._body).items():
             if attribute.ref_attr_name and name in self._values:
-                array = constant(self._values[name])
+                array = _read(self._values[name])
                 if array.ndim > (self._rank or 0):
                     raise _Kept(f"its constant is of rank {array.ndim}, which may be more than x's")
                 given[attribute.ref_attr_name] = array.item()
@@ -383,12 +383,12 @@ class _Match:
             expected = ours.get(name, theirs.get(name))
             if name in wanted:
                 expected = onnx.helper.get_attribute_value(wanted[name])
-            if name == "axis" and isinstance(value, int) and value >= 0 > expected:
+            if name == "axis" and _is_from_front(value) and not _is_from_front(expected):
                 rank = None if node.inputs[0].shape is None else len(node.inputs[0].shape)
                 if rank is None:
                     raise _Kept(f"{node.op_type} has axis {value} of a tensor of unknown rank")
                 value -= rank
-            if value != expected:
+            if _plain(value) != _plain(expected):
                 raise _Kept(f"the {name} of {node.op_type} is {written}, not {expected}")
         return bound
 
@@ -418,8 +418,6 @@ class _Match:
         """A constant in the shape of the signature, where it broadcasts to that."""
         import onnx_ir as ir
 
-        from ._onnx_patterns import constant
-
         if parameter.leads:
             raise self._wrong_shapes()
         shape = [sizes.get(dim, dim) for dim in parameter.dims]
@@ -431,11 +429,7 @@ class _Match:
         )
         if not fits or len(value.shape) > self._rank or not {*more} <= {1}:
             raise self._wrong_shapes()
-        try:
-            array = constant(value)
-        except OSError as error:
-            raise _Kept(f"the data of {value.name} cannot be read") from error
-        if array is None:
+        if (array := _read(value)) is None:
             raise self._wrong_shapes()
         return ir.tensor(np.ascontiguousarray(np.broadcast_to(array.reshape(own), shape)))
 
@@ -446,6 +440,16 @@ class _Match:
         ]
         wanted = [f"{each.name} [{', '.join(map(str, each.dims))}]" for each in self._op.inputs]
         return _Kept(f"{', '.join(shapes)} is not known to be {', '.join(wanted)}")
+
+
+def _read(value: ir.Value) -> np.ndarray | None:
+    """The elements of a constant; None: it is none."""
+    from ._onnx_patterns import constant
+
+    try:
+        return constant(value)
+    except OSError as error:
+        raise _Kept(f"the data of {value.name} cannot be read") from error
 
 
 def _fits(parameter: Parameter, shape: list[Any], sizes: dict[Any, Any]) -> bool:
@@ -463,6 +467,17 @@ def _fits(parameter: Parameter, shape: list[Any], sizes: dict[Any, Any]) -> bool
         if not _is_same(size, sizes.setdefault(name, size)):
             return False
     return True
+
+
+def _is_from_front(axis: Any) -> bool:
+    return isinstance(axis, int) and axis >= 0
+
+
+def _plain(value: Any) -> Any:
+    """An attribute's value, of onnx or of onnx_ir, to be compared."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return list(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
 def _is_same(a: Any, b: Any) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnx.defs
 import onnx.helper
+import onnx.numpy_helper
 import onnx_ir as ir
 from onnxscript.rewriter import pattern
 
@@ -192,20 +193,31 @@ def rule(body: onnx.FunctionProto, replace: Any) -> pattern.RewriteRule:
             known |= zip(node.output, [outputs] if len(node.output) == 1 else outputs, strict=True)
         return [known[name] for name in body.output]
 
-    def replace_scalars(builder: Any, /, **values: Any) -> ir.Value | None:
+    def replace_constants(builder: Any, /, **values: Any) -> ir.Value | None:
         wanted = {name: each for name, each in scalars(body).items() if name in values}
-        if not all(_is_scalar(each, values[name]) for name, each in wanted.items()):
+        if not all(_is_as_wanted(each, values[name]) for name, each in wanted.items()):
             return None
         return replace(builder, **values)
 
-    return pattern.RewriteRule(build, replace_scalars, matcher=_SharedMatcher)
+    return pattern.RewriteRule(build, replace_constants, matcher=_SharedMatcher)
 
 
-def _is_scalar(wanted: onnx.AttributeProto, value: ir.Value) -> bool:
-    """Whether a value is a constant of one element and, where a literal is wanted, that number."""
-    if value.shape is None or any(size != 1 for size in value.shape):  # before any is read
+def _is_as_wanted(wanted: onnx.AttributeProto, value: ir.Value) -> bool:
+    """Whether a value is a constant: of one element for an attribute, or else that literal."""
+    literal = None
+    if not wanted.ref_attr_name:
+        literal = onnx.helper.get_attribute_value(wanted)
+        is_tensor = isinstance(literal, onnx.TensorProto)
+        literal = onnx.numpy_helper.to_array(literal) if is_tensor else np.asarray(literal)
+    if value.shape is None or not value.shape.is_static():
         return False
-    array = constant(value)
-    if array is None or wanted.ref_attr_name:
-        return array is not None
-    return np.array_equal(array.ravel(), np.ravel(onnx.helper.get_attribute_value(wanted)))
+    if literal is None:
+        if any(size != 1 for size in value.shape):  # before any is read
+            return False
+    elif value.shape != literal.shape:
+        return False
+    try:
+        array = constant(value)
+    except OSError:
+        return literal is None  # that it cannot be read is to be reported
+    return array is not None and (literal is None or np.array_equal(array, literal))

@@ -489,6 +489,22 @@ def test_external_data_stays_where_it_is(with_weights, measured, monkeypatch):
     np.testing.assert_array_equal(*outputs)
 
 
+def test_a_factor_in_another_file(with_weights):
+    model = onnx.load(with_weights, load_external_data=False)
+    model.graph.node[0].op_type = "Mul"
+    model.graph.initializer[0].dims[:] = [1]
+    entries = {each.key: each for each in model.graph.initializer[0].external_data}
+    entries["length"].value = "4"
+    onnx.save(model, with_weights)
+    result, report = cudarelu.onnx.accelerate(with_weights)
+    assert [each.op for each in report.replaced] == ["relu", "scale"]
+    assert result.graph.node[0].attribute[0].f == -1
+    (with_weights.parent / "weights.bin").unlink()
+    _, report = cudarelu.onnx.accelerate(with_weights)
+    assert [each.op for each in report.replaced] == ["relu"]
+    assert "the data of w cannot be read" in [each.reason for each in report.left]
+
+
 def test_a_constant_in_another_file(with_weights):
     """A bias that has to be reshaped is read; where that cannot be, the nodes stay."""
     model = onnx.load(with_weights, load_external_data=False)
