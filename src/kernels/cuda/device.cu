@@ -1,6 +1,3 @@
-#include <array>
-#include <atomic>
-
 #include "cuda/device.h"
 #include "cuda/launch.cuh"
 
@@ -11,27 +8,19 @@ namespace {
 /// Compiled like every kernel here: for the same architectures.
 __global__ void probe() {}
 
-/// The architecture that the kernels were compiled for, 90 for 9.0, of which the device runs them,
-/// translated or not; 0 where that is not known.
-int compiled_architecture() {
-  cudaFuncAttributes attributes{};
-  if (cudaFuncGetAttributes(&attributes, probe) == cudaSuccess) return attributes.ptxVersion;
-  (void)cudaGetLastError();
-  return 0;
-}
-
 }  // namespace
 
 bool has_programmatic_launch(int device) {
-  static std::array<std::atomic<int>, 64> architectures{};  // by device; 0: not asked yet
-  const auto index = static_cast<std::size_t>(device);
-  if (index >= architectures.size()) return compiled_architecture() >= 90;
-  int architecture = architectures[index].load(std::memory_order_relaxed);
-  if (architecture == 0) {
-    architecture = compiled_architecture();
-    architectures[index].store(architecture, std::memory_order_relaxed);
-  }
-  return architecture >= 90;
+  static DeviceNumbers<> architectures;  // that the kernels were compiled for: 90 for 9.0
+  int architecture = 0;
+  const cudaError_t error = architectures.get(device, 0, architecture, [](int& number) {
+    cudaFuncAttributes attributes{};  // of what the device runs, translated or not
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, probe);
+    number = attributes.ptxVersion;
+    return error;
+  });
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  return error == cudaSuccess && architecture >= 90;
 }
 
 Status run_on_device(const Call& call, Kernel kernel) {

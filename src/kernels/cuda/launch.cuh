@@ -3,6 +3,9 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
+#include <atomic>
+#include <cstdint>
 #include <string>
 
 #include "cudarelu/call.h"
@@ -20,9 +23,30 @@ inline Status check(const Call& call, cudaError_t error) {
 }
 
 /// Whether the kernels, as compiled for the device, which is current, wait for the kernel before
-/// them by themselves: from compute capability 9.0 on. Code for an older one may run on a newer
-/// device.
+/// them by themselves, and have clusters: from compute capability 9.0 on. Code for an older one may
+/// run on a newer device.
 bool has_programmatic_launch(int device);
+
+/// Positive numbers that a device answers, `count` of them, each asked for once.
+template <int count = 1>
+class DeviceNumbers {
+ public:
+  /// The number at `index` of the device; `ask(number)` gives it the first time, or an error.
+  template <class Ask>
+  cudaError_t get(int device, int index, int& number, const Ask& ask) {
+    if (device >= devices) return ask(number);
+    std::atomic<int>& known = numbers_[static_cast<std::size_t>(device * count + index)];
+    number = known.load(std::memory_order_relaxed);
+    if (number > 0) return cudaSuccess;
+    const cudaError_t error = ask(number);
+    if (error == cudaSuccess) known.store(number, std::memory_order_relaxed);
+    return error;
+  }
+
+ private:
+  static constexpr int devices = 64;
+  std::array<std::atomic<int>, static_cast<std::size_t>(devices) * count> numbers_{};
+};
 
 /// Waits for the kernel before this one on the stream, which may still be running: a kernel that
 /// launch() starts calls this before it touches global memory.
@@ -32,22 +56,43 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 #endif
 }
 
-/// Puts a kernel on the call's stream. Where the device can, the launch overlaps with the end of
-/// the kernel before, which saves about 0.3 us a call.
-template <class... Parameters>
-Status launch(const Call& call, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-              std::size_t shared_bytes, std::type_identity_t<Parameters>... arguments) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+/// How many blocks of how many threads. `cluster` blocks in a row share their shared memory: up to
+/// 8, and only where the device has programmatic launches; 0: the kernel knows no clusters.
+struct Grid {
+  dim3 blocks;
+  dim3 threads;
+  std::size_t shared_bytes = 0;  // asked for at the launch
+  unsigned cluster = 0;
+};
+
+/// Gives `use` the configuration of a launch on the call's stream. Where the device can, the launch
+/// overlaps with the end of the kernel before, which saves about 0.3 us a call.
+template <class Use>
+cudaError_t with_configuration(const Call& call, const Grid& grid, const Use& use) {
+  std::array<cudaLaunchAttribute, 2> attributes{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {grid.cluster, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
+  config.gridDim = grid.blocks;
+  config.blockDim = grid.threads;
+  config.dynamicSmemBytes = grid.shared_bytes;
   config.stream = static_cast<cudaStream_t>(call.execution.stream);
-  config.attrs = &attribute;
-  config.numAttrs = has_programmatic_launch(call.execution.device_index) ? 1 : 0;
-  return check(call, cudaLaunchKernelEx(&config, kernel, arguments...));
+  config.attrs = attributes.data();
+  const bool modern = has_programmatic_launch(call.execution.device_index);
+  config.numAttrs = modern ? (grid.cluster > 0 ? 2 : 1) : 0;
+  return use(config);
+}
+
+/// Puts a kernel on the call's stream.
+template <class... Parameters>
+Status launch(const Call& call, void (*kernel)(Parameters...), const Grid& grid,
+              std::type_identity_t<Parameters>... arguments) {
+  const auto start = [&](const cudaLaunchConfig_t& config) {
+    return cudaLaunchKernelEx(&config, kernel, arguments...);
+  };
+  return check(call, with_configuration(call, grid, start));
 }
 
 /// ceil(n / size) as a grid dimension; with blocks of 128 elements or more, n up to 2^38 fits.

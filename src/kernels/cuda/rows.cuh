@@ -1,63 +1,145 @@
-// What the row-wise ops share on CUDA: a group of threads for each row, a warp or a whole block.
+// The row-wise ops on CUDA: which threads have which rows.
+//
+// A kernel is written once, for rows of either kind: how a thread's elements are reduced, how the
+// results of warps are combined, and what comes out for each element (RegisterRows::run).
 #pragma once
 
 #include <limits>
 
-#include "cuda/launch.cuh"
-#include "types.h"
+#include "cuda/register_rows.cuh"
+#include "cuda/staged_rows.cuh"
 
 namespace cudarelu::cuda {
 
-inline constexpr int row_block = 256;
-
-/// The place of a thread: its row, and its position within the `group` threads of that row.
-template <int group>
-struct RowThread {
-  std::int64_t row;
-  int lane;
-  __device__ RowThread()
-      : row(static_cast<std::int64_t>(blockIdx.x) * (row_block / group) + threadIdx.x / group),
-        lane(threadIdx.x % group) {}
-};
-
-/// Combines one value of each thread of the group; every thread gets the result. Where the group is
-/// the block, this is a barrier: all of its threads must call.
-template <int group, class C, class Combine>
-__device__ C reduce_row(C value, C neutral, const Combine& combine) {
+/// reduce and combine for a sum: term(part, i) of all elements.
+template <class Rows, class C, class Term>
+__device__ auto sum_of_terms(const Term& term) {
+  return [&term](const auto& visit) {
+    C total = 0;
+    visit([&](const auto& part) {
 #pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    value = combine(value, __shfl_xor_sync(0xffffffffu, value, distance));
-  }
-  if constexpr (group > 32) {
-    __shared__ C partial[group / 32];
-    __syncthreads();  // the reduction before this one has been read
-    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
-    __syncthreads();
-    value = neutral;
-#pragma unroll
-    for (int i = 0; i < group / 32; ++i) value = combine(value, partial[i]);
-  }
-  return value;
+      for (int i = 0; i < part.size; ++i) total += term(part, i);
+    });
+    return sum_in_warp<Rows::warp_lanes>(total);
+  };
+}
+template <class Rows, class C>
+__device__ C sum_of_warps(C of_warp, const auto& all) {
+  if constexpr (Rows::one_warp) return of_warp;
+  C total = 0;
+  all([&](C value) { total += value; });
+  return sum_in_warp(total);
 }
 
-template <int group, class C>
-__device__ C sum_row(C value) {
-  return reduce_row<group>(value, C(0), [](C a, C b) { return a + b; });
+/// Whether vectors of 16 bytes lie at the same places in all tensors of the call.
+template <class T>
+bool have_vectors_alike(const Call& call) {
+  const auto past = [](const TensorView& tensor) {
+    return reinterpret_cast<std::uintptr_t>(tensor.data) % 16;
+  };
+  bool alike = past(call.outputs[0]) % sizeof(T) == 0;
+  for (const TensorView& input : call.inputs) alike &= past(input) == past(call.outputs[0]);
+  return alike;
 }
 
-/// Launches `warp_kernel` where rows are short and `block_kernel` where they are long; both take
-/// the number of rows and of columns last.
-template <class Kernel, class... Arguments>
-Status launch_rows(const Call& call, Kernel warp_kernel, Kernel block_kernel,
-                   Arguments... arguments) {
-  const TensorView& tensor = call.inputs[0];
-  const std::int64_t columns = tensor.shape.back();
+/// Of a row of these bytes in all inputs: enough blocks for each to have 128 KiB of it at most.
+inline unsigned row_cluster(std::int64_t bytes) {
+  constexpr std::int64_t kib = 1024;
+  if (bytes <= 96 * kib) return 1;
+  unsigned blocks = 2;
+  while (blocks * 128 * kib < bytes) blocks *= 2;
+  return blocks;
+}
+
+/// How many clusters of a kernel the call's device runs at a time: 0 where it cannot run one. Asked
+/// for once for each size of a cluster, since the driver takes its time to answer.
+template <class KernelOf>
+int resident_clusters(const Call& call, const KernelOf&, const Grid& grid, const auto& kernel) {
+  static DeviceNumbers<RowStages::most_blocks + 1> numbers;  // of the one kernel of KernelOf
+  int clusters = 0;
+  const auto ask = [&](int& number) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared_bytes));
+    if (error != cudaSuccess) return error;
+    return with_configuration(call, grid, [&](const cudaLaunchConfig_t& config) {
+      return cudaOccupancyMaxActiveClusters(&number, kernel, &config);
+    });
+  };
+  const int cluster = static_cast<int>(grid.cluster);
+  if (numbers.get(call.execution.device_index, cluster, clusters, ask) == cudaSuccess) {
+    return clusters;
+  }
+  (void)cudaGetLastError();
+  return 0;
+}
+
+/// Launches the kernel of an op on rows, all of whose tensors are of one shape. `kernel_of` gives
+/// the kernel for the type of the rows, in a TypeTag.
+template <class T, int inputs, class KernelOf>
+Status launch_rows(const Call& call, const KernelOf& kernel_of) {
+  const TensorView& tensor = call.outputs[0];
   if (tensor.size() == 0) return {};
+  const std::int64_t columns = tensor.shape.back();
   const std::int64_t rows = tensor.size() / columns;
-  const bool short_rows = columns <= 1024;
-  return launch(call, short_rows ? warp_kernel : block_kernel,
-                blocks_for(rows, short_rows ? row_block / 32 : 1), row_block, 0, arguments..., rows,
-                columns);
+  RowInputs<T, inputs> data;
+  for (int i = 0; i < inputs; ++i) data.data[i] = static_cast<const T*>(call.inputs[i].data);
+  auto* const output = static_cast<T*>(tensor.data);
+
+  const auto in_registers = [&]<class Layout>(Layout, std::int64_t vectors) {
+    const auto kernel = kernel_of(TypeTag<RegisterRows<T, inputs, Layout>>{});
+    Grid grid{blocks_for(rows, 1), Layout::most_threads};
+    if constexpr (Layout::lanes != 0) {
+      grid.blocks = blocks_for(rows, Layout::most_threads / Layout::lanes);
+    } else {
+      const std::int64_t threads = (vectors + Layout::vectors - 1) / Layout::vectors;
+      if (threads < Layout::most_threads) grid.threads = blocks_for(threads, 32) * 32;
+    }
+    return launch(call, kernel, grid, data, output, rows, columns);
+  };
+  if (!have_vectors_alike<T>(call)) {
+    if (columns <= 256) return in_registers(RowLayout<32, 8, 1>{}, columns);
+    return in_registers(RowLayout<0, 8, 1, false>{}, columns);
+  }
+
+  constexpr int width = 16 / sizeof(T);
+  const bool even = columns % width == 0 && reinterpret_cast<std::uintptr_t>(output) % 16 == 0;
+  const std::int64_t vectors = columns / width + (even ? 0 : 2);
+  // What measured fastest on an H200. Few rows want many threads each. Else a thread of one input
+  // has too little to do, with one vector, for what a row costs it; of two, no room for many.
+  if (rows <= 256 && vectors <= 2048) {
+    if (vectors <= 32) return in_registers(RowLayout<32, 1, width>{}, vectors);
+    if (vectors <= 64) return in_registers(RowLayout<32, 2, width>{}, vectors);
+    if (vectors <= 256) return in_registers(RowLayout<0, 1, width>{}, vectors);
+    return in_registers(RowLayout<0, 4, width>{}, vectors);
+  }
+  if constexpr (inputs == 1) {
+    if (vectors <= 8) return in_registers(RowLayout<4, 2, width>{}, vectors);
+    if (vectors <= 16) return in_registers(RowLayout<8, 2, width>{}, vectors);
+    if (vectors <= 32) return in_registers(RowLayout<16, 2, width>{}, vectors);
+  } else {
+    if (vectors <= 8) return in_registers(RowLayout<8, 1, width>{}, vectors);
+    if (vectors <= 16) return in_registers(RowLayout<16, 1, width>{}, vectors);
+    if (vectors <= 32) return in_registers(RowLayout<32, 1, width>{}, vectors);
+  }
+  if (vectors <= 64) return in_registers(RowLayout<32, 2, width>{}, vectors);
+  if (vectors <= 128) return in_registers(RowLayout<32, 4, width>{}, vectors);
+  if (inputs == 2 && vectors <= 512) return in_registers(RowLayout<0, 2, width>{}, vectors);
+  if (vectors <= 1024) return in_registers(RowLayout<0, 4, width>{}, vectors);
+  if (inputs == 1 && vectors <= 2048) return in_registers(RowLayout<0, 8, width>{}, vectors);
+  const unsigned cluster = row_cluster(vectors * 16 * inputs);
+  if (even && cluster <= RowStages::most_blocks &&
+      has_programmatic_launch(call.execution.device_index)) {
+    constexpr int bytes = RowStages::bytes_for(RowStages::stages_for(inputs), inputs);
+    const auto kernel = kernel_of(TypeTag<StagedRows<T, inputs>>{});
+    Grid grid{cluster, RowStages::workers + 32, bytes, cluster};
+    if (const int clusters = resident_clusters(call, kernel_of, grid, kernel); clusters > 0) {
+      // All take the same number of rows, or one less: none works on alone.
+      const std::int64_t turns = (rows + clusters - 1) / clusters;
+      grid.blocks = blocks_for(rows, turns) * cluster;
+      return launch(call, kernel, grid, data, output, rows, columns);
+    }
+  }
+  return in_registers(RowLayout<0, 4, width, false>{}, vectors);
 }
 
 }  // namespace cudarelu::cuda

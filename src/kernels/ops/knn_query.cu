@@ -90,8 +90,8 @@ Status KnnQuery::cuda(const Call& call) {
     const auto nsample = static_cast<int>(call.integer(0));
     const std::size_t shared =
         static_cast<std::size_t>(warps_per_block * nsample) * (sizeof(Compute<T>) + 4);
-    return cuda::launch(call, nearest<T>, cuda::blocks_for(queries, warps_per_block),
-                        warps_per_block * 32, shared, static_cast<const T*>(call.inputs[0].data),
+    const cuda::Grid grid{cuda::blocks_for(queries, warps_per_block), warps_per_block * 32, shared};
+    return cuda::launch(call, nearest<T>, grid, static_cast<const T*>(call.inputs[0].data),
                         static_cast<const std::int32_t*>(call.inputs[1].data),
                         static_cast<const T*>(call.inputs[2].data),
                         static_cast<const std::int32_t*>(call.inputs[3].data),

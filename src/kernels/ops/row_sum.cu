@@ -4,26 +4,24 @@
 namespace cudarelu::ops {
 namespace {
 
-template <class T, int group>
-__global__ void __launch_bounds__(cuda::row_block)
-    row_sum(const T* x, T* y, std::int64_t rows, std::int64_t columns) {
-  cuda::wait_for_previous_kernel();
-  const cuda::RowThread<group> at;
-  if (at.row >= rows) return;
-  const std::int64_t row = at.row * columns;
-  Compute<T> total = 0;
-  for (std::int64_t i = row + at.lane; i < row + columns; i += group) total += load(x[i]);
-  total = cuda::sum_row<group>(total);
-  for (std::int64_t i = row + at.lane; i < row + columns; i += group) y[i] = store<T>(total);
+template <class T, class Rows>
+__global__ void __launch_bounds__(Rows::most_threads)
+    row_sum(cuda::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns) {
+  using C = Compute<T>;
+  const auto element = [](const auto& part, int i) { return part(0, i); };
+  Rows(x, rows, columns)
+      .run(
+          y, T{}, cuda::sum_of_terms<Rows, C>(element),
+          [](C of_warp, const auto& all) { return cuda::sum_of_warps<Rows>(of_warp, all); },
+          [](const auto&, int, C total) { return total; });
 }
 
 }  // namespace
 
 Status RowSum::cuda(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return cuda::launch_rows(call, row_sum<T, 32>, row_sum<T, cuda::row_block>,
-                             static_cast<const T*>(call.inputs[0].data),
-                             static_cast<T*>(call.outputs[0].data));
+    return cuda::launch_rows<T, 1>(call,
+                                   []<class Rows>(TypeTag<Rows>) { return row_sum<T, Rows>; });
   });
 }
 

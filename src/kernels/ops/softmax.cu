@@ -4,35 +4,96 @@
 namespace cudarelu::ops {
 namespace {
 
-template <class T, int group>
-__global__ void __launch_bounds__(cuda::row_block)
-    softmax(const T* x, T* y, std::int64_t rows, std::int64_t columns) {
-  using C = Compute<T>;
-  constexpr C lowest = -std::numeric_limits<C>::infinity();
-  cuda::wait_for_previous_kernel();
-  const cuda::RowThread<group> at;
-  if (at.row >= rows) return;
-  x += at.row * columns;
-  y += at.row * columns;
-  const auto larger = [](C a, C b) { return a < b ? b : a; };
-  C largest = lowest;
-  for (std::int64_t i = at.lane; i < columns; i += group) largest = larger(largest, load(x[i]));
-  largest = cuda::reduce_row<group>(largest, lowest, larger);
-  C total = 0;
-  for (std::int64_t i = at.lane; i < columns; i += group) total += exp(load(x[i]) - largest);
-  total = cuda::sum_row<group>(total);
-  for (std::int64_t i = at.lane; i < columns; i += group) {
-    y[i] = store<T>(exp(load(x[i]) - largest) / total);
+template <class C>
+inline constexpr C lowest = -std::numeric_limits<C>::infinity();
+
+/// The larger number; NaN is none, and shows in the sum.
+__device__ float larger(float a, float b) { return fmaxf(a, b); }
+__device__ double larger(double a, double b) { return fmax(a, b); }
+
+/// exp(x - base), to the precision of T.
+template <class T>
+__device__ Compute<T> exp_above(Compute<T> x, Compute<T> base) {
+  if constexpr (sizeof(T) == 2) {
+    constexpr float log2_e = 1.4426950408889634f;
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"((x - base) * log2_e));
+    return result;
+  } else {
+    return exp(x - base);
   }
+}
+
+/// The largest of some elements, and the sum of exp(element - largest).
+template <class T>
+struct Sums {
+  Compute<T> largest;
+  Compute<T> total;
+
+  __device__ void raise(Compute<T> to) {
+    if (total != 0 && largest != to) total *= exp_above<T>(largest, to);
+    largest = to;
+  }
+};
+
+/// a / b for many a of one b: the compiler takes 1 / b out of the loop.
+template <class T>
+__device__ Compute<T> quotient(Compute<T> a, Compute<T> b) {
+  if constexpr (sizeof(T) == 8) {
+    return a / b;
+  } else {
+    const float reciprocal = 1 / b;
+    const float rough = a * reciprocal;
+    if constexpr (sizeof(T) == 2) return rough;
+    return fmaf(fmaf(-rough, b, a), reciprocal, rough);  // as a division rounds, but for a few
+  }
+}
+
+template <class T, class Rows>
+__global__ void __launch_bounds__(Rows::most_threads)
+    softmax(cuda::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns) {
+  using C = Compute<T>;
+  constexpr int lanes = Rows::warp_lanes;
+  const auto reduce = [](const auto& visit) {
+    Sums<T> sums{lowest<C>, 0};
+    visit([&](auto& part) {
+      C largest = sums.largest;
+#pragma unroll
+      for (int i = 0; i < part.size; ++i) largest = larger(largest, part(0, i));
+      part.stay_packed();
+      sums.raise(largest);
+      const C base = largest == lowest<C> ? C(0) : largest;  // -infinity less itself is NaN
+#pragma unroll
+      for (int i = 0; i < part.size; ++i) sums.total += exp_above<T>(part(0, i), base);
+    });
+    sums.raise(cuda::reduce_in_warp<lanes>(sums.largest, [](C a, C b) { return larger(a, b); }));
+    sums.total = cuda::sum_in_warp<lanes>(sums.total);
+    return sums;
+  };
+  const auto combine = [](const Sums<T>& of_warp, const auto& all) {
+    if constexpr (Rows::one_warp) return of_warp;
+    Sums<T> sums{lowest<C>, 0};
+    all([&](Sums<T> value) {
+      sums.raise(larger(sums.largest, value.largest));
+      value.raise(sums.largest);
+      sums.total += value.total;
+    });
+    sums.raise(cuda::reduce_in_warp(sums.largest, [](C a, C b) { return larger(a, b); }));
+    sums.total = cuda::sum_in_warp(sums.total);
+    return sums;
+  };
+  const auto value = [](const auto& part, int i, const Sums<T>& sums) {
+    return quotient<T>(exp_above<T>(part(0, i), sums.largest), sums.total);
+  };
+  Rows(x, rows, columns).run(y, cudarelu::store<T>(lowest<C>), reduce, combine, value);
 }
 
 }  // namespace
 
 Status Softmax::cuda(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return cuda::launch_rows(call, softmax<T, 32>, softmax<T, cuda::row_block>,
-                             static_cast<const T*>(call.inputs[0].data),
-                             static_cast<T*>(call.outputs[0].data));
+    return cuda::launch_rows<T, 1>(call,
+                                   []<class Rows>(TypeTag<Rows>) { return softmax<T, Rows>; });
   });
 }
 

@@ -4,33 +4,25 @@
 namespace cudarelu::ops {
 namespace {
 
-template <class T, int group>
-__global__ void __launch_bounds__(cuda::row_block)
-    softmax_backward(const T* grad_y, const T* y, T* grad_x, std::int64_t rows,
+template <class T, class Rows>
+__global__ void __launch_bounds__(Rows::most_threads)
+    softmax_backward(cuda::RowInputs<T, 2> grad_y_and_y, T* grad_x, std::int64_t rows,
                      std::int64_t columns) {
   using C = Compute<T>;
-  cuda::wait_for_previous_kernel();
-  const cuda::RowThread<group> at;
-  if (at.row >= rows) return;
-  const std::int64_t row = at.row * columns;
-  C dot = 0;
-  for (std::int64_t i = row + at.lane; i < row + columns; i += group) {
-    dot += load(grad_y[i]) * load(y[i]);
-  }
-  dot = cuda::sum_row<group>(dot);
-  for (std::int64_t i = row + at.lane; i < row + columns; i += group) {
-    grad_x[i] = store<T>(load(y[i]) * (load(grad_y[i]) - dot));
-  }
+  const auto product = [](const auto& part, int i) { return part(0, i) * part(1, i); };
+  const auto value = [](const auto& part, int i, C dot) { return part(1, i) * (part(0, i) - dot); };
+  Rows(grad_y_and_y, rows, columns)
+      .run(
+          grad_x, T{}, cuda::sum_of_terms<Rows, C>(product),
+          [](C of_warp, const auto& all) { return cuda::sum_of_warps<Rows>(of_warp, all); }, value);
 }
 
 }  // namespace
 
 Status SoftmaxBackward::cuda(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return cuda::launch_rows(call, softmax_backward<T, 32>, softmax_backward<T, cuda::row_block>,
-                             static_cast<const T*>(call.inputs[0].data),
-                             static_cast<const T*>(call.inputs[1].data),
-                             static_cast<T*>(call.outputs[0].data));
+    return cuda::launch_rows<T, 2>(
+        call, []<class Rows>(TypeTag<Rows>) { return softmax_backward<T, Rows>; });
   });
 }
 

@@ -39,7 +39,7 @@ template <class T, class Out>
 Status launch_sum(const Call& call, const T* x, Out* y, std::int64_t rows, std::int64_t columns,
                   std::int64_t chunks) {
   const dim3 grid(cuda::blocks_for(columns, tile_columns), static_cast<unsigned>(chunks));
-  return cuda::launch(call, sum_chunk<T, Out>, grid, dim3(tile_columns, tile_rows), 0, x, y, rows,
+  return cuda::launch(call, sum_chunk<T, Out>, {grid, dim3(tile_columns, tile_rows)}, x, y, rows,
                       columns, (rows + chunks - 1) / chunks);
 }
 

@@ -104,10 +104,10 @@ Status launch(const Call& call, Extent extent) {
   }
   const std::int64_t vectors = (extent.size - head) / width;
   const std::int64_t threads = vectors + (extent.size - vectors * width);
-  return cuda::launch(call, kernel<F, T, width, Index>, cuda::blocks_for(threads, block_size),
-                      block_size, 0, operands, static_cast<Index>(extent.size),
-                      static_cast<Index>(head), static_cast<Index>(vectors),
-                      static_cast<Index>(extent.columns), row_vectors && head == 0);
+  return cuda::launch(
+      call, kernel<F, T, width, Index>, {cuda::blocks_for(threads, block_size), block_size},
+      operands, static_cast<Index>(extent.size), static_cast<Index>(head),
+      static_cast<Index>(vectors), static_cast<Index>(extent.columns), row_vectors && head == 0);
 }
 
 template <class F, class T>

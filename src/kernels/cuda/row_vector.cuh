@@ -1,0 +1,108 @@
+// What holds the elements of rows while an op works on them.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "types.h"
+
+namespace cudarelu::cuda {
+
+/// The row-wise inputs of an op, all of one shape.
+template <class T, int count>
+struct RowInputs {
+  const T* data[count];
+};
+
+/// Elements as the registers hold them: two of two bytes in one.
+template <class T, int width>
+struct alignas(sizeof(T) * width) RowVector {
+  using Word = std::conditional_t<sizeof(T) * width % 4 == 0, unsigned, std::uint16_t>;
+  static constexpr int per_word = sizeof(T) < sizeof(Word) ? sizeof(Word) / sizeof(T) : 1;
+
+  Word words[sizeof(T) * width / sizeof(Word)];
+
+  __device__ T operator[](int i) const {
+    if constexpr (sizeof(T) == 8) {
+      return __hiloint2double(words[2 * i + 1], words[2 * i]);
+    } else if constexpr (sizeof(T) == 4) {
+      return __uint_as_float(words[i]);
+    } else {
+      return {static_cast<std::uint16_t>(words[i / per_word] >> 16 * (i % per_word))};
+    }
+  }
+
+  /// Sets element i; those of one word in their order.
+  __device__ void set(int i, T x) {
+    if constexpr (sizeof(T) == 8) {
+      words[2 * i] = __double2loint(x);
+      words[2 * i + 1] = __double2hiint(x);
+    } else if constexpr (sizeof(T) == 4) {
+      words[i] = __float_as_uint(x);
+    } else if (i % per_word == 0) {
+      words[i / per_word] = x.bits;
+    } else {
+      words[i / per_word] |= static_cast<Word>(x.bits) << 16;
+    }
+  }
+
+  __device__ void fill(T x) {
+#pragma unroll
+    for (int i = 0; i < width; ++i) set(i, x);
+  }
+
+  /// Between two passes over two-byte elements: else the compiler holds them as float.
+  __device__ void stay_packed() {
+    if constexpr (per_word > 1) {
+#pragma unroll
+      for (Word& word : words) asm volatile("" : "+r"(word));
+    }
+  }
+};
+
+/// A thread's part of a row: `vectors` vectors of each of `count` inputs.
+template <class T, int count, int vectors, int width>
+struct RowPart {
+  static constexpr int size = vectors * width;
+
+  RowVector<T, width> data[count][vectors];
+
+  /// Element i of an input.
+  __device__ Compute<T> operator()(int input, int i) const {
+    return load(data[input][i / width][i % width]);
+  }
+
+  __device__ void stay_packed() {
+#pragma unroll
+    for (auto& input : data) {
+#pragma unroll
+      for (auto& vector : input) vector.stay_packed();
+    }
+  }
+
+  /// Vector v of the results value(0), value(1), ...
+  template <class Value>
+  __device__ static RowVector<T, width> results(int v, const Value& value) {
+    RowVector<T, width> vector;
+#pragma unroll
+    for (int j = 0; j < width; ++j) vector.set(j, store<T>(value(v * width + j)));
+    return vector;
+  }
+};
+
+/// Combines one value of each of `lanes` neighbours in a warp, for each of them.
+template <int lanes = 32, class C, class Combine>
+__device__ C reduce_in_warp(C value, const Combine& combine) {
+#pragma unroll
+  for (int distance = lanes / 2; distance > 0; distance /= 2) {
+    value = combine(value, __shfl_xor_sync(0xffffffffu, value, distance));
+  }
+  return value;
+}
+
+template <int lanes = 32, class C>
+__device__ C sum_in_warp(C value) {
+  return reduce_in_warp<lanes>(value, [](C a, C b) { return a + b; });
+}
+
+}  // namespace cudarelu::cuda
