@@ -139,7 +139,16 @@ def _of(**wanted: Any) -> Callable[[Record], bool]:
 
 
 def _large_bytes(record: Record) -> bool:
-    return record["dtype"] in ("int8", "uint8") and record["elements"] >= 1 << 24
+    return record["dtype"] in ("int8", "uint8") and record["elements"] >= 1 << 28
+
+
+def _hot_megafloat(record: Record) -> bool:
+    hot = record["dtype"] == "float32" and record["regime"] == "graph, hot"
+    return hot and record["elements"] == 1 << 20
+
+
+def _large_bias(record: Record) -> bool:
+    return record["op"] == "bias_relu" and record["elements"] >= 1 << 24
 
 
 SUITES = {
@@ -150,7 +159,7 @@ SUITES = {
             "cuda",
             "every op with rows or elements, every dtype, tensors of 64 and 256 MiB",
             _bandwidth,
-            (Target("elementwise, 64 MiB and more", "copy", 0.95, _elementwise),),
+            (Target("elementwise, 64 MiB and more", "copy", 1.0, _elementwise),),
             seconds=0.04,
         ),
         Suite(
@@ -163,7 +172,9 @@ SUITES = {
                 Target("relu, 2^0 to 2^28, rotating", "torch", 1.0, _of(regime="graph, rotating")),
                 Target("relu, 2^0 to 2^28, hot", "cub", 1.0, _of(regime="graph, hot")),
                 Target("relu, 2^0 to 2^28, rotating", "cub", 1.0, _of(regime="graph, rotating")),
-                Target("relu of int8 and uint8, 2^24 and more", "cub", 1.5, _large_bytes),
+                Target("relu, 2^20 float32, hot", "torch", 1.35, _hot_megafloat),
+                Target("relu, 2^20 float32, hot", "cub", 1.35, _hot_megafloat),
+                Target("relu of int8 and uint8, 2^28", "cub", 2.2, _large_bytes),
             ),
             seconds=0.05,
         ),
@@ -196,8 +207,15 @@ SUITES = {
             "bias_relu of 8192x4096 with a scale",
             _bias_relu,
             (
-                Target("bias_relu, 8192x4096", "torch", 3.0),
-                Target("bias_relu, 8192x4096", "torch.compile", 1.0),
+                *(
+                    Target(f"bias_relu, 8192x4096, {dtype}", rival, times, _of(dtype=dtype))
+                    for dtype, rival, times in (
+                        ("float32", "torch", 3.3),
+                        ("bfloat16", "torch", 4.3),
+                        ("float32", "torch.compile", 1.05),
+                        ("bfloat16", "torch.compile", 1.1),
+                    )
+                ),
             ),
         ),
         Suite(
@@ -207,7 +225,7 @@ SUITES = {
             _softmax,
             tuple(
                 Target(name, rival, times, _of(op=name))
-                for name, part in (("softmax", 0.95), ("softmax_backward", 0.93))
+                for name, part in (("softmax", 0.96), ("softmax_backward", 0.97))
                 for rival, times in (("copy", part), ("torch", 1.0), ("torch.compile", 1.0))
             ),
         ),
@@ -217,8 +235,8 @@ SUITES = {
             "softmax and its backward, 1 to 64 rows of 128 to 8192",
             _small_softmax,
             (
-                Target("softmax and its backward, few rows", "torch", 1.0),
-                Target("softmax and its backward, few rows", "torch.compile", 1.0),
+                Target("softmax, few rows", "torch", 1.2, _of(op="softmax")),
+                Target("softmax, few rows", "torch.compile", 1.0, _of(op="softmax")),
             ),
         ),
         Suite(
@@ -229,11 +247,11 @@ SUITES = {
             tuple(
                 Target(f"knn_query, {shape}, {nsample} neighbours", "pointops", times, keep)
                 for shape, nsample, times in (
-                    ("8192x3 1", 16, 3.0),
-                    ("65536x3 64", 16, 3.0),
-                    ("8192x3 1", 64, 3.0),
-                    ("100000x3 1", 16, 30.0),
+                    ("8192x3 1", 16, 25.0),
+                    ("100000x3 1", 16, 60.0),
                     ("1000000x3 1", 16, 500.0),
+                    ("65536x3 64", 16, 20.0),
+                    ("8192x3 1", 64, 15.0),
                 )
                 for keep in (_of(shape=shape, attributes={"nsample": nsample}),)
             ),
@@ -243,7 +261,12 @@ SUITES = {
             "cuda",
             "relu and bias_relu as nodes of ONNX Runtime, 4x4 to 16384x16384",
             lambda: _in_ort("cuda", ("float32", "float16")),
-            (Target("relu and bias_relu, ONNX Runtime, CUDA", "ORT", 1.0),),
+            (
+                Target("relu and bias_relu, ONNX Runtime, CUDA", "ORT", 1.0),
+                Target(
+                    "bias_relu, 4096x4096 and more, ONNX Runtime, CUDA", "ORT", 1.5, _large_bias
+                ),
+            ),
             seconds=0.15,
         ),
         Suite(
