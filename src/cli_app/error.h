@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdexcept>
+#include <string>
 
 namespace cudarelu::cli {
 
@@ -9,5 +10,8 @@ class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+/// Tells it on stderr, in one line whatever the message holds.
+void tell(std::string message);
 
 }  // namespace cudarelu::cli

@@ -1,12 +1,13 @@
 #include "inputs.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <random>
 
+#include "array_file.h"
 #include "error.h"
-#include "npy.h"
 #include "numbers.h"
 
 namespace cudarelu::cli {
@@ -29,9 +30,7 @@ bool fits(const InputInfo& info, const Tensor& tensor) {
   return true;
 }
 
-void check_names(const std::vector<InputInfo>& infos,
-                 const std::map<std::string, std::filesystem::path>& files,
-                 const std::map<std::string, std::int64_t>& sizes) {
+void check_names(const std::vector<InputInfo>& infos, const InputWishes& wishes) {
   std::vector<std::string> names;
   std::vector<std::string> symbols;
   for (const InputInfo& info : infos) {
@@ -42,12 +41,12 @@ void check_names(const std::vector<InputInfo>& infos,
   }
   std::ranges::sort(symbols);
   symbols.erase(std::unique(symbols.begin(), symbols.end()), symbols.end());
-  for (const auto& [name, file] : files) {
+  for (const auto& [name, source] : wishes.sources) {
     if (std::ranges::find(names, name) == names.end()) {
       throw Error("--input " + name + ": the model has no such input; it has " + joined(names));
     }
   }
-  for (const auto& [symbol, size] : sizes) {
+  for (const auto& [symbol, size] : wishes.sizes) {
     if (std::ranges::find(symbols, symbol) == symbols.end()) {
       throw Error("--dim " + symbol + ": the model has no such free dimension; it has " +
                   joined(symbols));
@@ -55,9 +54,12 @@ void check_names(const std::vector<InputInfo>& infos,
   }
 }
 
-Tensor read(const InputInfo& info, const std::filesystem::path& file,
-            const std::map<std::string, std::int64_t>& asked) {
-  Tensor tensor = read_npy(file);
+Tensor read(const InputInfo& info, const std::filesystem::path& file, const InputWishes& wishes) {
+  // An archive for many inputs must name each.
+  const bool alone = std::ranges::count(wishes.sources, file.string(),
+                                        [](const auto& source) { return source.second; }) == 1;
+  const auto& asked = wishes.sizes;
+  Tensor tensor = read_array(file, info.name, alone);
   if (!fits(info, tensor)) {
     throw Error("input " + info.name + ": the model wants " + info.text() + ", but " +
                 file.string() + " has " + text_of(tensor));
@@ -74,11 +76,10 @@ Tensor read(const InputInfo& info, const std::filesystem::path& file,
 }
 
 /// The same numbers for a seed everywhere, which the distributions of the library do not promise.
-Tensor random_tensor(const ElementType& type, const Sizes& shape, std::mt19937_64& generator) {
-  Tensor tensor = make_tensor(type, shape);
+void fill_randomly(Tensor& tensor, std::mt19937_64& generator) {
   for (std::int64_t i = 0; i < tensor.count; ++i) {
     const double unit = std::ldexp(static_cast<double>(generator() >> 11), -53);  // [0, 1)
-    switch (type.kind) {
+    switch (tensor.type->kind) {
       case Kind::integer:
       case Kind::natural:
         set_element(tensor, i, std::floor(10 * unit));
@@ -90,24 +91,69 @@ Tensor random_tensor(const ElementType& type, const Sizes& shape, std::mt19937_6
         set_element(tensor, i, 2 * unit - 1);
     }
   }
-  return tensor;
+}
+
+bool is_number(const std::string& text, double& value) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end;
+}
+
+/// Throws an Error where the type has no such number.
+void fill(const InputInfo& info, Tensor& tensor, double value) {
+  const bool real = info.type->kind == Kind::real || info.type->kind == Kind::half ||
+                    info.type->kind == Kind::bfloat;
+  Tensor one = make_tensor(*info.type, {1});
+  bool fits = real || (value == std::floor(value) && std::abs(value) < 0x1p63);
+  if (fits) {
+    set_element(one, 0, value);
+    const double kept = std::visit([](auto n) { return static_cast<double>(n); }, element(one, 0));
+    fits = real ? std::isfinite(kept) || !std::isfinite(value) : kept == value;
+  }
+  if (!fits) {
+    throw Error("input " + info.name + ": " + std::string(info.type->name) + " does not hold " +
+                std::to_string(value));
+  }
+  const std::size_t size = info.type->size;
+  for (std::size_t at = 0; at < tensor.bytes(); at += size) {
+    std::copy_n(one.data.get(), size, tensor.data.get() + at);
+  }
+}
+
+bool is_made(const std::string& source) {
+  double ignored = 0;
+  return source == "random" || source == "zeros" || source == "ones" || is_number(source, ignored);
 }
 
 }  // namespace
 
-Inputs make_inputs(const std::vector<InputInfo>& infos,
-                   const std::map<std::string, std::filesystem::path>& files,
-                   const std::map<std::string, std::int64_t>& sizes, std::uint64_t seed) {
-  check_names(infos, files, sizes);
+void add_folder(const std::filesystem::path& folder, const std::vector<InputInfo>& infos,
+                std::map<std::string, std::string>& sources) {
+  for (std::size_t i = 0; i < infos.size(); ++i) {
+    const auto file = folder / ("input_" + std::to_string(i) + ".pb");
+    if (sources.contains(infos[i].name)) continue;
+    if (!std::filesystem::exists(file)) {
+      throw Error(file.string() + ": there is no such file, for input " + infos[i].name);
+    }
+    sources.emplace(infos[i].name, file.string());
+  }
+}
+
+Inputs make_inputs(const std::vector<InputInfo>& infos, const InputWishes& wishes) {
+  check_names(infos, wishes);
   Inputs inputs;
-  inputs.sizes = sizes;
+  inputs.sizes = wishes.sizes;
   inputs.tensors.resize(infos.size());
   inputs.files.resize(infos.size());
+  inputs.sources.resize(infos.size(), "random");
   for (std::size_t i = 0; i < infos.size(); ++i) {
-    const auto file = files.find(infos[i].name);
-    if (file == files.end()) continue;
-    inputs.files[i] = file->second;
-    inputs.tensors[i] = read(infos[i], file->second, sizes);
+    const auto source = wishes.sources.find(infos[i].name);
+    if (source == wishes.sources.end()) continue;
+    inputs.sources[i] = source->second;
+    if (is_made(source->second)) continue;
+    const std::filesystem::path file = source->second;
+    inputs.files[i] = file;
+    inputs.tensors[i] = read(infos[i], file, wishes);
     for (std::size_t axis = 0; axis < infos[i].shape.size(); ++axis) {
       const Dim& dim = infos[i].shape[axis];
       if (dim.symbol.empty()) continue;
@@ -115,12 +161,12 @@ Inputs make_inputs(const std::vector<InputInfo>& infos,
       const std::int64_t known = inputs.sizes.emplace(dim.symbol, size).first->second;
       if (known != size) {
         throw Error("input " + infos[i].name + ": dimension " + dim.symbol + " is " +
-                    std::to_string(size) + " in " + file->second.string() + ", but " +
+                    std::to_string(size) + " in " + file.string() + ", but " +
                     std::to_string(known) + " before");
       }
     }
   }
-  std::mt19937_64 generator(seed);
+  std::mt19937_64 generator(wishes.seed);
   for (std::size_t i = 0; i < infos.size(); ++i) {
     if (inputs.tensors[i].type != nullptr) continue;
     Sizes shape;
@@ -130,7 +176,14 @@ Inputs make_inputs(const std::vector<InputInfo>& infos,
                           ? default_size
                           : inputs.sizes.emplace(dim.symbol, default_size).first->second);
     }
-    inputs.tensors[i] = random_tensor(*infos[i].type, shape, generator);
+    inputs.tensors[i] = make_tensor(*infos[i].type, shape);
+    double value = inputs.sources[i] == "ones" ? 1 : 0;
+    if (inputs.sources[i] == "random") {
+      fill_randomly(inputs.tensors[i], generator);
+    } else {
+      is_number(inputs.sources[i], value);
+      fill(infos[i], inputs.tensors[i], value);
+    }
   }
   return inputs;
 }

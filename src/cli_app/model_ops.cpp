@@ -1,76 +1,16 @@
 #include "model_ops.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "cudarelu/op.h"
+#include "mapped_file.h"
+#include "protobuf.h"
 
 namespace cudarelu::cli {
 namespace {
-
-/// The fields of a message in protobuf's wire format.
-class Message {
- public:
-  explicit Message(std::string_view bytes) : rest_(bytes) {}
-
-  /// Goes to the next field; false at the end, and where the bytes are no message.
-  bool next() {
-    if (rest_.empty() || malformed_) return false;
-    const std::optional<std::uint64_t> key = varint();
-    field_ = key.value_or(0) >> 3;
-    data_ = {};
-    std::uint64_t size = 0;
-    switch (key.value_or(7) & 7) {
-      case 0:
-        malformed_ = !varint();
-        return !malformed_;
-      case 1:
-        size = 8;
-        break;
-      case 2:
-        size = varint().value_or(~std::uint64_t{0});
-        break;
-      case 5:
-        size = 4;
-        break;
-      default:
-        size = ~std::uint64_t{0};
-    }
-    malformed_ = size > rest_.size();
-    if (malformed_) return false;
-    data_ = rest_.substr(0, size);
-    rest_.remove_prefix(size);
-    return true;
-  }
-
-  std::uint64_t field() const { return field_; }
-  std::string_view data() const { return data_; }
-  bool malformed() const { return malformed_; }
-
- private:
-  std::optional<std::uint64_t> varint() {
-    std::uint64_t value = 0;
-    for (int shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
-      const auto byte = static_cast<unsigned char>(rest_.front());
-      rest_.remove_prefix(1);
-      value |= static_cast<std::uint64_t>(byte & 127) << shift;
-      if (byte < 128) return value;
-    }
-    return std::nullopt;
-  }
-
-  std::string_view rest_;
-  std::string_view data_;
-  std::uint64_t field_ = 0;
-  bool malformed_ = false;
-};
 
 /// The numbers of the fields in onnx.proto.
 enum : std::uint64_t {
@@ -92,30 +32,6 @@ enum : std::uint64_t {
   function_name = 1,
   function_node = 7,
   function_domain = 10,
-};
-
-/// A file in memory; of a large one, only the pages that are looked at are read.
-class MappedFile {
- public:
-  explicit MappedFile(const std::filesystem::path& path) {
-    std::error_code error;
-    const std::uintmax_t size = std::filesystem::file_size(path, error);
-    const int file = error || size == 0 ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) return;
-    void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
-    close(file);
-    if (data != MAP_FAILED) bytes_ = {static_cast<const char*>(data), size};
-  }
-  ~MappedFile() {
-    if (!bytes_.empty()) munmap(const_cast<char*>(bytes_.data()), bytes_.size());
-  }
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-
-  std::string_view bytes() const { return bytes_; }
-
- private:
-  std::string_view bytes_;
 };
 
 /// Our op of that name, or nullptr.

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
-#include <limits>
 #include <optional>
+#include <span>
 
 #include "error.h"
 
@@ -18,7 +18,6 @@ static_assert(std::endian::native == std::endian::little, "the data is written a
 
 constexpr std::string_view magic = "\x93NUMPY";
 constexpr std::size_t max_header = 1 << 20;
-constexpr std::size_t max_dims = 64;  // as NumPy
 
 struct Header {
   std::string descr;
@@ -82,7 +81,7 @@ class HeaderParser {
     while (!accept(")")) {
       std::int64_t size = 0;
       const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), size);
-      if (error != std::errc() || size < 0 || sizes.size() == max_dims) return false;
+      if (error != std::errc() || size < 0 || sizes.size() == max_rank) return false;
       rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
       sizes.push_back(size);
       if (!accept(",") && !rest_.starts_with(')')) return false;
@@ -126,35 +125,20 @@ Tensor transposed(const Tensor& fortran) {
 
 }  // namespace
 
-Tensor read_npy(const std::filesystem::path& path) {
-  const auto fail = [&](const std::string& what) -> Error {
-    return Error(path.string() + ": " + what);
-  };
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) throw fail("there is no such file");
-  if (!std::filesystem::is_regular_file(path, error)) throw fail("not a file");
-  const std::uintmax_t file_size = std::filesystem::file_size(path, error);
-  std::ifstream file(path, std::ios::binary);
-  if (!file || error) throw fail("cannot be opened");
-
-  std::array<char, 12> start{};  // the magic, the version, and the length of the header
-  file.read(start.data(), 10);
-  if (!file || !std::string_view(start.data(), start.size()).starts_with(magic)) {
-    throw fail("not a .npy file");
-  }
-  const int version = static_cast<unsigned char>(start[6]);
+Tensor parse_npy(std::string_view bytes, const std::string& label) {
+  const auto fail = [&](const std::string& what) -> Error { return Error(label + ": " + what); };
+  if (bytes.size() < 10 || !bytes.starts_with(magic)) throw fail("not a .npy file");
+  const int version = static_cast<unsigned char>(bytes[6]);
   if (version < 1 || version > 3) {
     throw fail("version " + std::to_string(version) + " of the .npy format is not known");
   }
-  const std::size_t prefix = version == 1 ? 10 : 12;
-  if (version > 1) file.read(&start[10], 2);
+  const std::size_t prefix = version == 1 ? 10 : 12;  // the magic, the version, the header's length
   std::uint32_t length = 0;
-  std::memcpy(&length, &start[8], prefix - 8);
-  if (!file || length > max_header || prefix + length > file_size) throw fail("truncated");
-  std::string text(length, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(length));
-  const std::optional<Header> header = HeaderParser(text).parse();
-  if (!file || !header) throw fail("its header is not that of an array of numbers");
+  if (bytes.size() < prefix) throw fail("truncated");
+  std::memcpy(&length, &bytes[8], prefix - 8);
+  if (length > max_header || prefix + length > bytes.size()) throw fail("truncated");
+  const std::optional<Header> header = HeaderParser(bytes.substr(prefix, length)).parse();
+  if (!header) throw fail("its header is not that of an array of numbers");
   const ElementType* type = element_type(header->descr);
   if (type == nullptr) {
     throw fail("elements of type " + header->descr + " are not supported" +
@@ -162,23 +146,16 @@ Tensor read_npy(const std::filesystem::path& path) {
   }
 
   // The sizes are held against the file before any memory is asked for.
-  const std::uintmax_t available = file_size - prefix - length;
-  std::uintmax_t bytes = type->size;
-  for (const std::int64_t size : header->shape) {
-    const auto factor = static_cast<std::uintmax_t>(size);
-    if (factor != 0 && bytes > std::numeric_limits<std::uintmax_t>::max() / factor) {
-      throw fail("its sizes overflow");
-    }
-    bytes *= factor;
-  }
-  if (bytes != available) {
-    throw fail(std::string(bytes > available ? "truncated" : "too long") + ": its header says " +
-               std::to_string(bytes) + " bytes of data, and there are " +
-               std::to_string(available));
+  const std::string_view data = bytes.substr(prefix + length);
+  const std::optional<std::size_t> size = bytes_of(*type, header->shape);
+  if (!size) throw fail("its sizes overflow");
+  if (*size != data.size()) {
+    throw fail(std::string(*size > data.size() ? "truncated" : "too long") + ": its header says " +
+               std::to_string(*size) + " bytes of data, and there are " +
+               std::to_string(data.size()));
   }
   Tensor tensor = make_tensor(*type, header->shape);
-  file.read(reinterpret_cast<char*>(tensor.data.get()), static_cast<std::streamsize>(bytes));
-  if (!file) throw fail("cannot be read");
+  std::ranges::copy(std::as_bytes(std::span(data)), tensor.data.get());
   return header->fortran_order && tensor.shape.size() > 1 ? transposed(tensor) : tensor;
 }
 

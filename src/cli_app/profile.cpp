@@ -1,5 +1,6 @@
 #include "profile.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -7,6 +8,25 @@
 #include "error.h"
 
 namespace cudarelu::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+/// "float32 [2, 4]" for each of [{"float": [2, 4]}].
+std::vector<std::string> tensors(const Json& arguments, const char* key) {
+  std::vector<std::string> texts;
+  for (const Json& tensor : arguments.value(key, Json::array())) {
+    for (const auto& [type, shape] : tensor.items()) {
+      const std::string name = type == "float" ? "float32" : type == "double" ? "float64" : type;
+      std::string sizes;
+      for (const Json& size : shape) sizes += (sizes.empty() ? "" : ", ") + size.dump();
+      texts.push_back(name + " [" + sizes + "]");
+    }
+  }
+  return texts;
+}
+
+}  // namespace
 
 ProfileFolder::ProfileFolder() {
   std::error_code error;
@@ -25,18 +45,32 @@ ProfileFolder::~ProfileFolder() {
 std::vector<NodeRun> read_profile(const std::filesystem::path& file, const ModelOps& ops) {
   constexpr std::string_view suffix = "_kernel_time";
   std::ifstream stream(file);
-  const auto events = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  const auto events = Json::parse(stream, nullptr, /*allow_exceptions=*/false);
   std::vector<NodeRun> nodes;
   if (!events.is_array()) return nodes;  // the run itself is fine
   for (const auto& event : events) {
     std::string name = event.value("name", "");
+    if (name == "model_run") break;  // which comes after its nodes
     if (event.value("cat", "") != "Node" || !name.ends_with(suffix)) continue;
     name.resize(name.size() - suffix.size());
     const auto& arguments = event.at("args");
     const std::string type = arguments.value("op_name", "");
-    nodes.push_back({name, ops.domain_of(name, type), type, arguments.value("provider", "")});
+    nodes.push_back({name, ops.domain_of(name, type), type, arguments.value("provider", ""),
+                     tensors(arguments, "input_type_shape"),
+                     tensors(arguments, "output_type_shape")});
   }
   return nodes;
+}
+
+void check_copies(const std::vector<NodeRun>& nodes, std::optional<std::int64_t> max) {
+  std::string names;
+  for (const NodeRun& node : nodes) {
+    if (node.is_copy()) names += (names.empty() ? "" : ", ") + node.name;
+  }
+  const std::int64_t copies = std::ranges::count_if(nodes, &NodeRun::is_copy);
+  if (!max || copies <= *max) return;
+  throw Error(std::to_string(copies) + " copies between devices, where --max-memcpy allows " +
+              std::to_string(*max) + ": " + names);
 }
 
 }  // namespace cudarelu::cli

@@ -1,7 +1,9 @@
 // What ran where, from the trace that ONNX Runtime writes of a run.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +16,12 @@ struct NodeRun {
   std::string name;    // may be empty
   std::string domain;  // empty: ONNX's, or not known
   std::string op_type;
-  std::string provider;  // for example CPUExecutionProvider
+  std::string provider;              // for example CPUExecutionProvider
+  std::vector<std::string> inputs;   // "float32 [2, 4]"
+  std::vector<std::string> outputs;  // the same
+
+  /// Whether it copies a tensor between devices.
+  bool is_copy() const { return op_type == "MemcpyFromHost" || op_type == "MemcpyToHost"; }
 };
 
 /// A new temporary folder for the trace, removed with all it holds.
@@ -31,7 +38,11 @@ class ProfileFolder {
   std::filesystem::path folder_;
 };
 
-/// Takes the domains, which the trace lacks, from the model's own nodes.
+/// The nodes of the first run of the trace. Takes the domains, which the trace lacks, from the
+/// model's own nodes.
 std::vector<NodeRun> read_profile(const std::filesystem::path& file, const ModelOps& ops);
+
+/// Throws an Error that names the nodes where more of them than `max` copy tensors between devices.
+void check_copies(const std::vector<NodeRun>& nodes, std::optional<std::int64_t> max);
 
 }  // namespace cudarelu::cli

@@ -5,45 +5,46 @@
 #include <array>
 #include <string_view>
 
+#include "cuda_driver.h"
 #include "error.h"
+#include "python_packages.h"
 
 namespace cudarelu::cli {
 namespace {
 
-/// Asks the driver, without making a context.
-bool has_gpu() {
-  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (driver == nullptr) return false;
-  const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
-  const auto count_devices = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
-  int count = 0;
-  return init != nullptr && count_devices != nullptr && init(0) == 0 &&
-         count_devices(&count) == 0 && count > 0;
-}
-
-/// The provider's library has no path to the CUDA libraries that Python's packages carry. Where
-/// ONNX Runtime is one of those packages they are opened first, and then found by their names.
+/// The provider's library has no path to the CUDA libraries that Python's packages carry. They are
+/// opened first, and then found by their names.
 void open_cuda_libraries(const std::filesystem::path& onnx_runtime) {
-  constexpr std::array libraries{"cu13/lib/libcudart.so.13",   "cu13/lib/libnvJitLink.so.13",
-                                 "cu13/lib/libcublasLt.so.13", "cu13/lib/libcublas.so.13",
-                                 "cu13/lib/libcurand.so.10",   "cu13/lib/libcufft.so.12",
-                                 "cu13/lib/libnvrtc.so.13",    "cudnn/lib/libcudnn.so.9"};
-  // <packages>/onnxruntime/capi/libonnxruntime.so.<version>
-  const auto packages = onnx_runtime.parent_path().parent_path().parent_path() / "nvidia";
-  for (const char* library : libraries) {
-    // One that is missing may not be needed; the provider names it if it is.
-    dlopen((packages / library).c_str(), RTLD_NOW | RTLD_LOCAL);
+  // In this order, since each wants those before it.
+  constexpr std::array libraries{"libcudart.so.", "libnvJitLink.so.", "libcublasLt.so.",
+                                 "libcublas.so.", "libcurand.so.",    "libcufft.so.",
+                                 "libnvrtc.so.",  "libcudnn.so."};
+  for (const auto& packages : python_packages(onnx_runtime)) {
+    for (const char* library : libraries) {
+      // nvidia/cu13/lib has those of CUDA 13; before, each package had a folder of its own.
+      std::error_code error;
+      for (const auto& part : std::filesystem::directory_iterator(packages / "nvidia", error)) {
+        for (const auto& file : std::filesystem::directory_iterator(part.path() / "lib", error)) {
+          // One that is missing may not be needed; the provider names it if it is.
+          if (file.path().filename().string().starts_with(library)) {
+            dlopen(file.path().c_str(), RTLD_NOW | RTLD_LOCAL);
+          }
+        }
+      }
+    }
   }
 }
 
-void add_cuda(const Runtime& runtime, OrtSessionOptions& options) {
+void add_cuda(const Runtime& runtime, OrtSessionOptions& options, const ProviderChoice& choice) {
   open_cuda_libraries(runtime.library());
   OrtCUDAProviderOptionsV2* created = nullptr;
   runtime.check(runtime->CreateCUDAProviderOptions(&created));
   const Owned<OrtCUDAProviderOptionsV2> cuda(created, runtime->ReleaseCUDAProviderOptions);
-  const char* key = "device_id";
-  const char* value = "0";
-  runtime.check(runtime->UpdateCUDAProviderOptions(cuda.get(), &key, &value, 1));
+  const std::string device = std::to_string(choice.device);
+  const std::array keys{"device_id", "enable_cuda_graph"};
+  const std::array values{device.c_str(), choice.cuda_graph ? "1" : "0"};
+  runtime.check(
+      runtime->UpdateCUDAProviderOptions(cuda.get(), keys.data(), values.data(), keys.size()));
   runtime.check(runtime->SessionOptionsAppendExecutionProvider_CUDA_V2(&options, cuda.get()));
 }
 
@@ -62,16 +63,26 @@ std::string what_is_missing(const std::string& message) {
 }  // namespace
 
 Provider add_provider(const Runtime& runtime, OrtSessionOptions& options,
-                      const std::string& wanted) {
-  if (wanted == "cpu") return {"cpu", ""};
-  const bool open = wanted == "auto";
-  if (open && !has_gpu()) return {"cpu", "no NVIDIA GPU"};
+                      const ProviderChoice& choice) {
+  const std::string option =
+      choice.require_cuda ? "--require-provider cuda" : "--provider " + choice.name;
+  if (choice.name == "cpu") {
+    if (choice.require_cuda) throw Error(option + " cannot be had with --provider cpu");
+    return {"cpu", ""};
+  }
+  const bool open = choice.name == "auto" && !choice.require_cuda;
+  const int devices = count_cuda_devices();
+  if (devices == 0 && open) return {"cpu", "no NVIDIA GPU"};
+  if (devices > 0 && choice.device >= devices) {
+    throw Error("--device " + std::to_string(choice.device) + ": this machine has " +
+                std::to_string(devices) + " (they count from 0)");
+  }
   try {
-    add_cuda(runtime, options);
+    add_cuda(runtime, options, choice);
   } catch (const Error& error) {
     const std::string reason = what_is_missing(error.what());
     if (open) return {"cpu", "the CUDA provider does not load: " + reason};
-    throw Error("--provider cuda cannot be had: " + reason);
+    throw Error(option + " cannot be had: " + reason);
   }
   return {"cuda", open ? "an NVIDIA GPU is there" : ""};
 }

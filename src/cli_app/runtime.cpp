@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "error.h"
+#include "python_packages.h"
 
 namespace cudarelu::cli {
 namespace {
@@ -22,6 +23,15 @@ std::vector<std::string> places(const std::string& file) {
   std::vector<std::string> places;
   const std::string built_with = CUDARELU_ORT_LIBRARY;
   if (!built_with.empty() && std::filesystem::exists(built_with)) places.push_back(built_with);
+  for (const auto& packages : python_packages({})) {
+    std::error_code error;
+    for (const auto& file :
+         std::filesystem::directory_iterator(packages / "onnxruntime/capi", error)) {
+      if (file.path().filename().string().starts_with("libonnxruntime.so.")) {
+        places.push_back(file.path());
+      }
+    }
+  }
   places.insert(places.end(), {"libonnxruntime.so", "libonnxruntime.so.1"});
   return places;
 }
@@ -55,9 +65,9 @@ Runtime::Runtime(const std::string& file) {
   Dl_info info{};
   if (dladdr(entry, &info) != 0) library_ = info.dli_fname;
 
-  const int minor = minor_of(base_->GetVersionString());
-  if (minor >= oldest_minor) {
-    api_ = base_->GetApi(static_cast<std::uint32_t>(std::min(minor, ORT_API_VERSION)));
+  minor_ = minor_of(base_->GetVersionString());
+  if (minor_ >= oldest_minor) {
+    api_ = base_->GetApi(static_cast<std::uint32_t>(std::min(minor_, ORT_API_VERSION)));
   }
   if (api_ == nullptr) {
     throw Error(library_.string() + " is ONNX Runtime " + version() + ", but 1." +

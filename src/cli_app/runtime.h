@@ -13,17 +13,23 @@ namespace cudarelu::cli {
 template <class T>
 using Owned = std::unique_ptr<T, void (*)(T*)>;
 
+template <class T>
+Owned<T> nothing() {
+  return {nullptr, [](T*) {}};
+}
+
 class Runtime {
  public:
   /// Opens the library `file`; where that is empty, the first to be had of $CUDARELU_ORT_LIBRARY,
-  /// the one that the build found, and the loader's. Throws an Error where there is none, or an old
-  /// one.
+  /// the one that the build found, a Python environment's, and the loader's. Throws an Error where
+  /// there is none, or an old one.
   explicit Runtime(const std::string& file);
 
   const OrtApi* operator->() const { return api_; }
   const OrtApiBase& base() const { return *base_; }
   const std::filesystem::path& library() const { return library_; }
   std::string version() const { return base_->GetVersionString(); }
+  int minor() const { return minor_; }  // y of version 1.y.z
 
   /// Throws the status as an Error of one line.
   void check(OrtStatus* status) const;
@@ -31,6 +37,7 @@ class Runtime {
  private:
   const OrtApiBase* base_ = nullptr;
   const OrtApi* api_ = nullptr;
+  int minor_ = 0;
   std::filesystem::path library_;
 };
 

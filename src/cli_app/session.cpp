@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 
 #include "error.h"
 #include "model_ops.h"
@@ -11,11 +12,6 @@ extern "C" OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
 
 namespace cudarelu::cli {
 namespace {
-
-template <class T>
-Owned<T> nothing() {
-  return {nullptr, [](T*) {}};
-}
 
 /// The type and the shape of a tensor that the session describes.
 InputInfo info_of(const Runtime& runtime, const char* what, std::string name, OrtTypeInfo* type) {
@@ -46,17 +42,6 @@ InputInfo info_of(const Runtime& runtime, const char* what, std::string name, Or
   return info;
 }
 
-Owned<OrtValue> value_of(const Runtime& runtime, const Tensor& tensor) {
-  OrtMemoryInfo* memory = nullptr;
-  runtime.check(runtime->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
-  const Owned<OrtMemoryInfo> owner(memory, runtime->ReleaseMemoryInfo);
-  OrtValue* value = nullptr;
-  runtime.check(runtime->CreateTensorWithDataAsOrtValue(memory, tensor.data.get(), tensor.bytes(),
-                                                        tensor.shape.data(), tensor.shape.size(),
-                                                        tensor.type->onnx, &value));
-  return {value, runtime->ReleaseValue};
-}
-
 /// A tensor whose memory is the value's.
 Tensor tensor_of(const Runtime& runtime, Owned<OrtValue> value) {
   OrtTensorTypeAndShapeInfo* info = nullptr;
@@ -79,6 +64,17 @@ Tensor tensor_of(const Runtime& runtime, Owned<OrtValue> value) {
 
 }  // namespace
 
+Owned<OrtValue> value_of(const Runtime& runtime, const Tensor& tensor) {
+  OrtMemoryInfo* memory = nullptr;
+  runtime.check(runtime->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
+  const Owned<OrtMemoryInfo> owner(memory, runtime->ReleaseMemoryInfo);
+  OrtValue* value = nullptr;
+  runtime.check(runtime->CreateTensorWithDataAsOrtValue(memory, tensor.data.get(), tensor.bytes(),
+                                                        tensor.shape.data(), tensor.shape.size(),
+                                                        tensor.type->onnx, &value));
+  return {value, runtime->ReleaseValue};
+}
+
 std::string InputInfo::text() const {
   std::string text = std::string(type->name) + " [";
   for (const Dim& dim : shape) {
@@ -89,8 +85,11 @@ std::string InputInfo::text() const {
 }
 
 Session::Session(const Runtime& runtime, const std::filesystem::path& model,
-                 const std::string& provider, const std::vector<std::string>& libraries)
-    : runtime_(runtime), environment_(nothing<OrtEnv>()), session_(nothing<OrtSession>()) {
+                 const ProviderChoice& choice, const std::vector<std::string>& libraries)
+    : runtime_(runtime),
+      environment_(nothing<OrtEnv>()),
+      session_(nothing<OrtSession>()),
+      run_options_(nothing<OrtRunOptions>()) {
   std::error_code error;
   if (!std::filesystem::exists(model, error)) {
     throw Error(model.string() + ": there is no such model");
@@ -109,18 +108,44 @@ Session::Session(const Runtime& runtime, const std::filesystem::path& model,
   for (const std::string& library : libraries) {
     runtime.check(runtime->RegisterCustomOpsLibrary_V2(options.get(), library.c_str()));
   }
-  provider_ = add_provider(runtime, *options, provider);
+  provider_ = add_provider(runtime, *options, choice);
+  if (choice.require_cuda) {
+    runtime.check(
+        runtime->AddSessionConfigEntry(options.get(), "session.disable_cpu_ep_fallback", "1"));
+  }
+  if (choice.cuda_graph) skip_graph_in_run();
 
   OrtSession* session = nullptr;
   try {
     runtime.check(runtime->CreateSession(environment, model.c_str(), options.get(), &session));
   } catch (const Error& error) {
+    if (std::string_view(error.what()).find("fallback to CPU EP") != std::string_view::npos) {
+      throw Error(model.string() + ": --require-provider cuda: nodes of it run on the CPU; see " +
+                  "which by --explain without --require-provider");
+    }
     throw Error(why_not_loaded(model, error.what()));
   }
   session_ = {session, runtime->ReleaseSession};
   ops_ = read_model_ops(model);
   if (!ops_.mistake.empty()) throw Error(model.string() + ": " + ops_.mistake);
   describe();
+}
+
+void Session::skip_graph_in_run() {
+  constexpr int oldest = 18;
+  if (provider_.name != "cuda") {
+    throw Error("--cuda-graph needs CUDA, and this runs on the CPU: " +
+                (provider_.reason.empty() ? "--provider cpu" : provider_.reason));
+  }
+  if (runtime_.minor() < oldest) {
+    throw Error("--cuda-graph needs ONNX Runtime 1." + std::to_string(oldest) + ", and " +
+                runtime_.library().string() + " is " + runtime_.version() +
+                "; name a later one with --ort FILE");
+  }
+  OrtRunOptions* options = nullptr;
+  runtime_.check(runtime_->CreateRunOptions(&options));
+  run_options_ = {options, runtime_->ReleaseRunOptions};
+  runtime_.check(runtime_->AddRunConfigEntry(options, "gpu_graph_id", "-1"));
 }
 
 void Session::describe() {
@@ -164,9 +189,9 @@ std::vector<Tensor> Session::run(const std::vector<Tensor>& inputs) {
   output_names.reserve(output_names_.size());
   for (const std::string& name : output_names_) output_names.push_back(name.c_str());
   std::vector<OrtValue*> output_values(output_names.size());
-  runtime_.check(runtime_->Run(session_.get(), nullptr, input_names.data(), input_values.data(),
-                               input_values.size(), output_names.data(), output_names.size(),
-                               output_values.data()));
+  runtime_.check(runtime_->Run(session_.get(), run_options_.get(), input_names.data(),
+                               input_values.data(), input_values.size(), output_names.data(),
+                               output_names.size(), output_values.data()));
   std::vector<Owned<OrtValue>> results;
   results.reserve(output_values.size());
   for (OrtValue* value : output_values) results.emplace_back(value, runtime_->ReleaseValue);
@@ -176,13 +201,19 @@ std::vector<Tensor> Session::run(const std::vector<Tensor>& inputs) {
   return outputs;
 }
 
-std::vector<NodeRun> Session::finish() {
+std::vector<NodeRun> Session::end_trace(const std::filesystem::path& keep) {
   OrtAllocator* allocator = nullptr;
   runtime_.check(runtime_->GetAllocatorWithDefaultOptions(&allocator));
   char* name = nullptr;
   runtime_.check(runtime_->SessionEndProfiling(session_.get(), allocator, &name));
   const std::filesystem::path file = name;
   runtime_.check(runtime_->AllocatorFree(allocator, name));
+  if (!keep.empty()) {
+    std::error_code error;  // copied, since the temporary folder may be on another disk
+    std::filesystem::copy_file(file, keep, std::filesystem::copy_options::overwrite_existing,
+                               error);
+    if (error) throw Error("--profile " + keep.string() + ": " + error.message());
+  }
   return read_profile(file, ops_);
 }
 

@@ -6,16 +6,19 @@
 
 namespace cudarelu::cli {
 
+std::optional<std::size_t> bytes_of(const ElementType& type, const Sizes& shape) {
+  auto bytes = static_cast<std::int64_t>(type.size);
+  for (const std::int64_t size : shape) {
+    if (__builtin_mul_overflow(bytes, size, &bytes)) return std::nullopt;
+  }
+  return static_cast<std::size_t>(bytes);
+}
+
 Tensor make_tensor(const ElementType& type, Sizes shape) {
-  std::int64_t count = 1;
-  std::int64_t bytes = 0;
-  bool overflow = false;
-  for (const std::int64_t size : shape) overflow |= __builtin_mul_overflow(count, size, &count);
-  overflow |= __builtin_mul_overflow(count, type.size, &bytes);
-  if (overflow) throw Error("a tensor's sizes overflow");
-  Tensor tensor{&type, std::move(shape), count, nullptr};
-  tensor.data = std::make_shared_for_overwrite<std::byte[]>(tensor.bytes());
-  return tensor;
+  const std::optional<std::size_t> bytes = bytes_of(type, shape);
+  if (!bytes) throw Error("a tensor's sizes overflow");
+  const auto count = static_cast<std::int64_t>(*bytes / type.size);
+  return {&type, std::move(shape), count, std::make_shared_for_overwrite<std::byte[]>(*bytes)};
 }
 
 std::string text_of(const Tensor& tensor) {

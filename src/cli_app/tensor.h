@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,8 @@ inline constexpr std::array element_types{
 
 using Sizes = std::vector<std::int64_t>;
 
+inline constexpr std::size_t max_rank = 64;  // as NumPy
+
 /// A dense row-major tensor. Whoever made it says what `data` keeps alive.
 struct Tensor {
   const ElementType* type = nullptr;
@@ -50,6 +53,9 @@ struct Tensor {
 
   std::size_t bytes() const { return static_cast<std::size_t>(count) * type->size; }
 };
+
+/// How many bytes such a tensor has; nothing where that overflows.
+std::optional<std::size_t> bytes_of(const ElementType& type, const Sizes& shape);
 
 /// A tensor with memory of its own. Throws an Error where the shape has no size that fits.
 Tensor make_tensor(const ElementType& type, Sizes shape);

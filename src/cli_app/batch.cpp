@@ -1,0 +1,162 @@
+#include "batch.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "array_file.h"
+#include "error.h"
+#include "inputs.h"
+#include "interrupt.h"
+#include "manifest.h"
+#include "progress.h"
+#include "report.h"
+#include "session.h"
+
+namespace cudarelu::cli {
+namespace {
+
+using Path = std::filesystem::path;
+using Clock = std::chrono::steady_clock;
+
+/// The lines of a file, from its folder; or what is in a folder, in order.
+std::vector<std::string> items_of(const Path& list) {
+  std::vector<std::string> items;
+  if (std::filesystem::is_directory(list)) {
+    for (const auto& entry : std::filesystem::directory_iterator(list)) {
+      const Path extension = entry.path().extension();
+      const bool array = extension == ".npy" || extension == ".npz" || extension == ".pb";
+      const bool folder = std::filesystem::exists(entry.path() / "input_0.pb");
+      if (array || folder) items.push_back(entry.path().string());
+    }
+    std::ranges::sort(items);
+  } else {
+    std::ifstream file(list);
+    if (!file) throw Error("--list " + list.string() + ": there is no such file or folder");
+    for (std::string line; std::getline(file, line);) {
+      if (line.ends_with('\r')) line.pop_back();
+      if (!line.empty()) items.push_back((list.parent_path() / line).string());
+    }
+  }
+  if (items.empty()) throw Error("--list " + list.string() + ": has no inputs");
+  return items;
+}
+
+std::map<std::string, std::string> sources_of(const std::string& item,
+                                              const std::vector<InputInfo>& infos) {
+  std::map<std::string, std::string> sources;
+  if (std::filesystem::is_directory(item)) {
+    add_folder(item, infos, sources);
+  } else if (infos.size() == 1 || Path(item).extension() == ".npz") {
+    for (const InputInfo& info : infos) sources[info.name] = item;
+  } else {
+    throw Error(item + ": is one array, but the model has " + std::to_string(infos.size()) +
+                " inputs: it takes archives .npz, or folders of input_0.pb, ...");
+  }
+  return sources;
+}
+
+/// "000012_name"
+std::string folder_name(std::size_t index, const std::string& item) {
+  std::array<char, 32> number;
+  std::snprintf(number.data(), number.size(), "%06zu_", index);
+  return number.data() + file_name(Path(item).stem().string());
+}
+
+struct Counts {
+  std::size_t total = 0, done = 0, failed = 0, done_before = 0;
+  std::size_t left() const { return total - done - failed - done_before; }
+};
+
+void write_report(const Options& options, const Runtime& runtime, const Session& session,
+                  const Path& manifest, const Counts& counts, double seconds) {
+  const Provider& provider = session.provider();
+  if (options.json) {
+    const nlohmann::ordered_json json{
+        {"schema", report_schema},
+        {"model", options.model},
+        {"runtime", {{"version", runtime.version()}, {"library", runtime.library().string()}}},
+        {"provider", provider.name},
+        {"provider_reason", provider.reason},
+        {"manifest", manifest.string()},
+        {"items", counts.total},
+        {"done", counts.done},
+        {"failed", counts.failed},
+        {"done_before", counts.done_before},
+        {"left", counts.left()},
+        {"seconds", seconds}};
+    std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+  } else {
+    write_heading(std::cout, options.model, runtime, provider);
+    std::cout << "manifest  " << manifest.string() << "\nitems     " << counts.total << ": "
+              << counts.done << " done, " << counts.failed << " failed, " << counts.done_before
+              << " done before, " << counts.left() << " left, in " << seconds << " s\n";
+  }
+  if (!std::cout.flush()) throw Error("the output cannot be written");
+}
+
+}  // namespace
+
+int infer_batch(const Options& options) {
+  const std::vector<std::string> items = items_of(options.batch->list);
+  const Path folder = options.output_dir;
+  const Runtime runtime(options.ort);
+  const ProviderChoice choice{options.provider, static_cast<int>(options.device),
+                              options.require_cuda, false};
+  Session session(runtime, options.model, choice, options.libraries);
+  Manifest manifest(folder, items, options.batch->resume);
+  Counts counts;
+  counts.total = items.size();
+  bool traced = true;
+  Progress progress;
+  const Clock::time_point begin = Clock::now();
+  const auto seconds_since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  for (std::size_t i = 0; i < items.size() && !interrupted(); ++i) {
+    if (manifest.is_done(i)) {
+      ++counts.done_before;
+      continue;
+    }
+    progress.show(std::to_string(i) + " of " + std::to_string(items.size()) + " items");
+    const Clock::time_point item_begin = Clock::now();
+    ItemResult result{i, items[i], "", {}, 0};
+    std::vector<Tensor> outputs;
+    try {
+      const Inputs inputs = make_inputs(
+          session.inputs(), {sources_of(items[i], session.inputs()), options.sizes, options.seed});
+      outputs = session.run(inputs.tensors);
+    } catch (const Error& error) {
+      result.error = error.what();
+      if (!result.error.starts_with(items[i])) result.error.insert(0, items[i] + ": ");
+    }
+    if (result.error.empty()) {
+      if (std::exchange(traced, false)) {
+        check_copies(session.end_trace({}), options.max_memcpy);
+      }
+      const std::string name = folder_name(i, items[i]);
+      const std::vector<std::string>& names = session.output_names();
+      const std::vector<Path> files = write_outputs(folder / name, names, outputs);
+      for (std::size_t k = 0; k < names.size(); ++k) {
+        result.outputs[names[k]] = (Path(name) / files[k].filename()).string();
+      }
+    }
+    result.seconds = seconds_since(item_begin);
+    manifest.add(result);
+    ++(result.error.empty() ? counts.done : counts.failed);
+    if (result.error.empty()) continue;
+    progress.clear();
+    if (options.batch->stop_on_error) throw Error(result.error);
+    tell(result.error + "; skipped");
+  }
+  progress.clear();
+  write_report(options, runtime, session, manifest.path(), counts, seconds_since(begin));
+  return interrupted() ? interrupted_exit_code : counts.failed > 0 ? 2 : 0;
+}
+
+}  // namespace cudarelu::cli

@@ -1,0 +1,63 @@
+// One thread's repeated runs of a model with the same inputs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cuda_driver.h"
+#include "session.h"
+
+namespace cudarelu::cli {
+
+/// Calls OrtApi::Run, which makes the outputs anew each time.
+class PlainInvocation {
+ public:
+  PlainInvocation(const Session& session, const std::vector<Tensor>& inputs);
+  ~PlainInvocation() { release(); }
+  PlainInvocation(const PlainInvocation&) = delete;
+  PlainInvocation& operator=(const PlainInvocation&) = delete;
+
+  void run();
+
+ private:
+  void release();
+
+  const Session& session_;
+  std::vector<Owned<OrtValue>> inputs_;
+  std::vector<const char*> input_names_;
+  std::vector<const OrtValue*> input_values_;
+  std::vector<const char*> output_names_;
+  std::vector<OrtValue*> outputs_;
+};
+
+/// Calls OrtApi::RunWithBinding, with fixed buffers for inputs and outputs: on the device where
+/// there is one, and then the copies from and to the host are calls of their own.
+class BoundInvocation {
+ public:
+  /// The outputs are those of a run with the same inputs: their types and shapes are taken. `graph`
+  /// is the number of the CUDA graph that the runs are captured in; 0: none is.
+  BoundInvocation(const Session& session, const std::vector<Tensor>& inputs,
+                  const std::vector<Tensor>& outputs, const CudaDevice* device, int ordinal,
+                  int graph);
+
+  void copy_in();
+  void run();
+  void copy_out();
+  /// On the host: those of the last copy_out() or, without a device, of the last run().
+  const std::vector<Tensor>& outputs() const { return host_outputs_; }
+
+ private:
+  Owned<OrtValue> buffer(const Tensor& tensor);
+
+  const Session& session_;
+  const CudaDevice* device_;
+  Owned<OrtAllocator> allocator_;  // of the device's memory
+  Owned<OrtIoBinding> binding_;
+  Owned<OrtRunOptions> run_options_;
+  std::vector<Tensor> host_inputs_;
+  std::vector<Tensor> host_outputs_;
+  std::vector<Owned<OrtValue>> inputs_;
+  std::vector<Owned<OrtValue>> outputs_;
+};
+
+}  // namespace cudarelu::cli

@@ -1,0 +1,68 @@
+#include "manifest.h"
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "error.h"
+
+namespace cudarelu::cli {
+
+using Json = nlohmann::ordered_json;
+
+Manifest::Manifest(const std::filesystem::path& folder, const std::vector<std::string>& items,
+                   bool resume)
+    : path_(folder / "manifest.jsonl"), done_(items.size()) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw Error(folder.string() + ": cannot be made: " + error.message());
+  if (std::filesystem::exists(path_, error)) {
+    if (!resume) {
+      throw Error(path_.string() +
+                  ": is there already; go on with --resume, or name another "
+                  "--output-dir");
+    }
+    read(items);
+  }
+  file_.open(path_, std::ios::app);
+  if (!file_) throw Error(path_.string() + ": cannot be written");
+}
+
+void Manifest::read(const std::vector<std::string>& items) {
+  std::ifstream file(path_);
+  std::string line;
+  std::uintmax_t whole = 0;  // the bytes of the lines that are whole
+  while (std::getline(file, line) && !file.eof()) {
+    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object() || !json.contains("index") || !json["index"].is_number_unsigned() ||
+        !json.contains("item") || !json["item"].is_string() || !json.contains("status")) {
+      throw Error(path_.string() + ": is damaged: " + line);
+    }
+    const auto index = json["index"].get<std::size_t>();
+    if (index >= items.size() || json["item"] != items[index]) {
+      throw Error(path_.string() + ": is of another list: its item " + std::to_string(index) +
+                  " is " + json["item"].get<std::string>() + "; name another --output-dir");
+    }
+    done_[index] = json["status"] == "done";
+    whole += line.size() + 1;
+  }
+  file.close();
+  std::error_code error;  // a line that was cut off when the run before was killed
+  if (std::filesystem::file_size(path_, error) > whole) {
+    std::filesystem::resize_file(path_, whole, error);
+  }
+  if (error) throw Error(path_.string() + ": cannot be written");
+}
+
+void Manifest::add(const ItemResult& result) {
+  const bool done = result.error.empty();
+  const Json json{{"index", result.index},
+                  {"item", result.item},
+                  {"status", done ? "done" : "failed"},
+                  {"error", done ? Json() : Json(result.error)},
+                  {"outputs", result.outputs},
+                  {"seconds", result.seconds}};
+  file_ << json.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n' << std::flush;
+  if (!file_) throw Error(path_.string() + ": cannot be written");
+}
+
+}  // namespace cudarelu::cli

@@ -1,0 +1,263 @@
+#include "options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <iostream>
+#include <limits>
+
+#include "error.h"
+
+namespace cudarelu::cli {
+namespace {
+
+constexpr const char* footer = R"(
+Inputs that are not named are random: real numbers in [-1, 1), integers from 0 to 9.
+Exit code: 0; 1 where an output differs; 2 and one line on stderr; 130 after Ctrl-C.
+Examples:
+  ort_infer model.onnx --input x=x.npy --output-dir out --compare y=y.npy
+  ort_infer model.onnx --provider cuda --dim N=32 --seconds 5 --concurrency 4 --json
+  ort_infer model.onnx --list inputs/ --output-dir out --resume)";
+
+/// What the command line says, before it is understood.
+struct Texts {
+  std::string require_provider, tolerance, warmup, iterations, seconds, concurrency, on_error, list;
+  std::string device = "0", seed = "0";
+  std::string max_memcpy, batches;
+  std::vector<std::string> inputs, dims, compared;
+  bool cuda_graph = false, io_binding = false, no_io_binding = false, resume = false;
+};
+
+void declare(CLI::App& app, Options& options, Texts& texts) {
+  const auto option = [&](const char* group, const char* name, auto& value, const char* type,
+                          const char* help) {
+    return app.add_option(name, value, help)->type_name(type)->group(group);
+  };
+  const auto list = [&](const char* group, const char* name, auto& value, const char* type,
+                        const char* help) {
+    option(group, name, value, type, help)->allow_extra_args(false);
+  };
+  app.add_option("MODEL", options.model, "the ONNX model")->required()->type_name("");
+
+  const char* group = "Provider";
+  option(group, "--provider", options.provider, "P",
+         "auto (CUDA where it is to be had), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}).description(""));
+  option(group, "--device", texts.device, "N", "the CUDA device (0)");
+  option(group, "--require-provider", texts.require_provider, "cuda",
+         "fail where a node would run elsewhere")
+      ->check(CLI::IsMember({"cuda"}).description(""));
+  option(group, "--max-memcpy", texts.max_memcpy, "N", "fail at more copies between devices");
+  app.add_flag("--explain", options.explain, "each node: its provider and shapes; the copies")
+      ->group(group);
+  list(group, "--library", options.libraries, "FILE", "a further custom-op library; repeatable");
+  option(group, "--ort", options.ort, "FILE", "the ONNX Runtime to open ($CUDARELU_ORT_LIBRARY)");
+
+  group = "Inputs";
+  list(group, "--input", texts.inputs, "NAME=X",
+       "X: FILE.npy, FILE.npz, FILE.pb, random, zeros, ones, a number");
+  option(group, "--inputs", options.input_folder, "DIR",
+         "its input_0.pb, ...; compared with its output_0.pb, ...");
+  list(group, "--dim", texts.dims, "NAME=SIZE", "a free dimension's size (else 4); repeatable");
+  option(group, "--seed", texts.seed, "S", "of the random inputs, a whole number (0)");
+
+  group = "Outputs";
+  option(group, "--output-dir", options.output_dir, "DIR", "write each output to DIR/<name>.npy");
+  list(group, "--compare", texts.compared, "NAME=FILE",
+       "exit 1 where the output differs; repeatable");
+  option(group, "--tolerance", texts.tolerance, "REL[,ABS]",
+         "of real outputs that are compared (1e-3,1e-5)");
+  app.add_flag("--json", options.json, "print one JSON object")->group(group);
+
+  group = "Measuring";
+  option(group, "--iterations", texts.iterations, "N", "measured runs, of all threads together");
+  option(group, "--seconds", texts.seconds, "S", "measure that long (3 where no N is given)");
+  option(group, "--warmup", texts.warmup, "N", "runs of each thread before (10)");
+  option(group, "--concurrency", texts.concurrency, "K", "threads on one session (1)");
+  option(group, "--batch-sweep", texts.batches, "1,2,4",
+         "sizes of the inputs' first free dimension");
+  app.add_flag("--io-binding", texts.io_binding, "fixed buffers (on CUDA they are the default)")
+      ->group(group);
+  app.add_flag("--no-io-binding", texts.no_io_binding, "none, so that ONNX Runtime makes them")
+      ->group(group);
+  app.add_flag("--cuda-graph", texts.cuda_graph, "capture the run and replay it")->group(group);
+  option(group, "--profile", options.profile, "FILE", "keep ONNX Runtime's trace of all runs");
+
+  group = "Many inputs";
+  option(group, "--list", texts.list, "FILE|DIR",
+         "run each input; results and manifest in --output-dir");
+  app.add_flag("--resume", texts.resume, "go on after what the manifest has")->group(group);
+  option(group, "--on-error", texts.on_error, "stop|skip", "at a bad input (skip)")
+      ->check(CLI::IsMember({"stop", "skip"}).description(""));
+
+  app.set_help_flag("-h,--help", "print this")->group("Other");
+  app.set_version_flag("--version", "ort_infer " CUDARELU_VERSION)
+      ->description("print the version")
+      ->group("Other");
+  app.get_formatter()->column_width(27);
+  app.get_formatter()->label("OPTIONS", "options");
+  app.footer(footer);
+}
+
+/// NAME=VALUE, each name once.
+std::map<std::string, std::string> by_name(const std::string& option,
+                                           const std::vector<std::string>& texts) {
+  std::map<std::string, std::string> values;
+  for (const std::string& text : texts) {
+    const std::size_t equals = text.find('=');
+    if (equals == 0 || equals == text.npos || equals + 1 == text.size()) {
+      throw Error(option + " " + text + ": must be NAME=VALUE");
+    }
+    const std::string name = text.substr(0, equals);
+    if (!values.emplace(name, text.substr(equals + 1)).second) {
+      throw Error(option + " " + name + ": given twice");
+    }
+  }
+  return values;
+}
+
+template <class T>
+bool parse_all(const std::string& text, T& number) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop == end;
+}
+
+template <class T>
+T whole_number(const std::string& option, const std::string& text, T least = 0) {
+  T number = 0;
+  if (!parse_all(text, number) || text.starts_with('-') || number < least) {
+    throw Error(option + ": must be a whole number from " + std::to_string(least) + " to " +
+                std::to_string(std::numeric_limits<T>::max()) + ", not " + text);
+  }
+  return number;
+}
+
+double real_number(const std::string& option, const std::string& text) {
+  double number = 0;
+  if (!parse_all(text, number) || !std::isfinite(number) || number < 0) {
+    throw Error(option + ": must be a number that is not negative, not " + text);
+  }
+  return number;
+}
+
+/// The texts between the commas.
+std::vector<std::string> parts(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+Tolerance tolerance(const std::string& text) {
+  const std::vector<std::string> numbers = parts(text);
+  if (numbers.size() > 2) throw Error("--tolerance: must be REL or REL,ABS, not " + text);
+  Tolerance tolerance;
+  tolerance.relative = real_number("--tolerance", numbers[0]);
+  tolerance.absolute = numbers.size() > 1 ? real_number("--tolerance", numbers[1]) : 0;
+  return tolerance;
+}
+
+std::optional<MeasureOptions> measure_options(const CLI::App& app, const Texts& texts) {
+  std::optional<MeasureOptions> result;
+  for (const char* name : {"--iterations", "--seconds", "--warmup", "--concurrency",
+                           "--batch-sweep", "--io-binding", "--no-io-binding", "--cuda-graph"}) {
+    if (app.count(name) > 0) result.emplace();
+  }
+  if (!result) return result;
+  MeasureOptions& measure = *result;
+  if (app.count("--warmup") > 0) {
+    measure.warmup = whole_number<std::int64_t>("--warmup", texts.warmup);
+  }
+  if (app.count("--iterations") > 0) {
+    measure.iterations = whole_number<std::int64_t>("--iterations", texts.iterations, 1);
+  }
+  if (app.count("--seconds") > 0) {
+    measure.seconds = real_number("--seconds", texts.seconds);
+    if (measure.seconds > 1e6) throw Error("--seconds: must be at most 1e6");
+  }
+  if (app.count("--concurrency") > 0) {
+    measure.concurrency = whole_number<std::int64_t>("--concurrency", texts.concurrency, 1);
+    if (measure.concurrency > 1024) throw Error("--concurrency: must be at most 1024");
+  }
+  if (app.count("--batch-sweep") > 0) {
+    for (const std::string& size : parts(texts.batches)) {
+      measure.batches.push_back(whole_number<std::int64_t>("--batch-sweep", size, 1));
+    }
+  }
+  if (texts.io_binding && texts.no_io_binding) {
+    throw Error("--io-binding and --no-io-binding exclude each other");
+  }
+  if (texts.io_binding || texts.no_io_binding) measure.io_binding = texts.io_binding;
+  measure.cuda_graph = texts.cuda_graph;
+  if (measure.cuda_graph && measure.io_binding == false) {
+    throw Error("--cuda-graph needs fixed buffers: leave out --no-io-binding");
+  }
+  if (measure.cuda_graph && measure.concurrency > 1) {
+    throw Error("--cuda-graph goes with --concurrency 1: a graph is of one thread");
+  }
+  if (!measure.iterations && !measure.seconds) measure.seconds = 3;
+  return result;
+}
+
+std::optional<BatchOptions> batch_options(const CLI::App& app, const Options& options,
+                                          const Texts& texts) {
+  if (app.count("--list") == 0) {
+    for (const char* name : {"--resume", "--on-error"}) {
+      if (app.count(name) > 0) throw Error(std::string(name) + " goes with --list");
+    }
+    return std::nullopt;
+  }
+  if (options.output_dir.empty()) throw Error("--list needs --output-dir for what it makes");
+  for (const char* name : {"--input", "--inputs", "--compare", "--profile", "--explain"}) {
+    if (app.count(name) > 0) throw Error(std::string(name) + " does not go with --list");
+  }
+  if (options.measure) throw Error("the options that measure do not go with --list");
+  return BatchOptions{texts.list, texts.resume, texts.on_error == "stop"};
+}
+
+}  // namespace
+
+std::optional<Options> parse_options(int argc, char** argv) {
+  CLI::App app("Runs an ONNX model with ONNX Runtime and cudarelu's ops.", "ort_infer");
+  Options options;
+  Texts texts;
+  declare(app, options, texts);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::string text = app.help();  // without its empty lines it fits a screen
+    const auto doubled = [](char a, char b) { return a == '\n' && b == '\n'; };
+    text.erase(std::ranges::unique(text, doubled).begin(), text.end());
+    std::cout << text;
+    return std::nullopt;
+  } catch (const CLI::Success& request) {  // --version
+    app.exit(request);
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    throw Error(std::string(error.what()) + " (--help lists the options)");
+  }
+  options.device = whole_number<std::int32_t>("--device", texts.device);
+  options.require_cuda = !texts.require_provider.empty();
+  if (app.count("--max-memcpy") > 0) {
+    options.max_memcpy = whole_number<std::int64_t>("--max-memcpy", texts.max_memcpy);
+  }
+  options.inputs = by_name("--input", texts.inputs);
+  for (const auto& [name, size] : by_name("--dim", texts.dims)) {
+    options.sizes[name] = whole_number<std::int64_t>("--dim " + name, size);
+  }
+  options.seed = whole_number<std::uint64_t>("--seed", texts.seed);
+  options.compared = by_name("--compare", texts.compared);
+  if (app.count("--tolerance") > 0) options.tolerance = tolerance(texts.tolerance);
+  options.measure = measure_options(app, texts);
+  options.batch = batch_options(app, options, texts);
+  return options;
+}
+
+}  // namespace cudarelu::cli

@@ -1,0 +1,58 @@
+// The command line.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compare.h"
+
+namespace cudarelu::cli {
+
+struct MeasureOptions {
+  std::int64_t warmup = 10;
+  std::optional<std::int64_t> iterations;
+  std::optional<double> seconds;
+  std::int64_t concurrency = 1;
+  std::vector<std::int64_t> batches;  // empty: the sizes as they are
+  bool cuda_graph = false;
+  std::optional<bool> io_binding;  // else: on CUDA
+};
+
+struct BatchOptions {
+  std::string list;  // a file or a folder
+  bool resume = false;
+  bool stop_on_error = false;
+};
+
+struct Options {
+  std::string model;
+  std::string provider = "auto";
+  std::int64_t device = 0;
+  bool require_cuda = false;
+  std::optional<std::int64_t> max_memcpy;
+  bool explain = false;
+  std::vector<std::string> libraries;
+  std::string ort;
+
+  std::map<std::string, std::string> inputs;  // by the input's name
+  std::string input_folder;
+  std::map<std::string, std::int64_t> sizes;  // of free dimensions, by name
+  std::uint64_t seed = 0;
+
+  std::string output_dir;
+  std::map<std::string, std::string> compared;  // the file of an output, by its name
+  Tolerance tolerance;
+
+  std::optional<MeasureOptions> measure;
+  std::string profile;
+  std::optional<BatchOptions> batch;
+  bool json = false;
+};
+
+/// Nothing where --help or --version was asked for, and has been printed. Throws an Error.
+std::optional<Options> parse_options(int argc, char** argv);
+
+}  // namespace cudarelu::cli
