@@ -1,104 +1,230 @@
-#include <cstdint>
-#include <limits>
+#include <cub/device/device_radix_sort.cuh>
 
 #include "cuda/launch.cuh"
 #include "ops/knn_query.h"
+#include "ops/knn_query/search.cuh"
 
 namespace cudarelu::ops {
 namespace {
 
-constexpr int warps_per_block = 4;
-constexpr unsigned all_lanes = 0xffffffffu;
+/// Points or queries in the order of the curve: keys and places, with room to sort them.
+struct Sorting {
+  cub::DoubleBuffer<std::uint64_t> keys;
+  cub::DoubleBuffer<std::int32_t> order;
+};
 
-/// A sorted list of the nearest points so far, in shared memory; a warp works on it together.
+/// What a search through a tree needs of memory.
 template <class C>
-struct NearestList {
-  C* distances;
-  std::int32_t* indices;
-  int size;
+struct Workspace {
+  Quantiles<C>* quantiles;
+  Sorting points;
+  Sorting queries;
+  void* temporary;  // of the sorts
+  Tree<C> tree{};
 
-  /// Puts a point after those not farther, and drops the last.
-  __device__ void insert(C distance, std::int32_t index, int lane) const {
-    for (int base = (size - 1) / 32 * 32; base >= 0; base -= 32) {
-      const int at = base + lane;
-      const bool moves = at < size && distances[at] > distance;
-      const bool shifts = moves && at > 0 && distances[at - 1] > distance;
-      const C new_distance = shifts ? distances[at - 1] : distance;
-      const std::int32_t new_index = shifts ? indices[at - 1] : index;
-      __syncwarp();
-      if (moves) {
-        distances[at] = new_distance;
-        indices[at] = new_index;
-      }
-      __syncwarp();
-      if (!__any_sync(all_lanes, shifts && lane == 0)) return;  // its place was in this part
+  /// Places the parts from `memory` on; returns the bytes that they take.
+  std::size_t lay_out(char* memory, std::int64_t point_count, std::int64_t query_count,
+                      std::size_t temporary_bytes) {
+    std::size_t used = 0;
+    const auto take = [&]<class T>(T*& part, std::int64_t count) {
+      part = reinterpret_cast<T*>(memory + used);
+      used += (static_cast<std::size_t>(count) * sizeof(T) + 255) / 256 * 256;
+    };
+    const auto take_sorting = [&](Sorting& sorting, std::int64_t count) {
+      for (std::uint64_t*& keys : sorting.keys.d_buffers) take(keys, count);
+      for (std::int32_t*& order : sorting.order.d_buffers) take(order, count);
+    };
+    take(quantiles, 1);
+    take_sorting(points, point_count);
+    take_sorting(queries, query_count);
+    char* bytes = nullptr;
+    take(bytes, static_cast<std::int64_t>(temporary_bytes));
+    temporary = bytes;
+
+    tree.size = static_cast<int>(point_count);
+    tree.levels = 0;
+    take(tree.points, point_count);
+    std::int64_t count = point_count;
+    for (int bits = leaf_bits; tree.levels == 0 || count > 32; bits = node_bits) {
+      count = (count + (1 << bits) - 1) >> bits;
+      take(tree.boxes[tree.levels], count);
+      tree.counts[tree.levels++] = static_cast<int>(count);
     }
+    return used;
   }
 };
 
-/// A warp for each query: 32 points a step, and those nearer than the farthest of the list go in.
 template <class T>
-__global__ void __launch_bounds__(warps_per_block * 32)
-    nearest(const T* xyz, const std::int32_t* offset, const T* new_xyz,
-            const std::int32_t* new_offset, std::int32_t* idx, T* distance, std::int64_t size,
-            std::int64_t batches, std::int64_t queries, int nsample) {
+class KnnCall {
   using C = Compute<T>;
-  constexpr C infinity = std::numeric_limits<C>::infinity();
-  extern __shared__ double shared[];
-  cuda::wait_for_previous_kernel();
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
-  const std::int64_t query = static_cast<std::int64_t>(blockIdx.x) * warps_per_block + warp;
-  if (query >= queries) return;
 
-  C* const distances = reinterpret_cast<C*>(shared);
-  auto* const indices = reinterpret_cast<std::int32_t*>(distances + warps_per_block * nsample);
-  const NearestList<C> list{distances + warp * nsample, indices + warp * nsample, nsample};
-  for (int i = lane; i < nsample; i += 32) {
-    list.distances[i] = infinity;
-    list.indices[i] = -1;
+ public:
+  explicit KnnCall(const Call& call)
+      : call_(call),
+        xyz_(static_cast<const T*>(call.inputs[0].data)),
+        points_(call.inputs[0].shape[0]),
+        queries_{.new_xyz = static_cast<const T*>(call.inputs[2].data),
+                 .new_offset = static_cast<const std::int32_t*>(call.inputs[3].data),
+                 .offset = static_cast<const std::int32_t*>(call.inputs[1].data),
+                 .batches = call.inputs[1].shape[0],
+                 .points = points_,
+                 .count = call.inputs[2].shape[0],
+                 .order = nullptr,
+                 .own = false},
+        results_{.idx = static_cast<std::int32_t*>(call.outputs[0].data),
+                 .distance = static_cast<T*>(call.outputs[1].data),
+                 .nsample = static_cast<int>(call.integer(0))} {}
+
+  Status run() {
+    if (queries_.count == 0) return {};
+    return pays_for_tree() ? search_with_tree() : search_without_tree();
   }
-  __syncwarp();
 
-  const Batch batch = batch_of_query(query, new_offset, offset, batches, size);
-  C farthest = infinity;
-  for (std::int64_t base = batch.begin; base < batch.end; base += 32) {
-    const std::int64_t point = base + lane;
-    const C squared =
-        point < batch.end ? squared_distance(new_xyz + 3 * query, xyz + 3 * point) : infinity;
-    for (unsigned nearer = __ballot_sync(all_lanes, squared < farthest); nearer != 0;
-         nearer &= nearer - 1) {
-      const int source = __ffs(static_cast<int>(nearer)) - 1;
-      const C candidate = __shfl_sync(all_lanes, squared, source);
-      if (!(candidate < farthest)) continue;
-      list.insert(candidate, static_cast<std::int32_t>(base + source), lane);
-      farthest = list.distances[nsample - 1];
+ private:
+  /// The tree takes tens of microseconds to build, whatever its size. The results are the same.
+  bool pays_for_tree() const {
+    if (queries_.batches == 0 || std::max(points_, queries_.count) > max_tree_points) return false;
+    const std::int64_t batch = points_ / queries_.batches;
+    return batch > 8192 || batch * queries_.count > std::int64_t{1} << 25;
+  }
+
+  Status search_without_tree() const {
+    return visit_list([&]<class List>(TypeTag<List>) {
+      return launch_warps<List>(search_all<T, List>, xyz_, queries_, results_);
+    });
+  }
+
+  Status search_with_tree() {
+    queries_.own = queries_.new_xyz == xyz_ && queries_.count == points_ &&
+                   queries_.new_offset == queries_.offset;
+    const KeyBits bits(points_, queries_.batches);
+    const std::int64_t other_queries = queries_.own ? 0 : queries_.count;
+    Workspace<C> workspace;
+    std::size_t sort_bytes = 0;
+    Sorting none;
+    if (Status status = sort(none, std::max(points_, other_queries), bits, nullptr, sort_bytes);
+        !status.ok()) {
+      return status;
     }
+    const std::size_t bytes = workspace.lay_out(nullptr, points_, other_queries, sort_bytes);
+    auto* memory = static_cast<char*>(call_.execution.allocate(bytes));
+    if (memory == nullptr) {
+      return {Status::Code::out_of_memory,
+              "knn_query: no workspace of " + std::to_string(bytes) + " bytes"};
+    }
+    workspace.lay_out(memory, points_, other_queries, sort_bytes);
+
+    if (Status status = cuda::launch(call_, sample_quantiles<T>, {3, Quantiles<C>::count}, xyz_,
+                                     points_, workspace.quantiles);
+        !status.ok()) {
+      return status;
+    }
+    const auto order = [&](const T* xyz, const std::int32_t* offset, std::int64_t count,
+                           Sorting& sorting) -> Status {
+      if (Status status =
+              cuda::launch(call_, make_keys<T>, {cuda::blocks_for(count, tree_block), tree_block},
+                           xyz, offset, count, queries_.batches, workspace.quantiles, bits,
+                           sorting.keys.Current(), sorting.order.Current());
+          !status.ok()) {
+        return status;
+      }
+      return sort(sorting, count, bits, workspace.temporary, sort_bytes);
+    };
+    if (Status status = order(xyz_, queries_.offset, points_, workspace.points); !status.ok()) {
+      return status;
+    }
+    if (!queries_.own) {
+      if (Status status =
+              order(queries_.new_xyz, queries_.new_offset, queries_.count, workspace.queries);
+          !status.ok()) {
+        return status;
+      }
+    }
+    queries_.order = (queries_.own ? workspace.points : workspace.queries).order.Current();
+    if (Status status = make_boxes(workspace.tree, workspace.points.order.Current());
+        !status.ok()) {
+      return status;
+    }
+    return search(workspace.tree);
   }
-  for (int i = lane; i < nsample; i += 32) {
-    idx[query * nsample + i] = list.indices[i];
-    distance[query * nsample + i] = store<T>(sqrt(list.distances[i]));
+
+  /// Sorts by the keys' lower bits; with `temporary` null, tells how much of that is needed.
+  Status sort(Sorting& sorting, std::int64_t count, const KeyBits& bits, void* temporary,
+              std::size_t& bytes) const {
+    const auto stream = static_cast<cudaStream_t>(call_.execution.stream);
+    return cuda::check(
+        call_, cub::DeviceRadixSort::SortPairs(temporary, bytes, sorting.keys, sorting.order,
+                                               static_cast<int>(count), 0, bits.total(), stream));
   }
-}
+
+  Status make_boxes(const Tree<C>& tree, const std::int32_t* order) const {
+    if (Status status =
+            cuda::launch(call_, make_leaves<T>,
+                         {cuda::blocks_for(tree.size, tree_block), tree_block}, xyz_, order, tree);
+        !status.ok()) {
+      return status;
+    }
+    for (int level = 1; level < tree.levels; ++level) {
+      const unsigned blocks = cuda::blocks_for(tree.counts[level - 1], tree_block);
+      if (Status status = cuda::launch(call_, make_nodes<C>, {blocks, tree_block}, tree, level);
+          !status.ok()) {
+        return status;
+      }
+    }
+    return {};
+  }
+
+  /// A thread for each query costs least, but leaves multiprocessors idle where queries are few.
+  Status search(const Tree<C>& tree) const {
+    if constexpr (std::is_same_v<C, float>) {
+      if (results_.nsample <= 32 && queries_.count >= 32768) return search_by_threads(tree);
+    }
+    return visit_list([&]<class List>(TypeTag<List>) {
+      return launch_warps<List>(search_by_warp<T, List>, tree, queries_, results_);
+    });
+  }
+
+  Status search_by_threads(const Tree<float>& tree) const {
+    const auto kernel = results_.nsample <= 8    ? search_by_thread<T, 8>
+                        : results_.nsample <= 16 ? search_by_thread<T, 16>
+                                                 : search_by_thread<T, 32>;
+    return cuda::launch(call_, kernel,
+                        {cuda::blocks_for(queries_.count, search_warps * 32), search_warps * 32},
+                        tree, queries_, results_);
+  }
+
+  /// Calls f(TypeTag<List>{}) with the kind of list that serves nsample best.
+  template <class F>
+  Status visit_list(const F& f) const {
+    if (results_.nsample <= 32) return f(TypeTag<RegisterList<C, 1>>{});
+    if (results_.nsample <= 64) return f(TypeTag<RegisterList<C, 2>>{});
+    if (results_.nsample <= 128) return f(TypeTag<RegisterList<C, 4>>{});
+    return f(TypeTag<SharedList<C>>{});
+  }
+
+  /// A warp for each query, with a list each.
+  template <class List, class... Parameters>
+  Status launch_warps(void (*kernel)(Parameters...),
+                      std::type_identity_t<Parameters>... arguments) const {
+    const int warps = results_.nsample > 128 ? 2 : search_warps;  // lists within 48 KiB
+    const cuda::Grid grid{cuda::blocks_for(queries_.count, warps),
+                          static_cast<unsigned>(warps) * 32,
+                          warps * List::shared_bytes(results_.nsample)};
+    return cuda::launch(call_, kernel, grid, arguments...);
+  }
+
+  const Call& call_;
+  const T* xyz_;
+  std::int64_t points_;
+  Queries<T> queries_;
+  Results<T> results_;
+};
 
 }  // namespace
 
 Status KnnQuery::cuda(const Call& call) {
-  return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    const std::int64_t queries = call.inputs[2].shape[0];
-    if (queries == 0) return Status();
-    const auto nsample = static_cast<int>(call.integer(0));
-    const std::size_t shared =
-        static_cast<std::size_t>(warps_per_block * nsample) * (sizeof(Compute<T>) + 4);
-    const cuda::Grid grid{cuda::blocks_for(queries, warps_per_block), warps_per_block * 32, shared};
-    return cuda::launch(call, nearest<T>, grid, static_cast<const T*>(call.inputs[0].data),
-                        static_cast<const std::int32_t*>(call.inputs[1].data),
-                        static_cast<const T*>(call.inputs[2].data),
-                        static_cast<const std::int32_t*>(call.inputs[3].data),
-                        static_cast<std::int32_t*>(call.outputs[0].data),
-                        static_cast<T*>(call.outputs[1].data), call.inputs[0].shape[0],
-                        call.inputs[1].shape[0], queries, nsample);
-  });
+  return visit_dtype<spec.dtypes>(call.inputs[0].dtype,
+                                  [&]<class T>(TypeTag<T>) { return KnnCall<T>(call).run(); });
 }
 
 }  // namespace cudarelu::ops

@@ -81,22 +81,29 @@ struct Batch {
   std::int64_t end;
 };
 
-/// The batch of query `query`; empty for one that is past the last offset.
-CUDARELU_FN Batch batch_of_query(std::int64_t query, const std::int32_t* new_offset,
-                                 const std::int32_t* offset, std::int64_t batches,
-                                 std::int64_t size) {
+/// The number of the batch that item `item` is of; `batches` for one that is past the last offset.
+CUDARELU_FN std::int64_t batch_number(std::int64_t item, const std::int32_t* offset,
+                                      std::int64_t batches) {
   std::int64_t low = 0;
   for (std::int64_t high = batches; low < high;) {
     const std::int64_t middle = (low + high) / 2;
-    if (new_offset[middle] > query) {
+    if (offset[middle] > item) {
       high = middle;
     } else {
       low = middle + 1;
     }
   }
-  if (low == batches) return {0, 0};
-  const std::int64_t begin = low == 0 ? 0 : offset[low - 1];
-  const std::int64_t end = offset[low];
+  return low;
+}
+
+/// The points of query `query`'s batch; none for one that is past the last offset.
+CUDARELU_FN Batch batch_of_query(std::int64_t query, const std::int32_t* new_offset,
+                                 const std::int32_t* offset, std::int64_t batches,
+                                 std::int64_t size) {
+  const std::int64_t number = batch_number(query, new_offset, batches);
+  if (number == batches) return {0, 0};
+  const std::int64_t begin = number == 0 ? 0 : offset[number - 1];
+  const std::int64_t end = offset[number];
   return {begin > 0 ? begin : 0, end < size ? end : size};
 }
 

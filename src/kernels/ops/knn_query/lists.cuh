@@ -1,0 +1,254 @@
+// The nearest points so far. All lists give the same: the first k in the order of Neighbour.
+#pragma once
+
+#include <cmath>
+
+#include "ops/knn_query.h"
+#include "ops/knn_query/neighbour.cuh"
+
+namespace cudarelu::ops {
+
+/// The results of a call.
+template <class T>
+struct Results {
+  std::int32_t* idx;
+  T* distance;
+  int nsample;
+
+  __device__ void write(std::int64_t query, int rank, const Neighbour<Compute<T>>& found) const {
+    const std::int64_t at = query * nsample + rank;
+    idx[at] = found.index;
+    distance[at] = store<T>(sqrt(found.distance));
+  }
+};
+
+/// A warp's list of up to 32 * rows, sorted, item i in row i / 32 of lane i % 32. What is offered
+/// waits in shared memory until there are 32, which one merge takes in.
+template <class C, int rows>
+class RegisterList {
+ public:
+  static constexpr int room = 64;  // less than 32 that wait, and 32 that are offered
+  static __host__ __device__ std::size_t shared_bytes(int /*nsample*/) {
+    return room * sizeof(Neighbour<C>);
+  }
+
+  __device__ RegisterList(void* shared, int nsample, int lane)
+      : waiting_(static_cast<Neighbour<C>*>(shared)), lane_(lane), skip_(32 * rows - nsample) {
+    // Padded at the front: the last item is the one to beat, whatever nsample is.
+#pragma unroll
+    for (int row = 0; row < rows; ++row) {
+      const bool pad = row * 32 + lane < skip_;
+      items_[row] = pad ? Neighbour<C>::before_all() : Neighbour<C>::none();
+    }
+    farthest_ = shuffle(items_[rows - 1], 31);
+  }
+
+  __device__ const Neighbour<C>& farthest() const { return farthest_; }
+
+  /// Each lane offers one candidate.
+  __device__ void offer(const Neighbour<C>& candidate) {
+    const bool nearer = candidate < farthest_;
+    const unsigned lanes = __ballot_sync(all_lanes, nearer);
+    if (lanes == 0) return;
+    if (nearer) waiting_[count_ + __popc(lanes & ((1u << lane_) - 1))] = candidate;
+    count_ += __popc(lanes);
+    if (count_ >= 32) take_in();
+  }
+
+  template <class T>
+  __device__ void write(const Results<T>& results, std::int64_t query) {
+    take_in();
+#pragma unroll
+    for (int row = 0; row < rows; ++row) {
+      const int rank = row * 32 + lane_ - skip_;
+      if (rank >= 0) results.write(query, rank, items_[row]);
+    }
+  }
+
+ private:
+  __device__ void take_in() {
+    __syncwarp();
+    Neighbour<C> fresh = lane_ < count_ ? waiting_[lane_] : Neighbour<C>::none();
+    count_ = count_ > 32 ? count_ - 32 : 0;
+    if (lane_ < count_) waiting_[lane_] = waiting_[32 + lane_];
+    __syncwarp();
+    fresh = sort_lanes_descending(fresh, lane_);
+    // A rising and a falling sequence of one length: the smaller of each pair are the first half
+    // of both together, and bitonic. Before the last row nothing changes.
+    if (fresh < items_[rows - 1]) items_[rows - 1] = fresh;
+    merge_bitonic_rows();
+    farthest_ = shuffle(items_[rows - 1], 31);
+  }
+
+  __device__ void merge_bitonic_rows() {
+    merge_bitonic(items_);
+#pragma unroll
+    for (int stride = 16; stride > 0; stride /= 2) {
+#pragma unroll
+      for (int row = 0; row < rows; ++row) {
+        items_[row] = exchange_lanes(items_[row], stride, (lane_ & stride) == 0);
+      }
+    }
+  }
+
+  Neighbour<C>* waiting_;
+  int lane_;
+  int skip_;
+  int count_ = 0;
+  Neighbour<C> items_[rows];
+  Neighbour<C> farthest_;
+};
+
+/// A warp's list in shared memory, of any length: each candidate is inserted by itself.
+template <class C>
+class SharedList {
+ public:
+  static __host__ __device__ std::size_t shared_bytes(int nsample) {
+    return static_cast<std::size_t>(nsample) * sizeof(Neighbour<C>);
+  }
+
+  __device__ SharedList(void* shared, int nsample, int lane)
+      : items_(static_cast<Neighbour<C>*>(shared)), lane_(lane), size_(nsample) {
+    for (int i = lane; i < size_; i += 32) items_[i] = Neighbour<C>::none();
+    __syncwarp();
+  }
+
+  __device__ const Neighbour<C>& farthest() const { return farthest_; }
+
+  __device__ void offer(const Neighbour<C>& candidate) {
+    for (unsigned nearer = __ballot_sync(all_lanes, candidate < farthest_); nearer != 0;
+         nearer &= nearer - 1) {
+      const Neighbour<C> next = shuffle(candidate, __ffs(static_cast<int>(nearer)) - 1);
+      if (next < farthest_) insert(next);
+    }
+  }
+
+  template <class T>
+  __device__ void write(const Results<T>& results, std::int64_t query) {
+    for (int i = lane_; i < size_; i += 32) results.write(query, i, items_[i]);
+  }
+
+ private:
+  /// Moves what comes after the candidate up by one, from the end on.
+  __device__ void insert(const Neighbour<C>& candidate) {
+    for (int base = (size_ - 1) / 32 * 32; base >= 0; base -= 32) {
+      const int at = base + lane_;
+      const bool moves = at < size_ && candidate < items_[at];
+      const bool shifts = moves && at > 0 && candidate < items_[at - 1];
+      const Neighbour<C> item = shifts ? items_[at - 1] : candidate;
+      __syncwarp();
+      if (moves) items_[at] = item;
+      __syncwarp();
+      if (!__any_sync(all_lanes, shifts && lane_ == 0)) break;  // its place was in this part
+    }
+    farthest_ = items_[size_ - 1];
+  }
+
+  Neighbour<C>* items_;
+  int lane_;
+  int size_;
+  Neighbour<C> farthest_ = Neighbour<C>::none();
+};
+
+/// A thread's list of up to `size`, in registers; a warp's threads take in together what each has
+/// put aside in shared memory.
+template <class C, int size>
+class ThreadList {
+ public:
+  static constexpr int room = 16;
+  static constexpr int step = 4;  // what may be offered between two calls of take_in_if_full
+  struct Shared {
+    Neighbour<C> waiting[room][33];  // one column more: rows are read without conflicts
+  };
+
+  __device__ ThreadList(Shared& shared, int nsample, int lane)
+      : shared_(shared), lane_(lane), skip_(size - nsample) {
+#pragma unroll
+    for (int i = 0; i < size; ++i) {
+      items_[i] = i < skip_ ? Neighbour<C>::before_all() : Neighbour<C>::none();
+    }
+  }
+
+  __device__ const Neighbour<C>& farthest() const { return items_[size - 1]; }
+
+  /// What farthest() is at most, if these are the distances of `count` of the points; nothing that
+  /// comes after it is a result.
+  template <class F>
+  __device__ Neighbour<C> farthest_of(int count, const F& distance_of) const {
+    constexpr C infinity = std::numeric_limits<C>::infinity();
+    constexpr std::int32_t last = std::numeric_limits<std::int32_t>::max();
+    C nearest[size];
+#pragma unroll
+    for (int i = 0; i < size; ++i) nearest[i] = i < skip_ ? C(-1) : infinity;
+    for (int point = 0; point < count; ++point) {
+      C distance = distance_of(point);
+      if (!(distance < infinity)) distance = infinity;
+#pragma unroll
+      for (int i = 0; i < size; ++i) {  // bubbles up to its place
+        const C farther = max(nearest[i], distance);
+        nearest[i] = min(nearest[i], distance);
+        distance = farther;
+      }
+    }
+    return {nearest[size - 1], last};
+  }
+
+  /// For a candidate that is not farther than farthest().
+  __device__ void offer(const Neighbour<C>& candidate) {
+    shared_.waiting[count_++][lane_] = candidate;
+  }
+
+  /// Whether farthest() may have changed.
+  __device__ bool take_in_if_full() {
+    if (!__any_sync(all_lanes, count_ > room - step)) return false;
+    take_in();
+    return true;
+  }
+
+  __device__ void take_in() {
+    Neighbour<C> fresh[room];
+#pragma unroll
+    for (int i = 0; i < room; ++i) {
+      fresh[i] = i < count_ ? shared_.waiting[i][lane_] : Neighbour<C>::none();
+    }
+    count_ = 0;
+    sort(fresh);
+    constexpr int pairs = room < size ? room : size;
+#pragma unroll
+    for (int i = 0; i < pairs; ++i) {  // as in RegisterList
+      if (fresh[i] < items_[size - 1 - i]) items_[size - 1 - i] = fresh[i];
+    }
+    merge_bitonic(items_);
+  }
+
+  /// A warp writes its threads' rows one after the other. A negative query has no row.
+  template <class T>
+  __device__ void write(const Results<T>& results, std::int64_t query) {
+    take_in();
+#pragma unroll
+    for (int base = 0; base < size; base += room) {
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < room; ++i) {
+        if (base + i < size) shared_.waiting[i][lane_] = items_[base + i];
+      }
+      __syncwarp();
+      for (int i = lane_; i < 32 * room; i += 32) {
+        const int row = i / room;
+        const int rank = base + i % room - skip_;
+        const std::int64_t row_query = __shfl_sync(all_lanes, query, row);
+        if (row_query < 0 || rank < 0 || rank >= results.nsample) continue;
+        results.write(row_query, rank, shared_.waiting[i % room][row]);
+      }
+    }
+  }
+
+ private:
+  Shared& shared_;
+  int lane_;
+  int skip_;
+  int count_ = 0;
+  Neighbour<C> items_[size];
+};
+
+}  // namespace cudarelu::ops

@@ -1,0 +1,339 @@
+// The points in the order of a Hilbert curve, and a tree of boxes over them: a leaf is 8 points in
+// a row, every other node 32 nodes in a row.
+#pragma once
+
+#include <cub/device/device_radix_sort.cuh>
+
+#include "cuda/launch.cuh"
+#include "ops/knn_query.h"
+#include "ops/knn_query/neighbour.cuh"
+
+namespace cudarelu::ops {
+
+inline constexpr int tree_block = 256;
+inline constexpr int leaf_bits = 3;  // points of a leaf: 8
+inline constexpr int node_bits = 5;  // children of another node: a warp's lanes
+inline constexpr int max_levels = 6;
+inline constexpr std::int64_t max_tree_points = std::int64_t{1} << 30;
+
+template <class C>
+struct alignas(16) Point {
+  C at[3];
+  std::int32_t index;
+};
+
+/// Of points: empty where low > high.
+template <class C>
+struct alignas(16) Box {
+  C low[3];
+  std::int32_t first;  // the lowest index of its points
+  C high[3];
+
+  static __device__ Box empty() {
+    constexpr C infinity = std::numeric_limits<C>::infinity();
+    constexpr std::int32_t last = std::numeric_limits<std::int32_t>::max();
+    return {{infinity, infinity, infinity}, last, {-infinity, -infinity, -infinity}};
+  }
+  static __device__ Box of(const C* at, std::int32_t index) {
+    return {{at[0], at[1], at[2]}, index, {at[0], at[1], at[2]}};
+  }
+};
+
+/// The box of what `width` neighbouring lanes hold.
+template <int width, class C>
+__device__ Box<C> join_lanes(Box<C> box) {
+#pragma unroll
+  for (int stride = width / 2; stride > 0; stride /= 2) {
+#pragma unroll
+    for (int axis = 0; axis < 3; ++axis) {
+      box.low[axis] = min(box.low[axis], __shfl_xor_sync(all_lanes, box.low[axis], stride));
+      box.high[axis] = max(box.high[axis], __shfl_xor_sync(all_lanes, box.high[axis], stride));
+    }
+    box.first = min(box.first, __shfl_xor_sync(all_lanes, box.first, stride));
+  }
+  return box;
+}
+
+/// The first of the order of results that a point of one box can be for a query of the other.
+///
+/// No pair has a smaller squared_distance, as it is computed: along an axis, rounding keeps the
+/// order of differences, so that the computed difference of a pair is not smaller than the computed
+/// gap; rounding keeps the order of products and of sums too, and they are the same ones.
+template <class C>
+__device__ Neighbour<C> bound(const Box<C>& queries, const Box<C>& points) {
+  C gap[3];
+#pragma unroll
+  for (int axis = 0; axis < 3; ++axis) {
+    gap[axis] = max(
+        max(points.low[axis] - queries.high[axis], queries.low[axis] - points.high[axis]), C(0));
+  }
+  constexpr C origin[3] = {0, 0, 0};
+  return {squared_distance(gap, origin), points.first};
+}
+
+template <class C>
+__device__ bool is_finite(const C* at) {
+  return isfinite(at[0]) && isfinite(at[1]) && isfinite(at[2]);
+}
+
+template <class T>
+__device__ void load_point(const T* xyz, std::int64_t i, Compute<T> (&at)[3]) {
+#pragma unroll
+  for (int axis = 0; axis < 3; ++axis) at[axis] = load(xyz[3 * i + axis]);
+}
+
+// ---- the order ----
+
+/// How coordinates become cells of a grid: by their rank among a sample, so that outliers and dense
+/// places cost no resolution, and linearly between two of the sample.
+template <class C>
+struct Quantiles {
+  static constexpr int count = 256;
+  C values[3][count];
+};
+
+/// A block for each axis sorts its sample.
+template <class T>
+__global__ void __launch_bounds__(Quantiles<T>::count)
+    sample_quantiles(const T* xyz, std::int64_t size, Quantiles<Compute<T>>* quantiles) {
+  using C = Compute<T>;
+  __shared__ C sample[Quantiles<C>::count];
+  cuda::wait_for_previous_kernel();
+  const int i = threadIdx.x;
+  // Golden-ratio steps: spread evenly, and not in step with the rows of an image or a scan.
+  const std::uint64_t position = i * 2654435769u;
+  const auto point = static_cast<std::int64_t>((position * static_cast<std::uint64_t>(size)) >> 32);
+  constexpr C infinity = std::numeric_limits<C>::infinity();
+  C value = load(xyz[3 * point + blockIdx.x]);
+  if (!isfinite(value)) value = infinity;
+  sample[i] = value;
+  __syncthreads();
+  int rank = 0;
+  for (int j = 0; j < Quantiles<C>::count; ++j) {
+    rank += static_cast<int>(sample[j] < value || (sample[j] == value && j < i));
+  }
+  quantiles->values[blockIdx.x][rank] = value;
+}
+
+template <class C>
+__device__ std::uint32_t cell_of(const C* quantiles, C value, int bits) {
+  constexpr int count = Quantiles<C>::count;
+  int rank = 0;
+#pragma unroll
+  for (int step = count / 2; step > 0; step /= 2) {
+    if (quantiles[rank + step - 1] < value) rank += step;
+  }
+  // Between quantiles[rank - 1] and quantiles[rank], but for the ends.
+  float place = static_cast<float>(rank);
+  if (rank > 0) {
+    const C low = quantiles[rank - 1];
+    const auto fraction = static_cast<float>((value - low) / (quantiles[rank] - low));
+    place += fminf(fmaxf(fraction, 0.0f), 1.0f) - 1.0f;  // a NaN is 0
+  }
+  const auto cell = static_cast<std::uint32_t>(place * (static_cast<float>(1 << bits) / count));
+  return min(cell, (1u << bits) - 1);
+}
+
+/// The place of a cell on the Hilbert curve (J. Skilling's transposition), whose neighbours are
+/// neighbours in space.
+__device__ inline std::uint64_t hilbert(std::uint32_t (&cell)[3], int bits) {
+  for (std::uint32_t bit = 1u << (bits - 1); bit > 1; bit >>= 1) {
+#pragma unroll
+    for (int axis = 0; axis < 3; ++axis) {
+      const std::uint32_t below = bit - 1;
+      if ((cell[axis] & bit) != 0) {
+        cell[0] ^= below;
+      } else {
+        const std::uint32_t differing = (cell[0] ^ cell[axis]) & below;
+        cell[0] ^= differing;
+        cell[axis] ^= differing;
+      }
+    }
+  }
+  cell[1] ^= cell[0];
+  cell[2] ^= cell[1];
+  std::uint32_t flips = 0;
+  for (std::uint32_t bit = 1u << (bits - 1); bit > 1; bit >>= 1) {
+    if ((cell[2] & bit) != 0) flips ^= bit - 1;
+  }
+  std::uint64_t key = 0;
+  for (int bit = bits - 1; bit >= 0; --bit) {
+#pragma unroll
+    for (int axis = 0; axis < 3; ++axis) {
+      key = key << 1 | ((cell[axis] ^ flips) >> bit & 1u);
+    }
+  }
+  return key;
+}
+
+/// The bits of a key: the batch, and the place on the curve.
+struct KeyBits {
+  int batch;
+  int axis;
+
+  /// Enough for the batches' numbers and, along each axis, for a surface of a batch's points.
+  KeyBits(std::int64_t points, std::int64_t batches) {
+    batch = bit_width(batches);
+    axis = bit_width(points / batches) / 2 + 2;
+    if (axis > 16) axis = 16;
+    if (axis > (64 - batch) / 3) axis = (64 - batch) / 3;
+  }
+  int total() const { return batch + 3 * axis; }
+
+ private:
+  static int bit_width(std::int64_t value) {
+    int bits = 0;
+    for (; value > 0; value >>= 1) ++bits;
+    return bits;
+  }
+};
+
+/// The keys of points or queries; those without a finite place come last in their batch.
+template <class T>
+__global__ void __launch_bounds__(tree_block)
+    make_keys(const T* xyz, const std::int32_t* offset, std::int64_t size, std::int64_t batches,
+              const Quantiles<Compute<T>>* quantiles, KeyBits bits, std::uint64_t* keys,
+              std::int32_t* order) {
+  using C = Compute<T>;
+  __shared__ Quantiles<C> table;
+  cuda::wait_for_previous_kernel();
+  for (int i = threadIdx.x; i < 3 * Quantiles<C>::count; i += tree_block) {
+    table.values[0][i] = quantiles->values[0][i];
+  }
+  __syncthreads();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * tree_block + threadIdx.x;
+  if (i >= size) return;
+  C at[3];
+  load_point(xyz, i, at);
+  std::uint64_t place = (std::uint64_t{1} << (3 * bits.axis)) - 1;
+  if (is_finite(at)) {
+    std::uint32_t cell[3];
+#pragma unroll
+    for (int axis = 0; axis < 3; ++axis) {
+      cell[axis] = cell_of(table.values[axis], at[axis], bits.axis);
+    }
+    place = hilbert(cell, bits.axis);
+  }
+  const auto batch = static_cast<std::uint64_t>(batch_number(i, offset, batches));
+  keys[i] = batch << (3 * bits.axis) | place;
+  order[i] = static_cast<std::int32_t>(i);
+}
+
+// ---- the boxes ----
+
+/// Parts of the points in their order. Level 0 are the boxes of the leaves.
+template <class C>
+struct Tree {
+  Point<C>* points;
+  Box<C>* boxes[max_levels];
+  int counts[max_levels];
+  int size;
+  int levels;
+};
+
+/// Gathers the points in their order, and makes the boxes of the leaves. What is not finite is in
+/// no box: it is nobody's neighbour.
+template <class T>
+__global__ void __launch_bounds__(tree_block)
+    make_leaves(const T* xyz, const std::int32_t* order, Tree<Compute<T>> tree) {
+  using C = Compute<T>;
+  cuda::wait_for_previous_kernel();
+  const int i = blockIdx.x * tree_block + threadIdx.x;
+  Box<C> box = Box<C>::empty();
+  if (i < tree.size) {
+    Point<C> point;
+    point.index = order[i];
+    load_point(xyz, point.index, point.at);
+    tree.points[i] = point;
+    if (is_finite(point.at)) box = Box<C>::of(point.at, point.index);
+  }
+  box = join_lanes<1 << leaf_bits>(box);
+  if (i < tree.size && i % (1 << leaf_bits) == 0) tree.boxes[0][i >> leaf_bits] = box;
+}
+
+template <class C>
+__global__ void __launch_bounds__(tree_block)
+    make_nodes(const __grid_constant__ Tree<C> tree, int level) {
+  cuda::wait_for_previous_kernel();
+  const int child = blockIdx.x * tree_block + threadIdx.x;
+  const bool exists = child < tree.counts[level - 1];
+  const Box<C> box = join_lanes<32>(exists ? tree.boxes[level - 1][child] : Box<C>::empty());
+  if (exists && child % 32 == 0) tree.boxes[level][child >> node_bits] = box;
+}
+
+// ---- the search ----
+
+__device__ inline unsigned min_of_lanes(unsigned value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __reduce_min_sync(all_lanes, value);
+#else
+  for (int stride = 16; stride > 0; stride /= 2) {
+    value = min(value, __shfl_xor_sync(all_lanes, value, stride));
+  }
+  return value;
+#endif
+}
+
+/// A warp's place in the tree: for the levels above, what its lanes still have to visit.
+using Waiting = unsigned[max_levels][32];
+
+/// What the lanes hold of the children of a node: a lower bound of the squared distance, of which
+/// the last bits are the lane, so that the smallest names its lane; `nothing` for what need not be
+/// visited.
+inline constexpr unsigned nothing = 0xffffffffu;
+
+template <class C>
+__device__ unsigned child_key(const Tree<C>& tree, int level, int child, const Batch& batch,
+                              const Box<C>& queries) {
+  if (child >= tree.counts[level]) return nothing;
+  const int bits = leaf_bits + node_bits * level;
+  const std::int64_t begin = static_cast<std::int64_t>(child) << bits;
+  if (begin >= batch.end || begin + (std::int64_t{1} << bits) <= batch.begin) return nothing;
+  constexpr C infinity = std::numeric_limits<C>::infinity();
+  const C distance = bound(queries, tree.boxes[level][child]).distance;
+  if (!(distance < infinity)) return nothing;
+  float below;
+  if constexpr (std::is_same_v<C, double>) {
+    below = __double2float_rd(distance);
+  } else {
+    below = distance;
+  }
+  return (__float_as_uint(below) & ~31u) | (threadIdx.x % 32);
+}
+
+/// Visits the leaves that may hold neighbours of a warp's queries, the nearest first within each
+/// node. `group.may_reach(distance)` is false if no query has a use for points that far, and
+/// `group.wants(distance, box)` if none has one for those of a box, not nearer than that; both
+/// change as points are found.
+template <class C, class Group>
+__device__ void search_tree(const Tree<C>& tree, const Batch& batch, const Box<C>& queries,
+                            Waiting& waiting, Group& group) {
+  const int lane = threadIdx.x % 32;
+  int level = tree.levels - 1;
+  int node = 0;
+  unsigned key = child_key(tree, level, lane, batch, queries);
+  for (;;) {
+    const unsigned nearest = min_of_lanes(key);
+    const float distance = __uint_as_float(nearest & ~31u);
+    if (nearest == nothing || !group.may_reach(distance)) {
+      if (++level == tree.levels) return;
+      node >>= node_bits;
+      key = waiting[level][lane];
+      continue;
+    }
+    const int chosen = static_cast<int>(nearest & 31u);
+    if (lane == chosen) key = nothing;
+    const int child = node << node_bits | chosen;
+    if (!group.wants(distance, tree.boxes[level][child])) continue;
+    if (level == 0) {
+      group.visit(child);
+    } else {
+      waiting[level][lane] = key;
+      --level;
+      node = child;
+      key = child_key(tree, level, child << node_bits | lane, batch, queries);
+    }
+  }
+}
+
+}  // namespace cudarelu::ops
