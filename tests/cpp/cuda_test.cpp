@@ -1,80 +1,10 @@
 // Every op of the table on CUDA: against the CPU, between canaries, at any alignment, and captured.
-#include <cuda_runtime_api.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 
-#include "arguments.h"
+#include "cuda_device.h"
 
 namespace cudarelu::testing {
 namespace {
-
-void check(cudaError_t error) { ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error); }
-
-/// A stream that does not wait for the default stream: work that goes astray is found.
-class CudaExecution : public Execution {
- public:
-  CudaExecution() : Execution(DeviceType::cuda, 0, new_stream()) {}
-  ~CudaExecution() override {
-    for (void* pointer : workspace_) (void)cudaFree(pointer);
-    (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream));
-  }
-  CudaExecution(const CudaExecution&) = delete;
-  CudaExecution& operator=(const CudaExecution&) = delete;
-  void parallel_for(std::int64_t, std::int64_t,
-                    FunctionRef<void(std::int64_t, std::int64_t)>) override {
-    ADD_FAILURE() << "a CUDA kernel has no use for threads";
-  }
-  void* allocate(std::size_t bytes) override {
-    if (refuse) return nullptr;
-    void* pointer = nullptr;
-    check(cudaMalloc(&pointer, bytes));  // the captures below are relaxed, and allow it
-    workspace_.push_back(pointer);
-    return pointer;
-  }
-
-  bool refuse = false;
-
- private:
-  static cudaStream_t new_stream() {
-    cudaStream_t stream = nullptr;
-    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    return stream;
-  }
-  std::vector<void*> workspace_;
-};
-
-/// The bytes of a guarded tensor, canaries too, on the device.
-class DeviceTensor {
- public:
-  explicit DeviceTensor(GuardedTensor& host) : host_(&host) {
-    check(cudaMalloc(&data_, host.whole().size()));
-    upload();
-  }
-  DeviceTensor(DeviceTensor&& other) noexcept : host_(other.host_), data_(other.data_) {
-    other.data_ = nullptr;
-  }
-  ~DeviceTensor() { (void)cudaFree(data_); }
-
-  void upload() {
-    const auto bytes = host_->whole();
-    check(cudaMemcpy(data_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
-    check(cudaDeviceSynchronize());  // the copy's last part may be under way when it returns
-  }
-  void download() {
-    const auto bytes = host_->whole();
-    check(cudaMemcpy(bytes.data(), data_, bytes.size(), cudaMemcpyDeviceToHost));
-  }
-  TensorView view() {
-    TensorView view = host_->view();
-    view.data = static_cast<std::uint8_t*>(data_) + host_->begin();
-    return view;
-  }
-
- private:
-  GuardedTensor* host_;
-  void* data_ = nullptr;
-};
 
 struct DeviceArguments {
   explicit DeviceArguments(Arguments& arguments) : attributes(arguments.attributes) {
@@ -129,10 +59,7 @@ void expect_close(GuardedTensor& actual, GuardedTensor& expected) {
 class EveryOpOnCuda : public ::testing::TestWithParam<std::size_t> {
  protected:
   void SetUp() override {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-      GTEST_SKIP() << "needs CUDA: no device on this machine";
-    }
+    if (!has_cuda_device()) GTEST_SKIP() << "needs CUDA: no device on this machine";
   }
   const Op& op() const { return op_table()[GetParam()]; }
 };
@@ -218,30 +145,6 @@ TEST_P(EveryOpOnCuda, RefusedWorkspaceIsAStatus) {
   const Status status = device.run(op(), cuda);
   EXPECT_TRUE(status.ok() || status.code() == Status::Code::out_of_memory) << status.message();
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(cuda.stream)));
-}
-
-TEST(KnnOnCuda, KeepsWithinItsTensorsWhateverTheOffsetsHold) {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-    GTEST_SKIP() << "needs CUDA: no device on this machine";
-  }
-  CudaExecution cuda;
-  const Op& op = *find_op("knn_query");
-  std::mt19937 random(6);
-  for (const std::vector<std::int32_t>& offsets :
-       {std::vector<std::int32_t>{-5, 1 << 30}, {40, 3}, {1 << 30, -(1 << 30)}}) {
-    Arguments arguments = make_arguments(op, DType::float32, {{}, 2}, 0, random);
-    for (const std::size_t i : {std::size_t{1}, std::size_t{3}}) {
-      std::memcpy(arguments.inputs[i].data().data(), offsets.data(), 8);
-    }
-    DeviceArguments device(arguments);
-    ASSERT_TRUE(device.run(op, cuda).ok());
-    check(cudaStreamSynchronize(static_cast<cudaStream_t>(cuda.stream)));
-    device.outputs[0].download();
-    EXPECT_TRUE(arguments.outputs[0].intact());
-    const auto* idx = reinterpret_cast<const std::int32_t*>(arguments.outputs[0].data().data());
-    for (int i = 0; i < 2 * 16; ++i) EXPECT_TRUE(idx[i] >= -1 && idx[i] < 2) << idx[i];
-  }
 }
 
 TEST(PointwiseOnCuda, ReachesPast32Bits) {
