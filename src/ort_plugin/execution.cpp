@@ -8,23 +8,6 @@
 namespace cudarelu::ort {
 namespace {
 
-int index_of_device(const CustomOp& custom_op, const OrtApi& api, const OrtValue* located) {
-  if (custom_op.device == DeviceType::cpu) return 0;
-  const OrtMemoryInfo* info = nullptr;
-  int index = 0;
-  check(api.GetTensorMemoryInfo(located, &info));
-  check(api.MemoryInfoGetId(info, &index));
-  return index;
-}
-
-void* stream_of(const CustomOp& custom_op, const OrtApi& api, const OrtKernelContext& context) {
-  void* stream = nullptr;
-  if (custom_op.device == DeviceType::cuda) {
-    check(api.KernelContext_GetGPUComputeStream(&context, &stream));
-  }
-  return stream;
-}
-
 /// Enough parts to keep every thread busy to the end, few enough to cost nothing.
 std::int64_t most_parts() {
   static const std::int64_t count =
@@ -34,26 +17,30 @@ std::int64_t most_parts() {
 
 }  // namespace
 
-OrtExecution::OrtExecution(const CustomOp& custom_op, const OrtApi& api, OrtKernelContext& context,
-                           const OrtValue* located)
-    : Execution(custom_op.device, index_of_device(custom_op, api, located),
-                stream_of(custom_op, api, context)),
-      api_(api),
-      context_(context),
-      located_(located),
-      has_threads_(custom_op.runtime.minor >= 17),
-      has_scratch_buffers_(custom_op.runtime.minor >= 18) {}
+int OrtExecution::index_of_device(const OrtApi& api, const OrtValue* located) {
+  const OrtMemoryInfo* info = nullptr;
+  int index = 0;
+  check(api.GetTensorMemoryInfo(located, &info));
+  check(api.MemoryInfoGetId(info, &index));
+  return index;
+}
 
-OrtExecution::~OrtExecution() {
+void* OrtExecution::stream_of(const OrtApi& api, const OrtKernelContext& context) {
+  void* stream = nullptr;
+  check(api.KernelContext_GetGPUComputeStream(&context, &stream));
+  return stream;
+}
+
+void OrtExecution::give_back() {
   for (void* memory : workspace_) {
     if (OrtStatus* status = api_.AllocatorFree(allocator_, memory)) api_.ReleaseStatus(status);
   }
-  if (allocator_ != nullptr) api_.ReleaseAllocator(allocator_);
+  api_.ReleaseAllocator(allocator_);
 }
 
 void OrtExecution::parallel_for(std::int64_t n, std::int64_t grain,
                                 FunctionRef<void(std::int64_t, std::int64_t)> body) {
-  if (n < 2 * grain || !has_threads_) {
+  if (n < 2 * grain || runtime_.minor < 17) {
     if (n > 0) body(0, n);
     return;
   }
@@ -88,7 +75,7 @@ void* OrtExecution::allocate(std::size_t bytes) {
     // what it frees while a kernel still works on it. A scratch buffer belongs to the stream, but
     // ends the process where there is no memory: so the one asks first, for the other.
     check(api_.AllocatorAlloc(allocator_, bytes, &memory));
-    if (device_type == DeviceType::cuda && has_scratch_buffers_) {
+    if (device_type == DeviceType::cuda && runtime_.minor >= 18) {
       check(api_.AllocatorFree(allocator_, std::exchange(memory, nullptr)));
       check(api_.KernelContext_GetScratchBuffer(&context_, info, bytes, &memory));
     }

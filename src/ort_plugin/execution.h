@@ -14,8 +14,16 @@ class OrtExecution final : public Execution {
  public:
   /// `located` is a tensor on the call's device.
   OrtExecution(const CustomOp& custom_op, const OrtApi& api, OrtKernelContext& context,
-               const OrtValue* located);
-  ~OrtExecution() override;
+               const OrtValue* located)
+      : Execution(custom_op.device, on_cpu(custom_op) ? 0 : index_of_device(api, located),
+                  on_cpu(custom_op) ? nullptr : stream_of(api, context)),
+        runtime_(custom_op.runtime),
+        api_(api),
+        context_(context),
+        located_(located) {}
+  ~OrtExecution() override {
+    if (allocator_ != nullptr) give_back();
+  }
   OrtExecution(const OrtExecution&) = delete;
   OrtExecution& operator=(const OrtExecution&) = delete;
 
@@ -26,11 +34,15 @@ class OrtExecution final : public Execution {
   void* allocate(std::size_t bytes) override;
 
  private:
+  static bool on_cpu(const CustomOp& custom_op) { return custom_op.device == DeviceType::cpu; }
+  static int index_of_device(const OrtApi& api, const OrtValue* located);
+  static void* stream_of(const OrtApi& api, const OrtKernelContext& context);
+  void give_back();
+
+  const Runtime& runtime_;
   const OrtApi& api_;
   OrtKernelContext& context_;
   const OrtValue* located_;
-  const bool has_threads_;
-  const bool has_scratch_buffers_;
   OrtAllocator* allocator_ = nullptr;
   std::vector<void*> workspace_;
 };

@@ -1,5 +1,6 @@
 #include "kernel.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -21,16 +22,29 @@ union Tensors {
   std::array<TensorView, n> views;
 };
 
+/// Whether the tensors have one shape, of a rank that is not refused.
+bool have_one_shape(std::span<const TensorView> tensors) {
+  const std::span<const std::int64_t> first = tensors[0].shape;
+  return first.size() <= max_rank &&
+         std::ranges::all_of(tensors.subspan(1), [&](const TensorView& tensor) {
+           return std::ranges::equal(tensor.shape, first);
+         });
+}
+
 }  // namespace
 
 Kernel::Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo& node)
-    : custom_op_(custom_op), api_(api), attributes_(read_attributes(api, node, custom_op.op)) {}
+    : custom_op_(custom_op),
+      api_(api),
+      attributes_(read_attributes(api, node, custom_op.op)),
+      uniform_(custom_op.op.signature.uniform()) {}
 
 void Kernel::compute(OrtKernelContext& context) const {
   const Op& op = custom_op_.op;
   const Signature& signature = op.signature;
-  std::size_t count = 0;  // an absent input at the end is not counted, one in the middle is null
-  check(api_.KernelContext_GetInputCount(&context, &count));
+  std::size_t count = signature.inputs.size();
+  // An absent input at the end is not counted, one in the middle is null.
+  if (!uniform_) check(api_.KernelContext_GetInputCount(&context, &count));
 
   Tensors<max_inputs> room_for_inputs;
   auto& input_views = room_for_inputs.views;
@@ -51,15 +65,20 @@ void Kernel::compute(OrtKernelContext& context) const {
 
   const std::span<const TensorView> inputs(input_views.data(), signature.inputs.size());
   std::array<OutputType<std::int64_t>, max_outputs> types;
-  check(api_, infer_tensors<std::int64_t>(op, inputs, attributes_, std::span(types)));
+  // The general way takes longer, and says what is wrong with a call.
+  const bool one_shape = uniform_ && have_one_shape(inputs);
+  if (!one_shape) {
+    check(api_, infer_tensors<std::int64_t>(op, inputs, attributes_, std::span(types)));
+  }
 
   Tensors<max_outputs> room_for_outputs;
   auto& output_views = room_for_outputs.views;
   for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
-    const std::span<const std::int64_t> shape = types[i].shape.span();
+    const auto shape = one_shape ? inputs[0].shape : types[i].shape.span();
     OrtValue* value = nullptr;
     check(api_.KernelContext_GetOutput(&context, i, shape.data(), shape.size(), &value));
-    std::construct_at(&output_views[i], data_of(api_, *value), types[i].dtype, shape);
+    std::construct_at(&output_views[i], data_of(api_, *value),
+                      signature.outputs[i].dtype(custom_op_.variable), shape);
   }
 
   OrtExecution execution(custom_op_, api_, context, located);

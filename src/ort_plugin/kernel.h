@@ -27,6 +27,7 @@ class Kernel {
   const CustomOp& custom_op_;
   const OrtApi& api_;
   std::vector<Attribute> attributes_;
+  bool uniform_;  // the signature is: inputs of one shape say what the outputs' is
 };
 
 }  // namespace cudarelu::ort

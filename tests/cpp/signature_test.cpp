@@ -59,6 +59,18 @@ TEST(Signature, NumbersAreTheNearestDoubles) {
   EXPECT_EQ(value("-inf"), -std::numeric_limits<double>::infinity());
 }
 
+TEST(Signature, IsUniformWhereAllTensorsHaveOneShape) {
+  EXPECT_TRUE(parse_signature("f(x: T[*]) -> y: T[*]").uniform());
+  EXPECT_TRUE(
+      parse_signature("f(x: T[*], w: T[*], *, a: int = 1) -> (y: T[*], z: T[*])").uniform());
+  for (const char* other :
+       {"f() -> y: T[*]", "f(x: T[*], w: T[*]?) -> y: T[*]", "f(x: T[*], w: i32[*]) -> y: T[*]",
+        "f(x: T[*], w: T[c]) -> y: T[*]", "f(x: T[*, c]) -> y: T[*, c]", "f(x: T[3]) -> y: T[3]",
+        "f(x: T[*]) -> y: i64[*]", "f(x: T[*]) -> y: T[*, 2]"}) {
+    EXPECT_FALSE(parse_signature(other).uniform()) << other;
+  }
+}
+
 class Malformed : public testing::TestWithParam<const char*> {};
 TEST_P(Malformed, IsRefused) { EXPECT_THROW(parse_signature(GetParam()), std::invalid_argument); }
 INSTANTIATE_TEST_SUITE_P(Signature, Malformed,

@@ -526,6 +526,31 @@ def test_wrong_shapes_are_named():
     np.testing.assert_array_equal(y, relu(X))
 
 
+@pytest.mark.parametrize("other", [(8, 2), (16,), (2, 2, 4), (2, 7)])
+def test_shapes_that_differ_are_named(other):
+    """Also those of as many elements, where every access would be in bounds."""
+    nodes = [node("Add", ["a", "b"], ["c"])]
+    session = make_session(
+        make_model(nodes, [tensor("a", None), tensor("b", None)], [tensor("c", None)])
+    )
+    a = np.ones((2, 8), np.float32)
+    with pytest.raises(Exception, match=r"add: dimensions \* are \[2, 8\] in a but \["):
+        session.run(None, {"a": a, "b": np.ones(other, np.float32)})
+    np.testing.assert_array_equal(session.run(None, {"a": a, "b": a})[0], a + a)
+
+
+def test_too_many_dimensions_are_refused():
+    """Of an intermediate tensor: NumPy has no more than 64 either."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["many"]),
+        node("Relu", ["many"], ["y"]),
+    ]
+    inputs = [tensor("x", None), tensor("shape", ["rank"], TensorProto.INT64)]
+    session = make_session(make_model(nodes, inputs, [tensor("y", None)]))
+    with pytest.raises(Exception, match="has 65 dimensions"):
+        session.run(None, {"x": np.ones(1, np.float32), "shape": np.ones(65, np.int64)})
+
+
 def test_a_wrong_rank_is_named():
     model = make_model(
         [node("KnnQuery", ["x", "o"], ["i", "d"])],

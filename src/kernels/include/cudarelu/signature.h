@@ -12,6 +12,7 @@
 //   attribute  name: float = 1.0      name: int = 16 in [1, 1024]      (no default: required)
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -88,6 +89,16 @@ struct Signature {
   FixedVector<Parameter, 8> inputs;
   FixedVector<AttributeSpec, 8> attributes;
   FixedVector<Parameter, 4> outputs;
+
+  /// Whether there are inputs, and all tensors are `T[*]` and required: of one dtype and one shape.
+  constexpr bool uniform() const {
+    const auto is_free = [](const Parameter& tensor) {
+      return tensor.kind == ElementKind::type_variable && tensor.leading && tensor.dims.empty() &&
+             !tensor.optional;
+    };
+    return !inputs.empty() && std::all_of(inputs.begin(), inputs.end(), is_free) &&
+           std::all_of(outputs.begin(), outputs.end(), is_free);
+  }
 };
 
 /// The position of the element named `name`, or -1.
