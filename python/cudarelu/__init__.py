@@ -21,9 +21,17 @@ is one) for a dtype.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+if sys.argv[:2] == ["-m", "doctor"] and "cudarelu" in sys.orig_argv:
+    # `python -m cudarelu doctor` runs here: it says why what follows fails.
+    from cudarelu.doctor.command import main
+
+    main()
+    sys.exit()
 
 import torch
 from torch.jit import _builtins

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from .bench.command import add_command as add_bench
+from .doctor.command import add_command as add_doctor
 
 
 def list_ops(arguments: argparse.Namespace) -> None:
@@ -117,6 +118,7 @@ def main(argv: list[str] | None = None) -> int:
     command.set_defaults(run=inspect)
 
     add_bench(commands)
+    add_doctor(commands)
 
     arguments = parser.parse_args(argv)
     try:

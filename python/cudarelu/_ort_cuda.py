@@ -13,8 +13,6 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 _PT_LOAD, _PT_DYNAMIC = 1, 2  # of ELF
 _DT_NULL, _DT_NEEDED, _DT_STRTAB = 0, 1, 5
 
@@ -102,6 +100,7 @@ def libraries() -> list[Library]:
 def missing() -> str | None:
     """Why ONNX Runtime cannot use CUDA here, and what to do about it; None where it should."""
     import onnxruntime
+    import torch  # only here: the rest is asked where PyTorch may be missing
 
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         return (

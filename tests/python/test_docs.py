@@ -10,8 +10,9 @@ import pytest
 
 LAUNCHED = "# torchrun "  # begins a snippet that is a program of its own
 SNIPPETS = {
-    path.name: re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
+    path.name: codes
     for path in (Path(__file__).parents[2] / "docs").glob("*.md")
+    if (codes := re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL))
 }
 
 

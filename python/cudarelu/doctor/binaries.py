@@ -1,0 +1,93 @@
+"""The GPU code in a library, as NVIDIA's cuobjdump lists it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .processes import run
+
+
+@dataclass
+class Code:
+    """For which compute capabilities a library has code: "90", or "90a" for features of one."""
+
+    sass: list[str] = field(default_factory=list)  # machine code
+    ptx: list[str] = field(default_factory=list)  # what a driver compiles for GPUs to come
+    toolkit: str = ""  # the CUDA version of its nvcc, where known
+
+    def __str__(self) -> str:
+        parts = [("SASS", self.sass), ("PTX", self.ptx)]
+        found = "; ".join(f"{name} {', '.join(values)}" for name, values in parts if values)
+        return found + (f" (nvcc {self.toolkit})" if self.toolkit else "")
+
+
+def code_of(path: Path) -> Code | None:
+    """The GPU code of a library; None where no cuobjdump can say."""
+    for tool in _cuobjdumps():
+        status, output, errors = run([tool, "--list-elf", "--list-ptx", str(path)], timeout=60)
+        if "does not contain device code" in output + errors:
+            return Code()
+        if status == 0:
+            return Code(
+                _capabilities(r"^ELF file.*\.sm_(\w+)\.cubin", output),
+                _capabilities(r"^PTX file.*\.sm_(\w+)\.ptx", output),
+                _toolkit(tool, path),
+            )
+    return None
+
+
+def _capabilities(pattern: str, output: str) -> list[str]:
+    found = set(re.findall(pattern, output, re.MULTILINE))
+    return sorted(found, key=lambda name: (int(re.sub(r"\D", "", name)), name))
+
+
+def runs_on(code: Code, capability: int) -> bool:
+    """Whether a GPU runs the code: SASS of its major version and no later minor one, or older PTX.
+
+    Code with features of one architecture ("90a") runs on that one alone, and of a family ("100f")
+    on its later members.
+    """
+    for name in code.sass:
+        built = int(name.rstrip("af"))
+        if built == capability:
+            return True
+        if not name.endswith("a") and built // 10 == capability // 10 and built < capability:
+            return True
+    return any(not name.endswith(("a", "f")) and int(name) <= capability for name in code.ptx)
+
+
+def _cuobjdumps() -> Iterator[str]:
+    """On the PATH, in a toolkit, and in Triton, which comes with PyTorch for CUDA."""
+    if found := shutil.which("cuobjdump"):
+        yield found
+    folders = [os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/bin"]
+    triton = importlib.util.find_spec("triton")
+    if triton and triton.origin:
+        folders.append(str(Path(triton.origin).parent / "backends/nvidia/bin"))
+    yield from filter(None, (shutil.which("cuobjdump", path=folder) for folder in folders))
+
+
+def _toolkit(tool: str, path: Path) -> str:
+    """The CUDA version of the nvcc, from its note in the SASS; the listing is read no further."""
+    command = [tool, "-elf", str(path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace"
+    ) as process:
+        timer = threading.Timer(20, process.kill)
+        timer.start()
+        try:
+            for line in process.stdout:
+                if found := re.search(r"Cuda compilation tools, release (\d+\.\d+)", line):
+                    return found[1]
+        finally:
+            timer.cancel()
+            process.kill()
+    return ""

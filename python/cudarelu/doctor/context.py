@@ -1,0 +1,98 @@
+"""What the checks look at."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import sysconfig
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+
+from .processes import Probes
+
+
+@dataclass
+class Context:
+    """What is asked for, and what is found; nothing here raises for what is missing."""
+
+    probes: Probes
+    cuda: bool  # whether CUDA is asked for
+    model: Path | None = None
+    library: Path | None = None  # a custom-op library in the place of ours
+
+    @cached_property
+    def build(self) -> ModuleType | None:
+        """What the build wrote down; None where there is none."""
+        try:
+            from cudarelu import _build_info
+        except ImportError:
+            return None
+        return _build_info
+
+    @property
+    def devices(self) -> list[str]:
+        return ["cpu", "cuda"] if self.cuda else ["cpu"]
+
+    @property
+    def gravity(self) -> str:
+        """The status of what keeps CUDA from working."""
+        return "failed" if self.cuda else "warning"
+
+    @property
+    def gpus(self) -> list[dict]:
+        return self.probes("driver").get("gpus", [])
+
+    @property
+    def wheel(self) -> str:
+        """The package of ONNX Runtime that serves what is asked for."""
+        return "onnxruntime-gpu" if self.cuda else "onnxruntime"
+
+    @property
+    def values(self) -> dict[str, object]:
+        """What the table's texts of errors ask for, beside what an error says itself."""
+        package = module_folder("onnxruntime")
+        runtimes = sorted(package.glob("capi/libonnxruntime.so.*")) if package else []
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        torch = self.probes("pytorch")
+        return {
+            "built": self.build.TORCH if self.build else "",
+            "capability": "native",
+            "driver": self.probes("driver").get("cuda", "an unknown version"),
+            "found": torch.get("version", ""),
+            "gpu": "the GPU here",
+            "has": "code for others",
+            "name": "a library",
+            "needed": torch.get("cuda"),
+            "package": self.wheel,
+            "path": shlex.quote(str(self.model)),
+            "runtime": runtimes[0] if runtimes else "/path/to/libonnxruntime.so",
+            "user": "PyTorch",
+            "visible": "not set" if visible is None else repr(visible),
+        }
+
+    @property
+    def folder(self) -> Path:
+        """Of the package's libraries."""
+        return Path(self.build.__file__ if self.build else __file__).parent
+
+    @property
+    def plugin(self) -> Path:
+        return self.folder / "libcudarelu_ort.so"
+
+    @property
+    def ort_infer(self) -> Path | None:
+        """Of the build tree, of the environment, or on the PATH."""
+        places = [self.folder.parents[1], Path(sysconfig.get_path("scripts"))]
+        found = (place / "ort_infer" for place in places if (place / "ort_infer").is_file())
+        on_path = shutil.which("ort_infer")
+        return next(found, Path(on_path) if on_path else None)
+
+
+def module_folder(name: str) -> Path | None:
+    """Where a package is, without importing it."""
+    spec = importlib.util.find_spec(name)
+    return Path(spec.origin).parent if spec and spec.origin else None

@@ -1,0 +1,61 @@
+"""A model: what it asks for, and whether a session of it can be made here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from .context import Context
+from .records import Record, from_error, ok, trouble, waits
+
+
+def checks(context: Context) -> Iterator[Record]:
+    if context.model is None:
+        return
+    content = context.probes("model", str(context.model))
+    yield from _content(context, content)
+    if not context.model.is_file():
+        return
+    library = context.library or context.plugin
+    for provider in context.devices:
+        id = f"model.{provider}"
+        if context.probes("onnx_runtime")["error"] or not library.exists():
+            yield waits(id)
+            continue
+        path = str(library.resolve())
+        answer = context.probes("session", provider, path, str(context.model))
+        if answer["error"]:
+            yield from_error(id, "no session can be made of it", answer["error"], context)
+        elif provider == "cuda" and "CUDAExecutionProvider" not in answer["providers"]:
+            yield waits(id)
+        else:
+            yield ok(id, f"ONNX Runtime loads it on {provider.upper()}")
+
+
+def _content(context: Context, content: dict) -> Iterator[Record]:
+    path, error = context.model, content["error"]
+    if "names" not in content:  # the package or onnx does not import
+        if "No module named 'onnx'" in error:
+            yield from_error("model.content", "it cannot be read", error, context)
+        else:
+            yield waits("model.content")
+        return
+    if error:
+        kind, _, why = error.partition(": ")
+        if "is no ONNX model" in why or kind != "ValueError":
+            yield trouble("model.content", "model-unreadable", why=why, path=path)
+        elif "but onnx here knows" in why:
+            yield from_error("model.content", "", error, context)
+        else:
+            yield trouble("model.content", "model-calls", why=why)
+        return
+    opsets = ", ".join(f"{domain} {version}" for domain, version in content["opsets"].items())
+    ours = ", ".join(content["ours"]) or "none"
+    what = f"IR version {content['ir_version']}; opsets {opsets}; of our ops: {ours}"
+    yield ok("model.content", what, str(path))
+    if context.library:
+        return  # which has other ops: the session says whether it has those
+    for name in content["unknown"]:
+        near = difflib.get_close_matches(name, content["names"], 1, cutoff=0.5)
+        evidence = f"the nearest that this library has is {near[0]}" if near else ""
+        yield trouble(f"model.unknown.{name}", "unknown-op", evidence, name=name)

@@ -1,0 +1,206 @@
+"""Questions whose answers may crash, hang or change the process: each is asked in one of its own.
+
+Usage: python -P probes.py NAME [ARGUMENT...]. A line of the output is a JSON object of what was
+found; its first key, "error", is "" or what stopped the probe. A script, since the package may not
+import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import runpy
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+Answer = dict[str, Any]
+
+# The model of the tutorials, without a definition, so that only the library can run it.
+MODEL = """<ir_version: 8, opset_import: ["" : 18, "custom_domain" : 1]>
+main (float[N] x) => (float[N] y) { y = custom_domain.CustomRelu(x) }"""
+X, Y = [-1.0, 0.0, 2.0], [0.0, 0.0, 2.0]
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+
+def pytorch(answer: Answer) -> None:
+    """PyTorch by itself: what it is, and whether it reaches the GPU."""
+    import torch
+
+    answer |= {"version": torch.__version__, "cuda": torch.version.cuda, "path": torch.__file__}
+    if torch.version.cuda:
+        try:
+            torch.ones(1, device="cuda").add_(1).tolist()
+        except Exception as error:  # whatever CUDA finds
+            answer["cuda_error"] = _text(error)
+
+
+def package(answer: Answer, device: str) -> None:
+    """An op on PyTorch's tensors, with its gradient."""
+    import torch
+
+    import cudarelu
+
+    answer["path"] = cudarelu.__file__
+    x = torch.tensor(X, device=device, requires_grad=True)
+    y = cudarelu.relu(x)
+    y.sum().backward()
+    _check(y.tolist(), Y)
+    _check(x.grad.tolist(), [0.0, 0.0, 1.0])
+
+
+def compile(answer: Answer, device: str) -> None:
+    """torch.compile of an op between others."""
+    import torch
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    import cudarelu
+
+    if device == "cpu":
+        get_cpp_compiler()  # which what Inductor remembers of an earlier run would not miss
+    compiled = torch.compile(lambda x: cudarelu.relu(x + 1) - 1, fullgraph=True)
+    _check(compiled(torch.tensor(X, device=device)).tolist(), [-1.0, 0.0, 2.0])
+
+
+def export(answer: Answer) -> None:
+    """An export to ONNX."""
+    import torch
+
+    import cudarelu.nn
+    import cudarelu.onnx
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.onnx")
+        cudarelu.onnx.export(cudarelu.nn.ReLU().eval(), (torch.tensor(X),), path, verbose=False)
+        answer["bytes"] = os.path.getsize(path)
+
+
+def onnx_runtime(answer: Answer) -> None:
+    import onnxruntime
+
+    answer |= {
+        "version": onnxruntime.__version__,
+        "path": onnxruntime.__file__,
+        "providers": onnxruntime.get_available_providers(),
+    }
+
+
+def library(answer: Answer, path: str) -> None:
+    """Opens a custom-op library as ONNX Runtime does, all its symbols at once."""
+    opened = ctypes.CDLL(path, os.RTLD_NOW | os.RTLD_LOCAL)
+    answer["registers"] = hasattr(opened, "RegisterCustomOps")
+
+
+def session(answer: Answer, provider: str, library: str, path: str = "") -> None:
+    """A session of a model with the ops of a library; without a path, of the one above, which runs.
+
+    On CUDA all else is loaded too, as in a program that uses both frameworks.
+    """
+    if provider == "cuda":
+        with contextlib.suppress(Exception):  # a matter of other probes
+            import torch  # noqa: F401
+    import onnxruntime
+
+    if provider == "cuda":
+        libraries(answer)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if library:
+        options.register_custom_ops_library(library)
+    if path:
+        model: Any = path
+    else:
+        import onnx.parser
+
+        model = onnx.parser.parse_model(MODEL).SerializeToString()
+    made = onnxruntime.InferenceSession(model, options, providers=[PROVIDERS[provider]])
+    answer["providers"] = made.get_providers()
+    if not path:
+        import numpy as np
+
+        _check(made.run(None, {"x": np.array(X, np.float32)})[0].tolist(), Y)
+
+
+def demo_model(answer: Answer, path: str) -> None:
+    """Writes the model above."""
+    import onnx.parser
+
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+
+
+def libraries(answer: Answer) -> None:
+    """What ONNX Runtime's CUDA provider needs, and which CUDA libraries are in the process then."""
+    # By its path: the package needs PyTorch, and this does not.
+    ort_cuda = runpy.run_path(str(Path(__file__).parents[1] / "_ort_cuda.py"))
+    answer["libraries"] = [dict(vars(each)) for each in ort_cuda["libraries"]()]
+    maps = Path("/proc/self/maps").read_text()
+    answer["loaded"] = sorted(set(re.findall(r"/\S*/lib(?:cudart|cudnn|cublas)\.so\S*", maps)))
+
+
+def driver(answer: Answer) -> None:
+    """The NVIDIA driver, and the GPUs that it lets this process see."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+
+    def call(name: str, *arguments: Any) -> None:
+        if status := getattr(cuda, name)(*arguments):
+            text = ctypes.c_char_p()
+            cuda.cuGetErrorName(status, ctypes.byref(text))
+            raise RuntimeError(f"{name}: {(text.value or b'?').decode()} ({status})")
+
+    version, count = ctypes.c_int(), ctypes.c_int()
+    call("cuDriverGetVersion", ctypes.byref(version))
+    answer["cuda"] = f"{version.value // 1000}.{version.value % 1000 // 10}"
+    call("cuInit", 0)
+    call("cuDeviceGetCount", ctypes.byref(count))
+    answer["gpus"] = []
+    for i in range(count.value):
+        name, device = ctypes.create_string_buffer(100), ctypes.c_int()
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        call("cuDeviceGet", ctypes.byref(device), i)
+        call("cuDeviceGetName", name, len(name), device)
+        # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, and _MINOR
+        call("cuDeviceGetAttribute", ctypes.byref(major), 75, device)
+        call("cuDeviceGetAttribute", ctypes.byref(minor), 76, device)
+        capability = 10 * major.value + minor.value
+        answer["gpus"].append({"name": name.value.decode(), "capability": capability})
+
+
+def model(answer: Answer, path: str) -> None:
+    """What is in a model, and whether its nodes call our ops rightly."""
+    from cudarelu import ops
+    from cudarelu._onnx_files import load
+    from cudarelu._onnx_inspect import describe
+
+    answer["names"] = [
+        "::".join(name)
+        for op in ops()
+        for name in ((op.onnx.domain, op.onnx.op_type), op.onnx.alias)
+        if name
+    ]
+    answer |= describe(load(Path(path)))
+
+
+def _check(found: list[float], expected: list[float]) -> None:
+    if found != expected:
+        raise ArithmeticError(f"{found} in the place of {expected}")
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def main(name: str, *arguments: str) -> None:
+    answer: Answer = {"error": ""}
+    try:
+        globals()[name](answer, *arguments)
+    except BaseException as error:
+        answer["error"] = _text(error)
+    print(f"\n{json.dumps(answer)}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,368 @@
+"""The table of troubles: what is seen, why, and what mends it.
+
+The doctor takes its words from here, and docs/troubleshooting.md is written from here:
+
+    python -m cudarelu.doctor.troubles > docs/troubleshooting.md
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A symptom, its cause and its mend.
+
+    `{names}` in the last two are for the doctor to fill, from the pattern's groups too; the page
+    has them in capitals.
+    """
+
+    symptom: str  # as one types it into a search
+    cause: str
+    mend: str = ""  # a command wherever one can do it
+    pattern: str = ""  # of the error texts with this cause; empty: a check finds it
+    pip: tuple[str, ...] = ()  # in the place of `mend`: commands of pip that are safe unasked
+
+
+TROUBLES = {
+    # PyTorch
+    "torch-missing": Trouble(
+        "No module named 'torch'",
+        "PyTorch is not installed in this environment",
+        '{pip} install "torch=={built}.*"',
+    ),
+    "torch-broken": Trouble(
+        "import torch fails: OSError, undefined symbol, cannot open shared object file",
+        "PyTorch does not import: a library of it is damaged, or of another version",
+        '{pip} install --force-reinstall "torch=={built}.*"',
+    ),
+    "torch-version": Trouble(
+        "cudarelu was built for PyTorch 2.11, but this is 2.14; undefined symbol: _ZN3c10..., "
+        "_ZN2at..., _ZN5torch...",
+        "cudarelu's libraries are of PyTorch {built}, but this is PyTorch {found}; a library needs "
+        "the minor version that it was built with",
+        '{pip} install "torch=={built}.*"  # or build again: cmake -B build && cmake --build build',
+        r"(?:was built for PyTorch|undefined symbol: _ZNK?(?:3c10|2at|5torch))",
+    ),
+    "not-built": Trouble(
+        "No module named 'cudarelu._build_info', cannot import name '_C' from 'cudarelu'",
+        "this is cudarelu's source, or a part of a build, without its libraries",
+        "cmake -B build && cmake --build build && export PYTHONPATH=$PWD/build/python",
+        r"(?:cudarelu\._build_info|cannot import name '_(?:C|build_info)')",
+    ),
+    "torch-without-cuda": Trouble(
+        "Torch not compiled with CUDA enabled; torch.cuda.is_available() is False; "
+        "torch.version.cuda is None",
+        "PyTorch {version} was built without CUDA",
+        '{pip} install --force-reinstall "torch=={plain}"',
+    ),
+    "arch-list": Trouble(
+        "TORCH_CUDA_ARCH_LIST=12.8; Unknown CUDA arch (12.8) or GPU not supported",
+        "TORCH_CUDA_ARCH_LIST={value}: {entry} is no compute capability that is known here; a CUDA "
+        "version has no place there",
+        'export TORCH_CUDA_ARCH_LIST="{suggested}"  # or: unset TORCH_CUDA_ARCH_LIST',
+    ),
+    "arch-list-gpu": Trouble(
+        "TORCH_CUDA_ARCH_LIST is set, and then: no kernel image is available",
+        "TORCH_CUDA_ARCH_LIST={value} leaves out {gpu}: what PyTorch builds from sources will not "
+        "run on it",
+        'export TORCH_CUDA_ARCH_LIST="{suggested}"  # or: unset TORCH_CUDA_ARCH_LIST',
+    ),
+    "no-compiler": Trouble(
+        "torch.compile: InvalidCxxCompiler: No working C++ compiler found; Failed to find C "
+        "compiler; Python.h: No such file or directory",
+        "torch.compile finds no compiler, or not Python's headers: it makes C++ on the CPU, and "
+        "compiles a launcher on CUDA",
+        "sudo apt-get install g++ python3-dev",
+        r"(?:InvalidCxxCompiler|No working C\+\+ compiler|Failed to find C compiler|Python\.h: No)",
+    ),
+    "onnxscript-missing": Trouble(
+        "No module named 'onnxscript'",
+        "torch.onnx.export needs the package onnxscript",
+        pattern=r"No module named 'onnxscript",
+        pip=("install onnxscript",),
+    ),
+    "onnx-missing": Trouble(
+        "No module named 'onnx'",
+        "the package onnx is missing: models can neither be read nor written",
+        pattern=r"No module named 'onnx'",
+        pip=("install onnx",),
+    ),
+    # ONNX Runtime
+    "ort-missing": Trouble(
+        "No module named 'onnxruntime'",
+        "ONNX Runtime is not installed in this environment",
+        "{pip} install {package}",
+        r"No module named 'onnxruntime'",
+    ),
+    "ort-both": Trouble(
+        "CUDAExecutionProvider has gone after pip install of another package; onnxruntime and "
+        "onnxruntime-gpu in pip list",
+        "onnxruntime {cpu} and onnxruntime-gpu {gpu} are both installed: they write the same "
+        "files, and the last one wins",
+        pip=(
+            # The first asks whether it can be had, or else nothing would be left.
+            "install --dry-run --force-reinstall --no-deps onnxruntime-gpu=={gpu}",
+            "uninstall -y onnxruntime",
+            "install --force-reinstall --no-deps onnxruntime-gpu=={gpu}",
+        ),
+    ),
+    "ort-old": Trouble(
+        "The requested API version [23] is not available, only API versions [1, 15] are supported; "
+        "cudarelu needs ONNX Runtime 1.16",
+        "ONNX Runtime {found} is too old: {needs}",
+        '{pip} install --upgrade "{package}>={least}"',
+    ),
+    "ort-headers": Trouble(
+        "onnxruntime_c_api.h: No such file or directory; no onnxruntime_c_api.h: set ORT_ROOT",
+        "a build needs ONNX Runtime's C headers, which Python's packages do not have: {why}",
+        "ORT_ROOT=/path/to/an/unpacked/release cmake -B build -DCUDARELU_ORT=ON && "
+        "cmake --build build",
+    ),
+    "ort-without-cuda": Trouble(
+        "Specified provider 'CUDAExecutionProvider' is not in available provider names",
+        "this onnxruntime has no CUDA provider",
+        '{pip} uninstall -y onnxruntime && {pip} install "{package}"',
+    ),
+    "cuda-library": Trouble(
+        "Failed to load library libonnxruntime_providers_cuda.so with error: libcublasLt.so.13: "
+        "cannot open shared object file",
+        "{name} does not load: ONNX Runtime's CUDA provider needs it {extent}",
+        pip=("install {package}",),
+    ),
+    "plugin-missing": Trouble(
+        "libcudarelu_ort.so is missing",
+        "the package was built without the library for ONNX Runtime",
+        "cmake -B build -DCUDARELU_ORT=ON && cmake --build build",
+    ),
+    "library-missing": Trouble(
+        "Failed to load library my_ops.so with error: cannot open shared object file",
+        "there is no file {path}",
+        "find . -name '*.so'  # and give its path",
+    ),
+    "ort-infer-missing": Trouble(
+        "ort_infer: No such file or directory",
+        "ort_infer is not beside the package, nor on the PATH: it was not built",
+        "cmake -B build -DCUDARELU_ORT=ON && cmake --build build",
+    ),
+    "no-onnxruntime-library": Trouble(
+        "ort_infer: cannot open ONNX Runtime: libonnxruntime.so.1: cannot open shared object file",
+        "ort_infer opens ONNX Runtime's library when it runs, and found none that loads",
+        "export CUDARELU_ORT_LIBRARY={runtime}",
+        r"cannot open ONNX Runtime",
+    ),
+    "no-entry-point": Trouble(
+        "Failed to get symbol RegisterCustomOps with error: undefined symbol: RegisterCustomOps",
+        "{path} is no custom-op library of ONNX Runtime: it does not export RegisterCustomOps",
+        "{python} -c 'import cudarelu.ort as o; print(o.library_path())'  # the file to give",
+    ),
+    "undefined-symbol": Trouble(
+        "Failed to load library my_ops.so with error: undefined symbol: OrtGetApiBase",
+        "the library wants {symbol}, which nothing in the process has: it was linked without what "
+        "it needs, or expects ONNX Runtime to export it",
+        "link it with -Wl,--no-undefined; for OrtGetApiBase compile it with -DORT_API_MANUAL_INIT",
+        r"undefined symbol: (?P<symbol>\w+)",
+    ),
+    "domain-twice": Trouble(
+        "Domain already set in registry",
+        "two libraries register one domain, or one that is not cudarelu's is registered twice",
+        "register each library once; cudarelu's own may be registered again",
+        r"Domain already set in registry",
+    ),
+    # CUDA
+    "driver-missing": Trouble(
+        "Found no NVIDIA driver on your system; libcuda.so.1: cannot open shared object file",
+        "there is no NVIDIA driver here",
+        "sudo apt-get install nvidia-driver-580  # a container: docker run --gpus all",
+        r"Found no NVIDIA driver|libcuda\.so\.1: cannot open",
+    ),
+    "driver-failed": Trouble(
+        "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; Failed to initialize NVML: Driver/library "
+        "version mismatch; CUDA unknown error",
+        "the NVIDIA driver is there, but does not start: it was updated while in use, or its "
+        "kernel module is not loaded",
+        "sudo modprobe nvidia nvidia_uvm  # or restart the machine",
+        r"cuInit: (?!CUDA_ERROR_NO_DEVICE)",
+    ),
+    "gpu-hidden": Trouble(
+        "No CUDA GPUs are available; CUDA_ERROR_NO_DEVICE",
+        "the NVIDIA driver shows no GPU to this process: CUDA_VISIBLE_DEVICES is {visible}",
+        "unset CUDA_VISIBLE_DEVICES  # a container: docker run --gpus all",
+        r"No CUDA GPUs are available|CUDA_ERROR_NO_DEVICE",
+    ),
+    "driver-old": Trouble(
+        "The NVIDIA driver on your system is too old (found version 12040); CUDA driver version is "
+        "insufficient for CUDA runtime version",
+        "the NVIDIA driver serves CUDA up to {driver}, but {user} is built with CUDA {needed}",
+        "sudo apt-get install nvidia-driver-580  # CUDA 13 needs 580 or later, CUDA 12 needs 525",
+        r"driver on your system is too old|driver version is insufficient",
+    ),
+    "cuda-majors": Trouble(
+        "CUDNN_STATUS_NOT_INITIALIZED, a crash, or libcublas.so.12: cannot open shared object file "
+        "with PyTorch and ONNX Runtime in one process",
+        "PyTorch is of CUDA {torch}, but this onnxruntime-gpu is of CUDA {ort}: its libraries are "
+        "not those that PyTorch brings",
+        '{pip} install "{package}"',
+    ),
+    "toolkit-major": Trouble(
+        "PyTorch of CUDA 12 with a library built by nvcc 13",
+        "{name} was built with CUDA {toolkit}, but PyTorch is of CUDA {torch}: each has a runtime "
+        "of its own, and the driver must be new enough for both",
+        "build again with the nvcc of CUDA {torch}: CUDACXX=/usr/local/cuda-{torch}/bin/nvcc "
+        "cmake -B build --fresh && cmake --build build",
+    ),
+    "two-copies": Trouble(
+        "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH; a crash with two versions of libcudart or "
+        "libcudnn in it",
+        "two files of {name} are loaded in one process: {paths}",
+        "unset LD_LIBRARY_PATH  # if it leads to one of them; else uninstall one",
+    ),
+    "no-kernel-image": Trouble(
+        "no kernel image is available for execution on the device; cudaErrorNoKernelImageForDevice",
+        "{name} has no code for {gpu}: it has {has}",
+        "cmake -B build -DCUDARELU_CUDA_ARCHITECTURES={capability} && cmake --build build",
+        r"no kernel image is available",
+    ),
+    "no-cuda-kernels": Trouble(
+        "this build has no CUDA kernels; configure with -DCUDARELU_CUDA=ON",
+        "cudarelu was built without CUDA",
+        "cmake -B build -DCUDARELU_CUDA=ON && cmake --build build",
+        r"this build has no CUDA kernels",
+    ),
+    "nvcc-broken": Trouble(
+        "nvcc: command not found; cudafe++: not found; nvcc fatal: Could not open libdevice",
+        "{path} is no nvcc that works",
+        "CUDACXX=/usr/local/cuda/bin/nvcc cmake -B build --fresh",
+    ),
+    "nvcc-old": Trouble(
+        "nvcc fatal : Unsupported gpu architecture 'compute_120'",
+        "{path} is of CUDA {version}, which knows GPUs up to compute capability {newest}; {lacks}",
+        "CUDACXX={better} cmake -B build --fresh",
+    ),
+    "nvcc-shadowed": Trouble(
+        "nvcc --version is not the toolkit that was just installed",
+        "{path}, CUDA {version}, comes first on the PATH and hides a newer one",
+        'export PATH="{folder}:$PATH"',
+    ),
+    # Models
+    "model-unreadable": Trouble(
+        "No such file or directory; is no ONNX model, or but a part of one; ModelProto does not "
+        "have a graph; Protobuf parsing failed",
+        "the model cannot be read: {why}",
+        "ls -l {path}  # a Git LFS pointer is some 130 bytes: git lfs pull",
+    ),
+    "model-calls": Trouble(
+        "node ..., cudarelu::Relu: there is no attribute slope; 2 inputs, but it has 1; there is "
+        "no such op; version 2 of the domain cudarelu",
+        "the model does not call an op as this library declares it: {why}",
+        "{python} -m cudarelu ops  # and export the model again with this version",
+    ),
+    "unknown-op": Trouble(
+        "my_domain:MyRelu(-1) is not a registered function/op",
+        "{name} is an op of neither ONNX, nor this library, nor a function of the model",
+        "register the library that has it (doctor --library), or export the model again",
+        r"(?P<name>[\w.]*:\w+)\(-1\) is not a registered function/op",
+    ),
+    "model-dtype": Trouble(
+        "Type 'tensor(uint8)' of input parameter (x) of operator (Relu) in node () is invalid",
+        "an input of {name} is {dtype}, which no kernel of it takes",
+        "put a Cast before the node; {python} -m cudarelu ops  # lists the dtypes of each op",
+        r"Type 'tensor\((?P<dtype>\w+)\)' of input parameter .*? of operator \((?P<name>\w+)\)",
+    ),
+    "no-kernel": Trouble(
+        "NOT_IMPLEMENTED: Could not find an implementation for Relu(1) node with name ''",
+        "no provider of this session has a kernel of {name} for the dtypes of the node, though its "
+        "declaration is known",
+        "use another provider or another dtype; {python} -m cudarelu ops  # lists the dtypes",
+        r"Could not find an implementation for (?P<name>[\w.]+)",
+    ),
+    "model-ir": Trouble(
+        "Unsupported model IR version: 14, max supported IR version: 13",
+        "the model is of IR version {ir}, but this ONNX Runtime reads up to {newest}",
+        "{python} -c 'import onnx, sys; p = sys.argv[1]; m = onnx.load(p, load_external_data="
+        "False); m.ir_version = {newest}; onnx.save(m, p)' {path}  # or a newer onnxruntime",
+        r"Unsupported model IR version: (?P<ir>\d+), max supported IR version: (?P<newest>\d+)",
+    ),
+    "model-opset": Trouble(
+        "Opset 27 is under development; Current official support for domain ai.onnx is till opset "
+        "26; is of opset 99, but onnx here knows up to 28",
+        "the model's opset is newer than this ONNX Runtime or this onnx knows",
+        "{pip} install --upgrade onnx {package}  # or onnx.version_converter",
+        r"official support for domain|is of opset \d+, but onnx",
+    ),
+    "unknown": Trouble(
+        "anything else",
+        "{what}, for a reason that the doctor does not know",
+        "{python} -m cudarelu doctor --json  # and open an issue with it",
+    ),
+}
+
+
+def explain(error: str) -> tuple[str, dict[str, str]] | None:
+    """The trouble that an error's text shows, and what the text tells of it."""
+    for name, trouble in TROUBLES.items():
+        if trouble.pattern and (found := re.search(trouble.pattern, error)):
+            return name, found.groupdict()
+    return None
+
+
+_INTRODUCTION = """\
+# Troubleshooting
+
+```sh
+python -m cudarelu doctor                                         # what works, and why not
+python -m cudarelu doctor --model model.onnx                      # and whether this model runs
+python -m cudarelu doctor --model model.onnx --library my_ops.so  # with other ops than ours
+python -m cudarelu doctor --fix                                   # runs the mends that are safe
+python -m cudarelu doctor --json
+```
+
+The doctor runs even where PyTorch, ONNX Runtime or cudarelu itself does not import. Everything is
+asked for but CUDA, which is asked for where there is an NVIDIA GPU that CUDA_VISIBLE_DEVICES does
+not hide; `--provider cuda` asks for it anywhere, and `--provider cpu` nowhere. The exit status is 0
+if all that was asked for works, 1 if something does not, and 2 if the command line is wrong.
+
+`--fix` runs only what pip can mend without a choice: it takes `onnxruntime` away from beside
+`onnxruntime-gpu`, and installs a library of NVIDIA's that the CUDA provider lacks, `onnx` and
+`onnxscript`. It says each command before it runs it, and then checks again.
+
+`--json` prints an array with one object for each check:
+
+| key | is |
+|---|---|
+| `id` | the group (`pytorch`, `onnxruntime`, `cuda` or `model`), a dot, and the check |
+| `status` | `ok`, `warning` (a risk), `failed`, or `skipped` (not asked for, or not to be known) |
+| `what` | what works, or the cause why it does not |
+| `evidence` | what was seen, such as the text of an error; may be empty |
+| `mend` | what to do, as a command where one can do it; empty where nothing is to be done |
+
+What the doctor knows, with what it fills in in capitals. The page is written from the doctor's own
+table: `python -m cudarelu.doctor.troubles > docs/troubleshooting.md`.
+
+| you see | because | mend |
+|---|---|---|
+"""
+
+
+class _Capitals(string.Formatter):
+    def get_value(self, key: int | str, args: object, kwargs: object) -> str:
+        return {"pip": "python -m pip", "python": "python"}.get(str(key), str(key).upper())
+
+
+def page() -> str:
+    """docs/troubleshooting.md."""
+    capitals = _Capitals()
+
+    def row(each: Trouble) -> str:
+        mend = each.mend or " && ".join(f"{{pip}} {command}" for command in each.pip)
+        cells = each.symptom, capitals.format(each.cause), f"`{capitals.format(mend)}`"
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+    return _INTRODUCTION + "".join(map(row, TROUBLES.values()))
+
+
+if __name__ == "__main__":
+    print(page(), end="")
