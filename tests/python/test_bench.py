@@ -455,18 +455,21 @@ def test_table():
         identity | {"contender": name, "times_ours": [times, times, times], **other}
         for name, times, other in (
             ("torch", 3.5, {}),
-            ("torch", 2.5, {"dtype": "bfloat16"}),
+            ("torch", 4.5, {"suite": "cpu-sizes"}),
+            ("torch", 0.5, {"suite": "cpu-sizes", "dtype": "bfloat16"}),
             ("torch.compile", 1.1, {}),
         )
     ]
     text = report.table({"records": found, "missing": {}})
+    of_float32 = "| bias_relu, 8192x4096, float32 |"
+    assert f"{of_float32} torch | 3.3 | 3.5 | 3.5 | 1 | yes |" in text
+    assert f"{of_float32} torch.compile | 1.05 | 1.1 | 1.1 | 1 | yes |" in text
     assert (
-        "| bias_relu, 8192x4096 | torch | 3 | 2.5 | 3 | 2 | no "
+        "| every op, CPU | torch | 1 | 0.5 | 2.5 | 2 | no "
         "| bias_relu bfloat16 scale=0.5 of 8192x4096 |" in text
     )
-    assert "| torch.compile | 1 | 1.1 | 1.1 | 1 | yes |" in text
-    text = report.table({"records": found[:2], "missing": {}})
-    assert "| bias_relu, 8192x4096 | torch.compile | 1 |  |  | 0 | not measured |  |" in text
+    text = report.table({"records": found[:3], "missing": {}})
+    assert f"{of_float32} torch.compile | 1.05 |  |  | 0 | not measured |  |" in text
 
 
 def test_the_table_of_a_run(tiny, capsys):
