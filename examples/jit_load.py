@@ -75,8 +75,12 @@ def load(build_directory: Path, *, verbose: bool = False) -> None:
         name="cudarelu_jit",
         sources=[str(source) for source in sources],
         extra_include_paths=[str(path) for path in (KERNELS / "include", KERNELS, generated)],
-        # The same numbers as the CMake build's, and at::parallel_for's threads.
-        extra_cflags=["-std=c++20", "-O3", "-ffp-contract=off", "-fopenmp", *defines],
+        # The same numbers as the CMake build's, as fast, and at::parallel_for's threads.
+        extra_cflags=[
+            *("-std=c++20", "-O3", "-fopenmp"),
+            *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
+            *defines,
+        ],
         extra_cuda_cflags=["-std=c++20", "-O3", "--fmad=false", "-diag-suppress=186", *defines],
         build_directory=str(build_directory),
         with_cuda=cuda,

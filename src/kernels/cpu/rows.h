@@ -2,15 +2,22 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <limits>
 
+#include "cpu/blocks.h"
 #include "cudarelu/call.h"
-#include "types.h"
 
 namespace cudarelu::cpu {
 
-/// Calls body(row offset) for each row of `columns` elements, on the host's threads.
-template <class Body>
+/// For sums of numbers that need no conversion, which wait for memory.
+template <class T>
+inline constexpr Width sum_width = is_narrow<T> ? Width::full : Width::half;
+
+/// Calls body(row offset) for each row of `columns` elements, on the host's threads; the body is
+/// compiled for the CPU that runs it.
+template <Width width, class Body>
 void for_each_row(const Call& call, const Body& body) {
   const TensorView& tensor = call.inputs[0];
   const std::int64_t columns = tensor.shape.back();
@@ -18,18 +25,73 @@ void for_each_row(const Call& call, const Body& body) {
   const std::int64_t grain = std::max<std::int64_t>(1, 16384 / columns);
   call.execution.parallel_for(tensor.size() / columns, grain,
                               [&](std::int64_t begin, std::int64_t end) {
-                                for (std::int64_t row = begin; row < end; ++row) {
-                                  body(row * columns);
-                                }
+                                vectorised<width>([&] {
+                                  for (std::int64_t row = begin; row < end; ++row)
+                                    body(row * columns);
+                                });
                               });
 }
 
-/// The sum of term(0) ... term(n - 1) in float64.
-template <class Term>
-double sum(std::int64_t n, const Term& term) {
-  double total = 0;
-  for (std::int64_t i = 0; i < n; ++i) total += term(i);
-  return total;
+/// Columns that are folded side by side. GCC unrolls shorter loops before it can vectorise them.
+inline constexpr std::int64_t lanes = 32;
+
+/// f(f(x[0], x[1]), ...).
+template <class T, class F>
+T reduce(const std::array<T, lanes>& x, const F& f) {
+  T result = x[0];
+  for (std::int64_t lane = 1; lane < lanes; ++lane) result = f(result, x[lane]);
+  return result;
 }
+
+/// The largest of numbers that come in blocks; NaN is passed over.
+template <class C>
+class Maximum {
+ public:
+  Maximum() { values_.fill(-std::numeric_limits<C>::infinity()); }
+
+  void add(const C* x, std::int64_t n) {
+    std::array<C, lanes> values = values_;  // of its own: it stays in registers
+    for (std::int64_t i = 0; i + lanes <= n; i += lanes) {
+      for (std::int64_t lane = 0; lane < lanes; ++lane) {
+        values[lane] = larger(values[lane], x[i + lane]);
+      }
+    }
+    for (std::int64_t i = n - n % lanes; i < n; ++i) values[0] = larger(values[0], x[i]);
+    values_ = values;
+  }
+  C value() const { return reduce(values_, larger); }
+
+ private:
+  static C larger(C a, C b) { return a < b ? b : a; }
+
+  std::array<C, lanes> values_;
+};
+
+/// A sum in an order that the number of terms alone decides: fours of them in their own type, which
+/// are added up in float64.
+class Sum {
+ public:
+  /// Adds term(0) to term(n - 1). n is a multiple of block_size, or the terms are the last.
+  template <class Term>
+  void add(std::int64_t n, const Term& term) {
+    std::array<double, lanes> totals = totals_;  // of its own: it stays in registers
+    std::int64_t i = 0;
+    for (; i + 4 * lanes <= n; i += 4 * lanes) {
+      for (std::int64_t j = i; j < i + lanes; ++j) {
+        totals[j - i] += (term(j) + term(j + lanes)) + (term(j + 2 * lanes) + term(j + 3 * lanes));
+      }
+    }
+    for (; i + lanes <= n; i += lanes) {
+      for (std::int64_t lane = 0; lane < lanes; ++lane) totals[lane] += term(i + lane);
+    }
+    const std::int64_t rest = n % lanes;
+    for (std::int64_t lane = 0; lane < rest; ++lane) totals[lane] += term(n - rest + lane);
+    totals_ = totals;
+  }
+  double total() const { return reduce(totals_, std::plus<double>()); }
+
+ private:
+  std::array<double, lanes> totals_{};
+};
 
 }  // namespace cudarelu::cpu

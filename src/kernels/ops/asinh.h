@@ -1,6 +1,7 @@
 #pragma once
 
 #include "pointwise/op.h"
+#include "transcendental.h"
 
 namespace cudarelu::ops {
 
@@ -13,9 +14,10 @@ struct Asinh {
       .gradient = "x = asinh_backward(grad_y, x)",
       .definition = "y = Asinh(x)",
   };
+  static constexpr Work work = Work::much;
   template <class T>
   CUDARELU_FN T operator()(T x) const {
-    return std::asinh(x);
+    return math::asinh(x);
   }
 };
 

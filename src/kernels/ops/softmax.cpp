@@ -1,8 +1,7 @@
 #include "ops/softmax.h"
 
-#include <cmath>
-
 #include "cpu/rows.h"
+#include "transcendental.h"
 
 namespace cudarelu::ops {
 
@@ -10,14 +9,44 @@ Status Softmax::cpu(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     using C = Compute<T>;
     const std::int64_t columns = call.inputs[0].shape.back();
-    cpu::for_each_row(call, [&](std::int64_t row) {
+    cpu::for_each_row<cpu::Width::full>(call, [&](std::int64_t row) {
       const T* x = static_cast<const T*>(call.inputs[0].data) + row;
       T* y = static_cast<T*>(call.outputs[0].data) + row;
-      C largest = -std::numeric_limits<C>::infinity();
-      for (std::int64_t i = 0; i < columns; ++i) largest = std::max(largest, load(x[i]));
-      const auto power = [&](std::int64_t i) { return std::exp(load(x[i]) - largest); };
-      const double total = cpu::sum(columns, power);
-      for (std::int64_t i = 0; i < columns; ++i) y[i] = store<T>(static_cast<C>(power(i) / total));
+      // Where the powers are kept; those of numbers that need no conversion, in the output. Those
+      // of the end of a long row are computed once more.
+      constexpr std::int64_t kept = cpu::is_narrow<T> ? 16 : 1;
+      std::array<cpu::Block<C>, kept> blocks;
+      const auto block_of = [&](std::int64_t first) -> cpu::Block<C>& {
+        return blocks[std::min(first / cpu::block_size, kept - 1)];
+      };
+
+      cpu::Maximum<C> maximum;
+      cpu::for_each_block<T>(columns, [&](std::int64_t first, std::int64_t count) {
+        maximum.add(cpu::read(x + first, count, blocks[0]), count);
+      });
+      const C largest = maximum.value();
+
+      const auto powers = [&](std::int64_t first, std::int64_t count) {
+        const C* const values = cpu::read(x + first, count, block_of(first));
+        C* const results = cpu::target(y + first, block_of(first));
+        cpu::for_each_index(count,
+                            [&](std::int64_t i) { results[i] = math::exp(values[i] - largest); });
+        return results;
+      };
+      cpu::Sum sum;
+      cpu::for_each_block<T>(columns, [&](std::int64_t first, std::int64_t count) {
+        const C* const results = powers(first, count);
+        sum.add(count, [&](std::int64_t i) { return results[i]; });
+      });
+      const C total = static_cast<C>(sum.total());
+
+      cpu::for_each_block<T>(columns, [&](std::int64_t first, std::int64_t count) {
+        const bool is_long = cpu::is_narrow<T> && columns > kept * cpu::block_size;
+        if (is_long && first >= (kept - 1) * cpu::block_size) powers(first, count);
+        C* const results = cpu::target(y + first, block_of(first));
+        cpu::for_each_index(count, [&](std::int64_t i) { results[i] /= total; });
+        cpu::write(y + first, count, block_of(first));
+      });
     });
     return Status();
   });

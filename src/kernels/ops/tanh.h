@@ -1,6 +1,7 @@
 #pragma once
 
 #include "pointwise/op.h"
+#include "transcendental.h"
 
 namespace cudarelu::ops {
 
@@ -13,9 +14,10 @@ struct Tanh {
       .gradient = "x = tanh_backward(grad_y, y)",
       .definition = "y = Tanh(x)",
   };
+  static constexpr Work work = Work::much;
   template <class T>
   CUDARELU_FN T operator()(T x) const {
-    return std::tanh(x);
+    return math::tanh(x);
   }
 };
 

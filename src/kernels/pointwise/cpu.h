@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <array>
 
+#include "cpu/blocks.h"
 #include "pointwise/op.h"
 
 namespace cudarelu {
 namespace pointwise {
 
-/// Elements that one thread takes at the least: a few microseconds of work.
-inline constexpr std::int64_t cpu_grain = 16384;
+/// Elements that one thread takes at the least: some microseconds of work.
+inline constexpr std::int64_t cpu_grain = 32768;
 
 template <class F, class T>
 void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t end) {
@@ -19,27 +20,32 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
   for (int i = 0; i < attribute_count<F>; ++i) {
     attributes[i] = static_cast<C>(call.real(i));
   }
+  std::array<cpu::Block<C>, input_count<F>> blocks;
   T* const output = static_cast<T*>(call.outputs[0].data);
   while (begin < end) {
     const std::int64_t column = row_inputs<F> != 0 ? begin % extent.columns : 0;
     const std::int64_t stop = std::min(end, begin + extent.columns - column);
-    std::array<const T*, input_count<F>> inputs;
-    for (int i = 0; i < input_count<F>; ++i) {
-      inputs[i] = static_cast<const T*>(call.inputs[i].data) + (is_row<F>(i) ? column : begin);
-    }
-    T* const y = output + begin;
-    const std::int64_t count = stop - begin;
-    // An output is apart from each input, or is that input: no iteration waits for another.
-#ifdef __clang__
-#pragma clang loop vectorize(assume_safety)
-#else
-#pragma GCC ivdep
-#endif
-    for (std::int64_t j = 0; j < count; ++j) {
-      std::array<C, input_count<F>> x;
-      for (int i = 0; i < input_count<F>; ++i) x[i] = load(inputs[i][j]);
-      y[j] = store<T>(apply<F>(x.data(), attributes.data()));
-    }
+    const auto compute = [&](std::int64_t first, std::int64_t count) {
+      std::array<const C*, input_count<F>> inputs;
+      for (int i = 0; i < input_count<F>; ++i) {
+        const T* const x = static_cast<const T*>(call.inputs[i].data);
+        inputs[i] = cpu::read(x + (is_row<F>(i) ? column : begin) + first, count, blocks[i]);
+      }
+      C* const y = cpu::target(output + begin + first, blocks[0]);
+      // An output is apart from each input, or is that input.
+      const auto compute_one = [&](std::int64_t j) {
+        std::array<C, input_count<F>> x;
+        for (int i = 0; i < input_count<F>; ++i) x[i] = inputs[i][j];
+        y[j] = apply<F>(x.data(), attributes.data());
+      };
+      if constexpr (cpu::is_narrow<T>) {
+        cpu::for_each_index_of_few(count, compute_one);
+      } else {
+        cpu::for_each_index(count, compute_one);
+      }
+      cpu::write(output + begin + first, count, blocks[0]);
+    };
+    cpu::for_each_block<T, cpu::small_block_size>(stop - begin, compute);
     begin = stop;
   }
 }
@@ -50,10 +56,15 @@ template <class F>
 Status pointwise_cpu(const Call& call) {
   return visit_dtype<F::spec.dtypes>(call.outputs[0].dtype, [&]<class T>(TypeTag<T>) {
     const pointwise::Extent extent = pointwise::extent_of<F>(call);
-    call.execution.parallel_for(extent.size, pointwise::cpu_grain,
-                                [&](std::int64_t begin, std::int64_t end) {
-                                  pointwise::run_range<F, T>(call, extent, begin, end);
-                                });
+    constexpr Work work = pointwise::work_of<F>;
+    constexpr bool converts = cpu::is_narrow<T> && work != Work::move;
+    using Element = std::conditional_t<cpu::is_narrow<T> && !converts, std::uint16_t, T>;
+    constexpr bool wide = converts || work == Work::much;
+    call.execution.parallel_for(
+        extent.size, pointwise::cpu_grain, [&](std::int64_t begin, std::int64_t end) {
+          cpu::vectorised<wide ? cpu::Width::full : cpu::Width::half>(
+              [&] { pointwise::run_range<F, Element>(call, extent, begin, end); });
+        });
     return Status();
   });
 }

@@ -20,7 +20,20 @@ Status pointwise_cpu(const Call& call);
 template <class F>
 Status pointwise_cuda(const Call& call);
 
+/// What a functor may say of itself, as `static constexpr Work work`: that it only moves elements,
+/// or that it computes for longer than reading and writing take. The engine for the CPU reads it.
+enum class Work { move, little, much };
+
 namespace pointwise {
+
+template <class F>
+inline constexpr Work work_of = [] {
+  if constexpr (requires { F::work; }) {
+    return F::work;
+  } else {
+    return Work::little;
+  }
+}();
 
 template <class F>
 constexpr bool has_real_attributes() {

@@ -1,0 +1,142 @@
+// The elementary functions of the CPU: their errors, and that vectors have the same numbers.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "arguments.h"
+#include "cpu/blocks.h"
+#include "transcendental.h"
+
+namespace cudarelu::testing {
+namespace {
+
+/// Numbers of every exponent and either sign, the same in every run; infinities; no NaN.
+template <class T>
+std::vector<T> numbers() {
+  using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  constexpr Bits odd = static_cast<Bits>(0x9e3779b97f4a7c15);  // scatters the bits of a count
+  std::vector<T> values{0,
+                        -T(0),
+                        std::numeric_limits<T>::denorm_min(),
+                        std::numeric_limits<T>::max(),
+                        std::numeric_limits<T>::infinity(),
+                        -std::numeric_limits<T>::infinity()};
+  for (Bits i = 0; i < 400000; ++i) {
+    const T value = std::bit_cast<T>(static_cast<Bits>(i * odd));
+    if (value == value) values.push_back(value);
+    // Where there is most to get wrong.
+    values.push_back(
+        std::ldexp(T(i % 2 == 0 ? 1 : -1) * (1 + T(i * odd >> 9) / T(odd)), i % 40 - 32));
+  }
+  return values;
+}
+
+/// The largest error of f in units in the last place, where exact(x) has more digits.
+template <class T, class F, class Exact>
+double largest_error(const std::vector<T>& values, const F& f, const Exact& exact) {
+  double largest = 0;
+  for (const T x : values) {
+    const long double expected = exact(x);
+    const T rounded = static_cast<T>(expected);
+    const T actual = f(x);
+    EXPECT_EQ(std::signbit(actual), std::signbit(rounded)) << x;
+    if (std::isinf(rounded)) {
+      EXPECT_EQ(actual, rounded) << x;
+      continue;
+    }
+    const T magnitude = std::abs(rounded);
+    const T unit = std::nextafter(magnitude, std::numeric_limits<T>::infinity()) - magnitude;
+    largest = std::max(largest, static_cast<double>(std::abs(actual - expected) / unit));
+  }
+  return largest;
+}
+
+template <class T>
+struct Limits;  // as transcendental.h has them
+template <>
+struct Limits<float> {
+  static constexpr double exp = 1.0, tanh = 0.51, asinh = 0.51;
+};
+template <>
+struct Limits<double> {
+  static constexpr double exp = 1.0, tanh = 1.6, asinh = 1.7;
+};
+
+template <class T>
+class MathTest : public ::testing::Test {};
+using Types = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(MathTest, Types);
+
+TYPED_TEST(MathTest, ErrsNoMoreThanItSays) {
+  using T = TypeParam;
+  const std::vector<T> values = numbers<T>();
+  std::vector<T> negative = values;
+  std::erase_if(negative, [](T x) { return x > 0; });
+  const auto exp = [](T x) { return math::exp(x); };
+  const auto tanh = [](T x) { return math::tanh(x); };
+  const auto asinh = [](T x) { return math::asinh(x); };
+  using Wide = std::conditional_t<sizeof(T) == 4, double, long double>;
+  EXPECT_LE(largest_error(negative, exp, [](T x) { return std::exp(Wide(x)); }), Limits<T>::exp);
+  EXPECT_LE(largest_error(values, tanh, [](T x) { return std::tanh(Wide(x)); }), Limits<T>::tanh);
+  EXPECT_LE(largest_error(values, asinh, [](T x) { return std::asinh(Wide(x)); }),
+            Limits<T>::asinh);
+}
+
+TYPED_TEST(MathTest, NaNStaysNaN) {
+  const auto nan = std::numeric_limits<TypeParam>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(math::exp(nan)));
+  EXPECT_TRUE(std::isnan(math::tanh(nan)));
+  EXPECT_TRUE(std::isnan(math::asinh(nan)));
+}
+
+/// The instructions of this CPU against those that every CPU has.
+TYPED_TEST(MathTest, OpsHaveTheSameNumbersInVectors) {
+  using T = TypeParam;
+  std::vector<T> values = numbers<T>();
+  std::vector<T> results(values.size());
+  const std::int64_t size = std::ssize(values);
+  const TensorView input{values.data(), dtype_of<T>, {&size, 1}};
+  const TensorView output{results.data(), dtype_of<T>, {&size, 1}};
+  const auto expect_same = [&](std::string_view name, T (*function)(T)) {
+    const auto op = std::ranges::find(op_table(), name, &Op::name);
+    ASSERT_NE(op, op_table().end());
+    SerialExecution execution(0);
+    ASSERT_TRUE(run({*op, {&input, 1}, {&output, 1}, {}, execution}).ok());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(results[i], function(values[i])) << name << " of " << values[i];
+    }
+  };
+  expect_same("tanh", math::tanh<T>);
+  expect_same("asinh", math::asinh<T>);
+}
+
+TEST(Blocks, ConvertHalvesToTheSameBits) {
+  std::vector<Half> halves;
+  std::vector<float> floats;
+  for (std::uint32_t i = 0; i < 1 << 16; ++i) {
+    halves.push_back({static_cast<std::uint16_t>(i)});
+    floats.push_back(load(halves.back()));
+  }
+  std::vector<float> widened(halves.size() - 1);  // no multiple of a vector
+  cpu::widen(halves.data(), widened.data(), std::ssize(widened));
+  for (std::size_t i = 0; i < widened.size(); ++i) {
+    if (floats[i] == floats[i]) {
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(widened[i]), std::bit_cast<std::uint32_t>(floats[i]));
+    } else {
+      ASSERT_TRUE(std::isnan(widened[i])) << i;
+    }
+  }
+  for (std::uint32_t i = 0; i < 1 << 19; ++i) floats.push_back(std::bit_cast<float>(i * 8191));
+  std::vector<Half> narrowed(floats.size());
+  cpu::narrow(floats.data(), narrowed.data(), std::ssize(floats));
+  for (std::size_t i = 0; i < floats.size(); ++i) {
+    ASSERT_EQ(narrowed[i].bits, store<Half>(floats[i]).bits) << floats[i];
+  }
+}
+
+}  // namespace
+}  // namespace cudarelu::testing
