@@ -1,4 +1,6 @@
 // The elementary functions of the CPU: their errors, and that vectors have the same numbers.
+#include "transcendental.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,7 +11,6 @@
 
 #include "arguments.h"
 #include "cpu/blocks.h"
-#include "transcendental.h"
 
 namespace cudarelu::testing {
 namespace {
