@@ -157,7 +157,10 @@ def test_everything_works_here(tmp_path):
     onnx.save(cudarelu.onnx.demo_model(), tmp_path / "model.onnx")
     done = doctor("--provider", "cpu", "--model", tmp_path / "model.onnx", "--json")
     records = records_of(done)
-    assert done.returncode == 0, done.stdout
+    # Where onnxruntime lies beside onnxruntime-gpu, the doctor is right to say so.
+    failed = {id for id, each in records.items() if each["status"] == "failed"}
+    assert failed <= {"onnxruntime.packages"}, done.stdout
+    assert done.returncode == len(failed)
     works = {id for id, each in records.items() if each["status"] == "ok"}
     assert works >= {
         *("pytorch.import", "pytorch.build", "pytorch.cpu", "pytorch.compile", "pytorch.export"),
@@ -181,8 +184,10 @@ def test_where_nothing_imports(shadow):
     assert 'install "torch==' in records["pytorch.import"]["mend"]
     assert "ONNX Runtime is not installed" in records["onnxruntime.import"]["what"]
     assert "onnx is missing" in records["onnxruntime.ort_infer"]["what"]
-    assert log.read_text() == "install onnx\n"  # onnxruntime has two packages: a choice
-    assert done.stderr.startswith(f"running: {sys.executable} -m pip install onnx\n")
+    # onnxruntime has two packages: a choice. Where both are installed, one is taken away.
+    commands = log.read_text().splitlines()
+    assert [each for each in commands if "onnxruntime" not in each] == ["install onnx"]
+    assert f"running: {sys.executable} -m pip install onnx\n" in done.stderr
 
 
 def test_without_pytorch_for_a_person(shadow):
@@ -805,11 +810,14 @@ def test_an_nvcc_that_knows_a_newer_gpu(tmp_path, monkeypatch):
 
 def test_two_copies_of_a_library(shadow, tmp_path):
     """A PyTorch that brings one libcudart, beside that of the nvidia-* packages."""
-    folders = [Path(each) / "nvidia/cu13/lib" for each in sys.path]
-    found = [each / "libcudart.so.13" for each in folders if (each / "libcudart.so.13").exists()]
-    if not found or not _ort_cuda.provider_path() or not hasattr(onnxruntime, "preload_dlls"):
+    cudart = Path(onnxruntime.__file__).parents[1] / "nvidia/cu13/lib/libcudart.so.13"
+    if (
+        not cudart.exists()
+        or not _ort_cuda.provider_path()
+        or not hasattr(onnxruntime, "preload_dlls")
+    ):
         pytest.skip("there is no nvidia-cuda-runtime for CUDA 13, or no CUDA provider")
-    copy = shutil.copy(found[0], tmp_path)
+    copy = shutil.copy(cudart, tmp_path)
     shadow("torch", f"import ctypes; ctypes.CDLL({copy!r})")
     record = by_id(cuda._copies(context(cuda=True)))["cuda.copies.libcudart"]
     assert record.status == "warning"

@@ -777,6 +777,7 @@ def test_tensors_on_two_devices():
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one CUDA device at most")
 def test_device_that_is_not_current():
+    torch.cuda.set_device(0)  # whatever a test before this one has left
     x = torch.randn(1000, 33, dtype=torch.float64)
     result = cudarelu.sum_rows(x.to("cuda:1"))
     assert result.device == torch.device("cuda:1")
