@@ -148,6 +148,7 @@ class Session:
             "device_id": str(device),
             "user_compute_stream": str(self._stream.cuda_stream),
             "enable_cuda_graph": str(int(self._cuda_graph)),
+            "use_tf32": "0",  # float32 means float32, as in PyTorch
         }
         with torch.cuda.device(self._device):  # ONNX Runtime changes the current device
             self.inference_session = _load(path, session_options, "CUDAExecutionProvider", options)
