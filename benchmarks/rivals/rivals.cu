@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cub/device/device_transform.cuh>
+#include <cuda/functional>
 
 namespace {
 
@@ -26,7 +27,9 @@ struct Relu {
 struct WithCub {
   template <class T>
   static cudaError_t run(const T* x, T* y, std::int64_t count, cudaStream_t stream) {
-    return cub::DeviceTransform::Transform(x, y, count, Relu{}, stream);
+    // Else CUB keeps to loads of single elements, lest the function wants their addresses.
+    const auto relu = ::cuda::proclaim_copyable_arguments(Relu{});
+    return cub::DeviceTransform::Transform(x, y, count, relu, stream);
   }
 };
 
