@@ -102,14 +102,14 @@ void write_report(const Options& options, const Runtime& runtime, const Session&
 
 }  // namespace
 
-int infer_batch(const Options& options) {
-  const std::vector<std::string> items = items_of(options.batch->list);
+int infer_batch(const Options& options, const BatchOptions& batch) {
+  const std::vector<std::string> items = items_of(batch.list);
   const Path folder = options.output_dir;
   const Runtime runtime(options.ort);
   const ProviderChoice choice{options.provider, static_cast<int>(options.device),
                               options.require_cuda, false};
   Session session(runtime, options.model, choice, options.libraries);
-  Manifest manifest(folder, items, options.batch->resume);
+  Manifest manifest(folder, items, batch.resume);
   Counts counts;
   counts.total = items.size();
   bool traced = true;
@@ -151,7 +151,7 @@ int infer_batch(const Options& options) {
     ++(result.error.empty() ? counts.done : counts.failed);
     if (result.error.empty()) continue;
     progress.clear();
-    if (options.batch->stop_on_error) throw Error(result.error);
+    if (batch.stop_on_error) throw Error(result.error);
     tell(result.error + "; skipped");
   }
   progress.clear();

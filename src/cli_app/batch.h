@@ -7,6 +7,6 @@ namespace cudarelu::cli {
 
 /// Runs each item of the list, with the memory of one, and reports on stdout; gives the exit code.
 /// Throws an Error.
-int infer_batch(const Options& options);
+int infer_batch(const Options& options, const BatchOptions& batch);
 
 }  // namespace cudarelu::cli

@@ -28,17 +28,19 @@ struct Expected {
   Tensor tensor;
 };
 
+[[noreturn]] void refuse_output(const std::string& name, const std::vector<std::string>& names) {
+  std::string list;
+  for (const std::string& other : names) list.append(list.empty() ? "" : ", ").append(other);
+  throw Error("--compare " + name + ": the model has no such output; it has " + list);
+}
+
 /// The outputs that --compare names, and those in the folder of --inputs.
 std::vector<Expected> expected_outputs(const Options& options,
                                        const std::vector<std::string>& names) {
   std::vector<Expected> expected;
   for (const auto& [name, file] : options.compared) {
     const auto found = std::ranges::find(names, name);
-    if (found == names.end()) {
-      std::string list;
-      for (const std::string& other : names) list += (list.empty() ? "" : ", ") + other;
-      throw Error("--compare " + name + ": the model has no such output; it has " + list);
-    }
+    if (found == names.end()) refuse_output(name, names);
     const auto output = static_cast<std::size_t>(found - names.begin());
     expected.push_back({output, file, read_array(file, name)});
   }

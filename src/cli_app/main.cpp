@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
     const std::optional<Options> options = parse_options(argc, argv);
     if (!options) return 0;
     note_interrupts();
-    return options->batch ? infer_batch(*options) : infer(*options);
+    return options->batch ? infer_batch(*options, *options->batch) : infer(*options);
   } catch (const std::bad_alloc&) {
     tell("out of memory");
   } catch (const std::exception& error) {

@@ -100,6 +100,10 @@ void declare(CLI::App& app, Options& options, Texts& texts) {
   app.footer(footer);
 }
 
+[[noreturn]] void refuse(const std::string& option, const std::string& value, const char* reason) {
+  throw Error(option + " " + value + ": " + reason);
+}
+
 /// NAME=VALUE, each name once.
 std::map<std::string, std::string> by_name(const std::string& option,
                                            const std::vector<std::string>& texts) {
@@ -107,11 +111,11 @@ std::map<std::string, std::string> by_name(const std::string& option,
   for (const std::string& text : texts) {
     const std::size_t equals = text.find('=');
     if (equals == 0 || equals == text.npos || equals + 1 == text.size()) {
-      throw Error(option + " " + text + ": must be NAME=VALUE");
+      refuse(option, text, "must be NAME=VALUE");
     }
     const std::string name = text.substr(0, equals);
     if (!values.emplace(name, text.substr(equals + 1)).second) {
-      throw Error(option + " " + name + ": given twice");
+      refuse(option, name, "given twice");
     }
   }
   return values;

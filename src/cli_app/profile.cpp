@@ -19,8 +19,8 @@ std::vector<std::string> tensors(const Json& arguments, const char* key) {
     for (const auto& [type, shape] : tensor.items()) {
       const std::string name = type == "float" ? "float32" : type == "double" ? "float64" : type;
       std::string sizes;
-      for (const Json& size : shape) sizes += (sizes.empty() ? "" : ", ") + size.dump();
-      texts.push_back(name + " [" + sizes + "]");
+      for (const Json& size : shape) sizes.append(sizes.empty() ? " [" : ", ").append(size.dump());
+      texts.emplace_back(name).append(sizes.empty() ? " [" : sizes).append("]");
     }
   }
   return texts;
