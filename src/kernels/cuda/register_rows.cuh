@@ -23,7 +23,6 @@ template <class T, int inputs, class Layout>
 class RegisterRows {
  public:
   using Part = RowPart<T, inputs, Layout::vectors, Layout::width>;
-  static constexpr bool one_warp = Layout::lanes != 0;
   static constexpr int most_threads = Layout::most_threads;
   static constexpr int warp_lanes = Layout::lanes != 0 ? Layout::lanes : 32;  // of one row
 
@@ -46,8 +45,9 @@ class RegisterRows {
 
   /// For the row of the thread: `reduce(visit)` gives the value of its warp, where visit(f) calls
   /// f(part) for each part that the thread has, with `outside` in the place of elements that are
-  /// not of the row; `combine(value, all)` makes the row's of it, where all(f) calls f(value) for
-  /// the value of each warp, in one lane of each warp; value(part, i, combined) goes to element i.
+  /// not of the row. Where several warps have the row, `combine(all)` makes the row's value of
+  /// theirs, where all(f) calls f(value) for each, in one lane of each warp. value(part, i,
+  /// combined) goes to element i.
   template <class Reduce, class Combine, class Value>
   __device__ void run(T* output, T outside, const Reduce& reduce, const Combine& combine,
                       const Value& value) {
@@ -57,8 +57,13 @@ class RegisterRows {
         visit(part_);
       });
     });
-    const auto combined =
-        combine(of_warp, [&](const auto& visit) { visit_values(of_warp, visit); });
+    const auto combined = [&] {
+      if constexpr (one_warp) {
+        return of_warp;
+      } else {
+        return combine([&](const auto& visit) { visit_values(of_warp, visit); });
+      }
+    }();
     T* const row = output + offset_;
     for_each_chunk([&](Column chunk) {
       if constexpr (Layout::whole) {
@@ -83,19 +88,16 @@ class RegisterRows {
   }
 
  private:
+  static constexpr bool one_warp = Layout::lanes != 0;
   using Column = std::conditional_t<Layout::whole, int, std::int64_t>;
   using Vector = RowVector<T, Layout::width>;
 
   template <class P, class Visit>
   __device__ static void visit_values(const P& value, const Visit& visit) {
-    if constexpr (one_warp) {
-      if (threadIdx.x % warp_lanes == 0) visit(value);
-    } else {
-      __shared__ P values[most_threads / 32];
-      if (threadIdx.x % 32 == 0) values[threadIdx.x / 32] = value;
-      __syncthreads();
-      if (threadIdx.x % 32 < blockDim.x / 32) visit(values[threadIdx.x % 32]);
-    }
+    __shared__ P values[most_threads / 32];
+    if (threadIdx.x % 32 == 0) values[threadIdx.x / 32] = value;
+    __syncthreads();
+    if (threadIdx.x % 32 < blockDim.x / 32) visit(values[threadIdx.x % 32]);
   }
 
   template <class Pass>

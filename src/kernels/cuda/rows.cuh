@@ -6,15 +6,18 @@
 
 #include <limits>
 
+#include "cuda/alignment.h"
 #include "cuda/register_rows.cuh"
 #include "cuda/staged_rows.cuh"
 
 namespace cudarelu::cuda {
 
-/// reduce and combine for a sum: term(part, i) of all elements.
-template <class Rows, class C, class Term>
-__device__ auto sum_of_terms(const Term& term) {
-  return [&term](const auto& visit) {
+/// Puts value(part, i, sum) into the place of element i of each row, with the row's sum of
+/// term(part, i).
+template <class Rows, class T, class Term, class Value>
+__device__ void write_from_sum(Rows rows, T* output, const Term& term, const Value& value) {
+  using C = Compute<T>;
+  const auto reduce = [&](const auto& visit) {
     C total = 0;
     visit([&](const auto& part) {
 #pragma unroll
@@ -22,23 +25,20 @@ __device__ auto sum_of_terms(const Term& term) {
     });
     return sum_in_warp<Rows::warp_lanes>(total);
   };
-}
-template <class Rows, class C>
-__device__ C sum_of_warps(C of_warp, const auto& all) {
-  if constexpr (Rows::one_warp) return of_warp;
-  C total = 0;
-  all([&](C value) { total += value; });
-  return sum_in_warp(total);
+  const auto combine = [](const auto& all) {
+    C total = 0;
+    all([&](C of_warp) { total += of_warp; });
+    return sum_in_warp(total);
+  };
+  rows.run(output, T{}, reduce, combine, value);
 }
 
-/// Whether vectors of 16 bytes lie at the same places in all tensors of the call.
+/// Whether vectors lie at the same places in all tensors of the call.
 template <class T>
 bool have_vectors_alike(const Call& call) {
-  const auto past = [](const TensorView& tensor) {
-    return reinterpret_cast<std::uintptr_t>(tensor.data) % 16;
-  };
-  bool alike = past(call.outputs[0]) % sizeof(T) == 0;
-  for (const TensorView& input : call.inputs) alike &= past(input) == past(call.outputs[0]);
+  const std::uintptr_t past = misalignment(call.outputs[0].data);
+  bool alike = past % sizeof(T) == 0;
+  for (const TensorView& input : call.inputs) alike &= misalignment(input.data) == past;
   return alike;
 }
 
@@ -101,8 +101,8 @@ Status launch_rows(const Call& call, const KernelOf& kernel_of) {
     return in_registers(RowLayout<0, 8, 1, false>{}, columns);
   }
 
-  constexpr int width = 16 / sizeof(T);
-  const bool even = columns % width == 0 && reinterpret_cast<std::uintptr_t>(output) % 16 == 0;
+  constexpr int width = vector_bytes / sizeof(T);
+  const bool even = columns % width == 0 && misalignment(output) == 0;
   const std::int64_t vectors = columns / width + (even ? 0 : 2);
   // What measured fastest on an H200. Few rows want many threads each. Else a thread of one input
   // has too little to do, with one vector, for what a row costs it; of two, no room for many.
@@ -126,12 +126,12 @@ Status launch_rows(const Call& call, const KernelOf& kernel_of) {
   if (inputs == 2 && vectors <= 512) return in_registers(RowLayout<0, 2, width>{}, vectors);
   if (vectors <= 1024) return in_registers(RowLayout<0, 4, width>{}, vectors);
   if (inputs == 1 && vectors <= 2048) return in_registers(RowLayout<0, 8, width>{}, vectors);
-  const unsigned cluster = row_cluster(vectors * 16 * inputs);
+  const unsigned cluster = row_cluster(vectors * vector_bytes * inputs);
   if (even && cluster <= RowStages::most_blocks &&
       has_programmatic_launch(call.execution.device_index)) {
     constexpr int bytes = RowStages::bytes_for(RowStages::stages_for(inputs), inputs);
     const auto kernel = kernel_of(TypeTag<StagedRows<T, inputs>>{});
-    Grid grid{cluster, RowStages::workers + 32, bytes, cluster};
+    Grid grid{cluster, RowStages::threads, bytes, cluster};
     if (const int clusters = resident_clusters(call, kernel_of, grid, kernel); clusters > 0) {
       // All take the same number of rows, or one less: none works on alone.
       const std::int64_t turns = (rows + clusters - 1) / clusters;

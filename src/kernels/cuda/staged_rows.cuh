@@ -18,8 +18,9 @@ namespace cudarelu::cuda {
 
 /// How the shared memory of a block is used: for barriers, and for the chunks in a ring of stages.
 struct RowStages {
-  static constexpr int workers = 512;        // threads
-  static constexpr int chunk_bytes = 16384;  // of one input
+  static constexpr int workers = 512;           // threads
+  static constexpr int threads = workers + 32;  // with the warp that asks for chunks
+  static constexpr int chunk_bytes = 16384;     // of one input
   static constexpr int most = 13;
   static constexpr int most_blocks = 8;  // in a cluster: what every device with clusters can do
   static constexpr int header_bytes = 512;
@@ -44,9 +45,8 @@ class StagedRows {
 
  public:
   using Part = RowPart<T, inputs, vectors, width>;
-  static constexpr int most_threads = RowStages::workers + 32;
+  static constexpr int most_threads = RowStages::threads;
   static constexpr int warp_lanes = 32;
-  static constexpr bool one_warp = false;
 
   __device__ StagedRows(const RowInputs<T, inputs>& data, std::int64_t rows, std::int64_t columns)
       : data_(data),
@@ -96,8 +96,7 @@ class StagedRows {
       return of_warp;
     };
     const auto end = [&](int turn, const auto& of_warp) {
-      const auto combined =
-          combine(of_warp, [&](const auto& visit) { receive(turn, of_warp, visit); });
+      const auto combined = combine([&](const auto& visit) { receive(turn, of_warp, visit); });
       auto* const row = output + (row_ + turn * step_) * columns_;
       for (int chunk = 0; chunk < chunks_; ++chunk) {
         const int stage = (turn * chunks_ + chunk) % stages_;

@@ -8,12 +8,9 @@ template <class T, class Rows>
 __global__ void __launch_bounds__(Rows::most_threads)
     row_sum(cuda::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns) {
   using C = Compute<T>;
-  const auto element = [](const auto& part, int i) { return part(0, i); };
-  Rows(x, rows, columns)
-      .run(
-          y, T{}, cuda::sum_of_terms<Rows, C>(element),
-          [](C of_warp, const auto& all) { return cuda::sum_of_warps<Rows>(of_warp, all); },
-          [](const auto&, int, C total) { return total; });
+  cuda::write_from_sum(
+      Rows(x, rows, columns), y, [](const auto& part, int i) { return part(0, i); },
+      [](const auto&, int, C total) { return total; });
 }
 
 }  // namespace

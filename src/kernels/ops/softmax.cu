@@ -34,6 +34,16 @@ struct Sums {
     if (total != 0 && largest != to) total *= exp_above<T>(largest, to);
     largest = to;
   }
+
+  /// Those of the elements of `lanes` neighbours in a warp, for each of them.
+  template <int lanes>
+  __device__ Sums of_lanes() const {
+    using C = Compute<T>;
+    Sums sums = *this;
+    sums.raise(cuda::reduce_in_warp<lanes>(largest, [](C a, C b) { return larger(a, b); }));
+    sums.total = cuda::sum_in_warp<lanes>(sums.total);
+    return sums;
+  }
 };
 
 /// a / b for many a of one b: the compiler takes 1 / b out of the loop.
@@ -53,7 +63,6 @@ template <class T, class Rows>
 __global__ void __launch_bounds__(Rows::most_threads)
     softmax(cuda::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns) {
   using C = Compute<T>;
-  constexpr int lanes = Rows::warp_lanes;
   const auto reduce = [](const auto& visit) {
     Sums<T> sums{lowest<C>, 0};
     visit([&](auto& part) {
@@ -66,21 +75,16 @@ __global__ void __launch_bounds__(Rows::most_threads)
 #pragma unroll
       for (int i = 0; i < part.size; ++i) sums.total += exp_above<T>(part(0, i), base);
     });
-    sums.raise(cuda::reduce_in_warp<lanes>(sums.largest, [](C a, C b) { return larger(a, b); }));
-    sums.total = cuda::sum_in_warp<lanes>(sums.total);
-    return sums;
+    return sums.template of_lanes<Rows::warp_lanes>();
   };
-  const auto combine = [](const Sums<T>& of_warp, const auto& all) {
-    if constexpr (Rows::one_warp) return of_warp;
+  const auto combine = [](const auto& all) {
     Sums<T> sums{lowest<C>, 0};
     all([&](Sums<T> value) {
       sums.raise(larger(sums.largest, value.largest));
       value.raise(sums.largest);
       sums.total += value.total;
     });
-    sums.raise(cuda::reduce_in_warp(sums.largest, [](C a, C b) { return larger(a, b); }));
-    sums.total = cuda::sum_in_warp(sums.total);
-    return sums;
+    return sums.template of_lanes<32>();
   };
   const auto value = [](const auto& part, int i, const Sums<T>& sums) {
     return quotient<T>(exp_above<T>(part(0, i), sums.largest), sums.total);

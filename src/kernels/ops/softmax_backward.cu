@@ -9,12 +9,10 @@ __global__ void __launch_bounds__(Rows::most_threads)
     softmax_backward(cuda::RowInputs<T, 2> grad_y_and_y, T* grad_x, std::int64_t rows,
                      std::int64_t columns) {
   using C = Compute<T>;
-  const auto product = [](const auto& part, int i) { return part(0, i) * part(1, i); };
-  const auto value = [](const auto& part, int i, C dot) { return part(1, i) * (part(0, i) - dot); };
-  Rows(grad_y_and_y, rows, columns)
-      .run(
-          grad_x, T{}, cuda::sum_of_terms<Rows, C>(product),
-          [](C of_warp, const auto& all) { return cuda::sum_of_warps<Rows>(of_warp, all); }, value);
+  cuda::write_from_sum(
+      Rows(grad_y_and_y, rows, columns), grad_x,
+      [](const auto& part, int i) { return part(0, i) * part(1, i); },
+      [](const auto& part, int i, C dot) { return part(1, i) * (part(0, i) - dot); });
 }
 
 }  // namespace

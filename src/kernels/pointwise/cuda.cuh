@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "cuda/alignment.h"
 #include "cuda/launch.cuh"
 #include "pointwise/op.h"
 
@@ -13,7 +14,6 @@ namespace cudarelu {
 namespace pointwise {
 
 inline constexpr int block_size = 256;
-inline constexpr int vector_bytes = 16;
 
 template <class T, int width>
 struct alignas(sizeof(T) * width) Vector {
@@ -80,18 +80,13 @@ __global__ void __launch_bounds__(block_size)
   operands.output[at] = store<T>(apply<F>(values, operands.attributes));
 }
 
-/// Bytes from `pointer` back to the 16-byte boundary before it.
-inline std::uintptr_t misalignment(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % vector_bytes;
-}
-
 template <class F, class T, int width, class Index>
 Status launch(const Call& call, Extent extent) {
   Operands<F, T> operands{};
   bool row_vectors = extent.columns % width == 0;
   for (int i = 0; i < input_count<F>; ++i) {
     operands.inputs[i] = static_cast<const T*>(call.inputs[i].data);
-    if (is_row<F>(i)) row_vectors &= misalignment(call.inputs[i].data) == 0;
+    if (is_row<F>(i)) row_vectors &= cuda::misalignment(call.inputs[i].data) == 0;
   }
   operands.output = static_cast<T*>(call.outputs[0].data);
   for (int i = 0; i < attribute_count<F>; ++i) {
@@ -99,7 +94,7 @@ Status launch(const Call& call, Extent extent) {
   }
   std::int64_t head = 0;
   if constexpr (width > 1) {
-    const auto past = static_cast<std::int64_t>(misalignment(operands.output) / sizeof(T));
+    const auto past = static_cast<std::int64_t>(cuda::misalignment(operands.output) / sizeof(T));
     head = std::min(extent.size, (width - past) % width);
   }
   const std::int64_t vectors = (extent.size - head) / width;
@@ -113,12 +108,12 @@ Status launch(const Call& call, Extent extent) {
 template <class F, class T>
 Status run(const Call& call, Extent extent) {
   // Vectors want all pointers the same distance past a boundary, a whole number of elements.
-  const std::uintptr_t past = misalignment(call.outputs[0].data);
+  const std::uintptr_t past = cuda::misalignment(call.outputs[0].data);
   bool aligned = past % sizeof(T) == 0;
   for (int i = 0; i < input_count<F>; ++i) {
-    if (!is_row<F>(i)) aligned &= misalignment(call.inputs[i].data) == past;
+    if (!is_row<F>(i)) aligned &= cuda::misalignment(call.inputs[i].data) == past;
   }
-  constexpr int width = vector_bytes / sizeof(T);
+  constexpr int width = cuda::vector_bytes / sizeof(T);
   // Below 2^31, no sum of an index and a grid's surplus overflows 32 bits, where division is cheap.
   const bool small = extent.size < (std::int64_t{1} << 31);
   if (aligned && small) return launch<F, T, width, std::uint32_t>(call, extent);
