@@ -27,9 +27,20 @@ inline constexpr bool is_narrow = !std::is_same_v<Compute<T>, T>;
 template <class C>
 struct alignas(64) Block : std::array<C, block_size> {};
 
-#if defined(__x86_64__) && defined(__GNUC__)
-
 namespace detail {
+
+// How many elements widen_vectors() and narrow_vectors() have done: of halves alone, on some CPUs.
+
+template <class T>
+std::int64_t widen_vectors(const T* /*from*/, float* /*to*/, std::int64_t /*n*/) {
+  return 0;
+}
+template <class T>
+std::int64_t narrow_vectors(const float* /*from*/, T* /*to*/, std::int64_t /*n*/) {
+  return 0;
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
 
 // to_float() and from_float() by F16C, to the same bits, for as many halves as fill a vector; they
 // return how many were done. F16C keeps the bits of a NaN, where from_float() has one NaN.
@@ -95,31 +106,21 @@ inline std::int64_t narrow_vectors(const float* from, Half* to, std::int64_t n) 
   return has_avx2() ? narrow_eights(from, to, n) : 0;
 }
 
-}  // namespace detail
-
 #endif
+
+}  // namespace detail
 
 /// Reads `n` elements of float16 or bfloat16.
 template <class T>
 void widen(const T* from, float* to, std::int64_t n) {
-  std::int64_t i = 0;
-#if defined(__x86_64__) && defined(__GNUC__)
-  if constexpr (std::is_same_v<T, Half>) {
-    i = detail::widen_vectors(from, to, n);
-  }
-#endif
+  const std::int64_t i = detail::widen_vectors(from, to, n);
   for_each_index_of_few(n - i, [&](std::int64_t j) { to[i + j] = load(from[i + j]); });
 }
 
 /// Rounds `n` numbers to float16 or bfloat16.
 template <class T>
 void narrow(const float* from, T* to, std::int64_t n) {
-  std::int64_t i = 0;
-#if defined(__x86_64__) && defined(__GNUC__)
-  if constexpr (std::is_same_v<T, Half>) {
-    i = detail::narrow_vectors(from, to, n);
-  }
-#endif
+  const std::int64_t i = detail::narrow_vectors(from, to, n);
   for_each_index_of_few(n - i, [&](std::int64_t j) { to[i + j] = store<T>(from[i + j]); });
 }
 
