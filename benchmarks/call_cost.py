@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 import time
 from collections.abc import Callable
 
+import report
 import torch
 
 import cudarelu
@@ -69,16 +69,12 @@ def main() -> None:
     parser.add_argument("--out", help="write the results there too")
     torch.set_num_threads(1)
     arguments = parser.parse_args()
-    report = {"torch": torch.__version__, "cudarelu": cudarelu.__version__}
-    report["cpu"] = measure("cpu")
+    results = {"torch": torch.__version__, "cudarelu": cudarelu.__version__}
+    results["cpu"] = measure("cpu")
     if torch.cuda.is_available():
-        report["device"] = torch.cuda.get_device_name()
-        report["cuda"] = measure("cuda")
-    text = json.dumps(report, indent=2)
-    print(text)
-    if arguments.out:
-        with open(arguments.out, "w") as file:
-            file.write(text + "\n")
+        results["device"] = torch.cuda.get_device_name()
+        results["cuda"] = measure("cuda")
+    report.write(results, arguments.out)
 
 
 if __name__ == "__main__":

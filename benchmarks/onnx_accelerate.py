@@ -10,13 +10,13 @@ one process; inputs and outputs are in the provider's memory.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections import Counter
 from typing import Any
 
 import onnx
 import onnxruntime
+import report
 import torch
 import torchvision
 
@@ -64,23 +64,19 @@ def main() -> None:
     parser.add_argument("--provider", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--out", help="write the results there too")
     arguments = parser.parse_args()
-    report: dict[str, Any] = {
+    results: dict[str, Any] = {
         "onnxruntime": onnxruntime.__version__,
         "cudarelu": cudarelu.__version__,
         "provider": arguments.provider,
     }
     if arguments.provider == "cuda":
-        report["device"] = torch.cuda.get_device_name()
+        results["device"] = torch.cuda.get_device_name()
     torch.manual_seed(0)
     for make in (resnet, transformer):
         module, x = make()
         program = torch.onnx.export(module.eval(), (x,), dynamo=True, verbose=False)
-        report[make.__name__] = measure(program.model_proto, arguments.provider)
-    text = json.dumps(report, indent=2)
-    print(text)
-    if arguments.out:
-        with open(arguments.out, "w") as file:
-            file.write(text + "\n")
+        results[make.__name__] = measure(program.model_proto, arguments.provider)
+    report.write(results, arguments.out)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ order, each with a copy of the library, and a ratio is the median of those of th
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import subprocess
@@ -21,6 +20,7 @@ import time
 
 import numpy as np
 import onnxruntime as ort
+import report
 from onnx import TensorProto, helper
 
 import cudarelu
@@ -110,25 +110,21 @@ def main() -> None:
     parser.add_argument("--provider", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--out", help="write the results there too")
     arguments = parser.parse_args()
-    report = {
+    results = {
         "onnxruntime": ort.__version__,
         "cudarelu": cudarelu.__version__,
         "provider": arguments.provider,
     }
     if arguments.provider == "cuda":
         query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        report["device"] = subprocess.check_output(query, text=True).splitlines()[0]
+        results["device"] = subprocess.check_output(query, text=True).splitlines()[0]
     with tempfile.TemporaryDirectory() as folder:
         libraries = [
             shutil.copy(cudarelu.ort.library_path(), f"{folder}/{i}.so") for i in range(PAIRS)
         ]
         for name, symbolic in (("fixed", False), ("symbolic", True)):
-            report[name] = {op: compare(op, arguments.provider, symbolic, libraries) for op in OPS}
-    text = json.dumps(report, indent=2)
-    print(text)
-    if arguments.out:
-        with open(arguments.out, "w") as file:
-            file.write(text + "\n")
+            results[name] = {op: compare(op, arguments.provider, symbolic, libraries) for op in OPS}
+    report.write(results, arguments.out)
 
 
 if __name__ == "__main__":
