@@ -14,10 +14,11 @@ import onnx
 import onnx.parser
 import onnx.reference
 import pytest
-from onnx import TensorProto, external_data_helper, numpy_helper
+from onnx import numpy_helper
 
 import cudarelu.onnx
 from cudarelu.__main__ import main
+from large_model import save_large
 
 DOCUMENT = Path(__file__).parents[2] / "docs/onnx.md"
 IMPORTS = '"" : 18, "cudarelu" : 1, "custom_domain" : 1, "user" : 1'
@@ -141,26 +142,19 @@ def test_external_data_that_is_missing(tmp_path, capsys):
 
 
 def test_more_than_two_gigabytes(tmp_path, capsys):
-    """The data is a hole of a file, which nobody reads."""
-    path, size = tmp_path / "model.onnx", 3 << 30
-    model = one_node("cudarelu.Relu(x)")
-    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[size // 4], raw_data=b"0")
-    external_data_helper.set_external_data(weight, "weights.bin", length=size)
-    weight.ClearField("raw_data")
-    model.graph.initializer.append(weight)
-    onnx.save(model, path)
-    (tmp_path / "weights.bin").touch()
-    os.truncate(tmp_path / "weights.bin", size)
+    path = tmp_path / "model.onnx"
+    save_large(one_node("cudarelu.Relu(x)"), path)
     assert main(["lower", str(path), str(path)]) == 0
     capsys.readouterr()
     assert inspect(capsys, path)["nodes"] == {"ai.onnx::Relu": 1}
 
 
-def test_lower_refuses_another_definition(tmp_path, capsys):
+@pytest.mark.parametrize("command", ["lower", "accelerate"])
+def test_another_definition_is_refused(command, tmp_path, capsys):
     model = cudarelu.onnx.demo_model()
     model.functions[0].node[0].op_type = "Neg"
     onnx.save(model, tmp_path / "model.onnx")
-    error = fails(capsys, "lower", tmp_path / "model.onnx", tmp_path / "out.onnx")
+    error = fails(capsys, command, tmp_path / "model.onnx", tmp_path / "out.onnx")
     assert "the definition of custom_domain::CustomRelu in the model is not that" in error
     assert os.listdir(tmp_path) == ["model.onnx"]
     assert inspect(capsys, tmp_path / "model.onnx")["definitions"] == {
@@ -168,15 +162,6 @@ def test_lower_refuses_another_definition(tmp_path, capsys):
     }
     assert main(["inspect", str(tmp_path / "model.onnx")]) == 0
     assert "CustomRelu: NOT that of this library" in capsys.readouterr().out
-
-
-def test_accelerate_refuses_another_definition(tmp_path, capsys):
-    model = cudarelu.onnx.demo_model()
-    model.functions[0].node[0].op_type = "Neg"
-    onnx.save(model, tmp_path / "model.onnx")
-    error = fails(capsys, "accelerate", tmp_path / "model.onnx", tmp_path / "out.onnx")
-    assert "the definition of custom_domain::CustomRelu in the model is not that" in error
-    assert os.listdir(tmp_path) == ["model.onnx"]
 
 
 @pytest.mark.parametrize("command", ["lower", "accelerate", "export-demo"])

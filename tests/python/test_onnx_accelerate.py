@@ -25,6 +25,7 @@ from cudarelu import _onnx_measure
 from cudarelu.__main__ import main
 from cudarelu._onnx_patterns import bodies, is_candidate, operators, patterns
 from environment import ort_cuda_missing
+from large_model import save_large
 
 OPS = {op.name: op for op in cudarelu.ops()}
 CANDIDATES = [op for op in OPS.values() if is_candidate(op)]
@@ -521,16 +522,8 @@ def test_a_constant_in_another_file(with_weights):
 
 
 def test_more_than_two_gigabytes(tmp_path):
-    """The data is a hole of a file, which nobody reads."""
-    path, size = tmp_path / "model.onnx", 3 << 30
-    model = parse("main (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")
-    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[size // 4], raw_data=b"0")
-    external_data_helper.set_external_data(weight, "weights.bin", length=size)
-    weight.ClearField("raw_data")
-    model.graph.initializer.append(weight)
-    onnx.save(model, path)
-    (tmp_path / "weights.bin").touch()
-    os.truncate(tmp_path / "weights.bin", size)
+    path = tmp_path / "model.onnx"
+    save_large(parse("main (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"), path)
     result, _ = cudarelu.onnx.accelerate(path, path)
     assert ours(result) == ["relu"]
     assert ours(onnx.load(path, load_external_data=False)) == ["relu"]
