@@ -2,7 +2,8 @@
 
     python benchmarks/onnx_accelerate.py [--provider cpu|cuda] [--out FILE.json]
 
-torchvision's ResNet-18 and a transformer of two layers, with random weights. `all`: with every node
+torchvision's ResNet-18, a transformer of two layers, and the encoder of encoder.py, with random
+weights. `all`: with every node
 replaced that can be; `only_if_faster`: with the ops that measuring kept. The models take turns, in
 one process; inputs and outputs are in the provider's memory.
 """
@@ -14,6 +15,7 @@ import statistics
 from collections import Counter
 from typing import Any
 
+import encoder
 import onnx
 import onnxruntime
 import report
@@ -36,6 +38,10 @@ def transformer() -> tuple[torch.nn.Module, torch.Tensor]:
     return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(
         8, 128, 256
     )
+
+
+def minilm() -> tuple[torch.nn.Module, torch.Tensor]:
+    return encoder.encoder(), torch.randn(64, 128, 384)
 
 
 def measure(model: onnx.ModelProto, provider: str) -> dict[str, Any]:
@@ -72,7 +78,7 @@ def main() -> None:
     if arguments.provider == "cuda":
         results["device"] = torch.cuda.get_device_name()
     torch.manual_seed(0)
-    for make in (resnet, transformer):
+    for make in (resnet, transformer, minilm):
         module, x = make()
         program = torch.onnx.export(module.eval(), (x,), dynamo=True, verbose=False)
         results[make.__name__] = measure(program.model_proto, arguments.provider)

@@ -17,8 +17,8 @@ Inputs = list[torch.Tensor | None]
 
 @dataclass(frozen=True)
 class Case:
-    """A call: what `*` and the named dimensions are, and the attributes. Optional inputs are left
-    out."""
+    """A call: what `*` and the named dimensions are, and the attributes. Of the optional inputs, it
+    has those that are named."""
 
     op: OpInfo
     dtype: str
@@ -27,6 +27,7 @@ class Case:
     attributes: dict[str, int | float]
     device: str = "cuda"
     threads: int = field(default=1, kw_only=True)  # on the CPU
+    optional: tuple[str, ...] = field(default=(), kw_only=True)
 
     def shape(self, parameter: Parameter) -> tuple[int, ...]:
         known = {**self.sizes, **self.attributes}  # an output may be as wide as an attribute says
@@ -46,9 +47,12 @@ class Case:
     def torch_dtype(self, parameter: Parameter) -> torch.dtype:
         return getattr(torch, self.dtype if parameter.dtype == "T" else parameter.dtype)
 
+    def has(self, parameter: Parameter) -> bool:
+        return not parameter.optional or parameter.name in self.optional
+
     @property
     def given(self) -> list[Parameter]:
-        return [each for each in self.op.inputs if not each.optional]
+        return [each for each in self.op.inputs if self.has(each)]
 
     @property
     def label(self) -> str:
@@ -79,7 +83,8 @@ class Case:
     def inputs(self) -> Inputs:
         """Random data on the device: normal numbers, small integers; batches of equal size."""
         generator = torch.Generator(self.device).manual_seed(0)
-        return [None if each.optional else self._input(each, generator) for each in self.op.inputs]
+        inputs = self.op.inputs
+        return [self._input(each, generator) if self.has(each) else None for each in inputs]
 
     def _input(self, parameter: Parameter, generator: torch.Generator) -> torch.Tensor:
         shape, dtype = self.shape(parameter), self.torch_dtype(parameter)

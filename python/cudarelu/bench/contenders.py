@@ -74,6 +74,31 @@ def _pointops(case: Case) -> Bind | None:
     return _of_function(_built(rivals.knn), case)
 
 
+def _cublaslt(fused: bool, case: Case) -> Bind | None:
+    """The product alone, without what our op does to it, which is a limit; or, `fused`, with it,
+    where cuBLASLt can."""
+    transposed = rivals.GEMM.get(case.op.name)
+    epilogue = _epilogue(case) if fused else "none"
+    if transposed is None or epilogue is None or case.dtype == "float64":
+        return None
+    found: list[rivals.Gemm] = []  # once: it times eight ways
+
+    def bind(inputs: Inputs) -> Call:
+        x, y, *bias = inputs
+        if not found:
+            bias = bias[0] if fused else None
+            found.append(_built(lambda: rivals.Gemm(x, y, transposed, epilogue, bias)))
+        return functools.partial(found[0], x, y)
+
+    return bind
+
+
+def _epilogue(case: Case) -> str | None:
+    if case.op.name == "linear_gelu" and case.attributes["approximate"] == "tanh":
+        return "gelu"
+    return "relu" if case.op.name == "linear_relu" else None
+
+
 def _built(make: Callable[[], Callable]) -> Callable:
     try:
         return make()
@@ -98,5 +123,7 @@ CONTENDERS: dict[str, Callable[[Case], Bind | None]] = {
     "cub": functools.partial(_relu_of, "cub"),
     "naive": functools.partial(_relu_of, "naive"),
     "pointops": _pointops,
+    "cublaslt": functools.partial(_cublaslt, False),
+    "cublaslt, fused": functools.partial(_cublaslt, True),
     "ORT": functools.partial(_ort, False),
 }

@@ -32,7 +32,7 @@ def _model(case: Case) -> onnx.ModelProto:
             for each in parameters
         ]
 
-    names = ["" if each.optional else each.name for each in op.inputs]
+    names = [each.name if case.has(each) else "" for each in op.inputs]
     outputs = [each.name for each in op.outputs]
     node = onnx.helper.make_node(
         op.onnx.op_type, names, outputs, domain=op.onnx.domain, **case.attributes

@@ -17,6 +17,15 @@ from .. import _build_info
 
 aten = torch.ops.aten
 
+
+def _grid_cluster(pos, size, start, end):
+    start = pos.amin(0) if start is None else start
+    end = pos.amax(0) if end is None else end
+    cells = ((end - start) / size).long() + 1
+    strides = cells.cumprod(0) // cells
+    return (((pos - start) / size).long() * strides).sum(1)
+
+
 # What a user of PyTorch would write, with its fused functions where there are some; of the inputs
 # and the attributes of our op.
 TORCH: dict[str, Callable] = {
@@ -44,7 +53,32 @@ TORCH: dict[str, Callable] = {
     "sum_rows": lambda x: x.flatten(0, -2).sum(0),
     "softmax": lambda x: torch.softmax(x, -1),
     "softmax_backward": lambda grad_y, y: aten._softmax_backward_data(grad_y, y, -1, y.dtype),
+    "gelu": functional.gelu,
+    "gelu_backward": aten.gelu_backward,
+    "matmul": torch.matmul,
+    "matmul_nt": lambda a, b: a @ b.mT,
+    "matmul_tn": lambda a, b: a.mT @ b,
+    "linear": functional.linear,
+    "linear_input_backward": lambda grad_y, weight: grad_y @ weight,
+    "linear_weight_backward": lambda grad_y, x: grad_y.flatten(0, -2).mT @ x.flatten(0, -2),
+    "linear_relu": lambda x, weight, bias: functional.linear(x, weight, bias).relu(),
+    "linear_gelu": lambda x, weight, bias, approximate: functional.gelu(
+        functional.linear(x, weight, bias), approximate=approximate
+    ),
+    "layer_norm": lambda x, weight, bias, eps: functional.layer_norm(
+        x, x.shape[-1:], weight, bias, eps
+    ),
+    "grid_cluster": _grid_cluster,
     "row_sum": lambda x: x.sum(-1, keepdim=True).expand_as(x).contiguous(),
+}
+
+# The ops that begin with the product of their first two inputs: whether the second is transposed.
+GEMM = {
+    "matmul": False,
+    "matmul_nt": True,
+    "linear": True,
+    "linear_relu": True,
+    "linear_gelu": True,
 }
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
@@ -61,6 +95,12 @@ def _library() -> ctypes.CDLL:
     for name in ("cub_relu", "naive_relu"):
         getattr(library, name).argtypes = [number, pointer, pointer, ctypes.c_int64, pointer]
     library.pointops_knn.argtypes = [pointer] * 6 + [number, number, pointer]
+    sizes = [ctypes.c_int64] * 4
+    tensors = [pointer] * 4
+    library.cublaslt_prepare.argtypes = [number, number, *tensors, *sizes, number, pointer]
+    library.cublaslt_prepare.restype = pointer
+    library.cublaslt_run.argtypes = [pointer, *tensors, pointer]
+    library.cublaslt_destroy.argtypes = [pointer]
     return library
 
 
@@ -99,3 +139,54 @@ def knn() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
         return idx, squared.sqrt()
 
     return run
+
+
+_CUDA_TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}  # cudaDataType_t
+EPILOGUES = {"none": 1, "relu": 6, "gelu": 36}  # cublasLtEpilogue_t: with a bias; tanh's gelu
+
+
+def _pointers(*tensors: torch.Tensor | None) -> list[int | None]:
+    return [None if each is None else each.data_ptr() for each in tensors]
+
+
+class Gemm:
+    """x y, or x y^T where `transposed`, of contiguous CUDA tensors on the current stream, never in
+    TF32: the fastest of the first eight ways that cuBLASLt's heuristics name.
+
+    x is [*, m, k], y [*, k, n] or [*, n, k]; where y is [n, k], x is [*, k]. The epilogues but
+    "none" add a bias, [n]. Raises ValueError where cuBLASLt knows no way.
+    """
+
+    def __init__(
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        transposed: bool,
+        epilogue: str = "none",
+        bias: torch.Tensor | None = None,
+    ) -> None:
+        self._library = _library()
+        self._bias = bias
+        self._shape = *x.shape[:-1], y.shape[-2 if transposed else -1]
+        batch = y.shape[:-2].numel()
+        rows = x.shape[:-1].numel() // batch
+        sizes = batch, rows, self._shape[-1], x.shape[-1]
+        z = x.new_empty(self._shape)
+        stream = torch.cuda.current_stream().cuda_stream
+        kind = _CUDA_TYPES[x.dtype], EPILOGUES[epilogue]
+        self._product = self._library.cublaslt_prepare(
+            *kind, *_pointers(x, y, bias, z), *sizes, transposed, stream
+        )
+        if not self._product:
+            raise ValueError(f"cuBLASLt knows no way for {sizes} of {x.dtype}")
+
+    def __call__(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = x.new_empty(self._shape)
+        stream = torch.cuda.current_stream().cuda_stream
+        pointers = _pointers(x, y, self._bias, z)
+        _checked(self._library.cublaslt_run(self._product, *pointers, stream))
+        return z
+
+    def __del__(self) -> None:
+        if getattr(self, "_product", None):
+            self._library.cublaslt_destroy(self._product)

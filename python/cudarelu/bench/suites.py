@@ -111,6 +111,56 @@ def _knn() -> Iterator:
         yield case, "graph, hot", ("cudarelu", "pointops")
 
 
+def _linear(name: str, dtype: str, m: int, k: int, n: int, **attributes: str) -> Case:
+    options = {"optional": ("bias",)}
+    return Case(_op(name), dtype, (m,), {"k": k, "n": n}, attributes, **options)
+
+
+def _linears(dtype: str, m: int, k: int, n: int) -> Iterator[Case]:
+    yield _linear("linear_relu", dtype, m, k, n)
+    for approximate in ("none", "tanh"):
+        yield _linear("linear_gelu", dtype, m, k, n, approximate=approximate)
+
+
+def _large_linear() -> Iterator:
+    for m, k, n in ((8192, 768, 3072), (8192, 1024, 4096), (8192, 4096, 16384)):
+        for case in _linears("bfloat16", m, k, n):
+            yield case, "graph, rotating", ("cudarelu", "torch", "torch.compile", "cublaslt")
+
+
+def _small_linear() -> Iterator:
+    for dtype in ("bfloat16", "float32"):
+        for case in _linears(dtype, 32, 768, 3072):
+            contenders = "cudarelu", "torch", "torch.compile", "cublaslt", "cublaslt, fused"
+            yield case, "graph, hot", contenders
+
+
+def _matmul() -> Iterator:
+    shapes = [("float32", (), side) for side in (1024, 2048, 4096, 8192)]
+    shapes += [("bfloat16", (), 4096), ("bfloat16", (), 8192), ("bfloat16", (64,), 256)]
+    for dtype, leading, side in shapes:
+        case = Case(_op("matmul"), dtype, leading, dict.fromkeys("mkn", side), {})
+        yield case, "graph, rotating", ("cudarelu", "torch", "cublaslt")
+
+
+def _layer_norm() -> Iterator:
+    for name in ("layer_norm", "layer_norm_backward"):
+        for dtype in ("float32", "bfloat16"):
+            for columns in (64, 1000, 1024, 4096, 5000, 8192, 32768, 50257, 131072):
+                rows = 256 * MIB // _itemsize(dtype) // columns
+                op = _op(name)
+                options = {"optional": tuple(each.name for each in op.inputs if each.optional)}
+                case = with_rows(op, dtype, rows, columns, **options)
+                yield case, "graph, rotating", ("cudarelu", "torch", "torch.compile", "copy")
+
+
+def _grid_cluster() -> Iterator:
+    for optional in ((), ("start", "end")):
+        sizes = {"n": 1_000_000, "d": 3}
+        case = Case(_op("grid_cluster"), "float32", (), sizes, {}, optional=optional)
+        yield case, "graph, rotating", ("cudarelu", "torch", "copy")
+
+
 def _in_ort(device: str, dtypes: tuple[str, ...]) -> Iterator:
     for name in ("relu", "bias_relu"):
         for dtype in dtypes:
@@ -145,6 +195,10 @@ def _large_bytes(record: Record) -> bool:
 def _hot_megafloat(record: Record) -> bool:
     hot = record["dtype"] == "float32" and record["regime"] == "graph, hot"
     return hot and record["elements"] == 1 << 20
+
+
+def _large_product(record: Record) -> bool:
+    return record["dtype"] == "bfloat16" and record["columns"] >= 4096
 
 
 def _large_bias(record: Record) -> bool:
@@ -254,6 +308,72 @@ SUITES = {
                     ("8192x3 1", 64, 15.0),
                 )
                 for keep in (_of(shape=shape, attributes={"nsample": nsample}),)
+            ),
+        ),
+        Suite(
+            "linear",
+            "cuda",
+            "a linear layer with its activation, bfloat16",
+            _large_linear,
+            (
+                Target("linear with its activation", "cublaslt", 0.97),
+                *(
+                    Target(f"linear_gelu, {label}, {shape}", rival, times, keep)
+                    for label, approximate, shape, rival, times in (
+                        ("tanh", "tanh", "8192x768 3072x768 3072", "torch", 1.5),
+                        ("tanh", "tanh", "8192x768 3072x768 3072", "torch.compile", 1.5),
+                        ("tanh", "tanh", "8192x4096 16384x4096 16384", "torch", 1.1),
+                        ("tanh", "tanh", "8192x4096 16384x4096 16384", "torch.compile", 1.15),
+                        ("exact", "none", "8192x768 3072x768 3072", "torch", 1.45),
+                        ("exact", "none", "8192x4096 16384x4096 16384", "torch", 1.08),
+                    )
+                    for keep in (_of(shape=shape, attributes={"approximate": approximate}),)
+                ),
+            ),
+        ),
+        Suite(
+            "linear-small",
+            "cuda",
+            "a linear layer with its activation, 32x768x3072",
+            _small_linear,
+            tuple(
+                Target(f"linear_gelu, 32 rows, {dtype}", "cublaslt, fused", times, keep)
+                for dtype, times in (("bfloat16", 2.0), ("float32", 3.5))
+                for keep in (
+                    _of(op="linear_gelu", dtype=dtype, attributes={"approximate": "tanh"}),
+                )
+            ),
+        ),
+        Suite(
+            "matmul",
+            "cuda",
+            "products of square matrices, also batched",
+            _matmul,
+            (
+                Target("matmul, float32", "cublaslt", 0.97, _of(dtype="float32")),
+                Target("matmul, bfloat16, 4096 and 8192", "cublaslt", 1.0, _large_product),
+                Target("matmul, bfloat16, 64 of 256", "cublaslt", 1.1, _of(columns=256)),
+            ),
+        ),
+        Suite(
+            "layer-norm",
+            "cuda",
+            "layer_norm and its backward, 256 MiB in rows of 64 to 131,072",
+            _layer_norm,
+            tuple(
+                Target(name, rival, times, _of(op=name))
+                for name, part in (("layer_norm", 0.96), ("layer_norm_backward", 0.85))
+                for rival, times in (("copy", part), ("torch", 1.0), ("torch.compile", 1.0))
+            ),
+        ),
+        Suite(
+            "grid-cluster",
+            "cuda",
+            "grid_cluster of 1,000,000 points, without and with the bounds",
+            _grid_cluster,
+            (
+                Target("grid_cluster, 1,000,000 points", "torch", 3.0),
+                Target("grid_cluster, 1,000,000 points", "copy", 0.7),
             ),
         ),
         Suite(

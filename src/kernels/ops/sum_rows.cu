@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <bit>
 
+#include "cuda/alignment.h"
 #include "cuda/launch.cuh"
 #include "ops/sum_rows.h"
 #include "types.h"
@@ -7,65 +9,103 @@
 namespace cudarelu::ops {
 namespace {
 
-constexpr int tile_columns = 32;
-constexpr int tile_rows = 8;
+constexpr int block_size = 256;
+constexpr int rows_at_once = 4;  // of each thread: their loads are in flight together
 
-/// y[chunk, column] = the sum of x[row, column] over the rows of the chunk; a block takes one chunk
-/// of 32 columns. No atomics: the order of the additions is fixed.
-template <class T, class Out>
-__global__ void __launch_bounds__(tile_columns* tile_rows)
+template <class T, int width>
+struct alignas(sizeof(T) * width) Columns {
+  T items[width];
+};
+
+/// y[chunk, column] = the sum of x[row, column] over the rows of the chunk, which is blockIdx.y; a
+/// thread has `width` columns. No atomics: the order of the additions is fixed.
+template <class T, class Out, int width>
+__global__ void __launch_bounds__(block_size)
     sum_chunk(const T* x, Out* y, std::int64_t rows, std::int64_t columns,
               std::int64_t chunk_rows) {
   using C = Compute<T>;
-  __shared__ C partial[tile_rows][tile_columns];
+  __shared__ C partial[block_size][width];
   cuda::wait_for_previous_kernel();
-  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * tile_columns + threadIdx.x;
+  const std::int64_t column =
+      (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * width;
   const std::int64_t first = blockIdx.y * chunk_rows;
   const std::int64_t last = first + chunk_rows < rows ? first + chunk_rows : rows;
-  C total = 0;
+  C total[width] = {};
   if (column < columns) {
-    for (std::int64_t row = first + threadIdx.y; row < last; row += tile_rows) {
-      total += load(x[row * columns + column]);
+    const auto at = [&](std::int64_t row) {
+      return *reinterpret_cast<const Columns<T, width>*>(x + row * columns + column);
+    };
+    const auto add = [&](const Columns<T, width>& part) {
+#pragma unroll
+      for (int j = 0; j < width; ++j) total[j] += load(part.items[j]);
+    };
+    std::int64_t row = first + threadIdx.y;
+    for (; row + (rows_at_once - 1) * blockDim.y < last; row += rows_at_once * blockDim.y) {
+      Columns<T, width> parts[rows_at_once];
+#pragma unroll
+      for (int i = 0; i < rows_at_once; ++i) parts[i] = at(row + i * blockDim.y);
+#pragma unroll
+      for (int i = 0; i < rows_at_once; ++i) add(parts[i]);
     }
+    for (; row < last; row += blockDim.y) add(at(row));
   }
-  partial[threadIdx.y][threadIdx.x] = total;
+#pragma unroll
+  for (int j = 0; j < width; ++j) partial[threadIdx.y * blockDim.x + threadIdx.x][j] = total[j];
   __syncthreads();
   if (threadIdx.y > 0 || column >= columns) return;
-  for (int i = 1; i < tile_rows; ++i) total += partial[i][threadIdx.x];
-  y[blockIdx.y * columns + column] = store<Out>(total);
+  for (unsigned i = 1; i < blockDim.y; ++i) {
+#pragma unroll
+    for (int j = 0; j < width; ++j) total[j] += partial[i * blockDim.x + threadIdx.x][j];
+  }
+#pragma unroll
+  for (int j = 0; j < width; ++j) y[blockIdx.y * columns + column + j] = store<Out>(total[j]);
 }
 
-template <class T, class Out>
+template <int width, class T, class Out>
 Status launch_sum(const Call& call, const T* x, Out* y, std::int64_t rows, std::int64_t columns,
                   std::int64_t chunks) {
-  const dim3 grid(cuda::blocks_for(columns, tile_columns), static_cast<unsigned>(chunks));
-  return cuda::launch(call, sum_chunk<T, Out>, {grid, dim3(tile_columns, tile_rows)}, x, y, rows,
-                      columns, (rows + chunks - 1) / chunks);
+  const std::int64_t threads = columns / width;
+  const auto across = static_cast<unsigned>(
+      std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(threads, 1, 32))));
+  const dim3 grid(cuda::blocks_for(threads, across), static_cast<unsigned>(chunks));
+  return cuda::launch(call, sum_chunk<T, Out, width>, {grid, dim3(across, block_size / across)}, x,
+                      y, rows, columns, (rows + chunks - 1) / chunks);
+}
+
+/// In stages, each of which leaves one row for each chunk: enough chunks for every multiprocessor,
+/// of rows enough to be worth it.
+template <int width, class T, class Out>
+Status sum(const Call& call, const T* x, Out* y, std::int64_t rows, std::int64_t columns) {
+  using C = Compute<T>;
+  constexpr std::int64_t fewest_rows = 32;
+  const std::int64_t wanted = 2048 / cuda::blocks_for(columns, 32 * width);
+  const std::int64_t chunks = std::clamp<std::int64_t>(wanted, 1, rows / fewest_rows + 1);
+  if (chunks == 1 || rows <= 4 * fewest_rows) {
+    return launch_sum<width>(call, x, y, rows, columns, 1);
+  }
+  const std::size_t bytes = static_cast<std::size_t>(chunks * columns) * sizeof(C);
+  auto* partial = static_cast<C*>(call.execution.allocate(bytes));
+  if (partial == nullptr) {
+    return {Status::Code::out_of_memory,
+            "sum_rows: no workspace of " + std::to_string(bytes) + " bytes"};
+  }
+  Status status = launch_sum<width>(call, x, partial, rows, columns, chunks);
+  if (!status.ok()) return status;
+  return sum<1>(call, static_cast<const C*>(partial), y, chunks, columns);
 }
 
 }  // namespace
 
 Status SumRows::cuda(const Call& call) {
+  const std::int64_t columns = call.outputs[0].size();
+  if (columns == 0) return {};
+  const std::int64_t rows = call.inputs[0].size() / columns;
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    using C = Compute<T>;
     const auto* x = static_cast<const T*>(call.inputs[0].data);
     auto* y = static_cast<T*>(call.outputs[0].data);
-    const std::int64_t columns = call.outputs[0].size();
-    if (columns == 0) return Status();
-    const std::int64_t rows = call.inputs[0].size() / columns;
-    // Enough blocks for every multiprocessor, each with rows enough to be worth it.
-    const std::int64_t wanted = 2048 / cuda::blocks_for(columns, tile_columns);
-    const std::int64_t chunks = std::clamp<std::int64_t>(wanted, 1, rows / (4 * tile_rows) + 1);
-    if (chunks == 1) return launch_sum(call, x, y, rows, columns, 1);
-    const std::size_t bytes = static_cast<std::size_t>(chunks * columns) * sizeof(C);
-    auto* partial = static_cast<C*>(call.execution.allocate(bytes));
-    if (partial == nullptr) {
-      return Status(Status::Code::out_of_memory,
-                    "sum_rows: no workspace of " + std::to_string(bytes) + " bytes");
-    }
-    Status status = launch_sum(call, x, partial, rows, columns, chunks);
-    if (!status.ok()) return status;
-    return launch_sum(call, static_cast<const C*>(partial), y, chunks, columns, 1);
+    constexpr int width = cuda::vector_bytes / sizeof(T);
+    const bool vectors = cuda::misalignment(x) == 0 && columns % width == 0;
+    return vectors ? sum<width>(call, x, y, rows, columns) : sum<1>(call, x, y, rows, columns);
   });
 }
 
