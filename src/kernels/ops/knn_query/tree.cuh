@@ -197,8 +197,9 @@ __global__ void __launch_bounds__(tree_block)
   using C = Compute<T>;
   __shared__ Quantiles<C> table;
   cuda::wait_for_previous_kernel();
-  for (int i = threadIdx.x; i < 3 * Quantiles<C>::count; i += tree_block) {
-    table.values[0][i] = quantiles->values[0][i];
+  static_assert(tree_block == Quantiles<C>::count);
+  for (int axis = 0; axis < 3; ++axis) {
+    table.values[axis][threadIdx.x] = quantiles->values[axis][threadIdx.x];
   }
   __syncthreads();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * tree_block + threadIdx.x;
