@@ -52,25 +52,26 @@ inline unsigned row_cluster(std::int64_t bytes) {
 }
 
 /// How many clusters of a kernel the call's device runs at a time: 0 where it cannot run one. Asked
-/// for once for each size of a cluster, since the driver takes its time to answer.
+/// for once for each size of a cluster, since the driver takes its time to answer, or to refuse.
 template <class KernelOf>
 int resident_clusters(const Call& call, const KernelOf&, const Grid& grid, const auto& kernel) {
   static DeviceNumbers<RowStages::most_blocks + 1> numbers;  // of the one kernel of KernelOf
-  int clusters = 0;
-  const auto ask = [&](int& number) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared_bytes));
-    if (error != cudaSuccess) return error;
-    return with_configuration(call, grid, [&](const cudaLaunchConfig_t& config) {
-      return cudaOccupancyMaxActiveClusters(&number, kernel, &config);
-    });
+  const auto ask = [&](int& one_more) {                      // 0 would not be remembered
+    int clusters = 0;
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             static_cast<int>(grid.shared_bytes));
+    if (error == cudaSuccess) {
+      error = with_configuration(call, grid, [&](const cudaLaunchConfig_t& config) {
+        return cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+      });
+    }
+    if (error != cudaSuccess) (void)cudaGetLastError();
+    one_more = error == cudaSuccess ? clusters + 1 : 1;
+    return cudaSuccess;
   };
-  const int cluster = static_cast<int>(grid.cluster);
-  if (numbers.get(call.execution.device_index, cluster, clusters, ask) == cudaSuccess) {
-    return clusters;
-  }
-  (void)cudaGetLastError();
-  return 0;
+  int one_more = 1;
+  (void)numbers.get(call.execution.device_index, static_cast<int>(grid.cluster), one_more, ask);
+  return one_more - 1;
 }
 
 /// Launches the kernel of an op on rows, all of whose tensors are of one shape. `kernel_of` gives
