@@ -58,6 +58,9 @@ class Parameter:
     dims: tuple[str | int, ...]  # names bind across tensors; a leading "*" is any shape
     optional: bool = False
     stand_in: str | None = None  # the input that takes its place where it is absent
+    number: float | None = None  # which all elements are as if of where it is absent
+    extreme: tuple[str, str] | None = None  # it is as if that ("min", "max") of an input's rows
+    positive: bool = False  # the elements must be
     offsets_into: str | None = None  # the dimension whose batches these int32 offsets end
 
     @property
@@ -101,6 +104,7 @@ class OpInfo:
     elementwise: bool  # element i of an output is a function of elements i of the inputs
     onnx: OnnxName
     definition: str  # the meaning: the body of an ONNX function
+    written_out: str  # the same in operators that models have in its place; empty: none
     gradient: str  # "x = relu_backward(grad_y, y)"; empty: not differentiable
     autocast: str  # "float32": in float32 under torch.autocast; "promote": where one input is
     in_place: str  # "y = x": torch.ops.cudarelu.<name>_ writes y over x; empty: there is none
@@ -139,8 +143,18 @@ def _describe(parameter: Parameter) -> str:
     if parameter.offsets_into:
         text += f": where each batch of {parameter.offsets_into} ends"
     if parameter.optional:
-        text += f"; if absent: {parameter.stand_in or 'none'}"
+        text += f"; if absent: {_absent(parameter)}"
+    if parameter.positive:
+        text += "; over 0"
     return text
+
+
+def _absent(parameter: Parameter) -> str:
+    if parameter.number is not None:
+        return f"{parameter.number:g}"
+    if parameter.extreme:
+        return "{}({})".format(*parameter.extreme)
+    return parameter.stand_in or "none"
 
 
 def _documentation(op: OpInfo) -> str:

@@ -289,8 +289,12 @@ class _Rewriting:
             builder.Constant(value=constants[each.name])
             if each.name in constants
             else values[each.name]
+            if each.name in body.input
+            else None
             for each in op.inputs
         ]
+        while inputs[-1] is None:
+            inputs.pop()
         return getattr(builder, op.onnx.op_type)(
             *inputs,
             _domain=op.onnx.domain,
@@ -329,11 +333,17 @@ class _Match:
             raise _Kept(f"its definition needs opset {lowest}")
         self._op, self._body, self._values, self._nodes = op, body, values, nodes
         self._opset = opset
-        ranks = [values[each.name].shape for each in op.inputs if each.leads]
+        self._inputs = [each for each in op.inputs if each.name in body.input]
+        ranks = [values[each.name].shape for each in self._inputs if each.leads]
         self._rank = None if None in ranks else max(map(len, ranks), default=None)
 
     def check_uses(self) -> None:
-        """The values between the nodes must be theirs alone."""
+        """The values between the nodes must be theirs alone, and no node has others that are used."""
+        declared = {name for node in self._body.node for name in node.output}
+        ours = {self._values[name] for name in declared if name in self._values}
+        for value in (value for node in self._nodes for value in node.outputs):
+            if value not in ours and (value.uses() or value.is_graph_output()):
+                raise _Kept(f"{value.producer().op_type} has outputs that the definition has not")
         for node in self._nodes[:-1]:
             for value in node.outputs:
                 others = any(each.node not in self._nodes for each in value.uses())
@@ -384,13 +394,18 @@ class _Match:
             if name in wanted:
                 expected = onnx.helper.get_attribute_value(wanted[name])
             if name == "axis" and _is_from_front(value) and not _is_from_front(expected):
-                rank = None if node.inputs[0].shape is None else len(node.inputs[0].shape)
-                if rank is None:
-                    raise _Kept(f"{node.op_type} has axis {value} of a tensor of unknown rank")
-                value -= rank
+                value -= self._rank_of(node, value)
+            if name == "axes" and value is not None and any(map(_is_from_front, value)):
+                value = [each - self._rank_of(node, value) for each in value]
             if _plain(value) != _plain(expected):
                 raise _Kept(f"the {name} of {node.op_type} is {written}, not {expected}")
         return bound
+
+    @staticmethod
+    def _rank_of(node: ir.Node, axis: Any) -> int:
+        if node.inputs[0].shape is None:
+            raise _Kept(f"{node.op_type} has axis {axis} of a tensor of unknown rank")
+        return len(node.inputs[0].shape)
 
     def check_inputs(self) -> dict[str, ir.Tensor]:
         """Compares dtypes and shapes with the signature.
@@ -398,7 +413,7 @@ class _Match:
         Returns:
             Constants that have to be reshaped, by the op's inputs: as they must be.
         """
-        inputs = [(each, self._values[each.name]) for each in self._op.inputs]
+        inputs = [(each, self._values[each.name]) for each in self._inputs]
         dtypes = {_dtype(value) for _, value in inputs}
         if len(dtypes) > 1 or not dtypes.issubset(self._op.dtypes):
             names = " and ".join(sorted(each or "of unknown dtype" for each in dtypes))
@@ -436,9 +451,9 @@ class _Match:
     def _wrong_shapes(self) -> _Kept:
         shapes = [
             f"{each.name} [{', '.join(map(_size, self._values[each.name].shape))}]"
-            for each in self._op.inputs
+            for each in self._inputs
         ]
-        wanted = [f"{each.name} [{', '.join(map(str, each.dims))}]" for each in self._op.inputs]
+        wanted = [f"{each.name} [{', '.join(map(str, each.dims))}]" for each in self._inputs]
         return _Kept(f"{', '.join(shapes)} is not known to be {', '.join(wanted)}")
 
 

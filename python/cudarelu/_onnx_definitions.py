@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import graphlib
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx.defs
 import onnx.helper
+import onnx.numpy_helper
 import onnx.parser
 
-from . import _C, Attribute, OpInfo, ops
+from . import _C, Attribute, OpInfo, Parameter, ops
 
 # Model-local functions need IR version 8, which every ONNX Runtime since 1.10 reads.
 IR_VERSION = 8
@@ -25,22 +28,22 @@ _ATTRIBUTE_TYPES = {
 
 
 @functools.cache
-def _function(op: OpInfo, domain: str, op_type: str) -> onnx.FunctionProto:
+def _function(op: OpInfo, domain: str, op_type: str, body: str | None = None) -> onnx.FunctionProto:
     attributes = ", ".join(
         a.name if a.required else f"{a.name}: {a.type} = {a.default}" for a in op.attributes
     )
     names = ["(" + ", ".join(p.name for p in group) + ")" for group in (op.inputs, op.outputs)]
     return onnx.parser.parse_function(
         f'<domain: "{domain}", opset_import: ["" : {_C.DEFINITION_OPSET}]> {op_type} '
-        f"{f'<{attributes}>' if attributes else ''} {names[0]} => {names[1]} {{ {op.definition} }}"
+        f"{f'<{attributes}>' if attributes else ''} {names[0]} => {names[1]} {{ {body or op.definition} }}"
     )
 
 
 def function(op: OpInfo, domain: str | None = None, op_type: str | None = None):
     """The definition of an op as an ONNX function: with it a model runs without this library.
 
-    Every optional input that has a stand-in is an input of the function: a node that leaves one
-    out must be given the stand-in first, as `attach_definitions` does.
+    Every optional input is an input of the function: a node that leaves one out that has a stand-in
+    must be given that first, as `attach_definitions` does.
 
     Args:
         op: an entry of `cudarelu.ops()`.
@@ -52,6 +55,15 @@ def function(op: OpInfo, domain: str | None = None, op_type: str | None = None):
     """
     result = onnx.FunctionProto()
     result.CopyFrom(_function(op, domain or op.onnx.domain, op_type or op.onnx.op_type))
+    return result
+
+
+def written_out(op: OpInfo) -> onnx.FunctionProto | None:
+    """The definition in operators that models have in its place; None: there is no such form."""
+    if not op.written_out:
+        return None
+    result = onnx.FunctionProto()
+    result.CopyFrom(_function(op, op.onnx.domain, op.onnx.op_type, op.written_out))
     return result
 
 
@@ -91,7 +103,7 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
 
     A definition is attached once, for each op that the model calls by its name or its alias. The
     nodes are given every default and every stand-in: readers differ in whether a function has
-    defaults, and it has no optional inputs.
+    defaults, and it has no stand-ins.
 
     Args:
         model: of opset 15 or later; of 13 for definitions without attributes, since CastLike came
@@ -138,15 +150,34 @@ def complete_nodes(model: onnx.ModelProto) -> dict[tuple[str, str], OpInfo]:
     """
     _check_cycles(model)
     called = {}
-    for node in (node for scope in scopes(model) for node in scope.node):
-        if is_ours(node):
-            name = node.domain, node.op_type
-            called[name] = _OPS_BY_NAME[name]
-            _complete(node, called[name])
-        elif node.domain in _DOMAINS:
-            raise ValueError(f"{_title(node)}: there is no such op")
+    names = _NewNames(model)
+    for scope in scopes(model):
+        for node in list(scope.node):
+            if is_ours(node):
+                name = node.domain, node.op_type
+                called[name] = _OPS_BY_NAME[name]
+                _complete(scope, node, called[name], names)
+            elif node.domain in _DOMAINS:
+                raise ValueError(f"{_title(node)}: there is no such op")
     _check_versions(model, called)
     return called
+
+
+class _NewNames:
+    """Names that no value of a model has."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._used = set()
+        for scope in scopes(model):
+            self._used.update(name for node in scope.node for name in (*node.input, *node.output))
+            if isinstance(scope, onnx.GraphProto):
+                self._used.update(each.name for each in (*scope.input, *scope.initializer))
+
+    def __call__(self, name: str) -> str:
+        names = (f"{name}_{i}" if i else name for i in itertools.count())
+        found = next(each for each in names if each not in self._used)
+        self._used.add(found)
+        return found
 
 
 def agrees(attached: onnx.FunctionProto) -> bool:
@@ -193,7 +224,9 @@ def _title(node: onnx.NodeProto) -> str:
     return f"node {node.name!r}, {name}" if node.name else f"a node, {name}"
 
 
-def _complete(node: onnx.NodeProto, op: OpInfo) -> None:
+def _complete(
+    scope: onnx.GraphProto | onnx.FunctionProto, node: onnx.NodeProto, op: OpInfo, names: _NewNames
+) -> None:
     """Checks a node, and writes its absent inputs and attributes out."""
     for kind, names, declared in (
         ("inputs", node.input, op.inputs),
@@ -204,9 +237,13 @@ def _complete(node: onnx.NodeProto, op: OpInfo) -> None:
     given = dict(zip((each.name for each in op.inputs), node.input, strict=False))
     for each in op.inputs:
         if not given.get(each.name):
-            if not each.stand_in:
+            if not each.optional:
                 raise ValueError(f"{_title(node)}: input {each.name} is missing")
-            given[each.name] = given[each.stand_in]
+            before = _stand_in(op, each, given, names)
+            given[each.name] = before[-1].output[0] if before else given.get(each.stand_in, "")
+            place = next(i for i, other in enumerate(scope.node) if other is node)
+            for i, added in enumerate(before):
+                scope.node.insert(place + i, added)
     node.input[:] = given.values()
 
     attributes = {each.name: each for each in node.attribute}
@@ -219,6 +256,60 @@ def _complete(node: onnx.NodeProto, op: OpInfo) -> None:
             node.attribute.append(onnx.helper.make_attribute(each.name, each.default))
     for name in attributes:
         raise ValueError(f"{_title(node)}: there is no attribute {name}")
+
+
+def sized_like(op: OpInfo, parameter: Parameter) -> list[tuple[str, int]]:
+    """For each dimension of an input: a required input that has it too, and where, from its end."""
+    found = []
+    for dim in parameter.dims:
+        source = next(each for each in op.inputs if dim in each.dims and not each.optional)
+        found.append((source.name, source.dims.index(dim) - len(source.dims)))
+    return found
+
+
+def _stand_in(
+    op: OpInfo, parameter: Parameter, given: Mapping[str, str], names: _NewNames
+) -> list[onnx.NodeProto]:
+    """The nodes that compute what stands for an absent input; none where another input does."""
+    nodes: list[onnx.NodeProto] = []
+
+    def add(op_type: str, *inputs: str, **attributes: Any) -> str:
+        output = names(f"{parameter.name}_{op_type}")
+        nodes.append(onnx.helper.make_node(op_type, inputs, [output], **attributes))
+        return output
+
+    if parameter.number is not None:
+        sizes = [
+            add("Shape", given[name], start=axis, **({"end": axis + 1} if axis < -1 else {}))
+            for name, axis in sized_like(op, parameter)
+        ]
+        shape = add("Concat", *sizes, axis=0) if len(sizes) > 1 else sizes[0]
+        number = onnx.numpy_helper.from_array(np.array([parameter.number], np.float32))
+        add("CastLike", add("ConstantOfShape", shape, value=number), given[op.inputs[0].name])
+    elif parameter.extreme:
+        kind, source = parameter.extreme
+        axes = add("Constant", value_ints=[0])
+        add({"min": "ReduceMin", "max": "ReduceMax"}[kind], given[source], axes, keepdims=0)
+    return nodes
+
+
+def with_stand_ins(
+    op: OpInfo, arrays: Mapping[str, np.ndarray | None]
+) -> dict[str, np.ndarray | None]:
+    """Arrays by the names of the inputs, with those that stand for absent ones."""
+    result = dict(arrays)
+    for each in op.inputs:
+        if result[each.name] is not None:
+            continue
+        if each.stand_in:
+            result[each.name] = result[each.stand_in]
+        elif each.number is not None:
+            shape = [result[name].shape[axis] for name, axis in sized_like(op, each)]
+            result[each.name] = np.full(shape, each.number, result[op.inputs[0].name].dtype)
+        elif each.extreme:
+            kind, source = each.extreme
+            result[each.name] = {"min": np.min, "max": np.max}[kind](result[source], axis=0)
+    return result
 
 
 def _check(node: onnx.NodeProto, declared: Attribute, given: onnx.AttributeProto) -> None:
@@ -272,7 +363,17 @@ def lowest_opset(op: OpInfo) -> int:
     """The first opset that has all that the definition calls."""
     nodes = _function(op, op.onnx.domain, op.onnx.op_type).node
     opsets = range(LOWEST_OPSET, _C.DEFINITION_OPSET + 1)
-    return next(v for v in opsets if all(onnx.defs.has(n.op_type, v, "") for n in nodes))
+    return next(v for v in opsets if all(_has(v, node) for node in nodes))
+
+
+def _has(opset: int, node: onnx.NodeProto) -> bool:
+    """Whether an opset has the operator of a node, with its inputs and attributes."""
+    if not onnx.defs.has(node.op_type, opset, ""):
+        return False
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    return len(node.input) <= schema.max_input and all(
+        each.name in schema.attributes for each in node.attribute
+    )
 
 
 def _canonical(definition: onnx.FunctionProto) -> list[Any]:

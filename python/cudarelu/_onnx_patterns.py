@@ -7,6 +7,7 @@ constant there. So that is what such a value matches: any constant of one elemen
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,19 +19,20 @@ import onnx.numpy_helper
 import onnx_ir as ir
 from onnxscript.rewriter import pattern
 
-from . import _C, OpInfo, ops
-from ._onnx_definitions import function
+from . import _C, OpInfo, Parameter, ops
+from ._onnx_definitions import function, written_out
 
 
 def is_candidate(op: OpInfo) -> bool:
     """Whether models have subgraphs for which the op can stand.
 
     Not those of a gradient, which are of training, nor those of several outputs or of optional
-    inputs, whose definitions are long programs.
+    inputs that no number stands for, whose definitions are long programs.
     """
     return (
         len(op.outputs) == 1
-        and not any(each.optional or each.dtype != "T" for each in op.inputs)
+        and all(each.dtype == "T" for each in (*op.inputs, *op.outputs))
+        and not any(each.optional and each.number is None for each in op.inputs)
         and not any(each.name.startswith("grad_") for each in op.inputs)
     )
 
@@ -43,9 +45,21 @@ def patterns() -> list[tuple[OpInfo, onnx.FunctionProto]]:
 
 @functools.cache
 def bodies(op: OpInfo) -> tuple[onnx.FunctionProto, ...]:
-    """The definition, and what means the same: without its factors of one, and in one operator."""
+    """The definition, and what means the same: without its factors of one, in one operator, written
+    out; and each of these without inputs that may be absent."""
     definition = function(op)
-    return (definition, *_without_factors_of_one(op, definition), *_single_operators(definition))
+    found = [definition, *_without_factors_of_one(op, definition), *_single_operators(definition)]
+    if body := written_out(op):
+        found += [body, _with_products_for_squares(body)]
+        found += [_with_axes_as_attributes(each) for each in found[-2:]]
+    numbered = [each for each in op.inputs if each.optional]
+    subsets = [
+        absent
+        for count in range(1, len(numbered) + 1)
+        for absent in itertools.combinations(numbered, count)
+    ]
+    found += [_without(body, absent) for body in list(found) for absent in subsets]
+    return tuple(each for each in found if each is not None)
 
 
 def scalars(body: onnx.FunctionProto) -> dict[str, onnx.AttributeProto]:
@@ -85,6 +99,63 @@ def _without_factors_of_one(
                 _rename(body, old, new)
         if 0 < len(operators(body)) < len(operators(definition)):
             yield body
+
+
+def _with_products_for_squares(body: onnx.FunctionProto) -> onnx.FunctionProto:
+    """Mul(x, x) for Pow(x, 2)."""
+    result = onnx.FunctionProto()
+    result.CopyFrom(body)
+    constant = scalars(body)
+    for node in result.node:
+        if node.op_type == "Pow" and constant[node.input[1]].f == 2:
+            node.op_type, node.input[1] = "Mul", node.input[0]
+    return _without_unused(result)
+
+
+def _with_axes_as_attributes(body: onnx.FunctionProto) -> onnx.FunctionProto:
+    """As reductions had them before opset 18."""
+    result = onnx.FunctionProto()
+    result.CopyFrom(body)
+    constant = scalars(body)
+    for node in result.node:
+        if node.op_type.startswith("Reduce") and len(node.input) == 2:
+            axes = onnx.helper.get_attribute_value(constant[node.input.pop()])
+            node.attribute.append(onnx.helper.make_attribute("axes", axes))
+    return _without_unused(result)
+
+
+def _without_unused(body: onnx.FunctionProto) -> onnx.FunctionProto:
+    """The body without values that nothing uses, in place."""
+    while True:
+        used = {*body.output, *(name for node in body.node for name in node.input)}
+        unused = [node for node in body.node if used.isdisjoint(node.output)]
+        for node in unused:
+            body.node.remove(node)
+        if not unused:
+            return body
+
+
+def _without(body: onnx.FunctionProto, absent: tuple[Parameter, ...]) -> onnx.FunctionProto | None:
+    """The body where inputs are absent, for which numbers stand: a factor of 1 or a term of 0, or an
+    input that its operator may lack as well. None: it cannot be without one of them."""
+    result = onnx.FunctionProto()
+    result.CopyFrom(body)
+    for each in absent:
+        (node,) = (node for node in result.node if each.name in node.input)
+        left = [name for name in node.input if name != each.name]
+        schema = onnx.defs.get_schema(node.op_type, _C.DEFINITION_OPSET, "")
+        place = list(node.input).index(each.name)
+        result.input.remove(each.name)
+        if (node.op_type, each.number) in (("Mul", 1), ("Add", 0)):
+            result.node.remove(node)
+            is_last = node.output[0] in result.output
+            old, new = (left[0], node.output[0]) if is_last else (node.output[0], left[0])
+            _rename(result, old, new)
+        elif schema.inputs[place].option == onnx.defs.OpSchema.FormalParameterOption.Optional:
+            node.input[:] = left
+        else:
+            return None
+    return result
 
 
 def _rename(body: onnx.FunctionProto, old: str, new: str) -> None:

@@ -1,6 +1,6 @@
 """The ops as `torch.nn` modules.
 
-`ReLU`, `LeakyReLU`, `Tanh` and `Softmax` are subclasses of torch's modules of these names, with
+`ReLU`, `LeakyReLU`, `Tanh`, `Softmax` and `LayerNorm` are subclasses of torch's modules of these names, with
 their arguments, attributes and representation; `replace` swaps those in a model for them::
 
     import cudarelu.nn
@@ -13,6 +13,7 @@ Inputs are tensors of the ops' dtypes, on the CPU or CUDA.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,16 @@ import torch
 
 import cudarelu
 
-__all__ = ["BiasReLU", "LeakyReLU", "ReLU", "Replacement", "Softmax", "Tanh", "replace"]
+__all__ = [
+    "BiasReLU",
+    "LayerNorm",
+    "LeakyReLU",
+    "ReLU",
+    "Replacement",
+    "Softmax",
+    "Tanh",
+    "replace",
+]
 
 
 def _overwrite(name: str, input: torch.Tensor, **attributes: Any) -> torch.Tensor:
@@ -110,6 +120,46 @@ class Softmax(torch.nn.Softmax):
         return cudarelu.softmax(input.movedim(dim, -1)).movedim(-1, dim).contiguous()
 
 
+class LayerNorm(torch.nn.LayerNorm):
+    """`cudarelu.layer_norm` as a module.
+
+    Args:
+        normalized_shape: the size of the input's last dimension, as a number or in a list of one.
+        eps: is added to the variance.
+        elementwise_affine: whether there is a weight, and a bias.
+        bias: whether there is a bias beside a weight.
+        device: of the parameters.
+        dtype: of the parameters, and of the inputs.
+
+    Raises:
+        ValueError: where `normalized_shape` has another number of dimensions.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
+        if reason := _unlike_ours(self):
+            raise ValueError(reason)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return cudarelu.layer_norm(input, self.weight, self.bias, eps=self.eps)
+
+
+def _unlike_ours(module: torch.nn.Module) -> str | None:
+    """Why a module of torch cannot run our op; None: it can."""
+    if isinstance(module, torch.nn.LayerNorm) and len(module.normalized_shape) != 1:
+        shape = list(module.normalized_shape)
+        return f"LayerNorm over {shape}, not over the last dimension alone"
+    return None
+
+
 class BiasReLU(torch.nn.Module):
     """`cudarelu.bias_relu` as a module: max(x + bias, 0) * scale, with a bias of its own.
 
@@ -151,6 +201,7 @@ _OURS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
     torch.nn.LeakyReLU: LeakyReLU,
     torch.nn.Tanh: Tanh,
     torch.nn.Softmax: Softmax,
+    torch.nn.LayerNorm: LayerNorm,
 }
 
 
@@ -170,11 +221,12 @@ class Replacement:
 
 
 def replace(model: torch.nn.Module) -> Replacement:
-    """Makes the ReLU, LeakyReLU, Tanh and Softmax modules of torch in a model run our ops.
+    """Makes ReLU, LeakyReLU, Tanh, Softmax and LayerNorm modules of torch in a model run our ops.
 
     Each module stays the object that it is, the model itself too, and only its class changes:
     hooks, mode, sharing, and references from elsewhere hold. Left as they are: subclasses of these
-    classes, among them parametrized modules, and modules with a `forward` of their own.
+    classes, among them parametrized modules, modules with a `forward` of their own, and LayerNorm
+    over several dimensions.
 
     What torch.compile made of the model before is compiled again.
 
@@ -187,7 +239,10 @@ def replace(model: torch.nn.Module) -> Replacement:
     swapped, left, classes = {}, {}, {}
     for name, module in model.named_modules(remove_duplicate=False):
         found = classes.setdefault(module, type(module))
-        if found in _OURS and "forward" not in vars(module):
+        reason = _unlike_ours(module)
+        if found in _OURS and reason:
+            left[name] = reason
+        elif found in _OURS and "forward" not in vars(module):
             module.__class__ = _OURS[found]
             swapped[name] = found.__name__
         elif found in _OURS:

@@ -75,6 +75,11 @@ class GradientParser {
       if (result.arguments.size() != called.inputs.size() + called.attributes.size()) {
         fail("calls " + std::string(name) + " with the wrong number of arguments");
       }
+      if (called.outputs.size() == 1) return result;
+      const std::string_view output = accept('.') ? word() : std::string_view();
+      result.output = index_of(called.outputs, output);
+      if (result.output < 0) fail("names no output of " + std::string(name));
+      result.text.append(".").append(output);
       return result;
     }
     const char* end = name.data() + name.size();
@@ -85,6 +90,10 @@ class GradientParser {
     }
     constexpr std::string_view prefix = "grad_";
     using Kind = Expression::Kind;
+    if (name == "none") {
+      result.kind = Kind::none;
+      return result;
+    }
     const Signature& own = op_.signature;
     if (result.index = index_of(own.inputs, name); result.index >= 0) {
       result.kind = Kind::input;

@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <exception>
 #include <new>
+#include <sstream>
 
 #include "cudarelu/infer.h"
+#include "types.h"
 
 #ifdef CUDARELU_WITH_CUDA
 #include "cuda/device.h"
@@ -38,9 +40,27 @@ Status check_offsets(const Op& op, const Parameter& input, const TensorView& off
   return {};
 }
 
+Status check_positive(const Op& op, const Parameter& input, const TensorView& tensor) {
+  return visit_dtype<floating_types>(tensor.dtype, [&]<class T>(TypeTag<T>) {
+    const auto* values = static_cast<const T*>(tensor.data);
+    for (std::int64_t i = 0; i < tensor.size(); ++i) {
+      const auto value = static_cast<double>(load(values[i]));
+      if (value > 0) continue;
+      std::ostringstream message;
+      message << input.name << "[" << i << "] is " << value << ", but must be over 0";
+      return detail::error(Code::invalid_argument, op, message.str());
+    }
+    return Status();
+  });
+}
+
 Status check_values(const Op& op, std::span<const TensorView> inputs) {
   const auto& parameters = op.signature.inputs;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].positive) {
+      Status status = check_positive(op, parameters[i], inputs[i]);
+      if (!status.ok()) return status;
+    }
     if (parameters[i].kind != ElementKind::offsets) continue;
     for (std::size_t other = 0; other < parameters.size(); ++other) {
       const int dim = index_of(parameters[other].dims, parameters[i].offsets_into);
@@ -75,8 +95,9 @@ Status run_with_stand_ins(const Call& call) {
   const auto& parameters = call.op.signature.inputs;
   std::array<TensorView, decltype(Signature::inputs)::capacity()> inputs;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const bool stands_in = !call.inputs[i].present && parameters[i].stand_in >= 0;
-    inputs[i] = call.inputs[stands_in ? static_cast<std::size_t>(parameters[i].stand_in) : i];
+    const int stand_in = parameters[i].stand_in();
+    const bool stands_in = !call.inputs[i].present && stand_in >= 0;
+    inputs[i] = call.inputs[stands_in ? static_cast<std::size_t>(stand_in) : i];
   }
   return run_complete({call.op, std::span(inputs).first(parameters.size()), call.outputs,
                        call.attributes, call.execution});

@@ -3,6 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/FunctionRef.h>
@@ -27,6 +28,32 @@ namespace ag = torch::autograd;
 namespace compiled = torch::dynamo::autograd;
 using Kind = Expression::Kind;
 
+/// Of an input that a number stands for where it is absent: an input with all its dimensions, which
+/// says what they are. Else -1.
+int like_absent(const Signature& signature, int index) {
+  const Parameter& input = signature.inputs[static_cast<std::size_t>(index)];
+  if (input.absent != Absent::number) return -1;
+  const auto has_all = [&](const Parameter& other) {
+    return !other.optional && std::ranges::all_of(input.dims, [&](const Dimension& dim) {
+      return index_of(other.dims, dim.name) >= 0;
+    });
+  };
+  return static_cast<int>(std::ranges::find_if(signature.inputs, has_all) -
+                          signature.inputs.begin());
+}
+
+/// What stands for input `index` where it is absent.
+at::Tensor stand_in_for(const Signature& signature, int index, const at::Tensor& like) {
+  const Parameter& input = signature.inputs[static_cast<std::size_t>(index)];
+  const auto& dims = signature.inputs[static_cast<std::size_t>(like_absent(signature, index))].dims;
+  c10::SmallVector<c10::SymInt, 4> sizes;
+  for (const Dimension& dim : input.dims) {
+    const auto from_end = static_cast<std::int64_t>(dims.size()) - index_of(dims, dim.name);
+    sizes.push_back(like.sym_size(-from_end));
+  }
+  return at::full_symint(sizes, input.number, like.options());
+}
+
 /// The gradients of an op, and the tensors that each names.
 struct Derivative {
   struct Term {
@@ -47,8 +74,12 @@ struct Derivative {
   std::vector<Term> terms;
 
  private:
-  static void note(const Expression& expression, Term& term) {
-    if (expression.kind == Kind::input) term.inputs |= 1u << expression.index;
+  void note(const Expression& expression, Term& term) const {
+    if (expression.kind == Kind::input) {
+      term.inputs |= 1u << expression.index;
+      const int like = like_absent(op.signature, expression.index);
+      if (like >= 0) term.inputs |= 1u << like;
+    }
     if (expression.kind == Kind::output) term.outputs |= 1u << expression.index;
     for (const Expression& argument : expression.arguments) note(argument, term);
   }
@@ -75,7 +106,7 @@ struct Scope {
 /// Evaluates expressions through the dispatcher, each text once.
 class Evaluator {
  public:
-  explicit Evaluator(Scope scope) : scope_(std::move(scope)) {}
+  Evaluator(const Op& op, Scope scope) : op_(op), scope_(std::move(scope)) {}
 
   at::Tensor tensor(const Expression& expression) {
     for (const auto& [text, value] : known_) {
@@ -93,7 +124,8 @@ class Evaluator {
         value = scope_.output_gradient(expression.index);
         break;
       case Kind::call:
-        value = call(expression);
+        return call(expression)[static_cast<std::size_t>(expression.output)];
+      case Kind::none:
         break;
       case Kind::attribute:
       case Kind::number:
@@ -101,6 +133,27 @@ class Evaluator {
     }
     known_.emplace_back(expression.text, value);
     return value;
+  }
+
+  /// The outputs of the op that the expression calls.
+  const Tensors& call(const Expression& expression) {
+    const std::string_view text =
+        std::string_view(expression.text).substr(0, expression.text.rfind(')'));
+    for (const auto& [known, values] : called_) {
+      if (known == text) return values;
+    }
+    const Signature& called = expression.op->signature;
+    torch::jit::Stack stack;
+    for (std::size_t i = 0; i < called.inputs.size(); ++i) {
+      stack.push_back(argument(expression.arguments[i], called.inputs[i]));
+    }
+    for (std::size_t i = 0; i < called.attributes.size(); ++i) {
+      stack.push_back(attribute(expression, static_cast<int>(i)));
+    }
+    handle_of(*expression.op).callBoxed(stack);
+    Tensors values;
+    for (c10::IValue& value : stack) values.push_back(std::move(value).toTensor());
+    return called_.emplace_back(text, std::move(values)).second;
   }
 
   /// Attribute i of the op that the expression calls.
@@ -114,21 +167,19 @@ class Evaluator {
   }
 
  private:
-  at::Tensor call(const Expression& expression) {
-    const Signature& called = expression.op->signature;
-    torch::jit::Stack stack;
-    for (std::size_t i = 0; i < called.inputs.size(); ++i) {
-      stack.emplace_back(tensor(expression.arguments[i]));
-    }
-    for (std::size_t i = 0; i < called.attributes.size(); ++i) {
-      stack.push_back(attribute(expression, static_cast<int>(i)));
-    }
-    handle_of(*expression.op).callBoxed(stack);
-    return std::move(stack.front()).toTensor();
+  /// An argument of a call; for one that is absent and must not be, what stands for it.
+  c10::IValue argument(const Expression& expression, const Parameter& parameter) {
+    const at::Tensor value = tensor(expression);
+    if (value.defined()) return value;
+    if (parameter.optional) return {};
+    const int like = like_absent(op_.signature, expression.index);
+    return stand_in_for(op_.signature, expression.index, scope_.input(like));
   }
 
+  const Op& op_;
   Scope scope_;
   std::vector<std::pair<std::string_view, at::Tensor>> known_;
+  std::deque<std::pair<std::string_view, Tensors>> called_;  // without what follows the call
 };
 
 bool names_a_gradient(const Expression& expression) {
@@ -156,10 +207,14 @@ void transpose(const Expression& expression, const at::Tensor& tangent, Evaluato
   const auto value = [&](int i) {
     return values.tensor(expression.arguments[static_cast<std::size_t>(i)]);
   };
-  Evaluator through({.input = value,
-                     .output = [&](int) { return values.tensor(expression); },
-                     .output_gradient = [&](int) { return tangent; },
-                     .attribute = [&](int i) { return values.attribute(expression, i); }});
+  const auto output = [&](int i) { return values.call(expression)[static_cast<std::size_t>(i)]; };
+  Evaluator through(
+      *expression.op,
+      {.input = value,
+       .output = output,
+       .output_gradient =
+           [&](int i) { return i == expression.output ? tangent : at::zeros_like(output(i)); },
+       .attribute = [&](int i) { return values.attribute(expression, i); }});
   for (std::size_t i = 0; i < expression.op->signature.inputs.size(); ++i) {
     const Expression& argument = expression.arguments[i];
     if (!names_a_gradient(argument)) continue;
@@ -189,6 +244,7 @@ struct Backward {
       return results;
     }
     Evaluator evaluator(
+        derivative.op,
         {.input = [&](int i) { return saved(Kind::input, i); },
          .output = [&](int i) { return saved(Kind::output, i); },
          .output_gradient =
@@ -371,8 +427,8 @@ class AutogradKernel final : public c10::OperatorKernel {
       if (!argument->isNone()) {
         inputs.push_back(argument->toTensor());
       } else {
-        inputs.push_back(input.stand_in < 0 ? at::Tensor()
-                                            : inputs[static_cast<std::size_t>(input.stand_in)]);
+        const int stand_in = input.stand_in();
+        inputs.push_back(stand_in < 0 ? at::Tensor() : inputs[static_cast<std::size_t>(stand_in)]);
       }
       ++argument;
     }
@@ -406,6 +462,7 @@ class AutogradKernel final : public c10::OperatorKernel {
       return tensor.defined() ? tensor._fw_primal(0) : tensor;
     };
     Evaluator values(
+        op_,
         {.input = [&](int i) { return primal(inputs[static_cast<std::size_t>(i)]); },
          .output = [&](int i) { return primal(outputs[static_cast<std::size_t>(i)]); },
          .output_gradient =

@@ -224,9 +224,18 @@ nb::dict describe(const Signature& signature, const Parameter& parameter) {
                         : text(name_of(parameter.dtype({})));
   result["dims"] = nb::tuple(dims);
   result["optional"] = parameter.optional;
-  result["stand_in"] = optional_name(
-      parameter.stand_in < 0 ? std::string_view()
-                             : signature.inputs[static_cast<std::size_t>(parameter.stand_in)].name);
+  const auto source = [&] {
+    return text(signature.inputs[static_cast<std::size_t>(parameter.source)].name);
+  };
+  using enum Absent;
+  const bool extreme = parameter.absent == minimum || parameter.absent == maximum;
+  result["stand_in"] = parameter.absent == input ? nb::object(source()) : nb::none();
+  result["number"] =
+      parameter.absent == number ? nb::object(nb::float_(parameter.number)) : nb::none();
+  result["extreme"] =
+      extreme ? nb::object(nb::make_tuple(parameter.absent == minimum ? "min" : "max", source()))
+              : nb::none();
+  result["positive"] = parameter.positive;
   result["offsets_into"] = optional_name(parameter.offsets_into);
   return result;
 }
@@ -274,6 +283,7 @@ nb::dict describe(const Op& op) {
   result["dtypes"] = nb::tuple(dtypes);
   result["onnx"] = onnx;
   result["definition"] = text(op.spec.definition);
+  result["written_out"] = text(op.spec.written_out);
   result["gradient"] = text(op.spec.gradient);
   result["autocast"] = op.spec.autocast == Autocast::float32 ? "float32" : "promote";
   result["in_place"] = text(op.spec.in_place);

@@ -88,8 +88,8 @@ inline Sizes shape_of(const Parameter& parameter, const Dimensions& dimensions) 
   return shape;
 }
 
-/// Fills a tensor: offsets that end equal batches; otherwise small multiples of 1/4, whose sums and
-/// products are exact in float32.
+/// Fills a tensor: offsets that end equal batches; 1, 2, ... where it must be positive; otherwise
+/// small multiples of 1/4, whose sums and products are exact in float32.
 inline void fill_random(GuardedTensor& tensor, const Parameter& parameter, std::int64_t size,
                         std::mt19937& random) {
   const TensorView view = tensor.view();
@@ -101,7 +101,8 @@ inline void fill_random(GuardedTensor& tensor, const Parameter& parameter, std::
       continue;
     }
     (void)visit_dtype<real_types>(view.dtype, [&]<class T>(TypeTag<T>) {
-      const float value = static_cast<float>(values(random)) / 4.0f;
+      const float value = parameter.positive ? static_cast<float>(i + 1)
+                                             : static_cast<float>(values(random)) / 4.0f;
       static_cast<T*>(view.data)[i] = store<T>(static_cast<Compute<T>>(value));
       return Status();
     });

@@ -151,7 +151,8 @@ def attribute_values(op, choice: str) -> dict[str, float | int]:
         if a.type == "int":
             given[a.name] = {"low": int(a.lowest or 1), "high": int(a.highest or 40)}.get(choice, 3)
         else:
-            given[a.name] = {"low": -0.5, "high": 1.75}.get(choice, 0.375)
+            low = -0.5 if a.lowest is None else a.lowest
+            given[a.name] = {"low": low, "high": 1.75}.get(choice, 0.375)
     return given
 
 
@@ -174,7 +175,10 @@ def make_case(op, dtype: np.dtype, plan: Plan) -> Case:
             ends[-1:] = total
             inputs[parameter.name] = ends
             continue
-        data = values(shape, dtype, exact, plan.special, rng)
+        if parameter.positive:  # ever larger, so that few quotients by them are not small
+            data = np.arange(1, np.prod(shape, dtype=int) + 1).reshape(shape).astype(dtype)
+        else:
+            data = values(shape, dtype, exact, plan.special, rng)
         inputs[parameter.name] = laid_out(data, plan.layout)
     return Case(plan.id, inputs, attribute_values(op, plan.attributes))
 

@@ -11,6 +11,7 @@ import numpy as np
 from onnx.reference import ReferenceEvaluator
 
 from cases import DTYPES, Case, is_float
+from cudarelu._onnx_definitions import with_stand_ins
 from cudarelu.onnx import function
 
 # How far a result may be from the reference: relative to it, and to the largest number of the call,
@@ -23,19 +24,20 @@ def evaluator(op) -> ReferenceEvaluator:
     return ReferenceEvaluator(function(op))
 
 
-def with_stand_ins(op, inputs: dict[str, np.ndarray | None]) -> dict[str, np.ndarray]:
-    return {p.name: inputs[p.stand_in if inputs[p.name] is None else p.name] for p in op.inputs}
+def _wide(dtype: np.dtype) -> type:
+    return np.float64 if is_float(dtype) else np.int64
 
 
 def reference(op, case: Case) -> list[np.ndarray]:
     """The outputs in float64 and int64; exact results of exact inputs."""
     wide = {
-        name: array.astype(np.float64 if is_float(array.dtype) else np.int64)
-        for name, array in with_stand_ins(op, case.inputs).items()
+        name: array if array is None else array.astype(_wide(array.dtype))
+        for name, array in case.inputs.items()
     }
     defaults = {a.name: a.default for a in op.attributes if not a.required}
     with np.errstate(all="ignore"):
-        return evaluator(op).run(None, wide, attributes=defaults | case.attributes)
+        inputs = with_stand_ins(op, wide)
+        return evaluator(op).run(None, inputs, attributes=defaults | case.attributes)
 
 
 def largest_finite(array: np.ndarray) -> float:

@@ -54,6 +54,8 @@ def inputs_of(op, lead=(2, 3), size=None, device="cpu"):
         if "*" in parameter.dims:
             shape = [*lead, *shape]
         magnitude = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.2
+        if parameter.positive:
+            return magnitude.to(device)
         sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
         return (sign * magnitude).to(device)
 

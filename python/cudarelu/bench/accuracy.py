@@ -16,7 +16,7 @@ import torch
 from onnx.reference import ReferenceEvaluator
 
 from .. import OpInfo, Parameter
-from .._onnx_definitions import function
+from .._onnx_definitions import function, with_stand_ins
 from .cases import Case, Inputs, is_by_rows
 
 CHECKED = 1 << 15  # elements, about
@@ -35,12 +35,11 @@ def _wide(tensor: torch.Tensor) -> np.ndarray:
 def reference(case: Case, inputs: Inputs) -> list[np.ndarray]:
     """The outputs in float64 and int64."""
     given = dict(zip((each.name for each in case.op.inputs), inputs, strict=True))
-    wide = {
-        each.name: _wide(given[each.stand_in if given[each.name] is None else each.name])
-        for each in case.op.inputs
-    }
+    wide = {name: each if each is None else _wide(each) for name, each in given.items()}
     with np.errstate(all="ignore"):
-        return _evaluator(case.op).run(None, wide, attributes=case.attributes)
+        return _evaluator(case.op).run(
+            None, with_stand_ins(case.op, wide), attributes=case.attributes
+        )
 
 
 class Check:

@@ -18,7 +18,7 @@ Inputs = list[torch.Tensor | None]
 @dataclass(frozen=True)
 class Case:
     """A call: what `*` and the named dimensions are, and the attributes. Of the optional inputs, it
-    has those that are named."""
+    has those that are named, and those that a number stands for."""
 
     op: OpInfo
     dtype: str
@@ -48,7 +48,8 @@ class Case:
         return getattr(torch, self.dtype if parameter.dtype == "T" else parameter.dtype)
 
     def has(self, parameter: Parameter) -> bool:
-        return not parameter.optional or parameter.name in self.optional
+        named = parameter.name in self.optional or parameter.number is not None
+        return not parameter.optional or named
 
     @property
     def given(self) -> list[Parameter]:
@@ -93,6 +94,8 @@ class Case:
             (batches,), total = shape, self.sizes[parameter.offsets_into]
             ends = [total * (i + 1) // batches for i in range(batches)]
             return torch.tensor(ends, **options)
+        if parameter.positive:
+            return torch.rand(shape, generator=generator, device=self.device).add_(0.5).to(dtype)
         if dtype.is_floating_point:
             return torch.randn(shape, generator=generator, **options)
         low = max(-100, torch.iinfo(dtype).min)
@@ -147,6 +150,8 @@ def sized(op: OpInfo, dtype: str, elements: int, columns: int = 1024, **options)
     columns = min(columns, elements) if leads(op) else elements
     sizes = dict.fromkeys(named, columns)
     sizes |= {each.dims[0]: 1 for each in op.inputs if each.offsets_into and not each.optional}
+    if not leads(op):  # points, of three coordinates
+        sizes |= {dim: 3 for each in op.inputs for dim in each.dims[1:] if isinstance(dim, str)}
     leading = (max(1, elements // columns if named else elements),) if leads(op) else ()
     return Case(op, dtype, leading, sizes, default_attributes(op), **options)
 

@@ -19,14 +19,15 @@ struct RowLayout {
   static constexpr int most_threads = lanes == 0 && vectors <= 4 ? 512 : 256;
 };
 
-template <class T, int inputs, class Layout>
+template <class T, int inputs, class Layout, int shared = 0>
 class RegisterRows {
  public:
-  using Part = RowPart<T, inputs, Layout::vectors, Layout::width>;
+  using Part = RowPart<T, inputs + shared, Layout::vectors, Layout::width>;
   static constexpr int most_threads = Layout::most_threads;
   static constexpr int warp_lanes = Layout::lanes != 0 ? Layout::lanes : 32;  // of one row
+  static constexpr bool one_warp = Layout::lanes != 0;                        // has a row
 
-  __device__ RegisterRows(const RowInputs<T, inputs>& data, std::int64_t rows, std::int64_t columns)
+  __device__ RegisterRows(const RowInputs<T, inputs, shared>& data, std::int64_t rows, std::int64_t columns)
       : data_(data) {
     if constexpr (one_warp) {
       constexpr int rows_of_block = most_threads / Layout::lanes;
@@ -47,7 +48,7 @@ class RegisterRows {
   /// f(part) for each part that the thread has, with `outside` in the place of elements that are
   /// not of the row. Where several warps have the row, `combine(all)` makes the row's value of
   /// theirs, where all(f) calls f(value) for each, in one lane of each warp. value(part, i,
-  /// combined) goes to element i.
+  /// combined) goes to element i; shared rows are in the part for it alone.
   template <class Reduce, class Combine, class Value>
   __device__ void run(T* output, T outside, const Reduce& reduce, const Combine& combine,
                       const Value& value) {
@@ -73,6 +74,7 @@ class RegisterRows {
       }
 #pragma unroll
       for (int v = 0; v < Layout::vectors; ++v) {
+        load_shared_rows(part_, data_, v, first_column(row, chunk, v));
         const auto vector = Part::results(v, [&](int i) { return value(part_, i, combined); });
         const Column first = first_column(row, chunk, v);
         if (first >= 0 && first + Layout::width <= columns_) {
@@ -88,7 +90,6 @@ class RegisterRows {
   }
 
  private:
-  static constexpr bool one_warp = Layout::lanes != 0;
   using Column = std::conditional_t<Layout::whole, int, std::int64_t>;
   using Vector = RowVector<T, Layout::width>;
 
@@ -126,8 +127,12 @@ class RegisterRows {
         const Column first = first_column(row, chunk, v);
         if (first >= 0 && first + Layout::width <= columns_) {
           part_.data[input][v] = *reinterpret_cast<const Vector*>(row + first);
+          part_.inside[v] = Part::all;
           continue;
         }
+        part_.inside[v] = element_bits(static_cast<int>(max(-first, Column{0})),
+                                       static_cast<int>(min(columns_ - first,
+                                                            Column{Layout::width})));
 #pragma unroll
         for (int j = 0; j < Layout::width; ++j) {
           const bool inside = first + j >= 0 && first + j < columns_;
@@ -137,7 +142,7 @@ class RegisterRows {
     }
   }
 
-  RowInputs<T, inputs> data_;
+  RowInputs<T, inputs, shared> data_;
   std::int64_t row_;
   std::int64_t offset_;
   Column columns_;

@@ -8,15 +8,21 @@
 
 namespace cudarelu::cuda {
 
-/// The row-wise inputs of an op, all of one shape.
-template <class T, int count>
+/// The row-wise inputs of an op, all of one shape, and `shared` rows that go with each of theirs.
+template <class T, int count, int shared = 0>
 struct RowInputs {
+  const T* data[count + shared];  // nullptr: a shared row of
+  T absent[shared];               // this number
+};
+template <class T, int count>
+struct RowInputs<T, count, 0> {
   const T* data[count];
 };
 
 /// Elements as the registers hold them: two of two bytes in one.
-template <class T, int width>
-struct alignas(sizeof(T) * width) RowVector {
+template <class T, int width_>
+struct alignas(sizeof(T) * width_) RowVector {
+  static constexpr int width = width_;
   using Word = std::conditional_t<sizeof(T) * width % 4 == 0, unsigned, std::uint16_t>;
   static constexpr int per_word = sizeof(T) < sizeof(Word) ? sizeof(Word) / sizeof(T) : 1;
 
@@ -60,12 +66,20 @@ struct alignas(sizeof(T) * width) RowVector {
   }
 };
 
+/// Bits for the elements [first, last) of a vector.
+__device__ __forceinline__ unsigned element_bits(int first, int last) {
+  return first < last ? (1u << last) - (1u << first) : 0;
+}
+
 /// A thread's part of a row: `vectors` vectors of each of `count` inputs.
-template <class T, int count, int vectors, int width>
+template <class T, int count, int vectors, int width_>
 struct RowPart {
+  static constexpr int width = width_;
   static constexpr int size = vectors * width;
+  static constexpr unsigned all = (1u << width) - 1;
 
   RowVector<T, width> data[count][vectors];
+  unsigned inside[vectors];  // a bit for each element of a vector that is of the row
 
   /// Element i of an input.
   __device__ Compute<T> operator()(int input, int i) const {
@@ -89,6 +103,31 @@ struct RowPart {
     return vector;
   }
 };
+
+/// Reads vector v of the shared rows, which begins at column `first`, behind the inputs of a part.
+template <class T, int inputs, int shared, class Part, class Column>
+__device__ __forceinline__ void load_shared_rows(Part& part,
+                                                 const RowInputs<T, inputs, shared>& rows, int v,
+                                                 Column first) {
+  if constexpr (shared == 0) return;
+#pragma unroll
+  for (int input = inputs; input < inputs + shared; ++input) {
+    auto& vector = part.data[input][v];
+    using Vector = std::remove_cvref_t<decltype(vector)>;
+    const T* const row = rows.data[input];
+    if (row == nullptr) {
+      if constexpr (shared > 0) vector.fill(rows.absent[input - inputs]);
+    } else if (part.inside[v] == Part::all &&
+               reinterpret_cast<std::uintptr_t>(row + first) % sizeof(Vector) == 0) {
+      vector = *reinterpret_cast<const Vector*>(row + first);
+    } else {
+#pragma unroll
+      for (int j = 0; j < Vector::width; ++j) {
+        vector.set(j, part.inside[v] >> j & 1u ? row[first + j] : T{});
+      }
+    }
+  }
+}
 
 /// Combines one value of each of `lanes` neighbours in a warp, for each of them.
 template <int lanes = 32, class C, class Combine>

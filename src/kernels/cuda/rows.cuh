@@ -4,6 +4,8 @@
 // results of warps are combined, and what comes out for each element (RegisterRows::run).
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <limits>
 
 #include "cuda/alignment.h"
@@ -33,21 +35,29 @@ __device__ void write_from_sum(Rows rows, T* output, const Term& term, const Val
   rows.run(output, T{}, reduce, combine, value);
 }
 
-/// Whether vectors lie at the same places in all tensors of the call.
+/// Whether vectors lie at the same places in the first `inputs` inputs of the call and the output.
 template <class T>
-bool have_vectors_alike(const Call& call) {
+bool have_vectors_alike(const Call& call, int inputs) {
   const std::uintptr_t past = misalignment(call.outputs[0].data);
   bool alike = past % sizeof(T) == 0;
-  for (const TensorView& input : call.inputs) alike &= misalignment(input.data) == past;
+  for (const TensorView& input : call.inputs.first(inputs)) {
+    alike &= misalignment(input.data) == past;
+  }
   return alike;
 }
 
-/// Of a row of these bytes in all inputs: enough blocks for each to have 128 KiB of it at most.
-inline unsigned row_cluster(std::int64_t bytes) {
+/// Of a row of these bytes in all inputs: enough blocks for each to have 128 KiB of it at most;
+/// where `shared` rows are kept too, 32 KiB, or as much as leaves room for a row.
+inline unsigned row_cluster(std::int64_t bytes, int shared) {
   constexpr std::int64_t kib = 1024;
-  if (bytes <= 96 * kib) return 1;
+  if (shared == 0 && bytes <= 96 * kib) return 1;
+  const std::int64_t wanted = shared == 0 ? 128 * kib : 32 * kib;
   unsigned blocks = 2;
-  while (blocks * 128 * kib < bytes) blocks *= 2;
+  while (blocks * wanted < bytes) blocks *= 2;
+  const std::int64_t most = RowStages::most / (1 + shared) * RowStages::chunk_bytes;
+  if (shared > 0 && bytes <= RowStages::most_blocks * most) {
+    return std::min<unsigned>(blocks, RowStages::most_blocks);
+  }
   return blocks;
 }
 
@@ -74,20 +84,25 @@ int resident_clusters(const Call& call, const KernelOf&, const Grid& grid, const
   return one_more - 1;
 }
 
-/// Launches the kernel of an op on rows, all of whose tensors are of one shape. `kernel_of` gives
-/// the kernel for the type of the rows, in a TypeTag.
-template <class T, int inputs, class KernelOf>
-Status launch_rows(const Call& call, const KernelOf& kernel_of) {
+/// Launches the kernel of an op on rows: of `inputs` inputs and an output of one shape. `shared`
+/// inputs after those are rows that go with each, of absent[i] where one is absent. `kernel_of`
+/// gives the kernel for the type of the rows, in a TypeTag; it gets `arguments` last.
+template <class T, int inputs, int shared = 0, class KernelOf, class... Arguments>
+Status launch_rows(const Call& call, const std::array<T, shared>& absent, const KernelOf& kernel_of,
+                   Arguments... arguments) {
   const TensorView& tensor = call.outputs[0];
   if (tensor.size() == 0) return {};
   const std::int64_t columns = tensor.shape.back();
   const std::int64_t rows = tensor.size() / columns;
-  RowInputs<T, inputs> data;
-  for (int i = 0; i < inputs; ++i) data.data[i] = static_cast<const T*>(call.inputs[i].data);
+  RowInputs<T, inputs, shared> data;
+  for (int i = 0; i < inputs + shared; ++i) {
+    data.data[i] = call.inputs[i].present ? static_cast<const T*>(call.inputs[i].data) : nullptr;
+  }
+  if constexpr (shared > 0) std::ranges::copy(absent, data.absent);
   auto* const output = static_cast<T*>(tensor.data);
 
   const auto in_registers = [&]<class Layout>(Layout, std::int64_t vectors) {
-    const auto kernel = kernel_of(TypeTag<RegisterRows<T, inputs, Layout>>{});
+    const auto kernel = kernel_of(TypeTag<RegisterRows<T, inputs, Layout, shared>>{});
     Grid grid{blocks_for(rows, 1), Layout::most_threads};
     if constexpr (Layout::lanes != 0) {
       grid.blocks = blocks_for(rows, Layout::most_threads / Layout::lanes);
@@ -95,9 +110,9 @@ Status launch_rows(const Call& call, const KernelOf& kernel_of) {
       const std::int64_t threads = (vectors + Layout::vectors - 1) / Layout::vectors;
       if (threads < Layout::most_threads) grid.threads = blocks_for(threads, 32) * 32;
     }
-    return launch(call, kernel, grid, data, output, rows, columns);
+    return launch(call, kernel, grid, data, output, rows, columns, arguments...);
   };
-  if (!have_vectors_alike<T>(call)) {
+  if (!have_vectors_alike<T>(call, inputs)) {
     if (columns <= 256) return in_registers(RowLayout<32, 8, 1>{}, columns);
     return in_registers(RowLayout<0, 8, 1, false>{}, columns);
   }
@@ -127,20 +142,25 @@ Status launch_rows(const Call& call, const KernelOf& kernel_of) {
   if (inputs == 2 && vectors <= 512) return in_registers(RowLayout<0, 2, width>{}, vectors);
   if (vectors <= 1024) return in_registers(RowLayout<0, 4, width>{}, vectors);
   if (inputs == 1 && vectors <= 2048) return in_registers(RowLayout<0, 8, width>{}, vectors);
-  const unsigned cluster = row_cluster(vectors * vector_bytes * inputs);
+  const unsigned cluster = row_cluster(vectors * vector_bytes * inputs, shared);
   if (even && cluster <= RowStages::most_blocks &&
       has_programmatic_launch(call.execution.device_index)) {
     constexpr int bytes = RowStages::bytes_for(RowStages::stages_for(inputs), inputs);
-    const auto kernel = kernel_of(TypeTag<StagedRows<T, inputs>>{});
+    const auto kernel = kernel_of(TypeTag<StagedRows<T, inputs, shared>>{});
     Grid grid{cluster, RowStages::threads, bytes, cluster};
     if (const int clusters = resident_clusters(call, kernel_of, grid, kernel); clusters > 0) {
       // All take the same number of rows, or one less: none works on alone.
       const std::int64_t turns = (rows + clusters - 1) / clusters;
       grid.blocks = blocks_for(rows, turns) * cluster;
-      return launch(call, kernel, grid, data, output, rows, columns);
+      return launch(call, kernel, grid, data, output, rows, columns, arguments...);
     }
   }
   return in_registers(RowLayout<0, 4, width, false>{}, vectors);
+}
+
+template <class T, int inputs, class KernelOf>
+Status launch_rows(const Call& call, const KernelOf& kernel_of) {
+  return launch_rows<T, inputs, 0>(call, std::array<T, 0>{}, kernel_of);
 }
 
 }  // namespace cudarelu::cuda

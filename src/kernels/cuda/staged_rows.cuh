@@ -1,8 +1,9 @@
 // Rows staged in shared memory (compute capability 9.0 and later): blocks, or clusters of blocks,
 // take one row after the other, and the copy engine brings the next ones while they work on one.
 //
-// Each block has a slice of each row, in chunks. A warp of its own asks for them, in order, as far
-// ahead as there is room; a chunk's room is free again when the row's results have been written.
+// Each block has a slice of each row, in chunks; it keeps its slice of rows that go with each. A
+// warp of its own asks for them, in order, as far ahead as there is room; a chunk's room is free
+// again when the row's results have been written.
 #pragma once
 
 #include "cuda/launch.cuh"
@@ -36,7 +37,7 @@ struct RowStages {
 
 namespace ptx = ::cuda::ptx;
 
-template <class T, int inputs>
+template <class T, int inputs, int shared = 0>
 class StagedRows {
   static constexpr int width = 16 / sizeof(T);
   static constexpr int chunk_vectors = RowStages::chunk_bytes / 16;
@@ -44,20 +45,23 @@ class StagedRows {
   static constexpr int warps = RowStages::workers / 32;
 
  public:
-  using Part = RowPart<T, inputs, vectors, width>;
+  using Part = RowPart<T, inputs + shared, vectors, width>;
   static constexpr int most_threads = RowStages::threads;
   static constexpr int warp_lanes = 32;
+  static constexpr bool one_warp = false;
 
-  __device__ StagedRows(const RowInputs<T, inputs>& data, std::int64_t rows, std::int64_t columns)
+  __device__ StagedRows(const RowInputs<T, inputs, shared>& data, std::int64_t rows,
+                        std::int64_t columns)
       : data_(data),
         columns_(columns),
         blocks_(Cluster::num_blocks()),
         row_(blockIdx.x / blocks_),
-        step_(gridDim.x / blocks_),
-        stages_((ptx::get_sreg_dynamic_smem_size() - RowStages::header_bytes) /
-                (inputs * RowStages::chunk_bytes)) {
+        step_(gridDim.x / blocks_) {
     const auto all = static_cast<int>(columns / width);
     const int slice = (all + blocks_ - 1) / blocks_;
+    shared_chunks_ = shared == 0 ? 0 : (slice + chunk_vectors - 1) / chunk_vectors;
+    const int bytes = ptx::get_sreg_dynamic_smem_size() - RowStages::header_bytes;
+    stages_ = (bytes / RowStages::chunk_bytes - shared * shared_chunks_) / inputs;
     first_ = min(all, static_cast<int>(Cluster::block_rank()) * slice);
     count_ = min(all - first_, slice);
     chunks_ = (count_ + chunk_vectors - 1) / chunk_vectors;
@@ -73,6 +77,7 @@ class StagedRows {
     Cluster::sync();
     wait_for_previous_kernel();
     if (threadIdx.x == RowStages::workers) fetch_all();
+    if (shared > 0 && threadIdx.x < RowStages::workers) keep_shared_rows();
   }
 
   /// As RegisterRows::run, for all rows of the block. Where there is room for two rows, the next
@@ -108,6 +113,8 @@ class StagedRows {
         for (int v = 0; v < vectors; ++v) {
           const int at = place(chunk, v);
           if (at >= count_) continue;
+#pragma unroll
+          for (int i = 0; i < shared; ++i) part.data[inputs + i][v] = *shared_vector(i, chunk, v);
           reinterpret_cast<RowVector<T, width>*>(row)[first_ + at] =
               Part::results(v, [&](int i) { return value(part, i, combined); });
         }
@@ -142,8 +149,8 @@ class StagedRows {
   static_assert(sizeof(Header) <= RowStages::header_bytes);
 
   __device__ static Header& header() {
-    extern __shared__ uint4 shared[];
-    return *reinterpret_cast<Header*>(shared);
+    extern __shared__ uint4 staged[];
+    return *reinterpret_cast<Header*>(staged);
   }
   __device__ static char* stage_data(int stage, int input) {
     return reinterpret_cast<char*>(&header()) + RowStages::bytes_for(stage, inputs) +
@@ -203,9 +210,33 @@ class StagedRows {
       for (int v = 0; v < vectors; ++v) {
         if (place(chunk, v) < count_) {
           part.data[input][v] = from[v * RowStages::workers + threadIdx.x];
+          part.inside[v] = Part::all;
         } else {
           part.data[input][v].fill(outside);
+          part.inside[v] = 0;
         }
+      }
+    }
+  }
+
+  /// Where a thread keeps its vector v of a chunk of shared row i: behind the stages.
+  __device__ RowVector<T, width>* shared_vector(int i, int chunk, int v) const {
+    auto* const rows = reinterpret_cast<RowVector<T, width>*>(stage_data(stages_, 0));
+    return rows + ((i * shared_chunks_ + chunk) * vectors + v) * RowStages::workers + threadIdx.x;
+  }
+
+  /// Each thread reads the vectors of shared rows that it will need once for all rows.
+  __device__ void keep_shared_rows() const {
+    for (int chunk = 0; chunk < chunks_; ++chunk) {
+#pragma unroll
+      for (int v = 0; v < vectors; ++v) {
+        const int at = place(chunk, v);
+        if (at >= count_) continue;
+        Part part;
+        part.inside[v] = Part::all;
+        load_shared_rows(part, data_, v, (first_ + at) * width);
+#pragma unroll
+        for (int i = 0; i < shared; ++i) *shared_vector(i, chunk, v) = part.data[inputs + i][v];
       }
     }
   }
@@ -233,24 +264,25 @@ class StagedRows {
     }
   }
 
-  RowInputs<T, inputs> data_;
+  RowInputs<T, inputs, shared> data_;
   std::int64_t columns_;
   unsigned blocks_;
   std::int64_t row_;   // the first
   std::int64_t step_;  // to the next
   int turns_;          // rows of the block
   int stages_;
-  int first_;   // vector of the slice, in the row
-  int count_;   // of its vectors
-  int chunks_;  // of the slice
+  int first_;          // vector of the slice, in the row
+  int count_;          // of its vectors
+  int chunks_;         // of the slice
+  int shared_chunks_;  // of shared rows: of the largest slice
 };
 
 #else
 
 /// Never launched: has what the kernels name.
-template <class T, int inputs>
-struct StagedRows : RegisterRows<T, inputs, RowLayout<0, 1, 1, false> > {
-  using RegisterRows<T, inputs, RowLayout<0, 1, 1, false> >::RegisterRows;
+template <class T, int inputs, int shared = 0>
+struct StagedRows : RegisterRows<T, inputs, RowLayout<0, 1, 1, false>, shared> {
+  using RegisterRows<T, inputs, RowLayout<0, 1, 1, false>, shared>::RegisterRows;
 };
 
 #endif

@@ -31,7 +31,12 @@ using All = List<
     Softmax,
     SoftmaxBackward,
     RowSum,
-    KnnQuery>;
+    KnnQuery,
+    LayerNorm,
+    LayerNormBackward,
+    RowMean,
+    RowRstd,
+    GridCluster>;
 // clang-format on
 
 }  // namespace cudarelu::ops

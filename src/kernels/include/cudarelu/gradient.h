@@ -2,9 +2,11 @@
 //
 //   x = relu_backward(grad_y, y)
 //   a = scale(grad_c, alpha); b = grad_c
+//   x = layer_norm_backward(grad_y, x, none, eps).grad_x
 //
 // Names are the op's inputs, outputs and attributes, and grad_<output>; a called op takes its
-// inputs and then its attributes by position. An input that is not named has no gradient: it is
+// inputs and then its attributes by position, `none` for an input that is left out. Of a called op
+// with several outputs one is named. An input that is not named has no gradient: it is
 // zero almost everywhere, or the op is not differentiable in it.
 #pragma once
 
@@ -16,12 +18,13 @@
 namespace cudarelu {
 
 struct Expression {
-  enum class Kind { input, output, output_gradient, attribute, number, call };
+  enum class Kind { input, output, output_gradient, attribute, number, call, none };
 
   Kind kind{};
   int index = -1;                     // of the input, output or attribute
   double number = 0;                  // of kind number
   const Op* op = nullptr;             // of kind call
+  int output = 0;                     // of kind call: which one
   std::vector<Expression> arguments;  // of kind call
   std::string text;                   // as it is written; equal texts have equal values
 };

@@ -174,7 +174,8 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
   detail::Binding<Dim> binding;
   for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
     const Parameter& input = signature.inputs[i];
-    const View& view = inputs[i].present || input.stand_in < 0 ? inputs[i] : inputs[input.stand_in];
+    const int stand_in = input.stand_in();
+    const View& view = inputs[i].present || stand_in < 0 ? inputs[i] : inputs[stand_in];
     if (!view.present) {
       if (input.optional) continue;
       return detail::error(Code::invalid_argument, op, std::string(input.name) + " is missing");

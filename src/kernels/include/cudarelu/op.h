@@ -33,8 +33,9 @@ struct OpSpec {
   std::string_view in_place = {};  // "y = x": output y may overwrite input x
   std::string_view gradient = {};  // "x = relu_backward(grad_y, y); ...": see gradient.h
   Autocast autocast = Autocast::promote;
-  OnnxName onnx_alias = {};     // a second name under which models call the op
-  std::string_view definition;  // the meaning: the body of an ONNX function of opset 18
+  OnnxName onnx_alias = {};           // a second name under which models call the op
+  std::string_view definition;        // the meaning: the body of an ONNX function of opset 18
+  std::string_view written_out = {};  // the same in operators that models have in its place
 };
 
 using Kernel = Status (*)(const Call&);

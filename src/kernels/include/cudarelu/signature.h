@@ -5,6 +5,11 @@
 //   op         name(inputs, *, attributes) -> output        or  -> (output, output)
 //   input      name: dtype[dims]      name: dtype[dims]?    (may be absent)
 //              name: dtype[dims]? = other                   (absent: input `other` takes its place)
+//              name: dtype[dims]? = 1                       (absent: as if of that number)
+//              name: dtype[dims]? = min(other)              (absent: as if that of the rows of
+//              `other`;
+//                                                            also max)
+//              name: dtype[dims] > 0                        (its elements must be)
 //   dtype      T (one of the op's dtypes, the same for all)   i32   i64
 //              offsets(n): int32, where each batch of n rows ends; none decreases, none is over n
 //   dims       names bind across tensors, numbers are fixed, a leading * is any shape;
@@ -53,6 +58,15 @@ struct Dimension {
 
 enum class ElementKind { type_variable, int32, int64, offsets };
 
+/// What an op makes of an optional input that is absent.
+enum class Absent {
+  nothing,  // what it says
+  input,    // another input takes the place
+  number,   // as if all elements were that
+  minimum,  // as if it were that of the rows of another input
+  maximum,
+};
+
 struct Parameter {
   std::string_view name;
   ElementKind kind = ElementKind::type_variable;
@@ -60,7 +74,13 @@ struct Parameter {
   bool leading = false;            // the dims begin with *
   FixedVector<Dimension, 8> dims;  // those after the *
   bool optional = false;
-  int stand_in = -1;  // the input that takes this one's place where it is absent; -1: none
+  bool positive = false;  // the elements must be
+  Absent absent = Absent::nothing;
+  int source = -1;    // the other input, of the kinds that have one
+  double number = 0;  // of kind number
+
+  /// The input that takes this one's place where it is absent; -1: none does.
+  constexpr int stand_in() const { return absent == Absent::input ? source : -1; }
 
   /// The element type where the type variable stands for `variable`.
   constexpr DType dtype(DType variable) const {
@@ -236,10 +256,26 @@ class SignatureParser {
       first = false;
     }
     result.optional = accept("?");
-    if (result.optional && accept("=")) {
-      result.stand_in = index_of(signature_.inputs, word());
-      if (result.stand_in < 0) throw std::invalid_argument("signature: unknown stand-in");
+    if (accept(">")) {
+      expect("0");
+      result.positive = true;
     }
+    if (!result.optional || !accept("=")) return result;
+    if (is_digit(rest_.front())) {
+      result.absent = Absent::number;
+      result.number = number();
+      return result;
+    }
+    std::string_view name = word();
+    result.absent = Absent::input;
+    if (accept("(")) {
+      if (name != "min" && name != "max") throw std::invalid_argument("signature: no stand-in");
+      result.absent = name == "min" ? Absent::minimum : Absent::maximum;
+      name = word();
+      expect(")");
+    }
+    result.source = index_of(signature_.inputs, name);
+    if (result.source < 0) throw std::invalid_argument("signature: unknown stand-in");
     return result;
   }
   constexpr AttributeSpec attribute() {

@@ -1,0 +1,337 @@
+// One kernel finds the minimum and the maximum in parts, where they are wanted; the next one
+// combines the parts in each block, and maps the points.
+#include <algorithm>
+#include <string>
+
+#include "cuda/alignment.h"
+#include "cuda/launch.cuh"
+#include "cuda/row_vector.cuh"
+#include "ops/grid_cluster.h"
+
+namespace cudarelu::ops {
+namespace {
+
+constexpr int most_dims = 4;  // that a thread holds the points of; of more, it takes one number
+constexpr int parts_wanted = 264;  // blocks that find minima and maxima: two for a multiprocessor
+constexpr int threads_of_part = 512;
+constexpr int threads_of_map = 256;
+
+/// The smaller number, or NaN where one is.
+template <class C>
+__device__ C lower(C a, C b) {
+  return b < a || b != b ? b : a;
+}
+template <class C>
+__device__ C higher(C a, C b) {
+  return b > a || b != b ? b : a;
+}
+
+/// Numbers of points, a vector of memory at a time: `width` points in `dims` vectors.
+template <class T, int dims, bool aligned>
+struct Points {
+  static constexpr int width = cuda::vector_bytes / sizeof(T);
+  using Vector = cuda::RowVector<T, width>;
+  Vector vectors[dims];
+
+  __device__ Points(const T* pos, std::int64_t first, std::int64_t n) {
+    const T* const from = pos + first * dims;
+    if (aligned && first + width <= n) {
+#pragma unroll
+      for (int i = 0; i < dims; ++i) vectors[i] = reinterpret_cast<const Vector*>(from)[i];
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < dims * width; ++i) {
+      // The last point stands in for those past the end.
+      const bool inside = first + i / dims < n;
+      vectors[i / width].set(i % width, inside ? from[i] : pos[(n - 1) * dims + i % dims]);
+    }
+  }
+  __device__ Compute<T> operator()(int point, int dim) const {
+    const int i = point * dims + dim;
+    return load(vectors[i / width][i % width]);
+  }
+};
+
+/// The extremes of each dimension in the points of each block: [2, dims, blocks].
+template <class T, int dims, bool aligned>
+__global__ void __launch_bounds__(threads_of_part)
+    find_extremes(const T* pos, Compute<T>* extremes, std::int64_t n) {
+  using C = Compute<T>;
+  using Chunk = Points<T, dims, aligned>;
+  constexpr int warps = threads_of_part / 32;
+  __shared__ C of_warps[2 * dims][warps];
+  cuda::wait_for_previous_kernel();
+  C low[dims];
+  C high[dims];
+#pragma unroll
+  for (int dim = 0; dim < dims; ++dim) low[dim] = high[dim] = load(pos[dim]);
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * threads_of_part * Chunk::width;
+  std::int64_t first =
+      (static_cast<std::int64_t>(blockIdx.x) * threads_of_part + threadIdx.x) * Chunk::width;
+#pragma unroll 2
+  for (; first < n; first += step) {
+    const Chunk points(pos, first, n);
+#pragma unroll
+    for (int i = 0; i < Chunk::width * dims; ++i) {
+      const C x = points(i / dims, i % dims);
+      low[i % dims] = lower(low[i % dims], x);
+      high[i % dims] = higher(high[i % dims], x);
+    }
+  }
+#pragma unroll
+  for (int dim = 0; dim < dims; ++dim) {
+    const C lowest = cuda::reduce_in_warp(low[dim], lower<C>);
+    const C highest = cuda::reduce_in_warp(high[dim], higher<C>);
+    if (threadIdx.x % 32 != 0) continue;
+    of_warps[dim][threadIdx.x / 32] = lowest;
+    of_warps[dims + dim][threadIdx.x / 32] = highest;
+  }
+  __syncthreads();
+  if (threadIdx.x >= 2 * dims) return;
+  C result = of_warps[threadIdx.x][0];
+  for (int i = 1; i < warps; ++i) {
+    const C other = of_warps[threadIdx.x][i];
+    result = threadIdx.x < dims ? lower(result, other) : higher(result, other);
+  }
+  extremes[threadIdx.x * gridDim.x + blockIdx.x] = result;
+}
+
+/// Divides by one number, as a division rounds.
+template <class C>
+class Divider {
+ public:
+  __device__ explicit Divider(C by) : by_(by) {}
+  __device__ C operator()(C x) const { return x / by_; }
+
+ private:
+  C by_;
+};
+
+template <>
+class Divider<float> {
+ public:
+  __device__ explicit Divider(float by)
+      : by_(by), reciprocal_(1 / by), usual_(fabsf(by) > 0x1p-90f && fabsf(by) < 0x1p90f) {}
+
+  /// By Markstein's theorem: the second remainder is that of a quotient that is one unit in the
+  /// last place wrong at most. A remainder may vanish for quotients below 1 alone; infinity gives
+  /// NaN.
+  __device__ float operator()(float x) const {
+    if (!usual_) return x / by_;
+    const float rough = x * reciprocal_;
+    const float near = fmaf(fmaf(-rough, by_, x), reciprocal_, rough);
+    return fmaf(fmaf(-near, by_, x), reciprocal_, near);
+  }
+
+ private:
+  float by_;
+  float reciprocal_;
+  bool usual_;
+};
+
+/// Where the cells begin and end, as given: nullptr where that is to be taken from the extremes.
+template <class T>
+struct Bounds {
+  const T* size;
+  const T* start;
+  const T* end;
+  const Compute<T>* extremes;
+  int parts;
+};
+
+template <class T, int dims, bool aligned>
+__global__ void __launch_bounds__(threads_of_map)
+    map_points(const T* pos, Bounds<T> of, std::int64_t* cluster, std::int64_t n) {
+  using C = Compute<T>;
+  using Chunk = Points<T, dims, aligned>;
+  __shared__ C bounds[2 * dims];
+  __shared__ std::int64_t strides[dims];
+  // The kernel before this one has found the extremes, and waited for what wrote the points.
+  if (of.extremes == nullptr) cuda::wait_for_previous_kernel();
+  const std::int64_t first =
+      (static_cast<std::int64_t>(blockIdx.x) * threads_of_map + threadIdx.x) * Chunk::width;
+  // Past the end, a point stands in, so that all threads help with the extremes.
+  const Chunk points(pos, first < n ? first : n - 1, n);
+  if (of.extremes != nullptr) cuda::wait_for_previous_kernel();
+  const int warp = threadIdx.x / 32;
+  if (warp < 2 * dims) {
+    const bool is_start = warp < dims;
+    const int dim = is_start ? warp : warp - dims;
+    const T* const given = is_start ? of.start : of.end;
+    C bound;
+    if (given != nullptr) {
+      bound = load(given[dim]);
+    } else {
+      const C* const parts = of.extremes + warp * of.parts;
+      bound = parts[0];
+      for (int i = threadIdx.x % 32; i < of.parts; i += 32) {
+        bound = is_start ? lower(bound, parts[i]) : higher(bound, parts[i]);
+      }
+      bound =
+          is_start ? cuda::reduce_in_warp(bound, lower<C>) : cuda::reduce_in_warp(bound, higher<C>);
+    }
+    if (threadIdx.x % 32 == 0) bounds[warp] = bound;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    std::int64_t stride = 1;
+    for (int dim = 0; dim < dims; ++dim) {
+      strides[dim] = stride;
+      const C extent = bounds[dims + dim] - bounds[dim];
+      stride = wrapping_sum(stride, truncated(extent / load(of.size[dim])), stride);
+    }
+  }
+  __syncthreads();
+  std::int64_t clusters[Chunk::width] = {};
+#pragma unroll
+  for (int dim = 0; dim < dims; ++dim) {
+    const Divider<C> in_cells(load(of.size[dim]));
+    const C start = bounds[dim];
+#pragma unroll
+    for (int i = 0; i < Chunk::width; ++i) {
+      const std::int64_t cell = truncated(in_cells(points(i, dim) - start));
+      clusters[i] = wrapping_sum(clusters[i], cell, strides[dim]);
+    }
+  }
+  if (aligned && first + Chunk::width <= n) {
+#pragma unroll
+    for (int i = 0; i < Chunk::width; i += 2) {
+      reinterpret_cast<longlong2*>(cluster + first)[i / 2] =
+          longlong2{clusters[i], clusters[i + 1]};
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < Chunk::width; ++i) {
+    if (first + i < n) cluster[first + i] = clusters[i];
+  }
+}
+
+// Points of many dimensions: a block takes a dimension, then a thread takes a point.
+
+template <class T>
+__global__ void __launch_bounds__(threads_of_part)
+    find_extremes_of_many(const T* pos, Compute<T>* extremes, std::int64_t n, std::int64_t dims) {
+  using C = Compute<T>;
+  __shared__ C of_warps[2][threads_of_part / 32];
+  cuda::wait_for_previous_kernel();
+  const T* const x = pos + blockIdx.x;
+  C low = load(x[0]);
+  C high = low;
+  for (std::int64_t i = threadIdx.x; i < n; i += threads_of_part) {
+    low = lower(low, load(x[i * dims]));
+    high = higher(high, load(x[i * dims]));
+  }
+  low = cuda::reduce_in_warp(low, lower<C>);
+  high = cuda::reduce_in_warp(high, higher<C>);
+  if (threadIdx.x % 32 == 0) {
+    of_warps[0][threadIdx.x / 32] = low;
+    of_warps[1][threadIdx.x / 32] = high;
+  }
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  for (int i = 1; i < threads_of_part / 32; ++i) {
+    low = lower(low, of_warps[0][i]);
+    high = higher(high, of_warps[1][i]);
+  }
+  extremes[blockIdx.x] = low;
+  extremes[dims + blockIdx.x] = high;
+}
+
+template <class T>
+__global__ void __launch_bounds__(threads_of_map)
+    map_points_of_many(const T* pos, Bounds<T> of, std::int64_t* cluster, std::int64_t n,
+                       std::int64_t dims) {
+  using C = Compute<T>;
+  cuda::wait_for_previous_kernel();
+  const std::int64_t point = static_cast<std::int64_t>(blockIdx.x) * threads_of_map + threadIdx.x;
+  if (point >= n) return;
+  std::int64_t result = 0;
+  std::int64_t stride = 1;
+  for (std::int64_t dim = 0; dim < dims; ++dim) {
+    const C size = load(of.size[dim]);
+    const C start = of.start != nullptr ? load(of.start[dim]) : of.extremes[dim];
+    const C end = of.end != nullptr ? load(of.end[dim]) : of.extremes[dims + dim];
+    result =
+        wrapping_sum(result, truncated((load(pos[point * dims + dim]) - start) / size), stride);
+    stride = wrapping_sum(stride, truncated((end - start) / size), stride);
+  }
+  cluster[point] = result;
+}
+
+template <class T>
+Status launch_cluster(const Call& call) {
+  using C = Compute<T>;
+  const auto input = [&](int i) {
+    return call.inputs[i].present ? static_cast<const T*>(call.inputs[i].data) : nullptr;
+  };
+  const T* const pos = input(0);
+  auto* const cluster = static_cast<std::int64_t*>(call.outputs[0].data);
+  const std::int64_t n = call.inputs[0].shape[0];
+  const std::int64_t dims = call.inputs[0].shape[1];
+  if (n == 0) return {};
+  Bounds<T> bounds{input(1), input(2), input(3), nullptr, 0};
+  const bool whole = bounds.start != nullptr && bounds.end != nullptr;
+  const bool is_many = dims == 0 || dims > most_dims;
+  const std::int64_t width = cuda::vector_bytes / sizeof(T);
+  C* extremes = nullptr;
+  if (!whole && dims > 0) {
+    bounds.parts = static_cast<int>(
+        std::min<std::int64_t>(parts_wanted, cuda::blocks_for(n, threads_of_part * width)));
+    const std::size_t bytes =
+        static_cast<std::size_t>(2 * dims * (is_many ? 1 : bounds.parts)) * sizeof(C);
+    extremes = static_cast<C*>(call.execution.allocate(bytes));
+    if (extremes == nullptr) {
+      return {Status::Code::out_of_memory,
+              "grid_cluster: no workspace of " + std::to_string(bytes) + " bytes"};
+    }
+    bounds.extremes = extremes;
+  }
+  if (is_many) {
+    if (extremes != nullptr) {
+      Status status =
+          cuda::launch(call, find_extremes_of_many<T>,
+                       {static_cast<unsigned>(dims), threads_of_part}, pos, extremes, n, dims);
+      if (!status.ok()) return status;
+    }
+    return cuda::launch(call, map_points_of_many<T>,
+                        {cuda::blocks_for(n, threads_of_map), threads_of_map}, pos, bounds, cluster,
+                        n, dims);
+  }
+  const auto with = [&]<int dims, bool aligned>() -> Status {
+    if (extremes != nullptr) {
+      Status status =
+          cuda::launch(call, find_extremes<T, dims, aligned>,
+                       {static_cast<unsigned>(bounds.parts), threads_of_part}, pos, extremes, n);
+      if (!status.ok()) return status;
+    }
+    return cuda::launch(call, map_points<T, dims, aligned>,
+                        {cuda::blocks_for(n, threads_of_map * width), threads_of_map}, pos, bounds,
+                        cluster, n);
+  };
+  const auto with_dims = [&]<int dims>() {
+    const bool aligned = cuda::misalignment(pos) == 0 && cuda::misalignment(cluster) == 0;
+    return aligned ? with.template operator()<dims, true>()
+                   : with.template operator()<dims, false>();
+  };
+  switch (dims) {
+    case 1:
+      return with_dims.template operator()<1>();
+    case 2:
+      return with_dims.template operator()<2>();
+    case 3:
+      return with_dims.template operator()<3>();
+    default:
+      return with_dims.template operator()<4>();
+  }
+}
+
+}  // namespace
+
+Status GridCluster::cuda(const Call& call) {
+  return visit_dtype<spec.dtypes>(call.inputs[0].dtype,
+                                  [&]<class T>(TypeTag<T>) { return launch_cluster<T>(call); });
+}
+
+}  // namespace cudarelu::ops

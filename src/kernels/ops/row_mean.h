@@ -1,0 +1,24 @@
+#pragma once
+
+#include "cudarelu/call.h"
+
+namespace cudarelu::ops {
+
+struct RowMean {
+  static constexpr OpSpec spec{
+      .signature = "row_mean(x: T[*, c]) -> y: T[*, c]",
+      .summary = "The mean along the last dimension, in every element of the row.",
+      .dtypes = floating_types,
+      .in_place = "y = x",
+      .gradient = "x = row_mean(grad_y)",
+      .autocast = Autocast::float32,
+      .definition = R"(last = Constant<value_ints = [-1]>()
+                       mean = ReduceMean<keepdims = 1>(x, last)
+                       shape = Shape(x)
+                       y = Expand(mean, shape))",
+  };
+  static Status cpu(const Call& call);
+  static Status cuda(const Call& call);
+};
+
+}  // namespace cudarelu::ops

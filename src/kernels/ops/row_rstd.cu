@@ -1,0 +1,28 @@
+#include "cuda/moments.cuh"
+#include "cuda/rows.cuh"
+#include "ops/row_rstd.h"
+
+namespace cudarelu::ops {
+namespace {
+
+template <class T, class Rows>
+__global__ void __launch_bounds__(Rows::most_threads)
+    row_rstd(cuda::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns,
+             Compute<T> eps) {
+  using C = Compute<T>;
+  cuda::write_normalised<C>(
+      Rows(x, rows, columns), y, columns, eps,
+      [](const auto&, int, const auto& normaliser) { return normaliser.scale; });
+}
+
+}  // namespace
+
+Status RowRstd::cuda(const Call& call) {
+  return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
+    return cuda::launch_rows<T, 1>(
+        call, {}, []<class Rows>(TypeTag<Rows>) { return row_rstd<T, Rows>; },
+        static_cast<Compute<T>>(call.real(0)));
+  });
+}
+
+}  // namespace cudarelu::ops
