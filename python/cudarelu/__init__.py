@@ -12,7 +12,8 @@ jit, grad or vmap) and of any library with DLPack it takes arrays of one device 
 without a copy and without a wait of the host for the GPU. Shapes and dtypes are those of the op's
 signature: see ``help(cudarelu.relu)`` and ``OpInfo``.
 
-Errors: ``TypeError`` for arguments of another kind, and for an attribute of another name or type.
+Errors: ``TypeError`` for arguments of another kind, and for an attribute of another name or type;
+``ValueError`` for a str that is none of an attribute's labels.
 For arrays, ``ValueError`` for a shape or a value and ``TypeError`` for a dtype. For tensors, as
 torch has it, ``RuntimeError`` for a shape, a value or a device and ``NotImplementedError`` (which
 is one) for a dtype.
@@ -74,11 +75,21 @@ class Attribute:
     """An attribute of an op."""
 
     name: str
-    type: str  # "int" or "float"
+    type: str  # "int", "float" or "str", one of the labels
+    labels: tuple[str, ...]  # in ONNX, their positions are the values
     required: bool
-    default: int | float | None
+    default: int | float | str | None
     lowest: int | float | None  # None: no bound
     highest: int | float | None
+
+    @property
+    def onnx_type(self) -> str:
+        """The type in ONNX models: "int" or "float"."""
+        return "int" if self.labels else self.type
+
+    def onnx_value(self, value: int | float | str) -> int | float:
+        """A value in ONNX models. Raises ValueError for a label that there is not."""
+        return self.labels.index(value) if self.labels else value
 
 
 @dataclass(frozen=True)
@@ -108,6 +119,11 @@ class OpInfo:
     gradient: str  # "x = relu_backward(grad_y, y)"; empty: not differentiable
     autocast: str  # "float32": in float32 under torch.autocast; "promote": where one input is
     in_place: str  # "y = x": torch.ops.cudarelu.<name>_ writes y over x; empty: there is none
+
+    def onnx_attributes(self, values: dict[str, int | float | str]) -> dict[str, int | float]:
+        """Attributes as ONNX models have them."""
+        declared = {each.name: each for each in self.attributes}
+        return {name: declared[name].onnx_value(value) for name, value in values.items()}
 
     @property
     def overwritten(self) -> int | None:
@@ -163,7 +179,8 @@ def _documentation(op: OpInfo) -> str:
     if op.attributes:
         lines += ["", "Attributes:"]
     for attribute in op.attributes:
-        lines.append(f"    {attribute.name}: {attribute.type}")
+        kind = " or ".join(map(repr, attribute.labels)) or attribute.type
+        lines.append(f"    {attribute.name}: {kind}")
         if attribute.lowest is not None:
             lines[-1] += f", {attribute.lowest} or more"
         if attribute.highest is not None:

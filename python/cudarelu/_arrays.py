@@ -19,7 +19,7 @@ from torch.utils.dlpack import DLDeviceType
 import cudarelu
 
 Tensors = dict[str, torch.Tensor]
-Attributes = dict[str, float | int]
+Attributes = dict[str, float | int | str]
 
 _OPS = {op.name: op for op in cudarelu.ops()}
 _LEGACY_STREAM, _PER_THREAD_STREAM = 1, 2  # handles of CUDA's that stand for its default streams

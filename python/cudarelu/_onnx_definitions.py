@@ -30,7 +30,8 @@ _ATTRIBUTE_TYPES = {
 @functools.cache
 def _function(op: OpInfo, domain: str, op_type: str, body: str | None = None) -> onnx.FunctionProto:
     attributes = ", ".join(
-        a.name if a.required else f"{a.name}: {a.type} = {a.default}" for a in op.attributes
+        a.name if a.required else f"{a.name}: {a.onnx_type} = {a.onnx_value(a.default)}"
+        for a in op.attributes
     )
     names = ["(" + ", ".join(p.name for p in group) + ")" for group in (op.inputs, op.outputs)]
     return onnx.parser.parse_function(
@@ -253,7 +254,8 @@ def _complete(
         elif each.required:
             raise ValueError(f"{_title(node)}: attribute {each.name} is missing")
         else:
-            node.attribute.append(onnx.helper.make_attribute(each.name, each.default))
+            default = each.onnx_value(each.default)
+            node.attribute.append(onnx.helper.make_attribute(each.name, default))
     for name in attributes:
         raise ValueError(f"{_title(node)}: there is no attribute {name}")
 
@@ -313,12 +315,15 @@ def with_stand_ins(
 
 
 def _check(node: onnx.NodeProto, declared: Attribute, given: onnx.AttributeProto) -> None:
-    expected, text = _ATTRIBUTE_TYPES[declared.type]
+    expected, text = _ATTRIBUTE_TYPES[declared.onnx_type]
+    labels = " or ".join(f"{label} ({i})" for i, label in enumerate(declared.labels))
     if given.type != expected:
-        raise ValueError(f"{_title(node)}: {given.name} must be {text}")
+        raise ValueError(f"{_title(node)}: {given.name} must be {labels or text}")
     if given.ref_attr_name:  # the value is that of a function around the node
         return
     value = onnx.helper.get_attribute_value(given)
+    if labels and value not in range(len(declared.labels)):
+        raise ValueError(f"{_title(node)}: {given.name} must be {labels}, not {value}")
     lowest, highest = declared.lowest, declared.highest
     if (lowest is not None and value < lowest) or (highest is not None and value > highest):
         raise ValueError(f"{_title(node)}: {given.name} must be in [{lowest}, {highest}]")

@@ -170,7 +170,8 @@ def _translation(op: OpInfo) -> Callable[..., Any]:
 
     domain = values.Opset(op.onnx.domain, _C.ONNX_DOMAIN_VERSION)
     node = values.Op(domain, op.onnx.op_type, _schema(op))
-    return lambda *inputs, **named: node(*inputs, **named)  # PyTorch asks for a function
+    # PyTorch asks for a function.
+    return lambda *inputs, **named: node(*inputs, **op.onnx_attributes(named))
 
 
 def _schema(op: OpInfo) -> OpSchema:
@@ -193,7 +194,7 @@ def _schema(op: OpInfo) -> OpSchema:
         outputs=[formal(each) for each in op.outputs],
         type_constraints=[("T", [tensor(dtype) for dtype in op.dtypes], "")],
         attributes=[
-            OpSchema.Attribute(each.name, _SCHEMA_TYPES[each.type], required=each.required)
+            OpSchema.Attribute(each.name, _SCHEMA_TYPES[each.onnx_type], required=each.required)
             for each in op.attributes
         ],
     )
@@ -218,8 +219,8 @@ def _symbolic(op: OpInfo) -> Callable[..., Any]:
     def symbolic(graph: Any, *arguments: Any) -> Any:
         inputs = arguments[:count]
         attributes = {
-            f"{each.name}_{each.type[0]}": symbolic_helper._get_const(
-                value, each.type[0], each.name
+            f"{each.name}_{each.onnx_type[0]}": each.onnx_value(
+                symbolic_helper._get_const(value, each.type[0], each.name)
             )
             for each, value in zip(op.attributes, arguments[count:], strict=True)
         }

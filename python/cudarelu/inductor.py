@@ -26,10 +26,13 @@ since Inductor keeps a mask of it and is slow at that (benchmarks/inductor_fusio
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
+import onnx
 import onnx.helper
+import onnx.numpy_helper
 import torch
 from torch._inductor import decomposition
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
@@ -44,7 +47,7 @@ _COMPUTED_AS = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 # ONNX's elementwise operators that torch has by the same name.
 _SAME_NAME = """
     Abs Acos Acosh Add Asin Asinh Atan Atanh Ceil Cos Cosh Div Erf Exp Floor Greater Less Log Mul
-    Neg Reciprocal Round Sigmoid Sign Sin Sinh Sqrt Sub Tan Tanh Where
+    Neg Reciprocal Round Sigmoid Sign Sin Sinh Sqrt Sub Tan Tanh
 """
 _OPERATORS: dict[str, Callable[..., Any]] = {
     **{name: getattr(torch, name.lower()) for name in _SAME_NAME.split()},
@@ -52,7 +55,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "CastLike": lambda x, like: (
         x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=torch.float64)
     ).to(like.device, like.dtype),
-    "Equal": torch.eq,
+    "Equal": operator.eq,  # of labels too
     "Expand": lambda x, shape: x.expand(shape).clone(),  # a view may not leave the op
     "GreaterOrEqual": torch.ge,
     "LessOrEqual": torch.le,
@@ -63,6 +66,9 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "PRelu": lambda x, slope: torch.where(x > 0, x, slope * x),
     "Relu": lambda x: torch.where(x < 0, x.new_zeros(()), x),  # keeps -0.0, as the op does
     "Shape": lambda x: x.shape,
+    "Where": lambda condition, x, y: (
+        (x if condition else y) if isinstance(condition, bool) else torch.where(condition, x, y)
+    ),
 }
 
 
@@ -73,12 +79,12 @@ def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
         if node.op_type != "Constant" and (node.op_type not in _OPERATORS or node.attribute):
             return None
     overload = getattr(torch.ops.cudarelu, op.name).default
-    defaults = {each.name: each.default for each in op.attributes}
+    defaults = {each.name: each.default for each in op.attributes if not each.required}
 
-    def decomposed(*inputs: torch.Tensor, **attributes: float) -> torch.Tensor:
+    def decomposed(*inputs: torch.Tensor, **attributes: float | str) -> torch.Tensor:
         with disable_proxy_modes_tracing():  # fake tensors: asks for the dtype and the strides
             expected = overload(*inputs, **attributes)
-        attributes = defaults | attributes
+        attributes = op.onnx_attributes(defaults | attributes)
         values: dict[str, Any] = {
             each.name: x.to(_COMPUTED_AS.get(x.dtype, x.dtype))
             for each, x in zip(op.inputs, inputs, strict=True)
@@ -86,11 +92,12 @@ def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
         for node in definition.node:
             if node.op_type == "Constant":
                 (given,) = node.attribute
-                result = (
-                    attributes[given.ref_attr_name]
-                    if given.ref_attr_name
-                    else onnx.helper.get_attribute_value(given)
-                )
+                if given.ref_attr_name:
+                    result = attributes[given.ref_attr_name]
+                else:
+                    result = onnx.helper.get_attribute_value(given)
+                if isinstance(result, onnx.TensorProto):
+                    result = onnx.numpy_helper.to_array(result).item()
             else:
                 result = _OPERATORS[node.op_type](*(values[name] for name in node.input))
             values[node.output[0]] = result

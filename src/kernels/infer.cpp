@@ -31,6 +31,16 @@ std::string names_of(DTypeSet dtypes) {
   return names;
 }
 
+std::string kind_of(const AttributeSpec& spec) {
+  if (spec.labels.empty()) return spec.integer ? "an integer" : "a floating-point number";
+  std::string text;
+  for (std::size_t i = 0; i < spec.labels.size(); ++i) {
+    if (i > 0) text += i + 1 < spec.labels.size() ? ", " : " or ";
+    text.append(spec.labels[i]).append(" (").append(std::to_string(i)).append(")");
+  }
+  return text;
+}
+
 Status check_attributes(const Op& op, std::span<const Attribute> attributes) {
   const auto& specs = op.signature.attributes;
   for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -38,8 +48,7 @@ Status check_attributes(const Op& op, std::span<const Attribute> attributes) {
     const bool integer = std::holds_alternative<std::int64_t>(attributes[i]);
     if (integer != spec.integer) {
       return detail::error(Status::Code::invalid_argument, op,
-                           std::string(spec.name) + " must be " +
-                               (spec.integer ? "an integer" : "a floating-point number"));
+                           std::string(spec.name) + " must be " + kind_of(spec));
     }
     const double value = integer ? static_cast<double>(std::get<std::int64_t>(attributes[i]))
                                  : std::get<double>(attributes[i]);
@@ -48,8 +57,13 @@ Status check_attributes(const Op& op, std::span<const Attribute> attributes) {
                          spec.highest != std::numeric_limits<double>::infinity();
     if (bounded && !(value >= spec.lowest && value <= spec.highest)) {
       std::ostringstream message;
-      message << spec.name << " must be in [" << spec.lowest << ", " << spec.highest << "], not "
-              << value;
+      message << spec.name << " must be ";
+      if (spec.labels.empty()) {
+        message << "in [" << spec.lowest << ", " << spec.highest << "]";
+      } else {
+        message << kind_of(spec);
+      }
+      message << ", not " << value;
       return detail::error(Status::Code::invalid_argument, op, message.str());
     }
   }

@@ -57,8 +57,7 @@ Attribute read(const OrtApi& api, const OrtKernelInfo& node, const Op& op,
   if (const auto value = second(api, node, name.c_str())) return *value;
   if (is_no_number(api, node, name.c_str())) {
     fail(api, {Status::Code::invalid_argument,
-               std::string(op.name) + ": " + name + " must be " +
-                   (spec.integer ? "an integer" : "a floating-point number")});
+               std::string(op.name) + ": " + name + " must be " + kind_of(spec)});
   }
   if (spec.required) {
     fail(api, {Status::Code::invalid_argument,

@@ -3,10 +3,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "cudarelu/infer.h"
 
@@ -22,6 +25,21 @@ using Inputs = std::span<const at::Tensor* const>;  // null: an optional input t
 using InputPointers = c10::SmallVector<const at::Tensor*, 4>;
 using Tensors = c10::SmallVector<at::Tensor, 4>;
 using Attributes = c10::SmallVector<Attribute, 4>;
+
+/// The label of an enumeration's value that check_attributes() accepts.
+inline std::string_view label_of(const AttributeSpec& spec, const Attribute& value) {
+  return spec.labels[static_cast<std::size_t>(std::get<std::int64_t>(value))];
+}
+
+/// Sets `value` to the position of a label of an enumeration.
+[[gnu::visibility("default")]] Status find_label(const Op& op, const AttributeSpec& spec,
+                                                 std::string_view label, Attribute& value);
+
+/// An attribute as PyTorch's schemas have it: an enumeration is a str there, its label.
+inline c10::IValue ivalue_of(const AttributeSpec& spec, const Attribute& value) {
+  if (!spec.labels.empty()) return std::string(label_of(spec, value));
+  return std::visit([](auto number) { return c10::IValue(number); }, value);
+}
 
 /// Runs an op past the dispatcher where the dispatcher would do nothing but call the kernel: for
 /// plain dense tensors of the CPU or CUDA, with no gradient to record, no autocast, no mode, no

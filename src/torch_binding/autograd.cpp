@@ -162,7 +162,8 @@ class Evaluator {
     const auto index = static_cast<std::size_t>(i);
     const Expression& argument = expression.arguments[called.inputs.size() + index];
     if (argument.kind == Kind::attribute) return scope_.attribute(argument.index);
-    if (called.attributes[index].integer) return static_cast<std::int64_t>(argument.number);
+    const AttributeSpec& spec = called.attributes[index];
+    if (spec.integer) return ivalue_of(spec, static_cast<std::int64_t>(argument.number));
     return argument.number;
   }
 
@@ -309,8 +310,13 @@ class OpNode final : public ag::Node {
     arguments.collect(std::string(op.name));
     arguments.collect(wanted());
     for (const c10::IValue& attribute : backward_.attributes) {
-      attribute.isInt() ? arguments.collect(attribute.toInt())
-                        : arguments.collect(attribute.toDouble());
+      if (attribute.isString()) {
+        arguments.collect(attribute.toStringRef());
+      } else if (attribute.isInt()) {
+        arguments.collect(attribute.toInt());
+      } else {
+        arguments.collect(attribute.toDouble());
+      }
     }
     arguments.collect_size(saved_.size());
     for (std::size_t i = 0; i < saved_.size(); ++i) {

@@ -238,6 +238,15 @@ c10::OptionalDeviceGuard guard_device(Inputs inputs) {
   return c10::OptionalDeviceGuard();
 }
 
+Attribute attribute_of(const Op& op, const AttributeSpec& spec, const c10::IValue& value) {
+  if (!spec.integer) return value.toDouble();
+  if (spec.labels.empty()) return value.toInt();
+  Attribute position;
+  const Status status = find_label(op, spec, value.toStringView(), position);
+  if (!status.ok()) raise(status);
+  return position;
+}
+
 /// The outputs of the op; on Meta (Dim is SymInt) without data.
 template <class Dim>
 Tensors call(const Op& op, Inputs inputs, AttributeSpan attributes) {
@@ -283,9 +292,7 @@ class BackendKernel final : public c10::OperatorKernel {
     }
     Attributes attributes;
     for (const AttributeSpec& spec : signature.attributes) {
-      attributes.push_back(spec.integer ? Attribute(argument->toInt())
-                                        : Attribute(argument->toDouble()));
-      ++argument;
+      attributes.push_back(attribute_of(op_, spec, *argument++));
     }
     Tensors outputs;
     if (form_ == Form::in_place) {
@@ -345,6 +352,18 @@ Status unknown_dtype(const Op& op, std::size_t input, std::string_view dtype) {
     what.append(" must be ").append(name_of(parameter.dtype({}))).append(", not ").append(dtype);
   }
   return detail::error(Status::Code::unsupported_dtype, op, what);
+}
+
+Status find_label(const Op& op, const AttributeSpec& spec, std::string_view label,
+                  Attribute& value) {
+  const auto found = std::ranges::find(spec.labels, label);
+  if (found == spec.labels.end()) {
+    return detail::error(
+        Status::Code::invalid_argument, op,
+        std::string(spec.name) + " must be " + kind_of(spec) + ", not " + std::string(label));
+  }
+  value = std::int64_t{found - spec.labels.begin()};
+  return {};
 }
 
 Status infer_on_host(const Op& op, std::span<const TensorView> inputs,

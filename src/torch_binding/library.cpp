@@ -21,7 +21,15 @@ std::string operator_name(const Op& op, Form form) {
   return std::string(op.name) + (form == Form::in_place ? "_" : "");
 }
 
+std::string_view type_text(const AttributeSpec& attribute) {
+  if (!attribute.labels.empty()) return "str";
+  return attribute.integer ? "int" : "float";
+}
+
 std::string default_text(const AttributeSpec& attribute) {
+  if (!attribute.labels.empty()) {
+    return '"' + std::string(label_of(attribute, default_of(attribute))) + '"';
+  }
   std::array<char, 32> digits{};
   const auto [end, error] = std::to_chars(digits.begin(), digits.end(), attribute.default_value);
   std::string text(digits.begin(), end);
@@ -45,7 +53,7 @@ std::string schema_of(const Op& op, Form form) {
   }
   if (!signature.attributes.empty()) text += ", *";
   for (const AttributeSpec& attribute : signature.attributes) {
-    text.append(attribute.integer ? ", int " : ", float ").append(attribute.name);
+    text.append(", ").append(type_text(attribute)).append(" ").append(attribute.name);
     if (!attribute.required) text.append("=").append(default_text(attribute));
   }
   text += ") -> (";

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "api.h"
 #include "cudarelu/infer.h"
 
 namespace nb = nanobind;
@@ -14,6 +15,12 @@ namespace {
   throw nb::type_error((std::string(op.name) + ": " + what).c_str());
 }
 
+[[noreturn]] void refuse_type(const Op& op, const AttributeSpec& spec, nb::handle value) {
+  const char* const wanted = !spec.labels.empty() ? "a str" : spec.integer ? "an int" : "a float";
+  type_error(
+      op, std::string(spec.name) + " must be " + wanted + ", not " + Py_TYPE(value.ptr())->tp_name);
+}
+
 /// The error of a conversion to a number.
 [[noreturn]] void raise_conversion(const Op& op, const AttributeSpec& spec) {
   if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) throw nb::python_error();
@@ -23,6 +30,15 @@ namespace {
 }
 
 Attribute attribute_of(const Op& op, const AttributeSpec& spec, nb::handle value) {
+  if (!spec.labels.empty()) {
+    if (!nb::isinstance<nb::str>(value)) refuse_type(op, spec, value);
+    const char* const label = PyUnicode_AsUTF8(value.ptr());
+    if (label == nullptr) throw nb::python_error();
+    Attribute position;
+    const Status status = find_label(op, spec, label, position);
+    if (!status.ok()) throw nb::value_error(status.message().c_str());
+    return position;
+  }
   // A number with an index or a float value, but no flag, and no tensor or array of one element.
   if (!nb::isinstance<nb::bool_>(value) && !nb::hasattr(value, "__dlpack__")) {
     if (spec.integer && PyIndex_Check(value.ptr()) != 0) {
@@ -36,8 +52,7 @@ Attribute attribute_of(const Op& op, const AttributeSpec& spec, nb::handle value
       return number;
     }
   }
-  type_error(op, std::string(spec.name) + " must be " + (spec.integer ? "an int" : "a float") +
-                     ", not " + Py_TYPE(value.ptr())->tp_name);
+  refuse_type(op, spec, value);
 }
 
 void refuse_unknown(const Op& op, const PythonCall& call) {

@@ -29,8 +29,8 @@ Tensors dispatch(const Op& op, Inputs inputs, const Attributes& attributes) {
   for (const at::Tensor* input : inputs) {
     stack.push_back(input != nullptr ? c10::IValue(*input) : c10::IValue());
   }
-  for (const Attribute& attribute : attributes) {
-    std::visit([&](auto value) { stack.emplace_back(value); }, attribute);
+  for (std::size_t i = 0; i < attributes.size(); ++i) {
+    stack.push_back(ivalue_of(op.signature.attributes[i], attributes[i]));
   }
   const nb::gil_scoped_release released;
   handle_of(op).callBoxed(stack);
@@ -115,9 +115,11 @@ nb::object call_in_python(const Op& op, const Arguments& arguments) {
   }
   nb::dict attributes;
   for (std::size_t i = 0; i < arguments.attributes.size(); ++i) {
-    const nb::object value =
-        std::visit([](auto number) { return nb::cast(number); }, arguments.attributes[i]);
-    attributes[text(op.signature.attributes[i].name)] = value;
+    const AttributeSpec& spec = op.signature.attributes[i];
+    const Attribute& value = arguments.attributes[i];
+    attributes[text(spec.name)] =
+        spec.labels.empty() ? std::visit([](auto number) { return nb::cast(number); }, value)
+                            : nb::object(text(label_of(spec, value)));
   }
   const nb::object call = nb::module_::import_("cudarelu._arrays").attr("call");
   return call(text(op.name), inputs, attributes);
@@ -241,19 +243,22 @@ nb::dict describe(const Signature& signature, const Parameter& parameter) {
 }
 
 nb::dict describe(const AttributeSpec& attribute) {
+  const bool labelled = !attribute.labels.empty();
   // None: an attribute without a default, or a range that is open at that end.
   const auto number = [&](double value) -> nb::object {
     if (std::isinf(value)) return nb::none();
+    if (labelled) return text(attribute.labels[static_cast<std::size_t>(value)]);
     return attribute.integer ? nb::object(nb::int_(static_cast<std::int64_t>(value)))
                              : nb::object(nb::float_(value));
   };
   nb::dict result;
   result["name"] = text(attribute.name);
-  result["type"] = attribute.integer ? "int" : "float";
+  result["type"] = labelled ? "str" : attribute.integer ? "int" : "float";
+  result["labels"] = tuple_of(attribute.labels, text);
   result["required"] = attribute.required;
   result["default"] = attribute.required ? nb::none() : number(attribute.default_value);
-  result["lowest"] = number(attribute.lowest);
-  result["highest"] = number(attribute.highest);
+  result["lowest"] = labelled ? nb::none() : number(attribute.lowest);
+  result["highest"] = labelled ? nb::none() : number(attribute.highest);
   return result;
 }
 

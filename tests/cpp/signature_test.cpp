@@ -46,6 +46,21 @@ TEST(Signature, OptionalInputsOffsetsRangesAndSeveralOutputs) {
   EXPECT_EQ(s.outputs[1].dims.size(), 3u);
 }
 
+TEST(Signature, EnumerationsAreIntegersWithLabels) {
+  const Signature s =
+      parse_signature("f(x: T[*], *, approximate: none | tanh = tanh, mode: a | b | c) -> y: T[*]");
+  ASSERT_EQ(s.attributes.size(), 2u);
+  EXPECT_TRUE(s.attributes[0].integer);
+  ASSERT_EQ(s.attributes[0].labels.size(), 2u);
+  EXPECT_EQ(s.attributes[0].labels[1], "tanh");
+  EXPECT_FALSE(s.attributes[0].required);
+  EXPECT_EQ(s.attributes[0].default_value, 1);
+  EXPECT_EQ(s.attributes[0].highest, 1);
+  EXPECT_TRUE(s.attributes[1].required);
+  EXPECT_EQ(s.attributes[1].lowest, 0);
+  EXPECT_EQ(s.attributes[1].highest, 2);
+}
+
 TEST(Signature, NumbersAreTheNearestDoubles) {
   const auto value = [](const char* number) {
     static std::string text;
@@ -73,17 +88,17 @@ TEST(Signature, IsUniformWhereAllTensorsHaveOneShape) {
 
 class Malformed : public testing::TestWithParam<const char*> {};
 TEST_P(Malformed, IsRefused) { EXPECT_THROW(parse_signature(GetParam()), std::invalid_argument); }
-INSTANTIATE_TEST_SUITE_P(Signature, Malformed,
-                         testing::Values("", "f", "f(x: T[*]", "f(x T[*]) -> y: T[*]",
-                                         "f(x: float[*]) -> y: T[*]", "f(x: T[*]) -> y: T[*] and",
-                                         "f(x: T[*]) -> ()", "f(x: T[*], *, a: str) -> y: T[*]",
-                                         "f(x: T[*], *, a: int = ) -> y: T[*]",
-                                         "f(x: T[*], *, a: int = 1 in [1]) -> y: T[*]",
-                                         "f(x: T[*, c]? = w) -> y: T[*, c]",
-                                         "f(x: T[*, c]) -> y: T[*, d]",
-                                         "f(x: T[n], o: offsets(k)[b]) -> y: T[n]",
-                                         "f(x: T[n], *, k: float = 1.0) -> y: T[n, k]",
-                                         "f(x: T[a, b, c, d, e, f, g, h, i]) -> y: T[a]"));
+INSTANTIATE_TEST_SUITE_P(
+    Signature, Malformed,
+    testing::Values("", "f", "f(x: T[*]", "f(x T[*]) -> y: T[*]", "f(x: float[*]) -> y: T[*]",
+                    "f(x: T[*]) -> y: T[*] and", "f(x: T[*]) -> ()",
+                    "f(x: T[*], *, a: str) -> y: T[*]", "f(x: T[*], *, a: int = ) -> y: T[*]",
+                    "f(x: T[*], *, a: int = 1 in [1]) -> y: T[*]",
+                    "f(x: T[*], *, a: b | c = d) -> y: T[*]", "f(x: T[*], *, a: b | ) -> y: T[*]",
+                    "f(x: T[*], *, k: b | c) -> y: T[*, k]", "f(x: T[*, c]? = w) -> y: T[*, c]",
+                    "f(x: T[*, c]) -> y: T[*, d]", "f(x: T[n], o: offsets(k)[b]) -> y: T[n]",
+                    "f(x: T[n], *, k: float = 1.0) -> y: T[n, k]",
+                    "f(x: T[a, b, c, d, e, f, g, h, i]) -> y: T[a]"));
 
 }  // namespace
 }  // namespace cudarelu

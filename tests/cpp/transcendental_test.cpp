@@ -87,9 +87,40 @@ TYPED_TEST(MathTest, ErrsNoMoreThanItSays) {
             Limits<T>::asinh);
 }
 
+/// Absolute: near 1 and near 0 alike. What the functions give where they are tiny is looked at in
+/// the tail, relatively.
+TYPED_TEST(MathTest, DistributionsErrNoMoreThanTheySay) {
+  using T = TypeParam;
+  const double unit = std::numeric_limits<T>::epsilon();
+  double cdf = 0, density = 0, logistic = 0, tail = 0;
+  for (int i = -80000; i <= 80000; ++i) {
+    const T x = T(i) / 4096;
+    const long double wide = x;
+    const math::Normal<T> normal = math::normal(x);
+    const long double exact = std::erfc(-wide / std::sqrt(2.0L)) / 2;
+    const auto error = [&](T y, long double expected) {
+      return static_cast<double>(std::abs(y - expected)) / unit;
+    };
+    cdf = std::max(cdf, error(normal.cdf, exact));
+    density = std::max(density, error(normal.density, std::exp(-wide * wide / 2) /
+                                                          std::sqrt(2 * std::acos(-1.0L))));
+    logistic = std::max(logistic, error(math::logistic(x).value, 1 / (1 + std::exp(-wide))));
+    if (x > -12 && x < 0) {
+      tail = std::max(tail, static_cast<double>(std::abs(normal.cdf / exact - 1)));
+    }
+  }
+  EXPECT_LE(cdf, sizeof(T) == 4 ? 1.4 : 1.0);
+  EXPECT_LE(density, 1.0);
+  EXPECT_LE(logistic, 1.0);
+  EXPECT_LE(tail, sizeof(T) == 4 ? 5e-5 : 1e-13);
+}
+
 TYPED_TEST(MathTest, NaNStaysNaN) {
   const auto nan = std::numeric_limits<TypeParam>::quiet_NaN();
   EXPECT_TRUE(std::isnan(math::exp(nan)));
+  EXPECT_TRUE(std::isnan(math::exp2(nan)));
+  EXPECT_TRUE(std::isnan(math::normal(nan).cdf));
+  EXPECT_TRUE(std::isnan(math::logistic(nan).value));
   EXPECT_TRUE(std::isnan(math::tanh(nan)));
   EXPECT_TRUE(std::isnan(math::asinh(nan)));
 }

@@ -30,7 +30,7 @@ class Case:
 
     id: str
     inputs: dict[str, np.ndarray | None]
-    attributes: dict[str, float | int]
+    attributes: dict[str, float | int | str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Plan:
     size: int  # of the first named dimension; those after it are a little larger
     layout: str = "contiguous"
     special: bool = False
-    attributes: str = "default"
+    attributes: str = "default"  # "low", "high", or the number of the labels
     absent: tuple[str, ...] = ()
 
 
@@ -73,6 +73,8 @@ def plans(op, dtype: np.dtype):
     if op.attributes:
         yield Plan("attributes-low", (3,), 21, attributes="low")
         yield Plan("attributes-high", (3,), 21, attributes="high")
+    for number in range(max((len(a.labels) for a in op.attributes), default=0)):
+        yield Plan(f"labels-{number}", (130, 57), 9, special=True, attributes=str(number))
     optional = [p.name for p in op.inputs if p.optional]
     for count in range(1, len(optional) + 1):
         for absent in itertools.combinations(optional, count):
@@ -142,13 +144,17 @@ def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
     return array
 
 
-def attribute_values(op, choice: str) -> dict[str, float | int]:
-    """Values that float32 holds exactly, since an ONNX attribute is a float32."""
-    given: dict[str, float | int] = {}
+def attribute_values(op, choice: str) -> dict[str, float | int | str]:
+    """Values that float32 holds exactly, since an ONNX attribute is a float32; of an enumeration, a
+    label by its number."""
+    given: dict[str, float | int | str] = {}
     for a in op.attributes:
         if choice == "default" and not a.required:
             continue
-        if a.type == "int":
+        if a.labels:
+            numbers = {"low": 0, "high": len(a.labels) - 1, "default": 0}
+            given[a.name] = a.labels[int(numbers.get(choice, choice)) % len(a.labels)]
+        elif a.type == "int":
             given[a.name] = {"low": int(a.lowest or 1), "high": int(a.highest or 40)}.get(choice, 3)
         else:
             low = -0.5 if a.lowest is None else a.lowest

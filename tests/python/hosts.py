@@ -55,7 +55,7 @@ def one_op_model(op, runs: list[Case]) -> onnx.ModelProto:
                 names,
                 [f"{p.name}_{number}" for p in op.outputs],
                 domain=op.onnx.domain,
-                **case.attributes,
+                **op.onnx_attributes(case.attributes),
             )
         )
     opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid(op.onnx.domain, 1)]

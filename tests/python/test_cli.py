@@ -267,7 +267,7 @@ def refuses(request, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("cudarelu.Gelu(x)", "cudarelu::Gelu: there is no such op"),
+        ("cudarelu.Mish(x)", "cudarelu::Mish: there is no such op"),
         ("cudarelu.Relu(x, b)", "2 inputs, but it has 1"),
         ("cudarelu.BiasRelu(x)", "input bias is missing"),
         ("cudarelu.Relu<slope = 2>(x)", "there is no attribute slope"),

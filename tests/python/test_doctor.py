@@ -855,7 +855,7 @@ def test_a_model_that_runs(tmp_path):
     [
         ({"call": "my.Relu"}, "model.unknown.my::Relu", "my::Relu is an op of neither ONNX"),
         ({"call": "my.Relu"}, "model.cpu", "my:Relu is an op of neither"),
-        ({"call": "cudarelu.Gelu"}, "model.content", "there is no such op"),
+        ({"call": "cudarelu.Mish"}, "model.content", "there is no such op"),
         ({"call": "cudarelu.Relu<slope = 2>"}, "model.content", "there is no attribute slope"),
         ({"domain": 2}, "model.content", "version 2 of the domain cudarelu"),
         ({"call": LEAKY, "dtype": "int8"}, "model.cpu", "an input of LeakyRelu is int8, which no"),

@@ -245,7 +245,8 @@ def test_the_file(exporter, op_name):
         assert all(node.input)
         assert len(node.input) == len(op.inputs)
         given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        wanted = {a.name: a.default for a in op.attributes} | case.attributes
+        values = {a.name: a.default for a in op.attributes} | case.attributes
+        wanted = op.onnx_attributes(values)
         assert given == {name: type(value)(np.float32(value)) for name, value in wanted.items()}
 
     assert list(map(shape_of, model.graph.input)) == symbols(op, cases)
@@ -590,7 +591,12 @@ def test_lower_keeps_references_to_attributes():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("cudarelu.Gelu(x)", "a node, cudarelu::Gelu: there is no such op"),
+        ("cudarelu.Mish(x)", "a node, cudarelu::Mish: there is no such op"),
+        (
+            "cudarelu.Gelu<approximate = 2>(x)",
+            r"approximate must be none \(0\) or tanh \(1\), not 2",
+        ),
+        ('cudarelu.Gelu<approximate = "tanh">(x)', r"approximate must be none \(0\) or tanh \(1\)"),
         ("cudarelu.Relu()", "cudarelu::Relu: input x is missing"),
         ('cudarelu.BiasRelu("", b)', "cudarelu::BiasRelu: input x is missing"),
         ("cudarelu.Relu(x, b)", "cudarelu::Relu: 2 inputs, but it has 1"),

@@ -610,6 +610,12 @@ def test_an_attribute_out_of_range(value):
         run_knn(["xyz", "offset"], nsample=value)
 
 
+@pytest.mark.parametrize("value", [2, -1, 2**62, 1.0, "tanh"])
+def test_an_enumeration_out_of_range_or_of_another_type(value):
+    with pytest.raises(Exception, match=r"approximate must be none \(0\) or tanh \(1\)"):
+        run_one("Gelu", approximate=value)
+
+
 def test_a_required_attribute_that_is_missing():
     with pytest.raises(Exception, match="relu_scale: attribute scale is missing"):
         run_one("ReluScale")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
 from .. import OpInfo, Parameter
 from .._onnx_definitions import function, with_stand_ins
@@ -23,9 +24,19 @@ CHECKED = 1 << 15  # elements, about
 SMALL = 1 << 10  # the largest dimension of smaller inputs
 
 
+class Erf(OpRun):
+    """The operator in the input's dtype: onnx.reference computes it in float32."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
+        return (np.vectorize(math.erf, otypes=[x.dtype])(x),)
+
+
 @functools.cache
-def _evaluator(op: OpInfo) -> ReferenceEvaluator:
-    return ReferenceEvaluator(function(op))
+def evaluator(op: OpInfo) -> ReferenceEvaluator:
+    """Evaluates the op's definition on arrays, in their dtype."""
+    return ReferenceEvaluator(function(op), new_ops=[Erf])
 
 
 def _wide(tensor: torch.Tensor) -> np.ndarray:
@@ -37,9 +48,8 @@ def reference(case: Case, inputs: Inputs) -> list[np.ndarray]:
     given = dict(zip((each.name for each in case.op.inputs), inputs, strict=True))
     wide = {name: each if each is None else _wide(each) for name, each in given.items()}
     with np.errstate(all="ignore"):
-        return _evaluator(case.op).run(
-            None, with_stand_ins(case.op, wide), attributes=case.attributes
-        )
+        attributes = case.op.onnx_attributes(case.attributes)
+        return evaluator(case.op).run(None, with_stand_ins(case.op, wide), attributes=attributes)
 
 
 class Check:

@@ -24,7 +24,7 @@ class Case:
     dtype: str
     leading: tuple[int, ...]
     sizes: dict[str, int]
-    attributes: dict[str, int | float]
+    attributes: dict[str, int | float | str]
     device: str = "cuda"
     threads: int = field(default=1, kw_only=True)  # on the CPU
     optional: tuple[str, ...] = field(default=(), kw_only=True)
@@ -131,7 +131,7 @@ def dimensions(op: OpInfo) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def default_attributes(op: OpInfo) -> dict[str, int | float]:
+def default_attributes(op: OpInfo) -> dict[str, int | float | str]:
     """One half for a float, which changes every result and which float32 holds exactly."""
     return {
         each.name: 0.5

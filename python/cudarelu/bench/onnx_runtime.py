@@ -35,7 +35,11 @@ def _model(case: Case) -> onnx.ModelProto:
     names = [each.name if case.has(each) else "" for each in op.inputs]
     outputs = [each.name for each in op.outputs]
     node = onnx.helper.make_node(
-        op.onnx.op_type, names, outputs, domain=op.onnx.domain, **case.attributes
+        op.onnx.op_type,
+        names,
+        outputs,
+        domain=op.onnx.domain,
+        **op.onnx_attributes(case.attributes),
     )
     graph = onnx.helper.make_graph([node], op.name, tensors(case.given), tensors(op.outputs))
     opsets = [

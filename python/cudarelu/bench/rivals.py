@@ -39,6 +39,8 @@ TORCH: dict[str, Callable] = {
     "tanh_backward": aten.tanh_backward,
     "asinh": torch.asinh,
     "asinh_backward": lambda grad_y, x: grad_y * (x * x + 1).rsqrt(),
+    "gelu": functional.gelu,
+    "gelu_backward": aten.gelu_backward,
     "add": torch.add,
     "scaled_add": lambda a, b, alpha: torch.add(b, a, alpha=alpha),
     "mul": torch.mul,

@@ -36,7 +36,10 @@ using All = List<
     LayerNormBackward,
     RowMean,
     RowRstd,
-    GridCluster>;
+    GridCluster,
+    Gelu,
+    GeluBackward,
+    GeluSecondDerivative>;
 // clang-format on
 
 }  // namespace cudarelu::ops

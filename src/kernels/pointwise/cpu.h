@@ -13,13 +13,11 @@ namespace pointwise {
 /// Elements that one thread takes at the least: some microseconds of work.
 inline constexpr std::int64_t cpu_grain = 32768;
 
-template <class F, class T>
+template <class F, int choice, class T>
 void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t end) {
   using C = Compute<T>;
   std::array<C, attribute_count<F> + 1> attributes{};  // one more: none would be no array
-  for (int i = 0; i < attribute_count<F>; ++i) {
-    attributes[i] = static_cast<C>(call.real(i));
-  }
+  read_attributes<F>(call, attributes.data());
   std::array<cpu::Block<C>, input_count<F>> blocks;
   T* const output = static_cast<T*>(call.outputs[0].data);
   while (begin < end) {
@@ -36,7 +34,7 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
       const auto compute_one = [&](std::int64_t j) {
         std::array<C, input_count<F>> x;
         for (int i = 0; i < input_count<F>; ++i) x[i] = inputs[i][j];
-        y[j] = apply<F>(x.data(), attributes.data());
+        y[j] = apply<F, choice>(x.data(), attributes.data());
       };
       if constexpr (cpu::is_narrow<T>) {
         cpu::for_each_index_of_few(count, compute_one);
@@ -60,12 +58,14 @@ Status pointwise_cpu(const Call& call) {
     constexpr bool converts = cpu::is_narrow<T> && work != Work::move;
     using Element = std::conditional_t<cpu::is_narrow<T> && !converts, std::uint16_t, T>;
     constexpr bool wide = converts || work == Work::much;
-    call.execution.parallel_for(
-        extent.size, pointwise::cpu_grain, [&](std::int64_t begin, std::int64_t end) {
-          cpu::vectorised<wide ? cpu::Width::full : cpu::Width::half>(
-              [&] { pointwise::run_range<F, Element>(call, extent, begin, end); });
-        });
-    return Status();
+    return pointwise::visit_choice<F>(call, [&]<int choice>(std::integral_constant<int, choice>) {
+      call.execution.parallel_for(
+          extent.size, pointwise::cpu_grain, [&](std::int64_t begin, std::int64_t end) {
+            cpu::vectorised<wide ? cpu::Width::full : cpu::Width::half>(
+                [&] { pointwise::run_range<F, choice, Element>(call, extent, begin, end); });
+          });
+      return Status();
+    });
   });
 }
 

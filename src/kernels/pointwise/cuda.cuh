@@ -30,7 +30,7 @@ struct Operands {
 /// `head` elements, then `vectors` of `width`, then the rest: vectors go to the first threads, the
 /// single elements to those after them. `columns` counts for row inputs alone; `row_vectors` says
 /// that a vector never crosses the end of a row and that row inputs are aligned.
-template <class F, class T, int width, class Index>
+template <class F, int choice, class T, int width, class Index>
 __global__ void __launch_bounds__(block_size)
     kernel(const __grid_constant__ Operands<F, T> operands, Index size, Index head, Index vectors,
            Index columns, bool row_vectors) {
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(block_size)
       C values[n];
 #pragma unroll
       for (int i = 0; i < n; ++i) values[i] = load(x[i].items[j]);
-      y.items[j] = store<T>(apply<F>(values, operands.attributes));
+      y.items[j] = store<T>(apply<F, choice>(values, operands.attributes));
     }
     *reinterpret_cast<V*>(operands.output + first) = y;
     return;
@@ -77,10 +77,10 @@ __global__ void __launch_bounds__(block_size)
   for (int i = 0; i < n; ++i) {
     values[i] = load(operands.inputs[i][is_row<F>(i) ? at % columns : at]);
   }
-  operands.output[at] = store<T>(apply<F>(values, operands.attributes));
+  operands.output[at] = store<T>(apply<F, choice>(values, operands.attributes));
 }
 
-template <class F, class T, int width, class Index>
+template <class F, int choice, class T, int width, class Index>
 Status launch(const Call& call, Extent extent) {
   Operands<F, T> operands{};
   bool row_vectors = extent.columns % width == 0;
@@ -89,9 +89,7 @@ Status launch(const Call& call, Extent extent) {
     if (is_row<F>(i)) row_vectors &= cuda::misalignment(call.inputs[i].data) == 0;
   }
   operands.output = static_cast<T*>(call.outputs[0].data);
-  for (int i = 0; i < attribute_count<F>; ++i) {
-    operands.attributes[i] = static_cast<Compute<T>>(call.real(i));
-  }
+  read_attributes<F>(call, operands.attributes);
   std::int64_t head = 0;
   if constexpr (width > 1) {
     const auto past = static_cast<std::int64_t>(cuda::misalignment(operands.output) / sizeof(T));
@@ -100,12 +98,12 @@ Status launch(const Call& call, Extent extent) {
   const std::int64_t vectors = (extent.size - head) / width;
   const std::int64_t threads = vectors + (extent.size - vectors * width);
   return cuda::launch(
-      call, kernel<F, T, width, Index>, {cuda::blocks_for(threads, block_size), block_size},
+      call, kernel<F, choice, T, width, Index>, {cuda::blocks_for(threads, block_size), block_size},
       operands, static_cast<Index>(extent.size), static_cast<Index>(head),
       static_cast<Index>(vectors), static_cast<Index>(extent.columns), row_vectors && head == 0);
 }
 
-template <class F, class T>
+template <class F, int choice, class T>
 Status run(const Call& call, Extent extent) {
   // Vectors want all pointers the same distance past a boundary, a whole number of elements.
   const std::uintptr_t past = cuda::misalignment(call.outputs[0].data);
@@ -116,10 +114,10 @@ Status run(const Call& call, Extent extent) {
   constexpr int width = cuda::vector_bytes / sizeof(T);
   // Below 2^31, no sum of an index and a grid's surplus overflows 32 bits, where division is cheap.
   const bool small = extent.size < (std::int64_t{1} << 31);
-  if (aligned && small) return launch<F, T, width, std::uint32_t>(call, extent);
-  if (aligned) return launch<F, T, width, std::uint64_t>(call, extent);
-  if (small) return launch<F, T, 1, std::uint32_t>(call, extent);
-  return launch<F, T, 1, std::uint64_t>(call, extent);
+  if (aligned && small) return launch<F, choice, T, width, std::uint32_t>(call, extent);
+  if (aligned) return launch<F, choice, T, width, std::uint64_t>(call, extent);
+  if (small) return launch<F, choice, T, 1, std::uint32_t>(call, extent);
+  return launch<F, choice, T, 1, std::uint64_t>(call, extent);
 }
 
 }  // namespace pointwise
@@ -129,7 +127,9 @@ Status pointwise_cuda(const Call& call) {
   const pointwise::Extent extent = pointwise::extent_of<F>(call);
   if (extent.size == 0) return {};
   return visit_dtype<F::spec.dtypes>(call.outputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return pointwise::run<F, T>(call, extent);
+    return pointwise::visit_choice<F>(call, [&]<int choice>(std::integral_constant<int, choice>) {
+      return pointwise::run<F, choice, T>(call, extent);
+    });
   });
 }
 

@@ -1,10 +1,13 @@
 // What the file of an elementwise op includes. Such an op is a functor: its operator() takes the
-// inputs and then the attributes, all in the type that the elements are computed with.
+// inputs and then the attributes, all in the type that the elements are computed with; of an
+// enumeration, the position of the label.
 //
 // An input has the shape of the output, or is its last dimension, [c] for [*, c].
 #pragma once
 
 #include <cmath>
+#include <type_traits>
+#include <utility>
 
 #include "cudarelu/call.h"
 #include "types.h"
@@ -36,9 +39,9 @@ inline constexpr Work work_of = [] {
 }();
 
 template <class F>
-constexpr bool has_real_attributes() {
+constexpr bool takes_attributes() {
   for (const AttributeSpec& attribute : signature_of<F>.attributes) {
-    if (attribute.integer) return false;
+    if (attribute.integer && attribute.labels.empty()) return false;
   }
   return true;
 }
@@ -74,21 +77,68 @@ struct Extent {
 
 template <class F>
 Extent extent_of(const Call& call) {
-  static_assert(has_real_attributes<F>(), "the attributes of an elementwise op are float");
+  static_assert(takes_attributes<F>(), "an elementwise op has no integers for attributes");
   const TensorView& output = call.outputs[0];
   const std::int64_t size = output.size();
   return {size, row_inputs<F> != 0 ? output.shape.back() : size};
 }
 
-/// f(x[0], x[1], ..., a[0], a[1], ...).
-template <class F, class C, std::size_t... I, std::size_t... A>
-CUDARELU_FN C apply(const C* x, const C* a, std::index_sequence<I...>, std::index_sequence<A...>) {
-  return F{}(x[I]..., a[A]...);
-}
+/// The values of the attributes that are real.
 template <class F, class C>
+void read_attributes(const Call& call, C* attributes) {
+  for (std::size_t i = 0; i < attribute_count<F>; ++i) {
+    if (!signature_of<F>.attributes[i].integer) attributes[i] = static_cast<C>(call.real(i));
+  }
+}
+
+/// How many ways there are to choose labels of all enumerations. Each is a kernel of its own, so
+/// that no loop decides anew, nor computes what it does not need.
+template <class F>
+inline constexpr int choice_count = [] {
+  int count = 1;
+  for (const AttributeSpec& attribute : signature_of<F>.attributes) {
+    if (attribute.integer) count *= static_cast<int>(attribute.labels.size());
+  }
+  return count;
+}();
+
+/// The label of attribute `index` in a choice; -1: it is no enumeration. A number, as row_inputs.
+template <class F, int choice, std::size_t index>
+inline constexpr int label = [] {
+  int rest = choice;
+  for (std::size_t i = 0; i < index; ++i) {
+    const AttributeSpec& before = signature_of<F>.attributes[i];
+    if (before.integer) rest /= static_cast<int>(before.labels.size());
+  }
+  const AttributeSpec& attribute = signature_of<F>.attributes[index];
+  return attribute.integer ? rest % static_cast<int>(attribute.labels.size()) : -1;
+}();
+
+/// Calls f(std::integral_constant<int, choice>) for the choice of a call.
+template <class F, class Function>
+Status visit_choice(const Call& call, const Function& f) {
+  int choice = 0;
+  for (std::size_t i = attribute_count<F>; i-- > 0;) {
+    const AttributeSpec& attribute = signature_of<F>.attributes[i];
+    if (!attribute.integer) continue;
+    choice = choice * static_cast<int>(attribute.labels.size()) + static_cast<int>(call.integer(i));
+  }
+  Status status;
+  [&]<int... each>(std::integer_sequence<int, each...>) {
+    (void)((choice == each && (status = f(std::integral_constant<int, each>{}), true)) || ...);
+  }(std::make_integer_sequence<int, choice_count<F>>{});
+  return status;
+}
+
+/// f(x[0], x[1], ..., a[0], a[1], ...).
+template <class F, int choice, class C, std::size_t... I, std::size_t... A>
+CUDARELU_FN C apply(const C* x, const C* a, std::index_sequence<I...>, std::index_sequence<A...>) {
+  return F{}(x[I]..., (label<F, choice, A> < 0 ? a[A] : C(label<F, choice, A>))...);
+}
+template <class F, int choice, class C>
 CUDARELU_FN C apply(const C* x, const C* a) {
-  return apply<F>(x, a, std::make_index_sequence<input_count<F>>{},
-                  std::make_index_sequence<attribute_count<F>>{});
+  return apply<F, choice>(x, a, std::make_index_sequence<input_count<F>>{},
+                          std::make_index_sequence<attribute_count<F>>{});
 }
 
 }  // namespace pointwise

@@ -26,7 +26,7 @@ struct TensorView {
   }
 };
 
-/// The value of an attribute: floating point, or integer.
+/// The value of an attribute: floating point, or integer; of an enumeration, a label's position.
 using Attribute = std::variant<double, std::int64_t>;
 
 enum class DeviceType : std::uint8_t { cpu, cuda };

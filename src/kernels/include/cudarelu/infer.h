@@ -48,6 +48,9 @@ struct OutputType {
 /// "float32, float64": the dtypes of the set.
 std::string names_of(DTypeSet dtypes);
 
+/// What an attribute must be: "a floating-point number", "an integer", "none (0) or tanh (1)".
+std::string kind_of(const AttributeSpec& spec);
+
 /// Checks the type and the range of each attribute.
 Status check_attributes(const Op& op, std::span<const Attribute> attributes);
 

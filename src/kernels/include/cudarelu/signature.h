@@ -15,6 +15,7 @@
 //   dims       names bind across tensors, numbers are fixed, a leading * is any shape;
 //              in outputs a name may also be an integer attribute
 //   attribute  name: float = 1.0      name: int = 16 in [1, 1024]      (no default: required)
+//              name: none | tanh = none   (an enumeration: a label, whose position is its value)
 #pragma once
 
 #include <algorithm>
@@ -98,6 +99,7 @@ struct Parameter {
 struct AttributeSpec {
   std::string_view name;
   bool integer = false;
+  FixedVector<std::string_view, 8> labels;  // of an enumeration, which is an integer too
   bool required = false;
   double default_value = 0;
   double lowest = -std::numeric_limits<double>::infinity();
@@ -283,6 +285,7 @@ class SignatureParser {
     result.name = word();
     expect(":");
     const std::string_view type = word();
+    if (accept("|")) return enumeration(result, type);
     if (type != "int" && type != "float") throw std::invalid_argument("signature: unknown type");
     result.integer = type == "int";
     result.required = !accept("=");
@@ -293,6 +296,22 @@ class SignatureParser {
       expect(",");
       result.highest = number();
       expect("]");
+    }
+    return result;
+  }
+  /// The rest of an attribute, after its first label.
+  constexpr AttributeSpec enumeration(AttributeSpec result, std::string_view first) {
+    result.integer = true;
+    result.labels.push_back(first);
+    do result.labels.push_back(word());
+    while (accept("|"));
+    result.lowest = 0;
+    result.highest = static_cast<double>(result.labels.size() - 1);
+    result.required = !accept("=");
+    if (!result.required) {
+      const auto label = std::ranges::find(result.labels, word());
+      if (label == result.labels.end()) throw std::invalid_argument("signature: unknown label");
+      result.default_value = static_cast<double>(label - result.labels.begin());
     }
     return result;
   }
@@ -312,7 +331,10 @@ class SignatureParser {
       if (dim.name.empty()) continue;
       bool known = is_bound(dim.name);
       const int attribute = index_of(signature_.attributes, dim.name);
-      known |= attribute >= 0 && signature_.attributes[static_cast<std::size_t>(attribute)].integer;
+      if (attribute >= 0) {
+        const AttributeSpec& spec = signature_.attributes[static_cast<std::size_t>(attribute)];
+        known |= spec.integer && spec.labels.empty();
+      }
       if (!known) throw std::invalid_argument("signature: an output has an unknown dimension");
     }
   }
