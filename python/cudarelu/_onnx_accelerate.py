@@ -21,6 +21,7 @@ from ._onnx_definitions import (
     attach_definitions,
     is_ours,
     lowest_opset,
+    scopes,
     standard_opset,
 )
 from ._onnx_files import in_a_line
@@ -205,7 +206,7 @@ def rewrite(
     import onnx_ir as ir
     from onnxscript.rewriter.pattern import RewriteRuleSet
 
-    from ._onnx_patterns import patterns, rule
+    from ._onnx_patterns import is_symmetric, operators, patterns, rule
 
     model = ir.from_proto(prepared)
     ir.external_data.set_base_dir(model.graph, folder or "")
@@ -217,10 +218,12 @@ def rewrite(
                 ir.serde.deserialize_value_info_proto(types[value.name], value)
     rewriting = _Rewriting(model)
     # One after another, so that a part of a larger one is not taken before.
+    types = {node.op_type for scope in scopes(prepared) for node in scope.node}
     for op, body in patterns():
-        if op.name in allowed:
+        if op.name in allowed and types.issuperset(node.op_type for node in operators(body)):
             replace = functools.partial(rewriting.replace, op, body)
-            RewriteRuleSet([rule(body, replace)], commute=True).apply_to_model(model)
+            rules = RewriteRuleSet([rule(body, replace)], commute=is_symmetric(body))
+            rules.apply_to_model(model)
     rewriting.remove_constants()
     for function in model.functions.values():
         for node in ir.traversal.RecursiveGraphIterator(function):
@@ -352,9 +355,9 @@ class _Match:
 
     def attributes(self) -> dict[str, int | float]:
         """Those of the op, from constants and from attributes of the nodes."""
-        from ._onnx_patterns import operators, scalars
+        from ._onnx_patterns import labels, operators, scalars
 
-        given = {}
+        given: dict[str, Any] = dict(labels(self._op, self._body))
         for node, declared in zip(self._nodes, operators(self._body), strict=True):
             given |= self._of_node(node, declared)
         for name, attribute in scalars(self._body).items():
@@ -365,11 +368,13 @@ class _Match:
                 given[attribute.ref_attr_name] = array.item()
         result = {}
         for each in self._op.attributes:
-            value = given.get(each.name, each.default)
+            value = given[each.name] if each.name in given else each.onnx_value(each.default)
             with np.errstate(over="ignore"):
                 exact = float(np.float32(value)) == value or value != value
             if each.type == "float" and not exact:
                 raise _Kept(f"{each.name} = {value} is no float32, which ONNX's attributes are")
+            if each.labels and value not in range(len(each.labels)):
+                raise _Kept(f"{each.name} = {value} is none of its {len(each.labels)} values")
             low, high = each.lowest, each.highest
             if (low is not None and value < low) or (high is not None and value > high):
                 raise _Kept(f"{each.name} = {value} is not in [{low}, {high}]")
@@ -510,7 +515,9 @@ def _dtype(value: ir.Value) -> str | None:
 
 @functools.cache
 def _defaults(op_type: str, opset: int) -> dict[str, Any]:
-    """The attributes of an operator, with their defaults."""
+    """The attributes of an operator, with their defaults; none in an opset that lacks it."""
+    if not onnx.defs.has(op_type, opset, ""):
+        return {}
     attributes = onnx.defs.get_schema(op_type, opset, "").attributes
     return {
         name: onnx.helper.get_attribute_value(each.default_value)

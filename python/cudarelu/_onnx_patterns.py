@@ -6,10 +6,11 @@ constant there. So that is what such a value matches: any constant of one elemen
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -17,20 +18,25 @@ import onnx.defs
 import onnx.helper
 import onnx.numpy_helper
 import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
 from onnxscript.rewriter import pattern
 
 from . import _C, OpInfo, Parameter, ops
 from ._onnx_definitions import function, written_out
 
+_COMMUTATIVE = {"Add", "Equal", "Mul"}
+
 
 def is_candidate(op: OpInfo) -> bool:
     """Whether models have subgraphs for which the op can stand.
 
-    Not those of a gradient, which are of training, nor those of several outputs or of optional
-    inputs that no number stands for, whose definitions are long programs.
+    Not those of a gradient, which are of training and take a gradient or have none, nor those of
+    several outputs or of optional inputs that no number stands for, whose definitions are long
+    programs.
     """
     return (
         len(op.outputs) == 1
+        and bool(op.gradient)
         and all(each.dtype == "T" for each in (*op.inputs, *op.outputs))
         and not any(each.optional and each.number is None for each in op.inputs)
         and not any(each.name.startswith("grad_") for each in op.inputs)
@@ -45,10 +51,13 @@ def patterns() -> list[tuple[OpInfo, onnx.FunctionProto]]:
 
 @functools.cache
 def bodies(op: OpInfo) -> tuple[onnx.FunctionProto, ...]:
-    """The definition, and what means the same: without its factors of one, in one operator, written
-    out; and each of these without inputs that may be absent."""
+    """The definition, and what means the same: without its factors of one, for given labels, in
+    other words, in one operator, written out; and each of these without inputs that may be
+    absent."""
     definition = function(op)
     found = [definition, *_without_factors_of_one(op, definition), *_single_operators(definition)]
+    for body in _of_labels(op, definition):
+        found += [*_spellings(body), *_labelled_operators(op, body)]
     if body := written_out(op):
         found += [body, _with_products_for_squares(body)]
         found += [_with_axes_as_attributes(each) for each in found[-2:]]
@@ -60,6 +69,165 @@ def bodies(op: OpInfo) -> tuple[onnx.FunctionProto, ...]:
     ]
     found += [_without(body, absent) for body in list(found) for absent in subsets]
     return tuple(each for each in found if each is not None)
+
+
+def labels(op: OpInfo, body: onnx.FunctionProto) -> dict[str, int]:
+    """The enumerated attributes that a body is for one value of."""
+    names = {each.name for each in op.attributes if each.labels}
+    return {each.name: each.i for each in body.attribute_proto if each.name in names}
+
+
+def _of_labels(op: OpInfo, definition: onnx.FunctionProto) -> Iterator[onnx.FunctionProto]:
+    """The definition for each choice of labels, without what that leaves out."""
+    enumerated = [each for each in op.attributes if each.labels]
+    choices = itertools.product(*(range(len(each.labels)) for each in enumerated))
+    for choice in choices if enumerated else ():
+        chosen = {each.name: value for each, value in zip(enumerated, choice, strict=True)}
+        body = onnx.FunctionProto()
+        body.CopyFrom(definition)
+        known: dict[str, Any] = {}
+        for node in definition.node:
+            inputs = [known.get(name) for name in node.input]
+            if node.op_type == "Constant":
+                given = node.attribute[0]
+                known[node.output[0]] = chosen.get(given.ref_attr_name, given.i)
+            elif node.op_type == "Equal" and None not in inputs:
+                known[node.output[0]] = inputs[0] == inputs[1]
+            elif node.op_type == "Where" and isinstance(inputs[0], bool):
+                (old,), new = node.output, node.input[1 if inputs[0] else 2]
+                body.node.remove(next(each for each in body.node if each.output[0] == old))
+                _rename(body, *((new, old) if old in body.output else (old, new)))
+        _remove_unused(body)
+        kept = [each for each in body.attribute_proto if each.name not in chosen]
+        del body.attribute_proto[:]
+        body.attribute_proto.extend(kept)
+        body.attribute_proto.extend(itertools.starmap(onnx.helper.make_attribute, chosen.items()))
+        yield body
+
+
+def _remove_unused(body: onnx.FunctionProto) -> None:
+    needed = set(body.output)
+    for node in reversed(list(body.node)):
+        if needed.isdisjoint(node.output):
+            body.node.remove(node)
+        else:
+            needed.update(node.input)
+
+
+def _spellings(body: onnx.FunctionProto) -> list[onnx.FunctionProto]:
+    """The body, and others of the same products: in each order, x * x * x as a power, and by the
+    reciprocal of a divisor."""
+    numbers: dict[Any, int] = {}  # of expressions, whatever their names and the operands' order
+
+    def number(body: onnx.FunctionProto) -> int:
+        known = {name: numbers.setdefault(name, len(numbers)) for name in body.input}
+        for node in body.node:
+            inputs = [known[name] for name in node.input]
+            if node.op_type in _COMMUTATIVE:
+                inputs.sort()
+            given = tuple(each.SerializeToString() for each in node.attribute)
+            expression = (node.op_type, *inputs, *given)
+            known[node.output[0]] = numbers.setdefault(expression, len(numbers))
+        return known[body.output[0]]
+
+    found = {number(body): body}
+    queue = [body]
+    while queue:
+        for other in _respelled(queue.pop()):
+            _remove_unused(other)
+            if found.setdefault(number(other), other) is other:
+                queue.append(other)
+    return list(found.values())
+
+
+def _respelled(body: onnx.FunctionProto) -> Iterator[onnx.FunctionProto]:
+    """Each change of one node that `_spellings` makes."""
+    literals = {
+        name: _literal(each) for name, each in scalars(body).items() if not each.ref_attr_name
+    }
+    products = {node.output[0]: node.input for node in body.node if node.op_type == "Mul"}
+    uses = collections.Counter(name for node in body.node for name in node.input)
+    for at, node in enumerate(body.node):
+        (name,) = node.output
+        if node.op_type == "Div" and node.input[1] in literals:
+            inverse = 1 / literals[node.input[1]]
+            yield _with_literal(body, at, "Mul", node.input[0], inverse)
+        if node.op_type != "Mul":
+            continue
+        for a, product in (node.input, node.input[::-1]):
+            b, c = products.get(product, (None, None))
+            if a == b == c:
+                yield _with_literal(body, at, "Pow", a, np.float64(3))
+            if b is not None and uses[product] == 1:
+                for first, last in ((b, c), (c, b)):
+                    inner = _new_name(body, name)
+                    other = _replaced(body, at, "Mul", [inner, last])
+                    other.node.insert(at, onnx.helper.make_node("Mul", [a, first], [inner]))
+                    yield other
+
+
+def _literal(constant: onnx.AttributeProto) -> np.ndarray:
+    value = onnx.helper.get_attribute_value(constant)
+    is_tensor = isinstance(value, onnx.TensorProto)
+    return onnx.numpy_helper.to_array(value) if is_tensor else np.asarray(value)
+
+
+def _replaced(
+    body: onnx.FunctionProto, at: int, op_type: str, inputs: list[str]
+) -> onnx.FunctionProto:
+    """The body with another node in the place of one."""
+    result = onnx.FunctionProto()
+    result.CopyFrom(body)
+    node = onnx.helper.make_node(op_type, inputs, body.node[at].output)
+    result.node[at].CopyFrom(node)
+    return result
+
+
+def _new_name(body: onnx.FunctionProto, prefix: str) -> str:
+    used = {node.output[0] for node in body.node}
+    return next(name for i in itertools.count() if (name := f"{prefix}_{i}") not in used)
+
+
+def _with_literal(
+    body: onnx.FunctionProto, at: int, op_type: str, x: str, value: np.ndarray
+) -> onnx.FunctionProto:
+    """The body with a node of `x` and of a new literal in the place of one."""
+    name = _new_name(body, body.node[at].output[0])
+    result = _replaced(body, at, op_type, [x, name])
+    literal = onnx.numpy_helper.from_array(np.asarray(value))
+    result.node.insert(at, onnx.helper.make_node("Constant", [], [name], value=literal))
+    return result
+
+
+def _labelled_operators(op: OpInfo, body: onnx.FunctionProto) -> Iterator[onnx.FunctionProto]:
+    """Each operator of ONNX with enumerations of the same names that gives, by ONNX's own
+    definition, the same numbers as a body for these labels."""
+    chosen = {
+        each.name: each.labels[labels(op, body)[each.name]] for each in op.attributes if each.labels
+    }
+    x = np.linspace(-4, 4, 65)
+    kind = onnx.helper.make_tensor_type_proto(onnx.TensorProto.DOUBLE, x.shape)
+    for schema in onnx.defs.get_all_schemas():
+        if schema.domain or set(schema.attributes) != set(chosen) or len(op.inputs) > 1:
+            continue
+        if not schema.has_context_dependent_function:
+            continue
+        node = onnx.helper.make_node(schema.name, body.input, body.output, **chosen)
+        theirs = onnx.FunctionProto.FromString(
+            schema.get_context_dependent_function(
+                node.SerializeToString(), [kind.SerializeToString()]
+            )
+        )
+        y, expected = (
+            ReferenceEvaluator(each).run(None, {each.input[0]: x}, attributes=chosen)[0]
+            for each in (theirs, body)
+        )
+        if np.allclose(y, expected, rtol=1e-6, atol=1e-6):
+            single = onnx.FunctionProto()
+            single.CopyFrom(body)
+            del single.node[:]
+            single.node.append(node)
+            yield single
 
 
 def scalars(body: onnx.FunctionProto) -> dict[str, onnx.AttributeProto]:
@@ -240,10 +408,34 @@ def constant(value: ir.Value) -> np.ndarray | None:
 
 
 class _SharedMatcher(pattern.SimplePatternMatcher):
-    """Finds nodes that others need too, which the rewriter passes over: a report says so."""
+    """Finds nodes that others need too, which the rewriter passes over: a report says so. Takes
+    operands in either order, and constants for what the body has them for alone."""
+
+    constants: ClassVar[dict[str, onnx.AttributeProto]]  # as `scalars` has them
 
     def match(self, *args: Any, **options: Any) -> pattern.MatchResult:
         return super().match(*args, **options | {"remove_nodes": False})
+
+    def _match_value(self, pattern_value: Any, value: ir.Value | None) -> bool:
+        wanted = self.constants.get(pattern_value.name)
+        if wanted is not None and (value is None or not _is_as_wanted(wanted, value)):
+            return self.fail(f"{pattern_value.name} is another constant, or none")
+        return super()._match_value(pattern_value, value)
+
+    def _match_node(self, pattern_node: Any, node: ir.Node) -> bool:
+        if node.op_type not in _COMMUTATIVE or self._match.lookup_node(pattern_node) is not None:
+            return super()._match_node(pattern_node, node)
+        operands = pattern_node.inputs
+        try:
+            for pattern_node.inputs in (operands, operands[::-1]):
+                self._match.enter_new_match()
+                if super()._match_node(pattern_node, node):
+                    self._match.merge_current_match()
+                    return True
+                self._match.abandon_current_match()
+        finally:
+            pattern_node.inputs = operands
+        return self.fail("the operands match in neither order")
 
 
 def rule(body: onnx.FunctionProto, replace: Any) -> pattern.RewriteRule:
@@ -264,22 +456,26 @@ def rule(body: onnx.FunctionProto, replace: Any) -> pattern.RewriteRule:
             known |= zip(node.output, [outputs] if len(node.output) == 1 else outputs, strict=True)
         return [known[name] for name in body.output]
 
-    def replace_constants(builder: Any, /, **values: Any) -> ir.Value | None:
-        wanted = {name: each for name, each in scalars(body).items() if name in values}
-        if not all(_is_as_wanted(each, values[name]) for name, each in wanted.items()):
-            return None
-        return replace(builder, **values)
+    matcher = type("_Matcher", (_SharedMatcher,), {"constants": scalars(body)})
+    return pattern.RewriteRule(build, replace, matcher=matcher)
 
-    return pattern.RewriteRule(build, replace_constants, matcher=_SharedMatcher)
+
+def is_symmetric(body: onnx.FunctionProto) -> bool:
+    """Whether two inputs of a body are operands of one operator that takes them in either order.
+
+    Which is which, only the replacement knows.
+    """
+    return any(
+        node.op_type in _COMMUTATIVE
+        and len(set(node.input)) == 2
+        and {*node.input} <= {*body.input}
+        for node in body.node
+    )
 
 
 def _is_as_wanted(wanted: onnx.AttributeProto, value: ir.Value) -> bool:
     """Whether a value is a constant: of one element for an attribute, or else that literal."""
-    literal = None
-    if not wanted.ref_attr_name:
-        literal = onnx.helper.get_attribute_value(wanted)
-        is_tensor = isinstance(literal, onnx.TensorProto)
-        literal = onnx.numpy_helper.to_array(literal) if is_tensor else np.asarray(literal)
+    literal = None if wanted.ref_attr_name else _literal(wanted)
     if value.shape is None or not value.shape.is_static():
         return False
     if literal is None:
@@ -291,4 +487,6 @@ def _is_as_wanted(wanted: onnx.AttributeProto, value: ir.Value) -> bool:
         array = constant(value)
     except OSError:
         return literal is None  # that it cannot be read is to be reported
-    return array is not None and (literal is None or np.array_equal(array, literal))
+    if array is None or literal is None:
+        return array is not None
+    return np.array_equal(array, literal.astype(array.dtype))

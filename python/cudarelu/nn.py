@@ -1,7 +1,8 @@
 """The ops as `torch.nn` modules.
 
-`ReLU`, `LeakyReLU`, `Tanh`, `Softmax` and `LayerNorm` are subclasses of torch's modules of these names, with
-their arguments, attributes and representation; `replace` swaps those in a model for them::
+`ReLU`, `LeakyReLU`, `Tanh`, `GELU`, `Softmax` and `LayerNorm` are subclasses of torch's modules of
+these names, with their arguments, attributes and representation; `replace` swaps those in a model
+for them::
 
     import cudarelu.nn
 
@@ -22,6 +23,7 @@ import torch
 import cudarelu
 
 __all__ = [
+    "GELU",
     "BiasReLU",
     "LayerNorm",
     "LeakyReLU",
@@ -90,6 +92,17 @@ class Tanh(torch.nn.Tanh):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return cudarelu.tanh(input)
+
+
+class GELU(torch.nn.GELU):
+    """`cudarelu.gelu` as a module.
+
+    Args:
+        approximate: "none", or "tanh" in the place of erf.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return cudarelu.gelu(input, approximate=self.approximate)
 
 
 class Softmax(torch.nn.Softmax):
@@ -200,6 +213,7 @@ _OURS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
     torch.nn.ReLU: ReLU,
     torch.nn.LeakyReLU: LeakyReLU,
     torch.nn.Tanh: Tanh,
+    torch.nn.GELU: GELU,
     torch.nn.Softmax: Softmax,
     torch.nn.LayerNorm: LayerNorm,
 }
@@ -221,7 +235,7 @@ class Replacement:
 
 
 def replace(model: torch.nn.Module) -> Replacement:
-    """Makes ReLU, LeakyReLU, Tanh, Softmax and LayerNorm modules of torch in a model run our ops.
+    """Makes torch's modules of the classes above in a model run our ops.
 
     Each module stays the object that it is, the model itself too, and only its class changes:
     hooks, mode, sharing, and references from elsewhere hold. Left as they are: subclasses of these

@@ -19,6 +19,8 @@ PAIRS = [  # ours, torch's, and arguments for both
     ("LeakyReLU", (0.2, True), {}),
     ("LeakyReLU", (), {"negative_slope": 1}),
     ("Tanh", (), {}),
+    ("GELU", (), {}),
+    ("GELU", ("tanh",), {}),
     ("Softmax", (-1,), {}),
     ("Softmax", (), {"dim": 1}),
     ("Softmax", (0,), {}),
