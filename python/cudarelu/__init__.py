@@ -117,7 +117,8 @@ class OpInfo:
     definition: str  # the meaning: the body of an ONNX function
     written_out: str  # the same in operators that models have in its place; empty: none
     gradient: str  # "x = relu_backward(grad_y, y)"; empty: not differentiable
-    autocast: str  # "float32": in float32 under torch.autocast; "promote": where one input is
+    autocast: str  # under torch.autocast: in "float32", in its "lower" dtype, or "promote": in
+    # float32 where one input is
     in_place: str  # "y = x": torch.ops.cudarelu.<name>_ writes y over x; empty: there is none
 
     def onnx_attributes(self, values: dict[str, int | float | str]) -> dict[str, int | float]:

@@ -1,5 +1,7 @@
 #include <vector>
 
+#include "cpu/gemm.h"
+#include "cuda/gemm/gemm.h"
 #include "ops/list.h"
 
 namespace cudarelu {
@@ -36,14 +38,19 @@ Op entry() {
     op.in_place_output = output;
     op.in_place_input = input;
   }
-  if constexpr (requires(const Call& call) { F::cpu(call); }) {
+  if constexpr (requires(const Call& call) { F::gemm(call); }) {
+    op.cpu = [](const Call& call) { return cpu::gemm(call, F::gemm(call)); };
+    op.uses_gemm = true;
+  } else if constexpr (requires(const Call& call) { F::cpu(call); }) {
     op.cpu = F::cpu;
   } else {
     op.cpu = pointwise_cpu<F>;
     op.elementwise = pointwise::row_inputs<F> == 0;
   }
 #ifdef CUDARELU_WITH_CUDA
-  if constexpr (requires(const Call& call) { F::cuda(call); }) {
+  if constexpr (requires(const Call& call) { F::gemm(call); }) {
+    op.cuda = [](const Call& call) { return cuda::gemm(call, F::gemm(call)); };
+  } else if constexpr (requires(const Call& call) { F::cuda(call); }) {
     op.cuda = F::cuda;
   } else {
     op.cuda = pointwise_cuda<F>;

@@ -88,4 +88,12 @@ void* OrtExecution::allocate(std::size_t bytes) {
   return memory;
 }
 
+Status OrtExecution::gemm(const Gemm& gemm) {
+  OrtStatus* status = guarded(api_, [&] { (*gemm_)(context_, gemm); });
+  if (status == nullptr) return {};
+  Status result(Status::Code::internal, api_.GetErrorMessage(status));
+  api_.ReleaseStatus(status);
+  return result;
+}
+
 }  // namespace cudarelu::ort

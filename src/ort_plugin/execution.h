@@ -7,20 +7,22 @@
 #include <vector>
 
 #include "custom_op.h"
+#include "host_gemm.h"
 
 namespace cudarelu::ort {
 
 class OrtExecution final : public Execution {
  public:
-  /// `located` is a tensor on the call's device.
+  /// `located` is a tensor on the call's device; `gemm` is there where the op uses it.
   OrtExecution(const CustomOp& custom_op, const OrtApi& api, OrtKernelContext& context,
-               const OrtValue* located)
+               const OrtValue* located, const HostGemm* gemm)
       : Execution(custom_op.device, on_cpu(custom_op) ? 0 : index_of_device(api, located),
                   on_cpu(custom_op) ? nullptr : stream_of(api, context)),
         runtime_(custom_op.runtime),
         api_(api),
         context_(context),
-        located_(located) {}
+        located_(located),
+        gemm_(gemm) {}
   ~OrtExecution() override {
     if (allocator_ != nullptr) give_back();
   }
@@ -33,6 +35,8 @@ class OrtExecution final : public Execution {
   /// The arena takes it back at the end of the call, and reuses it in the order of the stream.
   void* allocate(std::size_t bytes) override;
 
+  Status gemm(const Gemm& gemm) override;
+
  private:
   static bool on_cpu(const CustomOp& custom_op) { return custom_op.device == DeviceType::cpu; }
   static int index_of_device(const OrtApi& api, const OrtValue* located);
@@ -43,6 +47,7 @@ class OrtExecution final : public Execution {
   const OrtApi& api_;
   OrtKernelContext& context_;
   const OrtValue* located_;
+  const HostGemm* gemm_;
   OrtAllocator* allocator_ = nullptr;
   std::vector<void*> workspace_;
 };

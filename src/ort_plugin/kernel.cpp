@@ -37,7 +37,10 @@ Kernel::Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo
     : custom_op_(custom_op),
       api_(api),
       attributes_(read_attributes(api, node, custom_op.op)),
-      uniform_(custom_op.op.signature.uniform()) {}
+      uniform_(custom_op.op.signature.uniform()) {
+  if (!custom_op.op.uses_gemm || custom_op.device != DeviceType::cpu) return;
+  gemm_.emplace(api, node, custom_op.variable == DType::float64 ? DType::float64 : DType::float32);
+}
 
 void Kernel::compute(OrtKernelContext& context) const {
   const Op& op = custom_op_.op;
@@ -81,7 +84,7 @@ void Kernel::compute(OrtKernelContext& context) const {
                       signature.outputs[i].dtype(custom_op_.variable), shape);
   }
 
-  OrtExecution execution(custom_op_, api_, context, located);
+  OrtExecution execution(custom_op_, api_, context, located, gemm_ ? &*gemm_ : nullptr);
   check(api_, run({.op = op,
                    .inputs = inputs,
                    .outputs = std::span(output_views).first(signature.outputs.size()),

@@ -3,9 +3,11 @@
 
 #include <onnxruntime_c_api.h>
 
+#include <optional>
 #include <vector>
 
 #include "custom_op.h"
+#include "host_gemm.h"
 
 namespace cudarelu::ort {
 
@@ -27,7 +29,8 @@ class Kernel {
   const CustomOp& custom_op_;
   const OrtApi& api_;
   std::vector<Attribute> attributes_;
-  bool uniform_;  // the signature is: inputs of one shape say what the outputs' is
+  std::optional<HostGemm> gemm_;  // on the CPU, where the op uses it
+  bool uniform_;                  // the signature is: inputs of one shape say what the outputs' is
 };
 
 }  // namespace cudarelu::ort

@@ -20,9 +20,9 @@ class AutocastKernel final : public c10::OperatorKernel {
                   torch::jit::Stack* stack) const {
     const c10::impl::ExcludeDispatchKeyGuard below(
         at::autocast::get_autocast_dispatch_key_from_device_type(device_));
-    if (is_cast(*stack)) {
+    if (const std::optional<at::ScalarType> dtype = cast_dtype(*stack)) {
       for_each_eligible(*stack, [&](c10::IValue& input) {
-        input = at::autocast::cached_cast(at::kFloat, input.toTensor(), device_);
+        input = at::autocast::cached_cast(*dtype, input.toTensor(), device_);
       });
     }
     handle.callBoxed(stack);
@@ -42,8 +42,10 @@ class AutocastKernel final : public c10::OperatorKernel {
     }
   }
 
-  bool is_cast(torch::jit::Stack& stack) const {
-    if (op_.spec.autocast == Autocast::float32) return true;
+  /// What the inputs become; nothing: they stay.
+  std::optional<at::ScalarType> cast_dtype(torch::jit::Stack& stack) const {
+    if (op_.spec.autocast == Autocast::float32) return at::kFloat;
+    if (op_.spec.autocast == Autocast::lower) return at::autocast::get_autocast_dtype(device_);
     std::optional<at::ScalarType> first;
     bool mixed = false;
     for_each_eligible(stack, [&](const c10::IValue& input) {
@@ -51,7 +53,7 @@ class AutocastKernel final : public c10::OperatorKernel {
       mixed = mixed || dtype != first.value_or(dtype);
       first = dtype;
     });
-    return mixed;
+    return mixed ? std::optional(at::kFloat) : std::nullopt;
   }
 
   const Op& op_;
@@ -62,7 +64,7 @@ class AutocastKernel final : public c10::OperatorKernel {
 
 bool has_autocast(const Op& op) {
   const auto& inputs = op.signature.inputs;
-  return op.spec.autocast == Autocast::float32 ||
+  return op.spec.autocast != Autocast::promote ||
          std::count_if(inputs.begin(), inputs.end(), is_castable) > 1;
 }
 

@@ -1,11 +1,16 @@
 // What PyTorch lends for a call: its current stream, its threads and its caching allocator.
 #pragma once
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/bmm_cpu_dispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm_cpu_dispatch.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <exception>
 
@@ -41,6 +46,28 @@ class TorchExecution final : public Execution {
     }
   }
 
+  Status gemm(const Gemm& gemm) override {
+    try {
+      const at::Tensor a =
+          matrices(gemm, const_cast<void*>(gemm.a), gemm.m, gemm.k, gemm.a_transposed);
+      const at::Tensor b =
+          matrices(gemm, const_cast<void*>(gemm.b), gemm.k, gemm.n, gemm.b_transposed);
+      at::Tensor d = matrices(gemm, gemm.d, gemm.m, gemm.n, false);
+      // Past the dispatcher: a mode or autocast of the caller's has seen the op that this is part
+      // of.
+      gemm.batch == 1 ? at::cpu::mm_out(d, a, b) : at::cpu::bmm_out(d, a, b);
+      return {};
+    } catch (const std::exception& error) {
+      return {Status::Code::internal, error.what()};
+    }
+  }
+
+  bool allow_tf32() const override {
+    const auto precision =
+        at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL);
+    return precision == at::Float32Precision::TF32;
+  }
+
   /// Throws what `status` says; for want of memory, torch's own error, which has the numbers.
   [[noreturn]] void raise_error(const Status& status) const {
     if (allocation_error_ != nullptr) std::rethrow_exception(allocation_error_);
@@ -52,6 +79,22 @@ class TorchExecution final : public Execution {
     if (!device.is_cuda()) return nullptr;
     // By torch's table of device guards, which needs no library of CUDA to link.
     return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device).native_handle();
+  }
+
+  static at::Tensor matrices(const Gemm& gemm, void* data, std::int64_t rows, std::int64_t columns,
+                             bool transposed) {
+    const bool single = gemm.dtype == DType::float32;
+    const auto options = at::TensorOptions().dtype(single ? at::kFloat : at::kDouble);
+    std::array<std::int64_t, 3> sizes{gemm.batch, rows, columns};
+    std::array<std::int64_t, 3> strides{rows * columns, transposed ? 1 : columns,
+                                        transposed ? rows : 1};
+    const at::IntArrayRef all_sizes(sizes);
+    const at::IntArrayRef all_strides(strides);
+    const std::size_t first = gemm.batch == 1 ? 1 : 0;
+    return at::for_blob(data, all_sizes.slice(first))
+        .strides(all_strides.slice(first))
+        .options(options)
+        .make_tensor();
   }
 
   c10::Device device_;

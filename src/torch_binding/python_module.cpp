@@ -290,7 +290,8 @@ nb::dict describe(const Op& op) {
   result["definition"] = text(op.spec.definition);
   result["written_out"] = text(op.spec.written_out);
   result["gradient"] = text(op.spec.gradient);
-  result["autocast"] = op.spec.autocast == Autocast::float32 ? "float32" : "promote";
+  constexpr std::array autocasts{"promote", "float32", "lower"};
+  result["autocast"] = autocasts[static_cast<std::size_t>(op.spec.autocast)];
   result["in_place"] = text(op.spec.in_place);
   return result;
 }

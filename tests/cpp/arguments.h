@@ -148,8 +148,34 @@ class SerialExecution : public Execution {
   void* allocate(std::size_t bytes) override {
     return workspace_.emplace_back(bytes / sizeof(std::max_align_t) + 1).data();
   }
+  Status gemm(const Gemm& gemm) override {
+    return visit_dtype<DTypeSet::of({DType::float32, DType::float64})>(gemm.dtype,
+                                                                       [&]<class T>(TypeTag<T>) {
+                                                                         multiply<T>(gemm);
+                                                                         return Status();
+                                                                       });
+  }
 
  private:
+  /// d += a b by columns of a and rows of b.
+  template <class T>
+  static void multiply(const Gemm& gemm) {
+    for (std::int64_t i = 0; i < gemm.batch * gemm.m; ++i) {
+      const std::int64_t matrix = i / gemm.m;
+      const T* const a = static_cast<const T*>(gemm.a) + matrix * gemm.m * gemm.k;
+      const T* const b = static_cast<const T*>(gemm.b) + matrix * gemm.k * gemm.n;
+      T* const d = static_cast<T*>(gemm.d) + i * gemm.n;
+      std::fill_n(d, gemm.n, T(0));
+      const std::int64_t row = i % gemm.m;
+      for (std::int64_t k = 0; k < gemm.k; ++k) {
+        const T factor = gemm.a_transposed ? a[k * gemm.m + row] : a[row * gemm.k + k];
+        for (std::int64_t j = 0; j < gemm.n; ++j) {
+          d[j] += factor * (gemm.b_transposed ? b[j * gemm.k + k] : b[k * gemm.n + j]);
+        }
+      }
+    }
+  }
+
   std::int64_t part_;
   std::vector<std::vector<std::max_align_t>> workspace_;
 };
@@ -163,12 +189,21 @@ inline Status run_arguments(const Op& op, Arguments& arguments, Execution& execu
 }
 
 /// Shapes at the edges of the engines: empty, one element, around a vector, odd, past a warp's row.
-inline std::vector<Dimensions> edge_dimensions() {
-  std::vector<Dimensions> all{{{0}, 3}, {{2}, 0}, {{}, 1}, {{1}, 1}, {{3, 5}, 7}, {{2}, 1025}};
+/// Matrix products have those that take no time.
+inline std::vector<Dimensions> edge_dimensions(const Op& op) {
+  std::vector<Dimensions> all{{{0}, 3},    {{2}, 0},    {{}, 1},   {{1}, 1},
+                              {{3, 5}, 7}, {{2}, 1025}, {{2}, 130}};
   for (const std::int64_t n : {2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 255, 256, 257}) {
     all.push_back({{n}, n});
   }
   all.push_back({{1000, 37}, 40});
+  if (op.uses_gemm) {
+    std::erase_if(all, [](const Dimensions& dimensions) {
+      std::int64_t products = dimensions.other * dimensions.other * dimensions.other;
+      for (const std::int64_t dim : dimensions.leading) products *= dim;
+      return products > 5'000'000;
+    });
+  }
   return all;
 }
 

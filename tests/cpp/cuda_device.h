@@ -24,6 +24,10 @@ class CudaExecution : public Execution {
                     FunctionRef<void(std::int64_t, std::int64_t)>) override {
     ADD_FAILURE() << "a CUDA kernel has no use for threads";
   }
+  Status gemm(const Gemm&) override {
+    ADD_FAILURE() << "a CUDA kernel has no use for a GEMM of the CPU";
+    return {};
+  }
   void* allocate(std::size_t bytes) override {
     if (refuse) return nullptr;
     void* pointer = nullptr;

@@ -68,7 +68,7 @@ TEST_P(EveryOpOnCuda, EqualsTheCpuAtAnyAlignment) {
   CudaExecution cuda;
   std::mt19937 random(3);
   for (const DType dtype : dtypes_of(op())) {
-    for (const Dimensions& dimensions : edge_dimensions()) {
+    for (const Dimensions& dimensions : edge_dimensions(op())) {
       for (const std::size_t offset : {0, 1, 3}) {
         for (const bool outputs_apart : {false, true}) {
           SCOPED_TRACE(describe(op(), dtype, dimensions) + " offset " + std::to_string(offset) +

@@ -14,7 +14,7 @@ class EveryOp : public ::testing::TestWithParam<std::size_t> {
 TEST_P(EveryOp, WritesWithinItsOutputsAndAlikeInAnyParts) {
   std::mt19937 random(1);
   for (const DType dtype : dtypes_of(op())) {
-    for (const Dimensions& dimensions : edge_dimensions()) {
+    for (const Dimensions& dimensions : edge_dimensions(op())) {
       SCOPED_TRACE(describe(op(), dtype, dimensions));
       Arguments whole = make_arguments(op(), dtype, dimensions, 1, random);
       Arguments parts = whole;
@@ -38,7 +38,7 @@ TEST_P(EveryOp, RunsInPlaceWhereItSaysSo) {
   const auto output = static_cast<std::size_t>(op().in_place_output);
   std::mt19937 random(2);
   for (const DType dtype : dtypes_of(op())) {
-    for (const Dimensions& dimensions : edge_dimensions()) {
+    for (const Dimensions& dimensions : edge_dimensions(op())) {
       SCOPED_TRACE(describe(op(), dtype, dimensions));
       Arguments apart = make_arguments(op(), dtype, dimensions, 0, random);
       Arguments over = apart;

@@ -32,6 +32,12 @@ TEST(Gradient, NumbersAndOutputs) {
   EXPECT_TRUE(parse_gradient(*find_op("knn_query")).empty());
 }
 
+TEST(Gradient, AnInputMayBeLeftOut) {
+  const std::vector<Gradient> gradients = parse_gradient(*find_op("linear_input_backward"));
+  ASSERT_EQ(gradients[0].value.op->name, "linear");
+  EXPECT_EQ(gradients[0].value.arguments[2].kind, Kind::none);
+}
+
 TEST(Gradient, WhatItCannotMeanIsRefused) {
   for (const char* text :
        {"w = grad_y", "x", "x = ", "x = no_such_op(x)", "x = grad_x", "x = relu_backward(grad_y)",

@@ -83,13 +83,17 @@ def plans(op, dtype: np.dtype):
 
 def sizes_of(op, plan: Plan) -> dict[str, int]:
     """A size for each named dimension, all different; with inputs left out all the same, since a
-    stand-in binds the same dimension. There are four offsets."""
+    stand-in binds the same dimension. There are four offsets. One dimension of a tensor may be
+    wide, its last; the reference of a product of more would take long."""
     sizes: dict[str, int] = {}
     for parameter in op.inputs:
-        for dim in parameter.dims:
-            if isinstance(dim, str) and dim != "*" and dim not in sizes:
+        named = [dim for dim in parameter.dims if isinstance(dim, str) and dim != "*"]
+        for dim in reversed(named):
+            if dim not in sizes:
+                crowded = any(sizes.get(other, 0) > 256 for other in named)
+                size = min(plan.size, 40) if crowded else plan.size
                 apart = 0 if plan.absent else 2 * len(sizes)
-                sizes[dim] = plan.size + apart if plan.size else 0
+                sizes[dim] = size + apart if size else 0
     for parameter in op.inputs:
         if parameter.offsets_into:
             sizes[parameter.dims[0]] = 4 if plan.size else 1

@@ -5,12 +5,15 @@ Integers are evaluated in int64 and wrap around to their own type.
 
 from __future__ import annotations
 
+import dataclasses
+
 import ml_dtypes
 import numpy as np
 
 from cases import DTYPES, Case, is_float
 from cudarelu._onnx_definitions import with_stand_ins
 from cudarelu.bench.accuracy import evaluator
+from cudarelu.onnx import function
 
 # How far a result may be from the reference: relative to it, and to the largest number of the call,
 # input or output, since sums cancel.
@@ -31,6 +34,10 @@ def reference(op, case: Case) -> list[np.ndarray]:
     with np.errstate(all="ignore"):
         attributes = op.onnx_attributes(defaults | case.attributes)
         return evaluator(op).run(None, with_stand_ins(op, wide), attributes=attributes)
+
+
+def is_product(op) -> bool:
+    return any(node.op_type in ("MatMul", "Gemm", "Einsum") for node in function(op).node)
 
 
 def largest_finite(array: np.ndarray) -> float:
@@ -70,6 +77,10 @@ def assert_equal(op, case: Case, actual: np.ndarray, expected: np.ndarray, dtype
     tolerance = TOLERANCE[next(name for name, each in DTYPES.items() if each == dtype)]
     tolerance = max(tolerance, attribute_rounding(op, case))
     actual, expected = actual.astype(np.float64), expected.astype(np.float64)
+    if is_product(op):  # whose error grows with the sum of its terms' magnitudes
+        magnitudes = {name: a if a is None else np.abs(a) for name, a in case.inputs.items()}
+        arrays += reference(op, dataclasses.replace(case, inputs=magnitudes))
+        largest = max(largest, *map(largest_finite, arrays))
     np.testing.assert_allclose(
         actual, expected, rtol=tolerance, atol=tolerance * largest, equal_nan=True
     )

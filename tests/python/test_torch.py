@@ -395,8 +395,9 @@ def test_autocast(name, device):
     half = [x.bfloat16() if x.is_floating_point() else x for x in inputs]
     mixed = [x.float() if i == floating[-1] else x for i, x in enumerate(half)]
     expected = torch.float32 if op.autocast == "float32" else torch.bfloat16
+    promoted = torch.bfloat16 if op.autocast == "lower" else torch.float32
     with torch.autocast(device, dtype=torch.bfloat16):
-        for arguments, dtype in ((half, expected), (mixed, torch.float32), (inputs, torch.float64)):
+        for arguments, dtype in ((half, expected), (mixed, promoted), (inputs, torch.float64)):
             for output in as_tuple(call_of(op, getattr(cudarelu, name))(*arguments)):
                 assert output.dtype == dtype or not output.is_floating_point()
         if not op.gradient:

@@ -39,7 +39,14 @@ using All = List<
     GridCluster,
     Gelu,
     GeluBackward,
-    GeluSecondDerivative>;
+    GeluSecondDerivative,
+    Matmul,
+    MatmulNt,
+    MatmulTn,
+    Linear,
+    LinearInputBackward,
+    LinearWeightBackward,
+    LinearRelu>;
 // clang-format on
 
 }  // namespace cudarelu::ops

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "cudarelu/gemm.h"
 #include "cudarelu/op.h"
 
 namespace cudarelu {
@@ -67,6 +68,13 @@ class Execution {
   /// Workspace on the call's device, aligned to 16 bytes or more; nullptr where there is none to
   /// be had. It stays valid for the work that this call puts on the stream; the host takes it back.
   virtual void* allocate(std::size_t bytes) = 0;
+
+  /// The host's own matrix product on the CPU and its threads, of float32 or float64 where no size
+  /// is 0: d = a b. What follows the product is not looked at.
+  virtual Status gemm(const Gemm& gemm) = 0;
+
+  /// Whether products of float32 on CUDA may round their factors to TF32.
+  virtual bool allow_tf32() const { return false; }
 
   const DeviceType device_type;
   const int device_index;  // of the CUDA device; 0 on the CPU

@@ -19,10 +19,11 @@ struct OnnxName {
   std::string_view op_type;
 };
 
-/// What PyTorch's autocast makes of an op's half-precision inputs.
+/// What PyTorch's autocast makes of an op's inputs of float32 and half precision.
 enum class Autocast : std::uint8_t {
   promote,  // all become float32 where one of them is
   float32,  // all become float32: the op adds up many numbers
+  lower,    // all become autocast's dtype of half precision: the op is a matrix product
 };
 
 /// What an op is: one declaration, read by every runtime.
@@ -47,6 +48,7 @@ struct Op {
   OpSpec spec;
   Signature signature;
   bool elementwise = false;  // element i of each output is a function of elements i of the inputs
+  bool uses_gemm = false;    // on the CPU it calls Execution::gemm()
   int in_place_input = -1;   // the input that an output may overwrite; -1: none
   int in_place_output = -1;
   Kernel cpu = nullptr;

@@ -1,0 +1,45 @@
+// ONNX Runtime's own matrix product on the CPU, called from a kernel of ours.
+#pragma once
+
+#include <onnxruntime_c_api.h>
+
+#include <array>
+#include <memory>
+
+#include "cudarelu/call.h"
+#include "runtime.h"
+
+namespace cudarelu::ort {
+
+/// MatMul and Gemm for one element type, as operators that a kernel may invoke.
+class HostGemm {
+ public:
+  /// `node` is that of the kernel; `dtype` is float32 or float64. Throws a Failure.
+  HostGemm(const OrtApi& api, const OrtKernelInfo& node, DType dtype);
+
+  /// Throws a Failure.
+  void operator()(const OrtKernelContext& context, const Gemm& gemm) const;
+
+ private:
+  struct Release {
+    const OrtApi* api;
+    void operator()(OrtOp* op) const { api->ReleaseOp(op); }
+    void operator()(OrtOpAttr* attribute) const { api->ReleaseOpAttr(attribute); }
+    void operator()(OrtMemoryInfo* info) const { api->ReleaseMemoryInfo(info); }
+    void operator()(OrtValue* value) const { api->ReleaseValue(value); }
+  };
+  template <class T>
+  using Owned = std::unique_ptr<T, Release>;
+
+  Owned<OrtOp> make(const OrtKernelInfo& node, DType dtype, bool a_transposed,
+                    bool b_transposed) const;
+  Owned<OrtValue> tensor(DType dtype, void* data, std::span<const std::int64_t> shape) const;
+  void invoke(const OrtKernelContext& context, const OrtOp& op, const Gemm& gemm,
+              std::span<const std::int64_t> batch) const;
+
+  const OrtApi& api_;
+  Owned<OrtMemoryInfo> memory_;
+  std::array<Owned<OrtOp>, 4> ops_;  // by what is transposed
+};
+
+}  // namespace cudarelu::ort

@@ -1,0 +1,102 @@
+"""The matrix products, beyond what the matrix of ops and the tests of every op cover."""
+
+import numpy as np
+import pytest
+import torch
+
+import cudarelu
+from environment import torch_cuda_missing
+
+NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
+DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
+HALVES = [torch.float16, torch.bfloat16]
+
+
+def arguments(x, weight, bias, device="cpu", dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    shapes = [x, weight] + ([bias] if bias else [])
+    return [
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
+        for shape in shapes
+    ]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bias", [(5,), None])
+@pytest.mark.parametrize("ours", [cudarelu.linear, cudarelu.linear_relu])
+def test_gradients_are_those_of_torch(ours, bias, device):
+    def theirs(*tensors):
+        y = torch.nn.functional.linear(*tensors)
+        return y.relu() if ours is cudarelu.linear_relu else y
+
+    tensors = arguments((2, 3, 7), (5, 7), bias, device)
+    gradients = []
+    for function in (ours, theirs):
+        leaves = [x.clone().requires_grad_() for x in tensors]
+        first = torch.autograd.grad(function(*leaves).square().sum(), leaves, create_graph=True)
+        second = torch.autograd.grad(sum(x.sum() for x in first), leaves)
+        gradients.append((*first, *second))
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_halves_are_rounded_once(dtype):
+    """The bias and the activation follow in float32."""
+    x, weight, bias = arguments((40, 300), (600, 300), (600,), dtype=dtype)
+    exact = x.float().double() @ weight.mT.double() + bias.double()
+    for ours, expected in ((cudarelu.linear, exact), (cudarelu.linear_relu, exact.relu())):
+        y = ours(x, weight, bias)
+        # Of sums of 300 products in float32, few fall on the other side of a middle.
+        assert (y != expected.to(dtype)).double().mean() < 0.005
+
+
+def test_strips_of_rows_and_of_matrices():
+    """What follows is done in parts: one matrix of many rows, and many matrices."""
+    x, weight, bias = arguments((5000, 40), (300, 40), (300,), dtype=torch.float32)
+    expected = torch.nn.functional.linear(x, weight, bias).relu()
+    torch.testing.assert_close(cudarelu.linear_relu(x, weight, bias), expected)
+    a, b = arguments((300, 90, 30), (300, 30, 50), None, dtype=torch.bfloat16)
+    expected = (a.float() @ b.float()).bfloat16()
+    torch.testing.assert_close(cudarelu.matmul(a, b), expected)
+    torch.testing.assert_close(cudarelu.matmul_tn(a.mT.contiguous(), b), expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_weights_with_any_strides(device):
+    x, weight = arguments((6, 7), (7, 5), None, device)
+    for view in (weight.mT, weight.mT.repeat_interleave(2, 1)[:, ::2], weight[:1].mT.expand(5, 7)):
+        torch.testing.assert_close(cudarelu.linear(x, view), x @ view.mT)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_no_products_give_the_bias(device):
+    x, weight, bias = arguments((4, 0), (3, 0), (3,), device)
+    torch.testing.assert_close(cudarelu.linear(x, weight, bias), bias.expand(4, 3))
+    assert cudarelu.linear(x, weight).count_nonzero() == 0
+    assert cudarelu.matmul(x, weight.mT).count_nonzero() == 0
+    assert (
+        cudarelu.linear_weight_backward(x.new_ones(0, 3), x.new_ones(0, 2)).tolist()
+        == [[0.0, 0.0]] * 3
+    )
+
+
+def test_sizes_that_differ_are_named():
+    x, weight, bias = arguments((4, 7), (5, 6), (5,))
+    with pytest.raises(RuntimeError, match="linear: dimension k is 7 in x but 6 in weight"):
+        cudarelu.linear(x, weight, bias)
+    with pytest.raises(RuntimeError, match="matmul: dimension k is 7 in a but 5 in b"):
+        cudarelu.matmul(x, weight)
+
+
+def test_a_mode_and_autocast_of_the_callers_do_not_reach_inside():
+    x, weight = (a.numpy() for a in arguments((4, 7), (5, 7), None, dtype=torch.float32))
+    with torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
+        y = cudarelu.linear(x, weight)
+    np.testing.assert_allclose(y, x @ weight.T, rtol=1e-5, atol=1e-5)
+
+
+@NEEDS_GPU
+def test_float32_is_float32_unless_told_otherwise():
+    x, weight = arguments((512, 2048), (512, 2048), None, "cuda", torch.float32)
+    expected = x.double() @ weight.mT.double()
+    assert (cudarelu.linear(x, weight) - expected).abs().max() < 1e-3  # TF32 is 0.05 away
