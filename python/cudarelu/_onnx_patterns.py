@@ -32,11 +32,12 @@ def is_candidate(op: OpInfo) -> bool:
 
     Not those of a gradient, which are of training and take a gradient or have none, nor those of
     several outputs or of optional inputs that no number stands for, whose definitions are long
-    programs.
+    programs, nor a matrix product alone, which is the runtime's.
     """
     return (
         len(op.outputs) == 1
         and bool(op.gradient)
+        and not all(each.op_type in ("Einsum", "MatMul") for each in operators(function(op)))
         and all(each.dtype == "T" for each in (*op.inputs, *op.outputs))
         and not any(each.optional and each.number is None for each in op.inputs)
         and not any(each.name.startswith("grad_") for each in op.inputs)

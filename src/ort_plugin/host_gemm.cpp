@@ -1,7 +1,8 @@
 #include "host_gemm.h"
 
-#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "element_type.h"
@@ -19,61 +20,51 @@ HostGemm::HostGemm(const OrtApi& api, const OrtKernelInfo& node, DType dtype) : 
   OrtMemoryInfo* memory = nullptr;
   check(api.CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
   memory_ = {memory, {&api}};
+  const auto attribute = [&](const char* name, auto value) {
+    constexpr auto kind = std::is_integral_v<decltype(value)> ? ORT_OP_ATTR_INT : ORT_OP_ATTR_FLOAT;
+    OrtOpAttr* result = nullptr;
+    check(api.CreateOpAttr(name, &value, 1, kind, &result));
+    return Owned<OrtOpAttr>(result, {&api});
+  };
+  const auto make = [&](const char* name, std::span<const OrtOpAttr* const> attributes,
+                        int input_count) {
+    constexpr int opset = 13;
+    const char* constraint = "T";
+    const ONNXTensorElementDataType type = onnx_type_of(dtype);
+    OrtOp* op = nullptr;
+    check(api.CreateOp(&node, name, "", opset, &constraint, &type, 1, attributes.data(),
+                       static_cast<int>(attributes.size()), input_count, 1, &op));
+    return Owned<OrtOp>(op, {&api});
+  };
+  matmul_ = make("MatMul", {}, 2);
+  // No attribute has its default here.
+  const auto alpha = attribute("alpha", 1.0f);
+  const auto beta = attribute("beta", 1.0f);
   for (const bool a_transposed : {false, true}) {
     for (const bool b_transposed : {false, true}) {
-      ops_[index_of(a_transposed, b_transposed)] = make(node, dtype, a_transposed, b_transposed);
+      const auto a = attribute("transA", std::int64_t{a_transposed});
+      const auto b = attribute("transB", std::int64_t{b_transposed});
+      gemms_[index_of(a_transposed, b_transposed)] = make(
+          "Gemm", std::array<const OrtOpAttr*, 4>{alpha.get(), beta.get(), a.get(), b.get()}, 3);
     }
   }
 }
 
-/// MatMul takes batches, but no transposed matrices; Gemm the other way round.
-HostGemm::Owned<OrtOp> HostGemm::make(const OrtKernelInfo& node, DType dtype, bool a_transposed,
-                                      bool b_transposed) const {
-  constexpr int opset = 13;
-  const char* const constraint = "T";
-  const ONNXTensorElementDataType type = onnx_type_of(dtype);
-  const auto attribute = [&](const char* name, const void* value, OrtOpAttrType kind) {
-    OrtOpAttr* result = nullptr;
-    check(api_.CreateOpAttr(name, value, 1, kind, &result));
-    return Owned<OrtOpAttr>(result, {&api_});
-  };
-  OrtOp* op = nullptr;
-  if (!a_transposed && !b_transposed) {
-    check(api_.CreateOp(&node, "MatMul", "", opset, const_cast<const char**>(&constraint), &type, 1,
-                        nullptr, 0, 2, 1, &op));
-  } else {
-    // No attribute has its default here.
-    constexpr float one = 1;
-    const auto integer = [&](const char* name, std::int64_t value) {
-      return attribute(name, &value, ORT_OP_ATTR_INT);
-    };
-    const auto real = [&](const char* name) { return attribute(name, &one, ORT_OP_ATTR_FLOAT); };
-    const std::array<Owned<OrtOpAttr>, 4> owned{integer("transA", a_transposed ? 1 : 0),
-                                                integer("transB", b_transposed ? 1 : 0),
-                                                real("alpha"), real("beta")};
-    std::array<const OrtOpAttr*, owned.size()> attributes{};
-    std::ranges::transform(owned, attributes.begin(), [](const auto& each) { return each.get(); });
-    check(api_.CreateOp(&node, "Gemm", "", opset, const_cast<const char**>(&constraint), &type, 1,
-                        attributes.data(), attributes.size(), 2, 1, &op));
-  }
-  return {op, {&api_}};
-}
-
-HostGemm::Owned<OrtValue> HostGemm::tensor(DType dtype, void* data,
-                                           std::span<const std::int64_t> shape) const {
+Owned<OrtValue> HostGemm::tensor(DType dtype, const void* data,
+                                 std::span<const std::int64_t> shape) const {
   std::size_t bytes = size_of(dtype);
   for (const std::int64_t size : shape) bytes *= static_cast<std::size_t>(size);
   OrtValue* value = nullptr;
-  check(api_.CreateTensorWithDataAsOrtValue(memory_.get(), data, bytes, shape.data(), shape.size(),
-                                            onnx_type_of(dtype), &value));
+  check(api_.CreateTensorWithDataAsOrtValue(memory_.get(), const_cast<void*>(data), bytes,
+                                            shape.data(), shape.size(), onnx_type_of(dtype),
+                                            &value));
   return {value, {&api_}};
 }
 
 void HostGemm::operator()(const OrtKernelContext& context, const Gemm& gemm) const {
-  const OrtOp& op = *ops_[index_of(gemm.a_transposed, gemm.b_transposed)];
-  if (!gemm.a_transposed && !gemm.b_transposed) {
-    return invoke(context, op, gemm, {&gemm.batch, gemm.batch > 1 ? std::size_t{1} : 0});
-  }
+  const bool plain = !gemm.a_transposed && !gemm.b_transposed && gemm.bias == nullptr;
+  if (plain && gemm.batch > 1) return invoke(context, *matmul_, gemm, {&gemm.batch, 1});
+  const OrtOp& op = *gemms_[index_of(gemm.a_transposed, gemm.b_transposed)];
   const auto advance = [&](const void* matrices, std::int64_t size) {
     return static_cast<const char*>(matrices) +
            static_cast<std::size_t>(size) * size_of(gemm.dtype);
@@ -94,14 +85,17 @@ void HostGemm::invoke(const OrtKernelContext& context, const OrtOp& op, const Ge
     std::vector<std::int64_t> shape(batch.begin(), batch.end());
     shape.push_back(transposed ? columns : rows);
     shape.push_back(transposed ? rows : columns);
-    return tensor(gemm.dtype, const_cast<void*>(data), shape);
+    return tensor(gemm.dtype, data, shape);
   };
   const auto a = matrices(gemm.a, gemm.m, gemm.k, gemm.a_transposed);
   const auto b = matrices(gemm.b, gemm.k, gemm.n, gemm.b_transposed);
   const auto d = matrices(gemm.d, gemm.m, gemm.n, false);
-  const std::array<const OrtValue*, 2> inputs{a.get(), b.get()};
+  const auto bias =
+      gemm.bias == nullptr ? Owned<OrtValue>() : tensor(gemm.dtype, gemm.bias, {&gemm.n, 1});
+  const std::array<const OrtValue*, 3> inputs{a.get(), b.get(), bias.get()};
   const std::array<OrtValue*, 1> outputs{d.get()};
-  check(api_.InvokeOp(&context, &op, inputs.data(), 2, outputs.data(), 1));
+  check(
+      api_.InvokeOp(&context, &op, inputs.data(), &op == matmul_.get() ? 2 : 3, outputs.data(), 1));
 }
 
 }  // namespace cudarelu::ort

@@ -11,6 +11,17 @@
 
 namespace cudarelu::ort {
 
+/// What ONNX Runtime has made, and takes back.
+struct Release {
+  const OrtApi* api = nullptr;
+  void operator()(OrtOp* op) const { api->ReleaseOp(op); }
+  void operator()(OrtOpAttr* attribute) const { api->ReleaseOpAttr(attribute); }
+  void operator()(OrtMemoryInfo* info) const { api->ReleaseMemoryInfo(info); }
+  void operator()(OrtValue* value) const { api->ReleaseValue(value); }
+};
+template <class T>
+using Owned = std::unique_ptr<T, Release>;
+
 /// MatMul and Gemm for one element type, as operators that a kernel may invoke.
 class HostGemm {
  public:
@@ -21,25 +32,14 @@ class HostGemm {
   void operator()(const OrtKernelContext& context, const Gemm& gemm) const;
 
  private:
-  struct Release {
-    const OrtApi* api;
-    void operator()(OrtOp* op) const { api->ReleaseOp(op); }
-    void operator()(OrtOpAttr* attribute) const { api->ReleaseOpAttr(attribute); }
-    void operator()(OrtMemoryInfo* info) const { api->ReleaseMemoryInfo(info); }
-    void operator()(OrtValue* value) const { api->ReleaseValue(value); }
-  };
-  template <class T>
-  using Owned = std::unique_ptr<T, Release>;
-
-  Owned<OrtOp> make(const OrtKernelInfo& node, DType dtype, bool a_transposed,
-                    bool b_transposed) const;
-  Owned<OrtValue> tensor(DType dtype, void* data, std::span<const std::int64_t> shape) const;
+  Owned<OrtValue> tensor(DType dtype, const void* data, std::span<const std::int64_t> shape) const;
   void invoke(const OrtKernelContext& context, const OrtOp& op, const Gemm& gemm,
               std::span<const std::int64_t> batch) const;
 
   const OrtApi& api_;
   Owned<OrtMemoryInfo> memory_;
-  std::array<Owned<OrtOp>, 4> ops_;  // by what is transposed
+  Owned<OrtOp> matmul_;                // takes batches, but no transposed matrices and no bias
+  std::array<Owned<OrtOp>, 4> gemms_;  // by what is transposed
 };
 
 }  // namespace cudarelu::ort

@@ -3,6 +3,9 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/cpu/Utils.h>
+#include <ATen/ops/addmm_cpu_dispatch.h>
+#include <ATen/ops/baddbmm_cpu_dispatch.h>
 #include <ATen/ops/bmm_cpu_dispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -15,6 +18,7 @@
 #include <exception>
 
 #include "cudarelu/call.h"
+#include "dtypes.h"
 #include "errors.h"
 
 namespace cudarelu::binding {
@@ -46,20 +50,29 @@ class TorchExecution final : public Execution {
     }
   }
 
+  /// Past the dispatcher: a mode or autocast of the caller's has seen the op that this is part of.
   Status gemm(const Gemm& gemm) override {
     try {
-      const at::Tensor a =
-          matrices(gemm, const_cast<void*>(gemm.a), gemm.m, gemm.k, gemm.a_transposed);
-      const at::Tensor b =
-          matrices(gemm, const_cast<void*>(gemm.b), gemm.k, gemm.n, gemm.b_transposed);
+      const at::Tensor a = matrices(gemm, gemm.a, gemm.m, gemm.k, gemm.a_transposed);
+      const at::Tensor b = matrices(gemm, gemm.b, gemm.k, gemm.n, gemm.b_transposed);
       at::Tensor d = matrices(gemm, gemm.d, gemm.m, gemm.n, false);
-      // Past the dispatcher: a mode or autocast of the caller's has seen the op that this is part
-      // of.
-      gemm.batch == 1 ? at::cpu::mm_out(d, a, b) : at::cpu::bmm_out(d, a, b);
+      if (gemm.bias != nullptr) {
+        const at::Tensor bias = tensor(gemm, gemm.bias, {gemm.n}, {1});
+        gemm.batch == 1 ? at::cpu::addmm_out(d, bias, a, b) : at::cpu::baddbmm_out(d, bias, a, b);
+      } else {
+        gemm.batch == 1 ? at::cpu::mm_out(d, a, b) : at::cpu::bmm_out(d, a, b);
+      }
       return {};
     } catch (const std::exception& error) {
       return {Status::Code::internal, error.what()};
     }
+  }
+
+  /// Without such instructions torch converts to float32 as well, but more slowly.
+  bool has_gemm(DType half) const override {
+    static const auto capabilities = at::cpu::get_cpu_capabilities();
+    const auto found = capabilities.find(half == DType::bfloat16 ? "avx512_bf16" : "amx_fp16");
+    return found != capabilities.end() && found->second.toBool();
   }
 
   bool allow_tf32() const override {
@@ -81,20 +94,23 @@ class TorchExecution final : public Execution {
     return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device).native_handle();
   }
 
-  static at::Tensor matrices(const Gemm& gemm, void* data, std::int64_t rows, std::int64_t columns,
-                             bool transposed) {
-    const bool single = gemm.dtype == DType::float32;
-    const auto options = at::TensorOptions().dtype(single ? at::kFloat : at::kDouble);
-    std::array<std::int64_t, 3> sizes{gemm.batch, rows, columns};
-    std::array<std::int64_t, 3> strides{rows * columns, transposed ? 1 : columns,
-                                        transposed ? rows : 1};
-    const at::IntArrayRef all_sizes(sizes);
-    const at::IntArrayRef all_strides(strides);
-    const std::size_t first = gemm.batch == 1 ? 1 : 0;
-    return at::for_blob(data, all_sizes.slice(first))
-        .strides(all_strides.slice(first))
+  static at::Tensor tensor(const Gemm& gemm, const void* data, at::IntArrayRef sizes,
+                           at::IntArrayRef strides) {
+    const auto options = at::TensorOptions().dtype(scalar_type_of(gemm.dtype));
+    return at::for_blob(const_cast<void*>(data), sizes)
+        .strides(strides)
         .options(options)
         .make_tensor();
+  }
+
+  static at::Tensor matrices(const Gemm& gemm, const void* data, std::int64_t rows,
+                             std::int64_t columns, bool transposed) {
+    const std::array<std::int64_t, 3> sizes{gemm.batch, rows, columns};
+    const std::array<std::int64_t, 3> strides{rows * columns, transposed ? 1 : columns,
+                                              transposed ? rows : 1};
+    const std::size_t first = gemm.batch == 1 ? 1 : 0;
+    return tensor(gemm, data, at::IntArrayRef(sizes).slice(first),
+                  at::IntArrayRef(strides).slice(first));
   }
 
   c10::Device device_;

@@ -16,6 +16,7 @@
 
 #include "api.h"
 #include "cudarelu/infer.h"
+#include "dtypes.h"
 #include "execution.h"
 
 namespace cudarelu {
@@ -43,37 +44,6 @@ namespace {
 
 using Views = c10::SmallVector<TensorView, 4>;
 using AttributeSpan = std::span<const Attribute>;
-
-std::optional<DType> dtype_of(c10::ScalarType type) {
-  switch (type) {
-    case c10::ScalarType::Float:
-      return DType::float32;
-    case c10::ScalarType::Double:
-      return DType::float64;
-    case c10::ScalarType::Half:
-      return DType::float16;
-    case c10::ScalarType::BFloat16:
-      return DType::bfloat16;
-    case c10::ScalarType::Char:
-      return DType::int8;
-    case c10::ScalarType::Byte:
-      return DType::uint8;
-    case c10::ScalarType::Int:
-      return DType::int32;
-    case c10::ScalarType::Long:
-      return DType::int64;
-    default:
-      return std::nullopt;
-  }
-}
-
-c10::ScalarType scalar_type_of(DType dtype) {
-  constexpr std::array<c10::ScalarType, all_dtypes.size()> types{
-      c10::ScalarType::Float,    c10::ScalarType::Double, c10::ScalarType::Half,
-      c10::ScalarType::BFloat16, c10::ScalarType::Char,   c10::ScalarType::Byte,
-      c10::ScalarType::Int,      c10::ScalarType::Long};
-  return types[static_cast<std::size_t>(dtype)];
-}
 
 /// The dtype of input i.
 DType checked_dtype(const Op& op, std::size_t i, const at::Tensor& tensor) {

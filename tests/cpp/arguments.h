@@ -157,7 +157,6 @@ class SerialExecution : public Execution {
   }
 
  private:
-  /// d += a b by columns of a and rows of b.
   template <class T>
   static void multiply(const Gemm& gemm) {
     for (std::int64_t i = 0; i < gemm.batch * gemm.m; ++i) {
@@ -165,7 +164,9 @@ class SerialExecution : public Execution {
       const T* const a = static_cast<const T*>(gemm.a) + matrix * gemm.m * gemm.k;
       const T* const b = static_cast<const T*>(gemm.b) + matrix * gemm.k * gemm.n;
       T* const d = static_cast<T*>(gemm.d) + i * gemm.n;
-      std::fill_n(d, gemm.n, T(0));
+      for (std::int64_t j = 0; j < gemm.n; ++j) {
+        d[j] = gemm.bias == nullptr ? T(0) : static_cast<const T*>(gemm.bias)[j];
+      }
       const std::int64_t row = i % gemm.m;
       for (std::int64_t k = 0; k < gemm.k; ++k) {
         const T factor = gemm.a_transposed ? a[k * gemm.m + row] : a[row * gemm.k + k];

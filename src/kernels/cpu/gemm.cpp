@@ -8,9 +8,10 @@
 namespace cudarelu::cpu {
 namespace {
 
-/// Elements of the output that are computed before what follows them: they fit the second cache,
-/// and are enough for a GEMM to be fast.
-constexpr std::int64_t strip_size = 1 << 18;
+/// Elements of the output that are computed before what follows them, so that these are in a cache
+/// still. A product of fewer rows is slower, since the host arranges b anew for each.
+constexpr std::int64_t strip_size = 1 << 20;
+constexpr std::int64_t strip_rows = 512;
 
 /// Elements that a thread works on at least.
 constexpr std::int64_t grain = 16384;
@@ -20,14 +21,32 @@ class Product {
  public:
   using C = Compute<T>;
 
-  Product(const Call& call, const Gemm& gemm) : execution_(call.execution), gemm_(gemm) {}
+  Product(const Call& call, const Gemm& gemm)
+      : execution_(call.execution),
+        gemm_(gemm),
+        converts_(is_narrow<T> && !execution_.has_gemm(gemm.dtype)),
+        finishes_(converts_ || gemm.activation != Activation::none || gemm.sum != nullptr) {}
 
   Status run() {
     if (gemm_.batch == 0 || gemm_.m == 0 || gemm_.n == 0) return {};
-    const bool is_all = !is_narrow<T> && gemm_.bias == nullptr && gemm_.sum == nullptr &&
-                        gemm_.activation == Activation::none;
-    if (is_all && gemm_.k > 0) return execution_.gemm(gemm_);
-    return run_in_strips();
+    if (!finishes_ && gemm_.k > 0) return execution_.gemm(gemm_);
+    // The rows of a transposed matrix lie apart: no part of them is a matrix that the host takes.
+    const std::int64_t rows = gemm_.a_transposed
+                                  ? gemm_.m
+                                  : std::min(gemm_.m, std::max(strip_rows, strip_size / gemm_.n));
+    const std::int64_t matrices =
+        std::clamp<std::int64_t>(strip_size / (gemm_.m * gemm_.n), 1, gemm_.batch);
+    if (converts_) {
+      if (Status status = reserve(matrices, rows); !status.ok()) return status;
+    }
+    for (std::int64_t matrix = 0; matrix < gemm_.batch; matrix += matrices) {
+      const std::int64_t count = std::min(matrices, gemm_.batch - matrix);
+      for (std::int64_t row = 0; row < gemm_.m; row += rows) {
+        Status status = compute({matrix, count, row, std::min(rows, gemm_.m - row)});
+        if (!status.ok()) return status;
+      }
+    }
+    return {};
   }
 
  private:
@@ -39,102 +58,106 @@ class Product {
     std::int64_t rows;
   };
 
-  Status run_in_strips() {
-    // The rows of a transposed matrix lie apart: no part of them is a matrix that the host takes.
-    const std::int64_t rows =
-        gemm_.a_transposed ? gemm_.m : std::clamp<std::int64_t>(strip_size / gemm_.n, 1, gemm_.m);
-    const std::int64_t matrices =
-        std::clamp<std::int64_t>(strip_size / (gemm_.m * gemm_.n), 1, gemm_.batch);
-    if (Status status = reserve(matrices, rows); !status.ok()) return status;
-    for (std::int64_t matrix = 0; matrix < gemm_.batch; matrix += matrices) {
-      const std::int64_t count = std::min(matrices, gemm_.batch - matrix);
-      for (std::int64_t row = 0; row < gemm_.m; row += rows) {
-        Status status = compute({matrix, count, row, std::min(rows, gemm_.m - row)});
-        if (!status.ok()) return status;
-      }
-    }
-    return {};
-  }
-
-  /// Workspace for the factors and the product of a strip in float32.
+  /// Workspace for the operands and the product of a strip in float32.
   Status reserve(std::int64_t matrices, std::int64_t rows) {
-    if constexpr (is_narrow<T>) {
-      const std::int64_t size = matrices * (rows * gemm_.k + gemm_.k * gemm_.n + rows * gemm_.n);
-      const std::size_t bytes = static_cast<std::size_t>(size) * sizeof(C);
-      wide_a_ = static_cast<C*>(execution_.allocate(bytes));
-      if (wide_a_ == nullptr) {
-        return {Status::Code::out_of_memory,
-                "no workspace of " + std::to_string(bytes) + " bytes for a matrix product"};
-      }
-      wide_b_ = wide_a_ + matrices * rows * gemm_.k;
-      wide_d_ = wide_b_ + matrices * gemm_.k * gemm_.n;
+    const std::int64_t size =
+        gemm_.n + matrices * (rows * gemm_.k + gemm_.k * gemm_.n + rows * gemm_.n);
+    const std::size_t bytes = static_cast<std::size_t>(size) * sizeof(float);
+    wide_bias_ = static_cast<float*>(execution_.allocate(bytes));
+    if (wide_bias_ == nullptr) {
+      return {Status::Code::out_of_memory,
+              "no workspace of " + std::to_string(bytes) + " bytes for a matrix product"};
     }
+    wide_a_ = wide_bias_ + gemm_.n;
+    wide_b_ = wide_a_ + matrices * rows * gemm_.k;
+    wide_d_ = wide_b_ + matrices * gemm_.k * gemm_.n;
     return {};
   }
 
   Status compute(const Strip& strip) {
     const std::int64_t first = strip.first_matrix * gemm_.m + strip.first_row;
-    Gemm part{.dtype = dtype_of<C>,
-              .batch = strip.matrices,
-              .m = strip.rows,
-              .n = gemm_.n,
-              .k = gemm_.k,
-              .a = static_cast<const T*>(gemm_.a) + first * gemm_.k,
-              .b = static_cast<const T*>(gemm_.b) + strip.first_matrix * gemm_.k * gemm_.n,
-              .d = static_cast<T*>(gemm_.d) + first * gemm_.n,
-              .a_transposed = gemm_.a_transposed,
-              .b_transposed = gemm_.b_transposed};
     const std::int64_t rows = strip.matrices * strip.rows;
-    if constexpr (is_narrow<T>) {
+    Gemm part = gemm_;
+    part.batch = strip.matrices;
+    part.m = strip.rows;
+    part.a = static_cast<const T*>(gemm_.a) + first * gemm_.k;
+    part.b = static_cast<const T*>(gemm_.b) + strip.first_matrix * gemm_.k * gemm_.n;
+    part.d = static_cast<T*>(gemm_.d) + first * gemm_.n;
+    if (converts_) {
+      part.dtype = DType::float32;
       part.a = widened(part.a, wide_a_, rows * gemm_.k);
-      // The rows of one matrix have one factor.
-      part.b = strip.first_row == 0 ? widened(part.b, wide_b_, strip.matrices * gemm_.k * gemm_.n)
-                                    : wide_b_;
       part.d = wide_d_;
+      // The strips of one matrix have b and the bias in common.
+      if (strip.first_row == 0) widened(part.b, wide_b_, strip.matrices * gemm_.k * gemm_.n);
+      if (gemm_.bias != nullptr) part.bias = widened(gemm_.bias, wide_bias_, gemm_.n);
+      part.b = wide_b_;
     }
     if (gemm_.k == 0) {
-      std::fill_n(static_cast<C*>(part.d), rows * gemm_.n, C(0));
+      converts_ ? repeat_bias<C>(part, rows) : repeat_bias<T>(part, rows);
     } else if (Status status = execution_.gemm(part); !status.ok()) {
       return status;
     }
-    const std::int64_t rows_at_least = std::max<std::int64_t>(1, grain / gemm_.n);
-    execution_.parallel_for(rows, rows_at_least, [&](std::int64_t begin, std::int64_t end) {
-      vectorised<Width::full>([&] {
-        for (std::int64_t row = begin; row < end; ++row) {
-          finish(static_cast<C*>(part.d) + row * gemm_.n, (first + row) * gemm_.n);
-        }
-      });
-    });
+    if (finishes_) finish(first, rows);
     return {};
   }
 
-  C* widened(const void* from, C* to, std::int64_t size) {
-    execution_.parallel_for(size, grain, [&](std::int64_t begin, std::int64_t end) {
-      vectorised<Width::full>(
-          [&] { widen(static_cast<const T*>(from) + begin, to + begin, end - begin); });
-    });
+  float* widened(const void* from, float* to, std::int64_t size) {
+    if constexpr (is_narrow<T>) {
+      execution_.parallel_for(size, grain, [&](std::int64_t begin, std::int64_t end) {
+        vectorised<Width::full>(
+            [&] { widen(static_cast<const T*>(from) + begin, to + begin, end - begin); });
+      });
+    }
     return to;
   }
 
-  /// What follows the product, for one row of it, which is to lie at `offset` in the outputs.
-  void finish(C* row, std::int64_t offset) {
-    for_each_block<T>(gemm_.n, [&](std::int64_t first, std::int64_t count) {
-      C* const values = row + first;
-      if (gemm_.bias != nullptr) {
-        Block<C> block;
-        const C* const bias = read(static_cast<const T*>(gemm_.bias) + first, count, block);
-        for_each_index(count, [&](std::int64_t i) { values[i] += bias[i]; });
+  /// The sum of no products.
+  template <class E>
+  static void repeat_bias(const Gemm& part, std::int64_t rows) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      E* const d = static_cast<E*>(part.d) + row * part.n;
+      if (part.bias == nullptr) {
+        std::fill_n(d, part.n, E{});
+      } else {
+        std::copy_n(static_cast<const E*>(part.bias), part.n, d);
       }
-      if (gemm_.sum != nullptr) put(values, gemm_.sum, offset + first, count);
-      with_activation(gemm_.activation, [&](const auto& activation) {
-        for_each_index(count, [&](std::int64_t i) { values[i] = activation(values[i]); });
+    }
+  }
+
+  /// What follows the product, for rows of the output.
+  void finish(std::int64_t first, std::int64_t rows) {
+    const std::int64_t n = gemm_.n;
+    const std::int64_t least = std::max<std::int64_t>(1, grain / n);
+    execution_.parallel_for(rows, least, [&](std::int64_t begin, std::int64_t end) {
+      vectorised<Width::full>([&] {
+        for (std::int64_t row = begin; row < end; ++row) {
+          for_each_block<T>(n, [&](std::int64_t column, std::int64_t count) {
+            finish_block((first + row) * n + column, row * n + column, count);
+          });
+        }
       });
-      if constexpr (is_narrow<T>) put(values, gemm_.d, offset + first, count);
     });
   }
 
-  static void put(const C* values, void* tensor, std::int64_t offset, std::int64_t count) {
-    T* const to = static_cast<T*>(tensor) + offset;
+  /// The same for `count` elements from `place` on; in float32 they lie at `wide_place`.
+  void finish_block(std::int64_t place, std::int64_t wide_place, std::int64_t count) {
+    T* const d = static_cast<T*>(gemm_.d) + place;
+    Block<C> block;
+    C* values = nullptr;
+    if constexpr (is_narrow<T>) {
+      values = converts_ ? wide_d_ + wide_place : block.data();
+      if (!converts_) widen(d, values, count);
+    } else {
+      values = d;
+    }
+    if (gemm_.sum != nullptr) put(values, static_cast<T*>(gemm_.sum) + place, count);
+    with_activation(gemm_.activation, [&](const auto& activation) {
+      for_each_index(count, [&](std::int64_t i) { values[i] = activation(values[i]); });
+    });
+    if constexpr (is_narrow<T>) narrow(values, d, count);
+  }
+
+  static void put(const C* values, T* to, std::int64_t count) {
     if constexpr (is_narrow<T>) {
       narrow(values, to, count);
     } else {
@@ -144,9 +167,12 @@ class Product {
 
   Execution& execution_;
   const Gemm& gemm_;
-  C* wide_a_ = nullptr;
-  C* wide_b_ = nullptr;
-  C* wide_d_ = nullptr;
+  const bool converts_;  // from and to float32
+  const bool finishes_;  // something follows what the host does
+  float* wide_bias_ = nullptr;
+  float* wide_a_ = nullptr;
+  float* wide_b_ = nullptr;
+  float* wide_d_ = nullptr;
 };
 
 }  // namespace

@@ -69,9 +69,12 @@ class Execution {
   /// be had. It stays valid for the work that this call puts on the stream; the host takes it back.
   virtual void* allocate(std::size_t bytes) = 0;
 
-  /// The host's own matrix product on the CPU and its threads, of float32 or float64 where no size
-  /// is 0: d = a b. What follows the product is not looked at.
+  /// The host's own matrix product, on the CPU and its threads, where no size is 0: d = a b + bias.
+  /// What follows is not looked at. Of float32, float64, and what has_gemm() says.
   virtual Status gemm(const Gemm& gemm) = 0;
+
+  /// Whether the host has a product of float16 or bfloat16 that is faster than that of float32.
+  virtual bool has_gemm(DType /*half*/) const { return false; }
 
   /// Whether products of float32 on CUDA may round their factors to TF32.
   virtual bool allow_tf32() const { return false; }
