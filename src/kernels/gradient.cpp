@@ -1,5 +1,6 @@
 #include "cudarelu/gradient.h"
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <stdexcept>
@@ -13,6 +14,7 @@ class GradientParser {
 
   std::vector<Gradient> parse() {
     std::vector<Gradient> gradients;
+    if (training_form(op_) != nullptr) return gradients;
     while (skip_space(), !rest_.empty()) {
       const std::string_view name = word();
       const int input = index_of(op_.signature.inputs, name);
@@ -53,6 +55,20 @@ class GradientParser {
   }
 
   Expression expression() {
+    Expression first = term();
+    if (!accept('+')) return first;
+    Expression result;
+    result.kind = Expression::Kind::sum;
+    result.text = first.text;
+    result.arguments.push_back(std::move(first));
+    do {
+      result.arguments.push_back(term());
+      result.text += " + " + result.arguments.back().text;
+    } while (accept('+'));
+    return result;
+  }
+
+  Expression term() {
     const std::string_view name = word();
     if (name.empty()) fail("lacks a name");
     Expression result;
@@ -117,6 +133,22 @@ class GradientParser {
 };
 
 }  // namespace
+
+const Op* training_form(const Op& op) {
+  constexpr std::string_view prefix = "as ";
+  if (!op.spec.gradient.starts_with(prefix)) return nullptr;
+  const Op* const form = find_op(op.spec.gradient.substr(prefix.size()));
+  const bool fits =
+      form != nullptr && form->signature.inputs == op.signature.inputs &&
+      form->signature.attributes == op.signature.attributes &&
+      form->signature.outputs.size() >= op.signature.outputs.size() &&
+      std::ranges::equal(op.signature.outputs,
+                         std::span(form->signature.outputs.begin(), op.signature.outputs.size()));
+  if (!fits) {
+    throw std::invalid_argument(std::string(op.name) + ": the gradient names no op of its form");
+  }
+  return form;
+}
 
 std::vector<Gradient> parse_gradient(const Op& op) { return GradientParser(op).parse(); }
 

@@ -54,7 +54,7 @@ at::Tensor stand_in_for(const Signature& signature, int index, const at::Tensor&
   return at::full_symint(sizes, input.number, like.options());
 }
 
-/// The gradients of an op, and the tensors that each names.
+/// The gradients of an op and the tensors that each names, or the op that has them.
 struct Derivative {
   struct Term {
     Gradient gradient;
@@ -62,7 +62,7 @@ struct Derivative {
     unsigned outputs = 0;
   };
 
-  explicit Derivative(const Op& op) : op(op) {
+  explicit Derivative(const Op& op) : op(op), training_form(cudarelu::training_form(op)) {
     for (Gradient& gradient : parse_gradient(op)) {
       Term& term = terms.emplace_back();
       term.gradient = std::move(gradient);
@@ -71,6 +71,7 @@ struct Derivative {
   }
 
   const Op& op;
+  const Op* training_form;
   std::vector<Term> terms;
 
  private:
@@ -101,6 +102,7 @@ struct Scope {
   std::function<at::Tensor(int)> output;
   std::function<at::Tensor(int)> output_gradient;
   std::function<c10::IValue(int)> attribute;
+  std::function<bool(int)> has_output_gradient = [](int) { return true; };
 };
 
 /// Evaluates expressions through the dispatcher, each text once.
@@ -125,6 +127,9 @@ class Evaluator {
         break;
       case Kind::call:
         return call(expression)[static_cast<std::size_t>(expression.output)];
+      case Kind::sum:
+        value = sum(expression);
+        break;
       case Kind::none:
         break;
       case Kind::attribute:
@@ -177,6 +182,19 @@ class Evaluator {
     return stand_in_for(op_.signature, expression.index, scope_.input(like));
   }
 
+  /// Without the gradients of outputs that nobody needs.
+  at::Tensor sum(const Expression& expression) {
+    at::Tensor total;
+    for (const Expression& term : expression.arguments) {
+      const bool is_zero =
+          term.kind == Kind::output_gradient && !scope_.has_output_gradient(term.index);
+      if (is_zero) continue;
+      const at::Tensor value = tensor(term);
+      total = total.defined() ? at::add(total, value) : value;
+    }
+    return total;
+  }
+
   const Op& op_;
   Scope scope_;
   std::vector<std::pair<std::string_view, at::Tensor>> known_;
@@ -202,6 +220,9 @@ void transpose(const Expression& expression, const at::Tensor& tangent, Evaluato
     at::Tensor& output = outputs[static_cast<std::size_t>(expression.index)];
     output = output.defined() ? at::add(output, tangent) : tangent;
     return;
+  }
+  if (expression.kind == Kind::sum) {
+    for (const Expression& term : expression.arguments) transpose(term, tangent, values, outputs);
   }
   if (expression.kind != Kind::call) return;
   const Derivative& derivative = derivative_of(*expression.op);
@@ -253,7 +274,9 @@ struct Backward {
                const auto output = static_cast<std::size_t>(i);
                return gradients[output].defined() ? gradients[output] : zeros(output);
              },
-         .attribute = [&](int i) { return attributes[static_cast<std::size_t>(i)]; }});
+         .attribute = [&](int i) { return attributes[static_cast<std::size_t>(i)]; },
+         .has_output_gradient =
+             [&](int i) { return gradients[static_cast<std::size_t>(i)].defined(); }});
     for (const Derivative::Term& term : derivative.terms) {
       const auto input = static_cast<std::size_t>(term.gradient.input);
       if (wanted(input)) results[input] = evaluator.tensor(term.gradient.value);
@@ -413,11 +436,14 @@ class AutogradKernel final : public c10::OperatorKernel {
         inputs.begin(), inputs.end(), [](const at::Tensor& x) { return ag::isFwGradDefined(x); });
     if (form_ == Form::in_place) {
       overwrite(handle, keys, *stack, inputs, needs_gradient, has_tangents);
-    } else if (needs_gradient || has_tangents) {
-      record(handle, keys, *stack, inputs, needs_gradient, has_tangents);
-    } else {
+    } else if (!needs_gradient && !has_tangents) {
       const at::AutoDispatchBelowADInplaceOrView guard;
       handle.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+    } else if (const Op* const form = derivative_of(op_).training_form) {
+      handle_of(*form).redispatchBoxed(keys, stack);
+      torch::jit::drop(*stack, form->signature.outputs.size() - op_.signature.outputs.size());
+    } else {
+      record(handle, keys, *stack, inputs, needs_gradient, has_tangents);
     }
   }
 

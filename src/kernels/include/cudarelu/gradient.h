@@ -18,14 +18,14 @@
 namespace cudarelu {
 
 struct Expression {
-  enum class Kind { input, output, output_gradient, attribute, number, call, none };
+  enum class Kind { input, output, output_gradient, attribute, number, call, sum, none };
 
   Kind kind{};
   int index = -1;                     // of the input, output or attribute
   double number = 0;                  // of kind number
   const Op* op = nullptr;             // of kind call
   int output = 0;                     // of kind call: which one
-  std::vector<Expression> arguments;  // of kind call
+  std::vector<Expression> arguments;  // of kind call, or the terms of a sum
   std::string text;                   // as it is written; equal texts have equal values
 };
 
@@ -34,7 +34,12 @@ struct Gradient {
   Expression value;
 };
 
-/// Parses op.spec.gradient. Throws std::invalid_argument where it names what there is not.
+/// Parses op.spec.gradient; none where that is another op's. Throws std::invalid_argument where it
+/// names what there is not.
 std::vector<Gradient> parse_gradient(const Op& op);
+
+/// The op that is called in the place of `op` where a gradient is wanted; nullptr: itself. Throws
+/// std::invalid_argument where that has other inputs or attributes, or other outputs first.
+const Op* training_form(const Op& op);
 
 }  // namespace cudarelu

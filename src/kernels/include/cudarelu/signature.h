@@ -40,6 +40,9 @@ class FixedVector {
   }
   static constexpr std::size_t capacity() { return N; }
   constexpr std::size_t size() const { return size_; }
+  constexpr bool operator==(const FixedVector& other) const {
+    return std::equal(begin(), end(), other.begin(), other.end());
+  }
   constexpr bool empty() const { return size_ == 0; }
   constexpr const T& operator[](std::size_t i) const { return items_[i]; }
   constexpr const T* begin() const { return items_.data(); }
@@ -83,6 +86,8 @@ struct Parameter {
   /// The input that takes this one's place where it is absent; -1: none does.
   constexpr int stand_in() const { return absent == Absent::input ? source : -1; }
 
+  constexpr bool operator==(const Parameter&) const = default;
+
   /// The element type where the type variable stands for `variable`.
   constexpr DType dtype(DType variable) const {
     switch (kind) {
@@ -104,6 +109,8 @@ struct AttributeSpec {
   double default_value = 0;
   double lowest = -std::numeric_limits<double>::infinity();
   double highest = std::numeric_limits<double>::infinity();
+
+  constexpr bool operator==(const AttributeSpec&) const = default;
 };
 
 struct Signature {
