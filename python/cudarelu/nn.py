@@ -1,8 +1,8 @@
 """The ops as `torch.nn` modules.
 
 `ReLU`, `LeakyReLU`, `Tanh`, `GELU`, `Softmax` and `LayerNorm` are subclasses of torch's modules of
-these names, with their arguments, attributes and representation; `replace` swaps those in a model
-for them::
+these names, with their arguments, attributes and representation, `LinearReLU` and `LinearGELU` of
+its `Linear`; `replace` swaps those in a model for them::
 
     import cudarelu.nn
 
@@ -13,6 +13,7 @@ Inputs are tensors of the ops' dtypes, on the CPU or CUDA.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ __all__ = [
     "BiasReLU",
     "LayerNorm",
     "LeakyReLU",
+    "LinearGELU",
+    "LinearReLU",
     "ReLU",
     "Replacement",
     "Softmax",
@@ -209,6 +212,48 @@ class BiasReLU(torch.nn.Module):
         return f"{self.features}, scale={self.scale}"
 
 
+class LinearReLU(torch.nn.Linear):
+    """`cudarelu.linear_relu` as a module: a `torch.nn.Linear` with the ReLU after it.
+
+    Arguments, parameters and state are those of `torch.nn.Linear`.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return cudarelu.linear_relu(input, self.weight, self.bias)
+
+
+class LinearGELU(torch.nn.Linear):
+    """`cudarelu.linear_gelu` as a module: a `torch.nn.Linear` with the GELU after it.
+
+    Parameters and state are those of `torch.nn.Linear`.
+
+    Args:
+        in_features, out_features, bias, device, dtype: those of `torch.nn.Linear`.
+        approximate: that of `torch.nn.GELU`.
+    """
+
+    approximate: str
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        approximate: str = "none",
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.approximate = approximate
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return cudarelu.linear_gelu(input, self.weight, self.bias, approximate=self.approximate)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, approximate={self.approximate!r}"
+
+
 _OURS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
     torch.nn.ReLU: ReLU,
     torch.nn.LeakyReLU: LeakyReLU,
@@ -216,6 +261,12 @@ _OURS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
     torch.nn.GELU: GELU,
     torch.nn.Softmax: Softmax,
     torch.nn.LayerNorm: LayerNorm,
+}
+
+
+_FUSED: dict[type[torch.nn.Module], type[torch.nn.Linear]] = {
+    torch.nn.ReLU: LinearReLU,
+    torch.nn.GELU: LinearGELU,
 }
 
 
@@ -237,6 +288,9 @@ class Replacement:
 def replace(model: torch.nn.Module) -> Replacement:
     """Makes torch's modules of the classes above in a model run our ops.
 
+    A Linear and the ReLU or GELU after it in a Sequential become one: the Linear a `LinearReLU` or
+    `LinearGELU`, the other an Identity; unless one of them is in the model twice, or has hooks.
+
     Each module stays the object that it is, the model itself too, and only its class changes:
     hooks, mode, sharing, and references from elsewhere hold. Left as they are: subclasses of these
     classes, among them parametrized modules, modules with a `forward` of their own, and LayerNorm
@@ -251,10 +305,13 @@ def replace(model: torch.nn.Module) -> Replacement:
         What was swapped, and what was left; a shared module has a line for each of its names.
     """
     swapped, left, classes = {}, {}, {}
+    fused = _fuse(model)
     for name, module in model.named_modules(remove_duplicate=False):
         found = classes.setdefault(module, type(module))
         reason = _unlike_ours(module)
-        if found in _OURS and reason:
+        if module in fused:
+            swapped[name] = fused[module]
+        elif found in _OURS and reason:
             left[name] = reason
         elif found in _OURS and "forward" not in vars(module):
             module.__class__ = _OURS[found]
@@ -264,3 +321,35 @@ def replace(model: torch.nn.Module) -> Replacement:
         elif isinstance(module, tuple(_OURS)) and found not in _OURS.values():
             left[name] = f"{found.__name__}, a subclass"
     return Replacement(swapped, left)
+
+
+def _fuse(model: torch.nn.Module) -> dict[torch.nn.Module, str]:
+    """Makes one of each Linear and the activation after it in a Sequential.
+
+    Returns:
+        What the modules were that have changed.
+    """
+    modules = [module for _, module in model.named_modules(remove_duplicate=False)]
+    fused = {}
+    for sequence in modules:
+        if type(sequence) is not torch.nn.Sequential:
+            continue
+        for linear, activation in itertools.pairwise(sequence):
+            pair = (linear, activation)
+            if type(linear) is not torch.nn.Linear or type(activation) not in _FUSED:
+                continue
+            if any(modules.count(each) > 1 or _is_observed(each) for each in pair):
+                continue
+            name = type(activation).__name__
+            linear.__class__ = _FUSED[type(activation)]
+            if isinstance(activation, torch.nn.GELU):
+                linear.approximate = activation.approximate
+            activation.__class__ = torch.nn.Identity
+            fused |= {linear: f"Linear with the {name} after it", activation: f"{name}, done before"}
+    return fused
+
+
+def _is_observed(module: torch.nn.Module) -> bool:
+    """Whether somebody sees what goes in and out of a module, or has changed that."""
+    hooks = (name for name in vars(module) if name.endswith("_hooks") and "state_dict" not in name)
+    return "forward" in vars(module) or any(vars(module)[name] for name in hooks)

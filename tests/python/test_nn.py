@@ -249,6 +249,33 @@ def test_training_of_bias_relu(backend):
     torch.testing.assert_close(losses(module, x, backend), torch.tensor(expected))
 
 
+LINEAR = [("LinearReLU", nn.ReLU, {})] + [
+    ("LinearGELU", nn.GELU, {"approximate": approximate}) for approximate in ("none", "tanh")
+]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("name", "activation", "named"), LINEAR)
+def test_linear_with_its_activation(name, activation, named, bias):
+    torch.manual_seed(0)
+    module = getattr(cudarelu.nn, name)(4, 3, bias, **named)
+    theirs = nn.Sequential(nn.Linear(4, 3, bias), activation(**named))
+    theirs[0].load_state_dict(module.state_dict())
+    x = torch.randn(2, 8, 4)
+    torch.testing.assert_close(losses(module, x, "aot_eager"), losses(theirs, x))
+    assert repr(copy.deepcopy(module)).startswith(f"{name}(in_features=4, out_features=3")
+    with torch.no_grad(), Calls() as calls:
+        torch.testing.assert_close(module(x), theirs(x))
+    assert calls.names == [{"LinearReLU": "linear_relu", "LinearGELU": "linear_gelu"}[name]]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_has_the_form_for_inference(strict):
+    program = torch.export.export(cudarelu.nn.LinearGELU(4, 3), (torch.randn(2, 4),), strict=strict)
+    program = program.run_decompositions({})
+    assert "cudarelu.linear_gelu.default" in str(program.graph)
+
+
 # replace
 
 
@@ -322,14 +349,15 @@ def test_replace_the_model_itself():
 
 
 def test_replace_in_a_compiled_model():
-    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.ReLU()), torch.randn(2, 4)
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager")
     expected = compiled(x)
-    assert cudarelu.nn.replace(compiled).swapped == {"_orig_mod.1": "ReLU"}
+    swapped = {"_orig_mod.1": "Tanh", "_orig_mod.2": "ReLU"}
+    assert cudarelu.nn.replace(compiled).swapped == swapped
     with Calls() as calls:
-        assert torch.equal(compiled(x), expected)
-    assert calls.names == ["relu"]
+        torch.testing.assert_close(compiled(x), expected)
+    assert calls.names == ["tanh", "relu"]
 
 
 def test_replace_leaves_what_it_cannot_swap():
@@ -360,3 +388,30 @@ def test_replace_in_resnet18():
     assert len(report.swapped) == 9
     torch.testing.assert_close(copy.deepcopy(ours).eval()(x), copy.deepcopy(theirs).eval()(x))
     torch.testing.assert_close(losses(ours, x, steps=1), losses(theirs, x, steps=1))
+
+
+def test_replace_fuses_linear_and_activation():
+    torch.manual_seed(0)
+    shared = nn.Linear(4, 4)
+    theirs = nn.Sequential(
+        nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4), nn.GELU("tanh")),
+        nn.Sequential(shared, nn.ReLU(), shared, nn.GELU()),
+        nn.Sequential(nn.Linear(4, 4), nn.ReLU()),
+    )
+    theirs[2][0].register_forward_hook(lambda module, inputs, output: output + 1)
+    ours, x = copy.deepcopy(theirs), torch.randn(3, 4)
+    report = cudarelu.nn.replace(ours)
+    assert report.swapped == {
+        "0.0": "Linear with the ReLU after it",
+        "0.1": "ReLU, done before",
+        "0.2": "Linear with the GELU after it",
+        "0.3": "GELU, done before",
+        "1.1": "ReLU",
+        "2.1": "ReLU",
+    }
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    with torch.no_grad(), Calls() as calls:
+        torch.testing.assert_close(ours(x), theirs(x))
+    assert calls.names == ["linear_relu", "linear_gelu", "relu", "relu"]
+    torch.testing.assert_close(losses(ours, x), losses(theirs, x))
+    assert cudarelu.nn.replace(ours).swapped == {}

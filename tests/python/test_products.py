@@ -1,11 +1,14 @@
 """The matrix products, beyond what the matrix of ops and the tests of every op cover."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
 
 import cudarelu
 from environment import torch_cuda_missing
+from test_vmap import Calls
 
 NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
@@ -21,13 +24,24 @@ def arguments(x, weight, bias, device="cpu", dtype=torch.float64):
     ]
 
 
+def tanh_gelu(function):
+    return functools.partial(function, approximate="tanh")
+
+
+FORMS = [
+    (cudarelu.linear, lambda y: y),
+    (cudarelu.linear_relu, torch.relu),
+    (cudarelu.linear_gelu, torch.nn.functional.gelu),
+    (tanh_gelu(cudarelu.linear_gelu), tanh_gelu(torch.nn.functional.gelu)),
+]
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("bias", [(5,), None])
-@pytest.mark.parametrize("ours", [cudarelu.linear, cudarelu.linear_relu])
-def test_gradients_are_those_of_torch(ours, bias, device):
+@pytest.mark.parametrize(("ours", "activation"), FORMS)
+def test_gradients_are_those_of_torch(ours, activation, bias, device):
     def theirs(*tensors):
-        y = torch.nn.functional.linear(*tensors)
-        return y.relu() if ours is cudarelu.linear_relu else y
+        return activation(torch.nn.functional.linear(*tensors))
 
     tensors = arguments((2, 3, 7), (5, 7), bias, device)
     gradients = []
@@ -37,6 +51,37 @@ def test_gradients_are_those_of_torch(ours, bias, device):
         second = torch.autograd.grad(sum(x.sum() for x in first), leaves)
         gradients.append((*first, *second))
     torch.testing.assert_close(*gradients)
+
+
+def test_the_form_in_training_is_called_where_a_gradient_is_wanted():
+    tensors = arguments((2, 7), (5, 7), (5,))
+    leaves = [x.clone().requires_grad_() for x in tensors]
+    with Calls() as calls:
+        cudarelu.linear_gelu(*tensors)
+        with torch.no_grad():
+            cudarelu.linear_gelu(*leaves)
+        y = cudarelu.linear_gelu(*leaves)
+        y.sum().backward()
+    assert calls.names[:3] == ["linear_gelu", "linear_gelu", "linear_gelu_with_sum"]
+    # Nobody needs the gradient of the sum: nothing is added.
+    assert sorted(calls.names[3:]) == [
+        "gelu_backward",
+        "linear_input_backward",
+        "linear_weight_backward",
+        "sum_rows",
+    ]
+
+
+def test_what_is_saved_for_the_gradient():
+    x, weight, bias = (x.requires_grad_() for x in arguments((2, 7), (5, 7), (5,)))
+    total = torch.nn.functional.linear(x, weight, bias)
+    for function, kept in ((cudarelu.linear_relu, total.relu()), (cudarelu.linear_gelu, total)):
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+            function(x, weight, bias)
+        assert len(saved) == 3
+        for expected in (x, weight, kept):
+            assert any(t.shape == expected.shape and torch.allclose(t, expected) for t in saved)
 
 
 @pytest.mark.parametrize("dtype", HALVES)

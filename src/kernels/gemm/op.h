@@ -33,6 +33,11 @@ inline Gemm batched_product(const Call& call, bool a_transposed, bool b_transpos
           .b_transposed = b_transposed};
 }
 
+/// The activation of an op with the one attribute `approximate: none | tanh`.
+inline Activation gelu_of(const Call& call) {
+  return call.integer(0) == 0 ? Activation::gelu_erf : Activation::gelu_tanh;
+}
+
 /// activation(x weight^T + bias), of the inputs x [*, k], weight [n, k] and bias [n] or none.
 inline Gemm linear_product(const Call& call, Activation activation = Activation::none) {
   const TensorView& x = call.inputs[0];

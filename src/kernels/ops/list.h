@@ -46,7 +46,9 @@ using All = List<
     Linear,
     LinearInputBackward,
     LinearWeightBackward,
-    LinearRelu>;
+    LinearRelu,
+    LinearGelu,
+    LinearGeluWithSum>;
 // clang-format on
 
 }  // namespace cudarelu::ops

@@ -1,0 +1,64 @@
+#pragma once
+
+#include "gemm/op.h"
+
+namespace cudarelu::ops {
+
+struct LinearGeluWithSum {
+  static constexpr OpSpec spec{
+      .signature =
+          "linear_gelu_with_sum(x: T[*, k], weight: T[n, k], bias: T[n]?, *, "
+          "approximate: none | tanh = none) -> (y: T[*, n], sum: T[*, n])",
+      .summary = "linear_gelu, and its sum before the gelu, which the gradient needs.",
+      .dtypes = floating_types,
+      .gradient = R"(x = linear_input_backward(
+                         grad_sum + gelu_backward(grad_y, sum, approximate), weight);
+                     weight = linear_weight_backward(
+                         grad_sum + gelu_backward(grad_y, sum, approximate), x);
+                     bias = sum_rows(grad_sum + gelu_backward(grad_y, sum, approximate)))",
+      .autocast = Autocast::lower,
+      .definition = R"(one = Constant<value_ints = [1]>()
+                       leading = Shape<end = -1>(x)
+                       counted = Concat<axis = 0>(one, leading)
+                       rows = ReduceProd<keepdims = 1>(counted)
+                       n = Shape<end = 1>(weight)
+                       k = Shape<start = 1>(weight)
+                       matrix_shape = Concat<axis = 0>(rows, k)
+                       y_shape = Concat<axis = 0>(leading, n)
+                       matrix = Reshape<allowzero = 1>(x, matrix_shape)
+                       sum_matrix = Gemm<transB = 1>(matrix, weight, bias)
+                       sum = Reshape<allowzero = 1>(sum_matrix, y_shape)
+                       half_d = Constant<value = double {0.5}>()
+                       half = CastLike(half_d, sum)
+                       one_d = Constant<value = double {1.0}>()
+                       one = CastLike(one_d, sum)
+                       root_d = Constant<value = double {1.4142135623730951}>()
+                       root = CastLike(root_d, sum)
+                       cubic_d = Constant<value = double {0.044715}>()
+                       cubic = CastLike(cubic_d, sum)
+                       factor_d = Constant<value = double {0.7978845608028654}>()
+                       factor = CastLike(factor_d, sum)
+                       quotient = Div(sum, root)
+                       erf = Erf(quotient)
+                       square = Mul(sum, sum)
+                       cube = Mul(sum, square)
+                       scaled_cube = Mul(cubic, cube)
+                       bent = Add(sum, scaled_cube)
+                       argument = Mul(factor, bent)
+                       tanh = Tanh(argument)
+                       tanh_label = Constant<value_int = 1>()
+                       label = Constant<value_int: int = @approximate>()
+                       is_tanh = Equal(label, tanh_label)
+                       sigmoid = Where(is_tanh, tanh, erf)
+                       one_more = Add(sigmoid, one)
+                       product = Mul(sum, one_more)
+                       y = Mul(half, product))",
+  };
+  static Gemm gemm(const Call& call) {
+    Gemm gemm = linear_product(call, gelu_of(call));
+    gemm.sum = call.outputs[1].data;
+    return gemm;
+  }
+};
+
+}  // namespace cudarelu::ops
