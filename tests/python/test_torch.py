@@ -82,6 +82,11 @@ def as_tuple(result):
     return result if isinstance(result, tuple) else (result,)
 
 
+def loss_of(result):
+    """A number in which every floating-point output counts."""
+    return sum(y.square().sum() for y in as_tuple(result) if y.is_floating_point())
+
+
 LAYOUTS = {
     "contiguous": lambda x: x,
     "channels_last": lambda x: x.to(memory_format=torch.channels_last),
@@ -243,13 +248,13 @@ def test_saved_tensors_may_be_elsewhere(name, device):
     op = OPS[name]
     function = call_of(op)
     inputs, packed = (with_grad(inputs_of(op, device=device)) for _ in range(2))
-    function(*inputs).square().sum().backward()
+    loss_of(function(*inputs)).backward()
     with torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: tensor.detach().cpu().numpy().copy(),
         lambda array: torch.from_numpy(array).to(device),
     ):
         result = function(*packed)
-    result.square().sum().backward()
+    loss_of(result).backward()
     for actual, expected in zip(packed, inputs, strict=True):
         torch.testing.assert_close(actual.grad, expected.grad)
 
@@ -518,8 +523,8 @@ def check_compiled_backward(function, inputs_at):
         # In float32: with float64, the compiler takes two attempts at a graph, of torch's ops too.
         inputs = [x.float() for x in inputs_at(size)]
         compiled, eager = with_grad(inputs), with_grad(inputs)
-        function(*eager).square().sum().backward()
-        compiled_backward(function(*compiled).square().sum(), counter)
+        loss_of(function(*eager)).backward()
+        compiled_backward(loss_of(function(*compiled)), counter)
         for actual, expected in zip(compiled, eager, strict=True):
             torch.testing.assert_close(actual.grad, expected.grad)
     assert counters["compiled_autograd"]["captures"] == 1
@@ -535,7 +540,8 @@ def test_compiled_autograd(name, device):
     )
     assert counter.frame_count == 1
     (graph,) = counter.graphs
-    assert f"CppNode{op.onnx.op_type}Backward" in graph.code
+    recorded = OPS.get(op.gradient.removeprefix("as "), op)  # it may have a form in training
+    assert f"CppNode{recorded.onnx.op_type}Backward" in graph.code
 
 
 @pytest.mark.parametrize("view", [False, True])
@@ -643,7 +649,7 @@ def test_compile_keeps_sizes_symbolic(name):
         actual = compiled(*(with_grad(inputs) if op.gradient else inputs))
         torch.testing.assert_close(actual, function(*inputs), rtol=0, atol=0)
         if op.gradient:
-            actual.sum().backward()
+            loss_of(actual).backward()
     assert counter.frame_count == 1
 
 
