@@ -1,4 +1,5 @@
-# CUDA: an installed toolkit, else the one that Python's packages carry. Sets CUDARELU_HAS_CUDA.
+# CUDA: an installed toolkit, else the one that Python's packages carry. Sets CUDARELU_HAS_CUDA and
+# makes the target cudarelu_cublaslt_header.
 #
 #   CUDARELU_CUDA_ARCHITECTURES  for example "90" or "80;90"; "" (default): the GPUs that are present,
 #                                else those of the list below that this nvcc knows
@@ -33,6 +34,25 @@ function(cudarelu_toolkit_of_packages variable)
   endforeach()
   file(CREATE_LINK lib ${root}/lib64 SYMBOLIC)
   set(${variable} ${root} PARENT_SCOPE)
+endfunction()
+
+# The folder of cublasLt.h: the library itself is opened when the program runs. A toolkit may come
+# without it; PyTorch's packages have it. That folder holds headers of CUDA as well, which must not
+# come before the toolkit's: a folder of links has the two that are wanted.
+function(cudarelu_cublaslt_header_of variable)
+  cudarelu_python_package(packages nvidia)
+  find_path(CUDARELU_CUBLASLT_INCLUDE_DIR cublasLt.h
+            HINTS ${CUDAToolkit_INCLUDE_DIRS} PATHS ${packages}/cu13/include NO_DEFAULT_PATH)
+  mark_as_advanced(CUDARELU_CUBLASLT_INCLUDE_DIR)
+  set(${variable} "" PARENT_SCOPE)
+  if(CUDARELU_CUBLASLT_INCLUDE_DIR)
+    set(folder ${PROJECT_BINARY_DIR}/cublaslt)
+    file(MAKE_DIRECTORY ${folder})
+    foreach(header cublasLt.h cublas_api.h)
+      file(CREATE_LINK ${CUDARELU_CUBLASLT_INCLUDE_DIR}/${header} ${folder}/${header} SYMBOLIC)
+    endforeach()
+    set(${variable} ${folder} PARENT_SCOPE)
+  endif()
 endfunction()
 
 function(cudarelu_choose_architectures variable)
@@ -90,11 +110,19 @@ else()
       return()
     endif()
     find_package(CUDAToolkit REQUIRED)
+    cudarelu_cublaslt_header_of(cublaslt_header)
+    if(NOT cublaslt_header)
+      cudarelu_off(CUDARELU_CUDA "CUDA kernels"
+        "no cublasLt.h: install the toolkit's cuBLAS headers, or pip install 'cuda-toolkit[cublas]==13.0.*'")
+      return()
+    endif()
+    add_library(cudarelu_cublaslt_header INTERFACE)
+    target_include_directories(cudarelu_cublaslt_header SYSTEM INTERFACE ${cublaslt_header})
     set(CUDARELU_HAS_CUDA ON)
     cudarelu_choose_architectures(CMAKE_CUDA_ARCHITECTURES)
     cudarelu_report("CUDA kernels" "on " "nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${CMAKE_CUDA_COMPILER}), architectures ${CMAKE_CUDA_ARCHITECTURES}")
   else()
     cudarelu_off(CUDARELU_CUDA "CUDA kernels"
-      "no nvcc: install a CUDA toolkit, or pip install 'cuda-toolkit[nvcc,cccl,cudart,crt,nvvm]==13.0.*'")
+      "no nvcc: install a CUDA toolkit, or pip install 'cuda-toolkit[nvcc,cccl,cudart,crt,nvvm,cublas]==13.0.*'")
   endif()
 endif()

@@ -23,7 +23,7 @@ fi
 packages=(-r "$root/requirements.txt")
 nvcc=${CUDACXX:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 if ! "$nvcc" --version 2>/dev/null | grep -qE 'release (1[2-9]|[2-9][0-9])\.'; then
-  packages+=("cuda-toolkit[nvcc,cccl,cudart,crt,nvvm]==13.0.*")
+  packages+=("cuda-toolkit[nvcc,cccl,cudart,crt,nvvm,cublas]==13.0.*")
 fi
 echo "Installing into $venv: ${packages[*]}"
 "$venv/bin/python" -m pip install -q --disable-pip-version-check "${packages[@]}"

@@ -6,21 +6,12 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <string>
+#include <type_traits>
 
+#include "cuda/check.h"
 #include "cudarelu/call.h"
 
 namespace cudarelu::cuda {
-
-/// The status of a CUDA call; clears the error, so that the host's next call does not meet it.
-inline Status check(const Call& call, cudaError_t error) {
-  if (error == cudaSuccess) return {};
-  (void)cudaGetLastError();
-  return {error == cudaErrorMemoryAllocation ? Status::Code::out_of_memory
-                                             : Status::Code::device_failure,
-          std::string(call.op.name) + ": CUDA: " + cudaGetErrorString(error) + " (" +
-              cudaGetErrorName(error) + ")"};
-}
 
 /// Whether the kernels, as compiled for the device, which is current, wait for the kernel before
 /// them by themselves, and have clusters: from compute capability 9.0 on. Code for an older one may

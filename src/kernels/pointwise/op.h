@@ -125,7 +125,9 @@ Status visit_choice(const Call& call, const Function& f) {
   }
   Status status;
   [&]<int... each>(std::integer_sequence<int, each...>) {
-    (void)((choice == each && (status = f(std::integral_constant<int, each>{}), true)) || ...);
+    (void)((choice == each &&
+            (static_cast<void>(status = f(std::integral_constant<int, each>{})), true)) ||
+           ...);
   }(std::make_integer_sequence<int, choice_count<F>>{});
   return status;
 }

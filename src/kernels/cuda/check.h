@@ -1,0 +1,22 @@
+// What a CUDA call says, as a status.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "cudarelu/call.h"
+
+namespace cudarelu::cuda {
+
+/// The status of a CUDA call; clears the error, so that the host's next call does not meet it.
+inline Status check(const Call& call, cudaError_t error) {
+  if (error == cudaSuccess) return {};
+  (void)cudaGetLastError();
+  return {error == cudaErrorMemoryAllocation ? Status::Code::out_of_memory
+                                             : Status::Code::device_failure,
+          std::string(call.op.name) + ": CUDA: " + cudaGetErrorString(error) + " (" +
+              cudaGetErrorName(error) + ")"};
+}
+
+}  // namespace cudarelu::cuda

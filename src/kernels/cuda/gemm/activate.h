@@ -1,0 +1,13 @@
+// The activation of a product as a pass of its own, for engines whose epilogue lacks it.
+#pragma once
+
+#include "cudarelu/call.h"
+#include "cudarelu/gemm.h"
+
+namespace cudarelu::cuda {
+
+/// y[i] = activation(x[i]) for `size` elements, where y may be x.
+Status activate(const Call& call, Activation activation, DType dtype, std::int64_t size,
+                const void* x, void* y);
+
+}  // namespace cudarelu::cuda

@@ -1,0 +1,219 @@
+#include "cuda/gemm/cublaslt.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <mutex>
+#include <vector>
+
+#include "cuda/alignment.h"
+#include "cuda/check.h"
+#include "cuda/gemm/activate.h"
+#include "cuda/gemm/cublaslt_library.h"
+#include "cuda/gemm/cublaslt_plan.h"
+#include "cuda/gemm/tuning.h"
+
+namespace cudarelu::cuda {
+namespace {
+
+/// How a product is had: in one step, or with the activation as a second one.
+struct Steps {
+  cublasLtEpilogue_t epilogue;
+  void* target;  // of the first step
+  bool activate;
+};
+
+/// The steps, with the plan of the first; the plan's choice may be that there is none.
+struct Way {
+  Steps steps;
+  lt::Key key;
+  lt::Plan* plan;
+};
+
+cublasLtEpilogue_t with_bias(const Gemm& gemm, int epilogue) {
+  if (gemm.bias == nullptr) return static_cast<cublasLtEpilogue_t>(epilogue);
+  // The default is a bit of its own, which a bias replaces.
+  const int others = epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 0 : epilogue;
+  return static_cast<cublasLtEpilogue_t>(others | CUBLASLT_EPILOGUE_BIAS);
+}
+
+Steps in_two(const Gemm& gemm) {
+  return {with_bias(gemm, CUBLASLT_EPILOGUE_DEFAULT), gemm.sum == nullptr ? gemm.d : gemm.sum,
+          gemm.activation != Activation::none || gemm.sum != nullptr};
+}
+
+/// Whether all operands, and all of their rows, are aligned to vectors.
+bool is_aligned(const Gemm& gemm) {
+  const std::int64_t row_of_a = gemm.a_transposed ? gemm.m : gemm.k;
+  const std::int64_t row_of_b = gemm.b_transposed ? gemm.k : gemm.n;
+  const auto elements = static_cast<std::int64_t>(vector_bytes / size_of(gemm.dtype));
+  for (const std::int64_t row : {row_of_a, row_of_b, gemm.n}) {
+    if (row % elements != 0) return false;
+  }
+  for (const void* operand : {gemm.a, gemm.b, gemm.bias, static_cast<const void*>(gemm.d),
+                              static_cast<const void*>(gemm.sum)}) {
+    if (misalignment(operand) != 0) return false;
+  }
+  return true;
+}
+
+/// The epilogue's GELU is that with tanh, which it approximates: in float32 it is off by 5e-6, and
+/// in float64 by 3e-10, which a pass of its own, as fast on an H200, does not lose. Where operands
+/// are not aligned it is off as if the product were rounded before the bias is added.
+Steps in_one(const Gemm& gemm) {
+  const bool tanh =
+      gemm.activation == Activation::gelu_tanh && size_of(gemm.dtype) == 2 && is_aligned(gemm);
+  const bool relu = gemm.activation == Activation::relu;
+  if (gemm.sum == nullptr) {
+    if (tanh) return {with_bias(gemm, CUBLASLT_EPILOGUE_GELU), gemm.d, false};
+    if (relu) return {with_bias(gemm, CUBLASLT_EPILOGUE_RELU), gemm.d, false};
+  }
+  if (tanh) return {with_bias(gemm, CUBLASLT_EPILOGUE_GELU_AUX), gemm.d, false};
+  return in_two(gemm);
+}
+
+/// The largest power of two, up to 128, of which the addresses are all multiples.
+template <class... Pointers>
+std::uint8_t alignment_of(Pointers... pointers) {
+  const auto bits = (reinterpret_cast<std::uintptr_t>(pointers) | ... | std::uintptr_t{128});
+  return static_cast<std::uint8_t>(bits & -bits);
+}
+
+lt::Key key_of(const Gemm& gemm, const Steps& steps, int device, bool allow_tf32) {
+  return {.m = static_cast<std::int32_t>(gemm.m),
+          .n = static_cast<std::int32_t>(gemm.n),
+          .k = static_cast<std::int32_t>(gemm.k),
+          .batch = static_cast<std::int32_t>(gemm.batch),
+          .device = device,
+          .epilogue = steps.epilogue,
+          .dtype = gemm.dtype,
+          .a_transposed = gemm.a_transposed,
+          .b_transposed = gemm.b_transposed,
+          .tf32 = allow_tf32 && gemm.dtype == DType::float32,
+          .workspace = true,
+          .a_alignment = alignment_of(gemm.a),
+          .b_alignment = alignment_of(gemm.b),
+          .rest_alignment = alignment_of(steps.target, gemm.bias, gemm.sum)};
+}
+
+Way way_by(const Steps& steps, const Gemm& gemm, int device, bool allow_tf32) {
+  const lt::Key key = key_of(gemm, steps, device, allow_tf32);
+  return {steps, key, &lt::plan_for(key, gemm)};
+}
+
+/// How cuBLASLt has a product: in one step, else in two.
+Way way_for(const Gemm& gemm, int device, bool allow_tf32) {
+  const Way way = way_by(in_one(gemm), gemm, device, allow_tf32);
+  return way.plan->choice.found ? way : way_by(in_two(gemm), gemm, device, allow_tf32);
+}
+
+Status status_of(const Call& call, cublasStatus_t status) {
+  if (status == CUBLAS_STATUS_SUCCESS) return {};
+  return {Status::Code::device_failure,
+          std::string(call.op.name) + ": cuBLASLt: " + cublaslt().describe(status)};
+}
+
+/// The first step, by any algorithm for its plan.
+cublasStatus_t multiply(const Call& call, const Gemm& gemm, const Way& way,
+                        const lt::Choice& choice, void* workspace) {
+  cublasLtHandle_t handle = nullptr;
+  if (const auto status = lt::handle_of(call.execution.device_index, handle);
+      status != CUBLAS_STATUS_SUCCESS) {
+    return status;
+  }
+  lt::Plan& plan = *way.plan;
+  if (!lt::set_pointers(plan, way.key, gemm)) return CUBLAS_STATUS_INTERNAL_ERROR;
+  const struct {
+    float in_float;
+    double in_double;
+  } one{1, 1}, zero{0, 0};
+  const bool in_double = gemm.dtype == DType::float64;
+  const auto scalar = [&](const auto& number) -> const void* {
+    return in_double ? static_cast<const void*>(&number.in_double) : &number.in_float;
+  };
+  return cublaslt().multiply(handle, &plan.product, scalar(one), gemm.b, &plan.b, gemm.a, &plan.a,
+                             scalar(zero), way.steps.target, &plan.d, way.steps.target, &plan.d,
+                             &choice.algorithm, workspace, choice.workspace,
+                             static_cast<cudaStream_t>(call.execution.stream));
+}
+
+/// Measures the first heuristics for a plan and chooses the fastest, for the process and in a file.
+/// This waits for the device: a stream that is captured is left alone.
+Status tune(const Call& call, const Gemm& gemm, const Way& way) {
+  constexpr int most = 8;
+  static std::mutex one_at_a_time;  // they would slow each other down
+  const std::scoped_lock lock(one_at_a_time);
+  if (const lt::Choice known = lt::known_choice(way.key); known.measured) {
+    way.plan->choice = known;
+    return {};
+  }
+  auto* const stream = static_cast<cudaStream_t>(call.execution.stream);
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  if (Status status = check(call, cudaStreamIsCapturing(stream, &capture)); !status.ok()) {
+    return status;
+  }
+  if (capture != cudaStreamCaptureStatusNone) return {};
+
+  std::vector<lt::Choice> choices = lt::ask_heuristics(*way.plan, way.key, most);
+  std::size_t bytes = 0;
+  for (const lt::Choice& choice : choices) bytes = std::max(bytes, choice.workspace);
+  void* const workspace = bytes > 0 ? call.execution.allocate(bytes) : nullptr;
+  if (bytes > 0 && workspace == nullptr) return {};
+  std::erase_if(choices, [&](const lt::Choice& choice) {
+    return multiply(call, gemm, way, choice, workspace) != CUBLAS_STATUS_SUCCESS;
+  });
+  if (choices.empty()) return {};
+  const auto run = [&](std::size_t i) {
+    const bool ran = multiply(call, gemm, way, choices[i], workspace) == CUBLAS_STATUS_SUCCESS;
+    return ran ? cudaSuccess : cudaErrorUnknown;
+  };
+  std::size_t best = 0;
+  if (Status status = check(call, find_fastest(stream, choices.size(), run, best)); !status.ok()) {
+    return status;
+  }
+  lt::Choice& choice = choices[best];
+  choice.measured = true;
+  if (Status status = lt::record_choice(way.key, choice); !status.ok()) {
+    return {status.code(), std::string(call.op.name) + ": " + status.message()};
+  }
+  way.plan->choice = choice;
+  return {};
+}
+
+}  // namespace
+
+std::string cublaslt_problem() { return cublaslt().problem; }
+
+bool takes_cublaslt(const Gemm& gemm, int device, bool allow_tf32) {
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  for (const std::int64_t size : {gemm.batch, gemm.m, gemm.n, gemm.k}) {
+    if (size < 1 || size > most) return false;
+  }
+  if (!floating_types.contains(gemm.dtype) || !cublaslt().problem.empty()) return false;
+  return way_for(gemm, device, allow_tf32).plan->choice.found;
+}
+
+Status cublaslt_gemm(const Call& call, const Gemm& gemm, bool allow_tf32) {
+  Way way = way_for(gemm, call.execution.device_index, allow_tf32);
+  if (!tuning_folder().empty() && !way.plan->choice.measured) {
+    if (Status status = tune(call, gemm, way); !status.ok()) return status;
+  }
+  void* workspace = nullptr;
+  if (way.plan->choice.workspace > 0) {
+    workspace = call.execution.allocate(way.plan->choice.workspace);
+    if (workspace == nullptr) {
+      way.key.workspace = false;
+      way.plan = &lt::plan_for(way.key, gemm);
+    }
+  }
+  if (!way.plan->choice.found) {
+    return {Status::Code::out_of_memory,
+            std::string(call.op.name) + ": cuBLASLt has no algorithm without workspace"};
+  }
+  const cublasStatus_t status = multiply(call, gemm, way, way.plan->choice, workspace);
+  if (status != CUBLAS_STATUS_SUCCESS || !way.steps.activate) return status_of(call, status);
+  return activate(call, gemm.activation, gemm.dtype, gemm.batch * gemm.m * gemm.n, way.steps.target,
+                  gemm.d);
+}
+
+}  // namespace cudarelu::cuda

@@ -1,0 +1,257 @@
+#include "cuda/gemm/cublaslt_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "cuda/gemm/cublaslt_library.h"
+#include "cuda/gemm/tuning.h"
+
+namespace cudarelu::cuda::lt {
+namespace {
+
+constexpr std::uint64_t workspace_limit = 32 << 20;  // NVIDIA's advice for Hopper; few take so much
+
+/// All is forgotten at this number: where a host's shapes are ever new they would fill the memory.
+constexpr std::size_t most_plans = 1024;
+
+struct HashKey {
+  std::size_t operator()(const Key& key) const {
+    return std::hash<std::string_view>{}({reinterpret_cast<const char*>(&key), sizeof(Key)});
+  }
+};
+
+template <class Value>
+using Cache = std::unordered_map<Key, Value, HashKey>;
+
+template <class Value>
+Value& insert(Cache<Value>& cache, const Key& key, const Value& value) {
+  if (cache.size() >= most_plans) cache.clear();
+  return cache.insert_or_assign(key, value).first->second;
+}
+
+struct Choices {
+  std::mutex mutex;
+  Cache<Choice> known;
+};
+
+/// Never destroyed: threads may outlive the process's objects.
+Choices& choices() {
+  static auto& choices = *new Choices;
+  return choices;
+}
+
+cudaDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::float64:
+      return CUDA_R_64F;
+    case DType::float16:
+      return CUDA_R_16F;
+    case DType::bfloat16:
+      return CUDA_R_16BF;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+cublasComputeType_t compute_type(const Key& key) {
+  if (key.dtype == DType::float64) return CUBLAS_COMPUTE_64F;
+  return key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+bool writes_sum(const Key& key) {
+  return (key.epilogue & CUBLASLT_EPILOGUE_GELU_AUX) == CUBLASLT_EPILOGUE_GELU_AUX;
+}
+
+template <class T>
+bool set(Plan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  return cublaslt().set_product(&plan.product, attribute, static_cast<const void*>(&value),
+                                sizeof(T)) == CUBLAS_STATUS_SUCCESS;
+}
+
+bool lay_out(cublasLtMatrixLayoutOpaque_t& layout, const Key& key, std::int64_t rows,
+             std::int64_t columns) {
+  const std::int64_t stride = rows * columns;
+  const CublasLt& library = cublaslt();
+  return library.init_layout(&layout, sizeof layout, data_type(key.dtype),
+                             static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns),
+                             rows) == CUBLAS_STATUS_SUCCESS &&
+         library.set_layout(&layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &key.batch,
+                            sizeof key.batch) == CUBLAS_STATUS_SUCCESS &&
+         library.set_layout(&layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                            sizeof stride) == CUBLAS_STATUS_SUCCESS;
+}
+
+/// cuBLASLt's matrices are column-major: in its eyes ours are transposed, and d^T = b^T a^T, so
+/// that b comes first and a bias of d's rows is, as it wants, one of d^T's columns.
+bool describe(Plan& plan, const Key& key, const Gemm& gemm) {
+  const cublasOperation_t op_a = key.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t op_b = key.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const std::int64_t sum_stride = gemm.m * gemm.n;
+  return cublaslt().init_product(&plan.product, sizeof plan.product, compute_type(key),
+                                 key.dtype == DType::float64 ? CUDA_R_64F : CUDA_R_32F) ==
+             CUBLAS_STATUS_SUCCESS &&
+         set(plan, CUBLASLT_MATMUL_DESC_TRANSA, op_b) &&
+         set(plan, CUBLASLT_MATMUL_DESC_TRANSB, op_a) &&
+         set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, key.epilogue) &&
+         (!writes_sum(key) ||
+          (set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, gemm.n) &&
+           set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, sum_stride))) &&
+         set_pointers(plan, key, gemm) &&
+         lay_out(plan.a, key, key.a_transposed ? gemm.m : gemm.k,
+                 key.a_transposed ? gemm.k : gemm.m) &&
+         lay_out(plan.b, key, key.b_transposed ? gemm.k : gemm.n,
+                 key.b_transposed ? gemm.n : gemm.k) &&
+         lay_out(plan.d, key, gemm.n, gemm.m);
+}
+
+/// The file for devices of the same model and a library of the same version: the bits of an
+/// algorithm mean nothing to others.
+std::filesystem::path tuning_file(const Key& key) {
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, key.device) != cudaSuccess) (void)cudaGetLastError();
+  std::string name = properties.name;
+  std::ranges::replace_if(name, [](char c) { return c == ' ' || c == '/'; }, '_');
+  return tuning_folder() / (name + "-cublaslt-" + std::to_string(cublaslt().version()) + ".txt");
+}
+
+/// What a key is called there.
+std::string name_in_file(const Key& key) {
+  std::ostringstream text;
+  text << name_of(key.dtype) << (key.tf32 ? " tf32 " : " ") << key.batch << 'x' << key.m << 'x'
+       << key.n << 'x' << key.k << (key.a_transposed ? " t" : " n")
+       << (key.b_transposed ? "t" : "n") << " epilogue " << key.epilogue << " alignments "
+       << +key.a_alignment << ' ' << +key.b_alignment << ' ' << +key.rest_alignment
+       << (key.workspace ? "" : " without workspace");
+  return text.str();
+}
+
+std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
+  std::ostringstream text;
+  for (const std::uint64_t word : algorithm.data) text << std::hex << word << ' ';
+  return text.str();
+}
+
+/// The choice that a file of measurements has for a plan, if this library accepts it.
+std::optional<Choice> recorded_choice(Plan& plan, const Key& key) {
+  if (tuning_folder().empty()) return {};
+  const TuningRecords records = read_tuning(tuning_file(key));
+  const auto record = records.find(name_in_file(key));
+  if (record == records.end()) return {};
+  cublasLtMatmulAlgo_t algorithm{};
+  std::istringstream words(record->second);
+  for (std::uint64_t& word : algorithm.data) words >> std::hex >> word;
+  cublasLtHandle_t handle = nullptr;
+  cublasLtMatmulHeuristicResult_t result{};
+  if (!words || handle_of(key.device, handle) != CUBLAS_STATUS_SUCCESS ||
+      cublaslt().check(handle, &plan.product, &plan.b, &plan.a, &plan.d, &plan.d, &algorithm,
+                       &result) != CUBLAS_STATUS_SUCCESS) {
+    return {};
+  }
+  return Choice{true, true, algorithm, result.workspaceSize};
+}
+
+Choice choose(Plan& plan, const Key& key) {
+  if (const auto recorded = recorded_choice(plan, key)) return *recorded;
+  const std::vector<Choice> first = ask_heuristics(plan, key, 1);
+  return first.empty() ? Choice() : first.front();
+}
+
+}  // namespace
+
+cublasStatus_t handle_of(int device, cublasLtHandle_t& handle) {
+  // Never destroyed: when the process ends, CUDA may be gone before this library's objects are.
+  static std::array<std::atomic<cublasLtHandle_t>, 64> handles{};
+  static std::mutex mutex;
+  if (static_cast<std::size_t>(device) >= handles.size()) return CUBLAS_STATUS_NOT_SUPPORTED;
+  auto& known = handles[static_cast<std::size_t>(device)];
+  handle = known.load(std::memory_order_acquire);
+  if (handle != nullptr) return CUBLAS_STATUS_SUCCESS;
+  const std::scoped_lock lock(mutex);
+  handle = known.load(std::memory_order_relaxed);
+  if (handle != nullptr) return CUBLAS_STATUS_SUCCESS;
+  const cublasStatus_t status = cublaslt().create(&handle);
+  if (status == CUBLAS_STATUS_SUCCESS) known.store(handle, std::memory_order_release);
+  return status;
+}
+
+bool set_pointers(Plan& plan, const Key& key, const Gemm& gemm) {
+  return (gemm.bias == nullptr || set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias)) &&
+         (!writes_sum(key) || set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, gemm.sum));
+}
+
+std::vector<Choice> ask_heuristics(Plan& plan, const Key& key, int count) {
+  const CublasLt& library = cublaslt();
+  cublasLtHandle_t handle = nullptr;
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  if (handle_of(key.device, handle) != CUBLAS_STATUS_SUCCESS ||
+      library.init_preference(&preference, sizeof preference) != CUBLAS_STATUS_SUCCESS) {
+    return {};
+  }
+  bool complete = true;
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    complete &= library.set_preference(&preference, attribute, &value, sizeof value) ==
+                CUBLAS_STATUS_SUCCESS;
+  };
+  // Where k is split, the parts of a float16 or bfloat16 product are added up in float32.
+  const bool half = size_of(key.dtype) == 2;
+  const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
+                                   (half ? 0u : std::uint32_t{CUBLASLT_REDUCTION_SCHEME_INPLACE});
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, key.workspace ? workspace_limit : 0);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, std::uint32_t{key.b_alignment});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, std::uint32_t{key.a_alignment});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, std::uint32_t{key.rest_alignment});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::uint32_t{key.rest_alignment});
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(count));
+  int found = 0;
+  if (!complete ||
+      library.heuristics(handle, &plan.product, &plan.b, &plan.a, &plan.d, &plan.d, &preference,
+                         count, results.data(), &found) != CUBLAS_STATUS_SUCCESS) {
+    return {};
+  }
+  std::vector<Choice> choices;
+  for (const auto& result : std::span(results).first(static_cast<std::size_t>(found))) {
+    if (result.state != CUBLAS_STATUS_SUCCESS) continue;
+    choices.push_back({true, false, result.algo, result.workspaceSize});
+  }
+  return choices;
+}
+
+Choice known_choice(const Key& key) {
+  const std::scoped_lock lock(choices().mutex);
+  const auto known = choices().known.find(key);
+  return known == choices().known.end() ? Choice() : known->second;
+}
+
+Status record_choice(const Key& key, const Choice& choice) {
+  Status status = write_tuning(tuning_file(key), name_in_file(key), text_of(choice.algorithm));
+  if (!status.ok()) return status;
+  const std::scoped_lock lock(choices().mutex);
+  insert(choices().known, key, choice);
+  return {};
+}
+
+Plan& plan_for(const Key& key, const Gemm& gemm) {
+  thread_local Cache<Plan> plans;
+  if (const auto known = plans.find(key); known != plans.end()) return known->second;
+
+  Plan plan;
+  if (describe(plan, key, gemm)) {
+    const std::scoped_lock lock(choices().mutex);
+    auto& all = choices().known;
+    const auto known = all.find(key);
+    plan.choice = known == all.end() ? insert(all, key, choose(plan, key)) : known->second;
+  }
+  return insert(plans, key, plan);
+}
+
+}  // namespace cudarelu::cuda::lt

@@ -1,0 +1,415 @@
+// cuBLASLt as an engine: against a product in float64, and where there is no library.
+#include "cuda/gemm/cublaslt.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <thread>
+
+#include "cuda/gemm/cublaslt_library.h"
+#include "cuda/gemm/tuning.h"
+#include "cuda_device.h"
+
+namespace cudarelu::testing {
+namespace {
+
+TEST(CublasLtLibrary, ThatIsMissingIsNamedWithTheMend) {
+  const std::array<std::string, 2> names{"libno_such_a.so.1", "libno_such_b.so.1"};
+  const cuda::CublasLt library = cuda::open_cublaslt(names);
+  EXPECT_EQ(library.multiply, nullptr);
+  EXPECT_EQ(library.problem,
+            "cannot open cuBLASLt: libno_such_b.so.1: cannot open shared object file: No such file "
+            "or directory; pip install nvidia-cublas==" +
+                std::to_string(CUBLAS_VER_MAJOR) +
+                ".*, or put the folder of a CUDA toolkit's libraries on LD_LIBRARY_PATH");
+}
+
+TEST(CublasLtLibrary, WithoutTheFunctionsIsNotUsed) {
+  const std::array<std::string, 1> names{"libm.so.6"};
+  EXPECT_EQ(cuda::open_cublaslt(names).problem.find("cannot use cuBLASLt: "), 0);
+}
+
+TEST(CublasLtLibrary, OfAnotherMajorVersionIsNotUsed) {
+  const std::array<std::string, 1> names{CUDARELU_OTHER_CUBLASLT};
+  EXPECT_EQ(cuda::open_cublaslt(names).problem, "cannot use cuBLASLt 11: this build is for " +
+                                                    std::to_string(CUBLAS_VER_MAJOR) +
+                                                    "; build it with that CUDA toolkit");
+}
+
+TEST(CublasLt, LeavesWhatItDoesNotHave) {
+  Gemm gemm{};
+  gemm.batch = gemm.m = gemm.n = gemm.k = 4;
+  for (const auto size : {&Gemm::batch, &Gemm::m, &Gemm::n, &Gemm::k}) {
+    for (const std::int64_t value : {std::int64_t{0}, std::int64_t{1} << 31}) {
+      Gemm other = gemm;
+      other.*size = value;
+      EXPECT_FALSE(cuda::takes_cublaslt(other, 0, false));
+    }
+  }
+  Gemm integers = gemm;
+  integers.dtype = DType::int32;
+  EXPECT_FALSE(cuda::takes_cublaslt(integers, 0, false));
+}
+
+TEST(Tuning, IsKeptInAFileThatOthersWriteToo) {
+  const auto file =
+      std::filesystem::path(::testing::TempDir()) / (std::to_string(getpid()) + "-tuning.txt");
+  EXPECT_TRUE(cuda::read_tuning(file).empty());
+  ASSERT_TRUE(cuda::write_tuning(file, "a 1x2", "1 2").ok());
+  std::ofstream(file, std::ios::app) << "of another process = 3\nno record\n";
+  ASSERT_TRUE(cuda::write_tuning(file, "a 1x2", "4").ok());
+  const cuda::TuningRecords expected{{"a 1x2", "4"}, {"of another process", "3"}};
+  EXPECT_EQ(cuda::read_tuning(file), expected);
+  std::filesystem::remove(file);
+}
+
+TEST(Tuning, ThatCannotBeKeptIsAnError) {
+  const Status status = cuda::write_tuning("/dev/null/tuning.txt", "a", "1");
+  EXPECT_EQ(status.code(), Status::Code::invalid_argument);
+  EXPECT_EQ(status.message(),
+            "cannot write /dev/null/tuning.txt; CUDARELU_TUNING_DIR must name a folder that can be "
+            "written, or be unset");
+}
+
+double activated(Activation activation, double x) {
+  switch (activation) {
+    case Activation::relu:
+      return x < 0 ? 0 : x;
+    case Activation::gelu_erf:
+      return x / 2 * std::erfc(-x / std::sqrt(2.0));
+    case Activation::gelu_tanh:
+      return x / 2 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+    default:
+      return x;
+  }
+}
+
+struct Case {
+  DType dtype;
+  std::int64_t batch;
+  std::int64_t m;
+  std::int64_t n;
+  std::int64_t k;
+  bool a_transposed = false;
+  bool b_transposed = false;
+  bool bias = false;
+  Activation activation = Activation::none;
+  bool sum = false;
+  std::size_t offset = 0;  // of all pointers, in elements, from a boundary
+};
+
+std::string describe(const Case& c) {
+  return std::string(name_of(c.dtype)) + " " + std::to_string(c.batch) + " x " +
+         std::to_string(c.m) + " x " + std::to_string(c.n) + " x " + std::to_string(c.k) +
+         (c.a_transposed ? " a^T" : "") + (c.b_transposed ? " b^T" : "") + (c.bias ? " bias" : "") +
+         " activation " + std::to_string(static_cast<int>(c.activation)) + (c.sum ? " sum" : "") +
+         " offset " + std::to_string(c.offset);
+}
+
+GuardedTensor random_tensor(DType dtype, std::int64_t size, std::size_t offset,
+                            std::mt19937& random) {
+  GuardedTensor tensor(dtype, {size}, offset);
+  std::normal_distribution<double> normal;
+  (void)visit_dtype<floating_types>(dtype, [&]<class T>(TypeTag<T>) {
+    auto* items = reinterpret_cast<T*>(tensor.data().data());
+    for (std::int64_t i = 0; i < size; ++i) {
+      items[i] = store<T>(static_cast<Compute<T>>(normal(random)));
+    }
+    return Status();
+  });
+  return tensor;
+}
+
+double item(GuardedTensor& tensor, std::int64_t i) {
+  double value = 0;
+  (void)visit_dtype<floating_types>(tensor.view().dtype, [&]<class T>(TypeTag<T>) {
+    value = static_cast<double>(load(reinterpret_cast<const T*>(tensor.data().data())[i]));
+    return Status();
+  });
+  return value;
+}
+
+/// The largest relative error of rounding to the dtype, or to the one that sums are kept in.
+double rounding(DType dtype, bool of_sums) {
+  switch (dtype) {
+    case DType::float64:
+      return 0x1p-53;
+    case DType::bfloat16:
+      return of_sums ? 0x1p-24 : 0x1p-8;
+    case DType::float16:
+      return of_sums ? 0x1p-24 : 0x1p-11;
+    default:
+      return 0x1p-24;
+  }
+}
+
+/// The operands of a case on the host and on the device.
+struct Operands {
+  Operands(const Case& c, std::mt19937& random)
+      : a(random_tensor(c.dtype, c.batch * c.m * c.k, c.offset, random)),
+        b(random_tensor(c.dtype, c.batch * c.k * c.n, c.offset, random)),
+        bias(random_tensor(c.dtype, c.n, c.offset, random)),
+        sum(c.dtype, {c.batch * c.m * c.n}, c.offset),
+        d(c.dtype, {c.batch * c.m * c.n}, c.offset) {}
+
+  GuardedTensor a, b, bias, sum, d;
+  DeviceTensor device_a{a}, device_b{b}, device_bias{bias}, device_sum{sum}, device_d{d};
+
+  Gemm gemm(const Case& c) {
+    return {.dtype = c.dtype,
+            .batch = c.batch,
+            .m = c.m,
+            .n = c.n,
+            .k = c.k,
+            .a = device_a.view().data,
+            .b = device_b.view().data,
+            .d = device_d.view().data,
+            .a_transposed = c.a_transposed,
+            .b_transposed = c.b_transposed,
+            .bias = c.bias ? device_bias.view().data : nullptr,
+            .activation = c.activation,
+            .sum = c.sum ? device_sum.view().data : nullptr};
+  }
+};
+
+Status multiply(const Gemm& gemm, Execution& execution, bool allow_tf32 = false) {
+  Op op{};
+  op.name = "product";
+  return cuda::cublaslt_gemm({op, {}, {}, {}, execution}, gemm, allow_tf32);
+}
+
+void expect_product(const Case& c, Operands& operands, double input_rounding = 0) {
+  operands.device_sum.download();
+  operands.device_d.download();
+  EXPECT_TRUE(operands.sum.intact());
+  EXPECT_TRUE(operands.d.intact());
+  const double rounds = rounding(c.dtype, false);
+  const double in_product =
+      static_cast<double>(c.k + 1) * rounding(c.dtype, true) + 2 * input_rounding;
+  const double in_gelu = c.dtype == DType::float64   ? 1e-15
+                         : c.dtype == DType::float32 ? 1e-6
+                                                     : 1e-5;
+  const double smallest =
+      c.dtype == DType::float16 ? 0x1p-25 : 0;  // error of rounding to a float16
+  for (std::int64_t i = 0; i < c.batch; ++i) {
+    for (std::int64_t row = 0; row < c.m; ++row) {
+      for (std::int64_t column = 0; column < c.n; ++column) {
+        double sum = c.bias ? item(operands.bias, column) : 0;
+        double size = std::abs(sum);
+        for (std::int64_t j = 0; j < c.k; ++j) {
+          const std::int64_t in_a = c.a_transposed ? j * c.m + row : row * c.k + j;
+          const std::int64_t in_b = c.b_transposed ? column * c.k + j : j * c.n + column;
+          const double product =
+              item(operands.a, i * c.m * c.k + in_a) * item(operands.b, i * c.k * c.n + in_b);
+          sum += product;
+          size += std::abs(product);
+        }
+        const std::int64_t at = (i * c.m + row) * c.n + column;
+        const double of_sum = in_product * size + rounds * std::abs(sum) + smallest;
+        if (c.sum) {
+          ASSERT_NEAR(item(operands.sum, at), sum, of_sum)
+              << "sum, row " << row << ", column " << column << " of " << i;
+        }
+        const double expected = activated(c.activation, sum);
+        const bool gelu = c.activation >= Activation::gelu_erf;
+        const double steepness = gelu ? 1.13 : 1;  // at most
+        ASSERT_NEAR(
+            item(operands.d, at), expected,
+            steepness * of_sum + rounds * std::abs(expected) + smallest + (gelu ? in_gelu : 0))
+            << "row " << row << ", column " << column << " of " << i;
+      }
+    }
+  }
+}
+
+void expect_product(const Case& c, CudaExecution& execution, std::mt19937& random) {
+  SCOPED_TRACE(describe(c));
+  Operands operands(c, random);
+  const Gemm gemm = operands.gemm(c);
+  if (!cuda::takes_cublaslt(gemm, 0, false)) {
+    EXPECT_NE(c.offset * size_of(c.dtype) % 16, 0) << "cuBLASLt leaves aligned operands";
+    return;
+  }
+  const Status status = multiply(gemm, execution);
+  ASSERT_TRUE(status.ok()) << status.message();
+  check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+  expect_product(c, operands);
+}
+
+class CublasLtOnCuda : public ::testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    if (!has_cuda_device()) GTEST_SKIP() << "needs CUDA: no device on this machine";
+    ASSERT_EQ(cuda::cublaslt_problem(), "");
+  }
+};
+
+TEST_P(CublasLtOnCuda, HasTheProductOfAnyShape) {
+  CudaExecution execution;
+  std::mt19937 random(1);
+  constexpr std::array<std::array<std::int64_t, 4>, 12> shapes{{{1, 1, 1, 1},
+                                                                {1, 3, 5, 7},
+                                                                {1, 17, 1, 33},
+                                                                {1, 1, 64, 128},
+                                                                {1, 64, 1, 128},
+                                                                {1, 64, 128, 1},
+                                                                {1, 128, 128, 128},
+                                                                {1, 129, 136, 65},
+                                                                {1, 32, 192, 1024},
+                                                                {5, 64, 64, 64},
+                                                                {4, 5, 7, 3},
+                                                                {33, 8, 16, 24}}};
+  for (const auto& [batch, m, n, k] : shapes) {
+    for (const std::size_t offset : {0, 1, 4}) {
+      for (const int transposed : {0, 1, 2, 3}) {
+        expect_product({GetParam(), batch, m, n, k, (transposed & 1) != 0, (transposed & 2) != 0,
+                        false, Activation::none, false, offset},
+                       execution, random);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(CublasLtOnCuda, HasEveryEpilogue) {
+  CudaExecution execution;
+  std::mt19937 random(2);
+  constexpr std::array<std::array<std::int64_t, 4>, 4> shapes{
+      {{1, 33, 64, 48}, {1, 7, 9, 5}, {3, 16, 24, 40}, {2, 1, 1, 1}}};
+  for (const auto& [batch, m, n, k] : shapes) {
+    for (const std::size_t offset : {0, 1}) {
+      for (const bool bias : {false, true}) {
+        for (const bool sum : {false, true}) {
+          for (const Activation activation :
+               {Activation::none, Activation::relu, Activation::gelu_erf, Activation::gelu_tanh}) {
+            expect_product({GetParam(), batch, m, n, k, false, true, bias, activation, sum, offset},
+                           execution, random);
+            if (HasFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CublasLtOnCuda, KeepsNaN) {
+  CudaExecution execution;
+  std::mt19937 random(3);
+  for (const Activation activation :
+       {Activation::none, Activation::relu, Activation::gelu_erf, Activation::gelu_tanh}) {
+    const Case c{.dtype = GetParam(),
+                 .batch = 1,
+                 .m = 8,
+                 .n = 64,
+                 .k = 64,
+                 .bias = true,
+                 .activation = activation};
+    SCOPED_TRACE(describe(c));
+    Operands operands(c, random);
+    (void)visit_dtype<floating_types>(c.dtype, [&]<class T>(TypeTag<T>) {
+      reinterpret_cast<T*>(operands.bias.data().data())[5] =
+          store<T>(std::numeric_limits<Compute<T>>::quiet_NaN());
+      return Status();
+    });
+    operands.device_bias.upload();
+    ASSERT_TRUE(cuda::takes_cublaslt(operands.gemm(c), 0, false));
+    ASSERT_TRUE(multiply(operands.gemm(c), execution).ok());
+    check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+    operands.device_d.download();
+    for (std::int64_t i = 0; i < c.m * c.n; ++i) {
+      EXPECT_EQ(std::isnan(item(operands.d, i)), i % c.n == 5) << "at " << i;
+    }
+  }
+}
+
+TEST_P(CublasLtOnCuda, DoesWithoutWorkspace) {
+  CudaExecution execution;
+  std::mt19937 random(4);
+  const Case c{.dtype = GetParam(), .batch = 1, .m = 16, .n = 16, .k = 1 << 14};
+  Operands operands(c, random);
+  execution.refuse = true;
+  ASSERT_TRUE(cuda::takes_cublaslt(operands.gemm(c), 0, false));
+  const Status status = multiply(operands.gemm(c), execution);
+  ASSERT_TRUE(status.ok()) << status.message();
+  check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+  expect_product(c, operands);
+}
+
+TEST_P(CublasLtOnCuda, IsCapturedAtItsFirstCall) {
+  CudaExecution execution;
+  auto* stream = static_cast<cudaStream_t>(execution.stream);
+  std::mt19937 random(5);
+  const Case c{.dtype = GetParam(),
+               .batch = 1,
+               .m = 40,
+               .n = 56,
+               .k = 72,
+               .bias = true,
+               .activation = Activation::gelu_tanh,
+               .sum = true};
+  Operands operands(c, random);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  ASSERT_TRUE(cuda::takes_cublaslt(operands.gemm(c), 0, false));
+  const Status status = multiply(operands.gemm(c), execution);
+  check(cudaStreamEndCapture(stream, &graph));
+  ASSERT_TRUE(status.ok()) << status.message();
+  check(cudaGraphInstantiate(&executable, graph, 0));
+  check(cudaGraphLaunch(executable, stream));
+  check(cudaStreamSynchronize(stream));
+  expect_product(c, operands);
+  check(cudaGraphExecDestroy(executable));
+  check(cudaGraphDestroy(graph));
+}
+
+TEST_P(CublasLtOnCuda, ServesThreadsAtOnce) {
+  const Case c{.dtype = GetParam(),
+               .batch = 1,
+               .m = 24,
+               .n = 40,
+               .k = 8,
+               .bias = true,
+               .activation = Activation::relu};
+  std::vector<std::thread> threads;
+  for (unsigned seed = 0; seed < 4; ++seed) {
+    threads.emplace_back([&c, seed] {
+      CudaExecution execution;
+      std::mt19937 random(seed);
+      Operands operands(c, random);  // pointers of its own, in a plan of one shape
+      for (int i = 0; i < 50; ++i) EXPECT_TRUE(multiply(operands.gemm(c), execution).ok());
+      check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+      expect_product(c, operands);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+using CublasLtTf32OnCuda = CublasLtOnCuda;
+
+TEST_P(CublasLtTf32OnCuda, IsUsedOnlyWhereAllowed) {
+  CudaExecution execution;
+  std::mt19937 random(6);
+  const Case c{.dtype = GetParam(), .batch = 1, .m = 128, .n = 128, .k = 16};
+  Operands operands(c, random);
+  ASSERT_TRUE(multiply(operands.gemm(c), execution).ok());
+  check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+  expect_product(c, operands);
+  const auto bytes = operands.d.data();
+  const std::vector<std::uint8_t> exact(bytes.begin(), bytes.end());
+  ASSERT_TRUE(multiply(operands.gemm(c), execution, true).ok());
+  check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+  expect_product(c, operands, 0x1p-10);  // TF32 has 10 bits; the others are cut off
+  EXPECT_FALSE(std::ranges::equal(exact, operands.d.data())) << "TF32 changed nothing";
+}
+
+INSTANTIATE_TEST_SUITE_P(, CublasLtTf32OnCuda, ::testing::Values(DType::float32),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+INSTANTIATE_TEST_SUITE_P(, CublasLtOnCuda,
+                         ::testing::Values(DType::float32, DType::float64, DType::float16,
+                                           DType::bfloat16),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+}  // namespace
+}  // namespace cudarelu::testing
