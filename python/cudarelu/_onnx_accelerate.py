@@ -341,7 +341,7 @@ class _Match:
         self._rank = None if None in ranks else max(map(len, ranks), default=None)
 
     def check_uses(self) -> None:
-        """The values between the nodes must be theirs alone, and no node has others that are used."""
+        """The values between the nodes must be theirs alone; they have no others that are used."""
         declared = {name for node in self._body.node for name in node.output}
         ours = {self._values[name] for name in declared if name in self._values}
         for value in (value for node in self._nodes for value in node.outputs):

@@ -34,9 +34,10 @@ def _function(op: OpInfo, domain: str, op_type: str, body: str | None = None) ->
         for a in op.attributes
     )
     names = ["(" + ", ".join(p.name for p in group) + ")" for group in (op.inputs, op.outputs)]
+    body = body or op.definition
     return onnx.parser.parse_function(
         f'<domain: "{domain}", opset_import: ["" : {_C.DEFINITION_OPSET}]> {op_type} '
-        f"{f'<{attributes}>' if attributes else ''} {names[0]} => {names[1]} {{ {body or op.definition} }}"
+        f"{f'<{attributes}>' if attributes else ''} {names[0]} => {names[1]} {{ {body} }}"
     )
 
 
@@ -151,13 +152,13 @@ def complete_nodes(model: onnx.ModelProto) -> dict[tuple[str, str], OpInfo]:
     """
     _check_cycles(model)
     called = {}
-    names = _NewNames(model)
+    new_name = _NewNames(model)
     for scope in scopes(model):
         for node in list(scope.node):
             if is_ours(node):
                 name = node.domain, node.op_type
                 called[name] = _OPS_BY_NAME[name]
-                _complete(scope, node, called[name], names)
+                _complete(scope, node, called[name], new_name)
             elif node.domain in _DOMAINS:
                 raise ValueError(f"{_title(node)}: there is no such op")
     _check_versions(model, called)
@@ -226,7 +227,10 @@ def _title(node: onnx.NodeProto) -> str:
 
 
 def _complete(
-    scope: onnx.GraphProto | onnx.FunctionProto, node: onnx.NodeProto, op: OpInfo, names: _NewNames
+    scope: onnx.GraphProto | onnx.FunctionProto,
+    node: onnx.NodeProto,
+    op: OpInfo,
+    new_name: _NewNames,
 ) -> None:
     """Checks a node, and writes its absent inputs and attributes out."""
     for kind, names, declared in (
@@ -240,7 +244,7 @@ def _complete(
         if not given.get(each.name):
             if not each.optional:
                 raise ValueError(f"{_title(node)}: input {each.name} is missing")
-            before = _stand_in(op, each, given, names)
+            before = _stand_in(op, each, given, new_name)
             given[each.name] = before[-1].output[0] if before else given.get(each.stand_in, "")
             place = next(i for i, other in enumerate(scope.node) if other is node)
             for i, added in enumerate(before):
@@ -270,13 +274,13 @@ def sized_like(op: OpInfo, parameter: Parameter) -> list[tuple[str, int]]:
 
 
 def _stand_in(
-    op: OpInfo, parameter: Parameter, given: Mapping[str, str], names: _NewNames
+    op: OpInfo, parameter: Parameter, given: Mapping[str, str], new_name: _NewNames
 ) -> list[onnx.NodeProto]:
     """The nodes that compute what stands for an absent input; none where another input does."""
     nodes: list[onnx.NodeProto] = []
 
     def add(op_type: str, *inputs: str, **attributes: Any) -> str:
-        output = names(f"{parameter.name}_{op_type}")
+        output = new_name(f"{parameter.name}_{op_type}")
         nodes.append(onnx.helper.make_node(op_type, inputs, [output], **attributes))
         return output
 

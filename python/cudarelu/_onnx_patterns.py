@@ -305,8 +305,8 @@ def _without_unused(body: onnx.FunctionProto) -> onnx.FunctionProto:
 
 
 def _without(body: onnx.FunctionProto, absent: tuple[Parameter, ...]) -> onnx.FunctionProto | None:
-    """The body where inputs are absent, for which numbers stand: a factor of 1 or a term of 0, or an
-    input that its operator may lack as well. None: it cannot be without one of them."""
+    """The body where inputs are absent, for which numbers stand: a factor of 1, a term of 0, or
+    what its operator may lack as well. None: it cannot be without one of them."""
     result = onnx.FunctionProto()
     result.CopyFrom(body)
     for each in absent:

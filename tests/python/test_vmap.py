@@ -8,7 +8,16 @@ from torch.func import grad, jacfwd, jacrev, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cudarelu
-from test_torch import DIFFERENTIABLE, IN_PLACE, OPS, as_tuple, call_of, in_place_of, inputs_of
+from test_torch import (
+    DIFFERENTIABLE,
+    IN_PLACE,
+    OPS,
+    as_tuple,
+    call_of,
+    in_place_of,
+    inputs_of,
+    squares_of,
+)
 
 # What torch says where an op has no rule, and is run by its slow general one.
 pytestmark = pytest.mark.filterwarnings("error:There is a performance drop")
@@ -90,7 +99,7 @@ def test_nested(name):
 
 
 def scalar_of(function):
-    return lambda *tensors: function(*tensors).square().sum()
+    return lambda *tensors: squares_of(function(*tensors))
 
 
 @pytest.mark.parametrize("in_dim", [0, -1])

@@ -1,0 +1,154 @@
+"""What is specific to layer_norm: large means, long rows, absent inputs, determinism, the module.
+
+That the numbers are right, over dtypes and cases, is the business of test_ops.py; that gradients
+are, of test_torch.py.
+"""
+
+import pytest
+import torch
+
+import cudarelu
+import cudarelu.nn
+from environment import torch_cuda_missing
+
+NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
+DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
+GIVEN = [(True, True), (True, False), (False, True), (False, False)]
+
+
+def arguments(rows, columns, given=(True, True), mean=0.0, device="cpu", dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
+
+    weight, bias = (normal(columns) if each else None for each in given)
+    return normal(rows, columns) + mean, weight, bias
+
+
+def outputs_of(function, x, weight, bias):
+    """y and the gradients, in float64, of a function of leaves."""
+    leaves = [t if t is None else t.detach().clone().requires_grad_() for t in (x, weight, bias)]
+    y = function(*leaves)
+    generator = torch.Generator().manual_seed(1)
+    y.backward(torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y))
+    return [y.detach().double(), *(t.grad.double() for t in leaves if t is not None)]
+
+
+def theirs(x, weight, bias):
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias)
+
+
+def exact(x, weight, bias):
+    return outputs_of(theirs, *(t if t is None else t.double() for t in (x, weight, bias)))
+
+
+def errors(actual, expected):
+    return [
+        float((a - e).abs().max() / e.abs().max().clamp_min(1e-30))
+        for a, e in zip(actual, expected, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("columns", [64, 1000, 32768])
+def test_a_large_mean_costs_no_accuracy(columns, device):
+    given = arguments(5, columns, mean=1e4, device=device)
+    expected = exact(*given)
+    ours = errors(outputs_of(cudarelu.layer_norm, *given), expected)
+    of_torch = errors(outputs_of(theirs, *given), expected)
+    assert all(a <= max(b, 1e-6) for a, b in zip(ours, of_torch, strict=True)), (ours, of_torch)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "columns", [3, 8, 63, 64, 100, 257, 1024, 2056, 4096, 8192, 20000, 65536, 131072, 262144]
+)
+def test_rows_of_any_length(columns, dtype, device):
+    rows = 37 if columns < 10000 else 3
+    given = arguments(rows, columns, device=device, dtype=dtype)
+    found = errors(outputs_of(cudarelu.layer_norm, *given), exact(*given))
+    assert max(found) < (2e-6 if dtype is torch.float32 else 1.6e-2), found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("columns", [33, 64, 4096])
+def test_absent_inputs_and_their_gradients(columns, given, device):
+    given = arguments(9, columns, given, device=device)
+    assert max(errors(outputs_of(cudarelu.layer_norm, *given), exact(*given))) < 2e-6
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("given", GIVEN)
+def test_second_order_with_absent_inputs(given, device):
+    x, weight, bias = arguments(3, 5, given, device=device, dtype=torch.float64)
+    present = [t.requires_grad_() for t in (x, weight, bias) if t is not None]
+
+    def call(*tensors):
+        tensors = iter(tensors)
+        full = [next(tensors) if t is not None else None for t in (x, weight, bias)]
+        return cudarelu.layer_norm(*full)
+
+    assert torch.autograd.gradcheck(call, present, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(call, present, check_fwd_over_rev=True)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("rows", "columns"), [(5000, 64), (700, 1024), (300, 16384), (70, 1001)])
+def test_gradients_are_the_same_bits_each_time(rows, columns, device):
+    given = arguments(rows, columns, device=device)
+    first, second = (outputs_of(cudarelu.layer_norm, *given) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_rows_of_one_value(device):
+    """The variance is 0: what is left of x is nothing."""
+    x = torch.full((3, 100), 1e4 / 3, device=device)
+    x[1] = 0
+    bias = torch.randn(100, device=device)
+    torch.testing.assert_close(cudarelu.layer_norm(x, bias=bias), bias.expand(3, 100))
+
+
+def test_eps_must_not_be_negative():
+    with pytest.raises(RuntimeError, match=r"layer_norm: eps must be in \[0, inf\], not -1"):
+        cudarelu.layer_norm(torch.ones(2, 3), eps=-1.0)
+
+
+def test_a_weight_of_another_size_is_refused():
+    with pytest.raises(RuntimeError, match="dimension c is 3 in x but 4 in weight"):
+        cudarelu.layer_norm(torch.ones(2, 3), torch.ones(4))
+
+
+def test_the_backward_runs_once():
+    """Three gradients of one call."""
+    x, weight, bias = (t.requires_grad_() for t in arguments(4, 8))
+    with torch.profiler.profile() as profile:
+        cudarelu.layer_norm(x, weight, bias).sum().backward()
+    calls = [each.name for each in profile.events()]
+    assert calls.count("cudarelu::layer_norm_backward") == 1
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"bias": False}, {"elementwise_affine": False}, {"eps": 0.1}]
+)
+def test_the_module(options):
+    ours, torchs = cudarelu.nn.LayerNorm(8, **options), torch.nn.LayerNorm([8], **options)
+    assert repr(ours) == repr(torchs)
+    torchs.load_state_dict(ours.state_dict())
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(ours(x), torchs(x))
+
+
+def test_the_module_is_of_the_last_dimension_alone():
+    with pytest.raises(ValueError, match=r"over \[4, 8\], not over the last dimension alone"):
+        cudarelu.nn.LayerNorm([4, 8])
+    model = torch.nn.Sequential(torch.nn.LayerNorm([4, 8]), torch.nn.LayerNorm(8))
+    x = torch.randn(2, 4, 8)
+    expected = model(x)
+    found = cudarelu.nn.replace(model)
+    assert found.swapped == {"1": "LayerNorm"}
+    assert found.left == {"0": "LayerNorm over [4, 8], not over the last dimension alone"}
+    torch.testing.assert_close(model(x), expected)
