@@ -17,12 +17,11 @@ import pytest
 import torch
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 from onnx.backend.test.case import node as backend
+from onnx.reference import ReferenceEvaluator
 
 import cudarelu
 import cudarelu.onnx
 import cudarelu.ort
-from onnx.reference import ReferenceEvaluator
-
 from cudarelu import _onnx_measure
 from cudarelu.__main__ import main
 from cudarelu._onnx_definitions import lowest_opset, with_stand_ins

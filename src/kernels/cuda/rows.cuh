@@ -47,12 +47,12 @@ bool have_vectors_alike(const Call& call, int inputs) {
 }
 
 /// Of a row of these bytes in all inputs: enough blocks for each to have 128 KiB of it at most;
-/// where `shared` rows are kept too, 32 KiB, or as much as leaves room for a row.
-inline unsigned row_cluster(std::int64_t bytes, int shared) {
+/// where `shared` rows are kept too, 32 KiB, 64 of halves, or as much as leaves room for a row.
+inline unsigned row_cluster(std::int64_t bytes, int shared, bool halves) {
   constexpr std::int64_t kib = 1024;
   if (shared == 0 && bytes <= 96 * kib) return 1;
-  const std::int64_t wanted = shared == 0 ? 128 * kib : 32 * kib;
-  unsigned blocks = 2;
+  const std::int64_t wanted = (shared == 0 ? 128 : halves ? 64 : 32) * kib;
+  unsigned blocks = shared == 0 ? 2 : 1;
   while (blocks * wanted < bytes) blocks *= 2;
   const std::int64_t most = RowStages::most / (1 + shared) * RowStages::chunk_bytes;
   if (shared > 0 && bytes <= RowStages::most_blocks * most) {
@@ -142,7 +142,7 @@ Status launch_rows(const Call& call, const std::array<T, shared>& absent, const 
   if (inputs == 2 && vectors <= 512) return in_registers(RowLayout<0, 2, width>{}, vectors);
   if (vectors <= 1024) return in_registers(RowLayout<0, 4, width>{}, vectors);
   if (inputs == 1 && vectors <= 2048) return in_registers(RowLayout<0, 8, width>{}, vectors);
-  const unsigned cluster = row_cluster(vectors * vector_bytes * inputs, shared);
+  const unsigned cluster = row_cluster(vectors * vector_bytes * inputs, shared, sizeof(T) == 2);
   if (even && cluster <= RowStages::most_blocks &&
       has_programmatic_launch(call.execution.device_index)) {
     constexpr int bytes = RowStages::bytes_for(RowStages::stages_for(inputs), inputs);

@@ -140,59 +140,61 @@ struct Bounds {
   int parts;
 };
 
-template <class T, int dims, bool aligned>
+/// Where the cells begin, then where they end, in each dimension: a warp takes one of these.
+template <int dims, class T>
+__device__ void combine_extremes(const Bounds<T>& of, Compute<T>* bounds) {
+  using C = Compute<T>;
+  static_assert(2 * dims * 32 <= threads_of_map);
+  const int warp = threadIdx.x / 32;
+  if (warp >= 2 * dims) return;
+  const bool is_start = warp < dims;
+  const T* const given = is_start ? of.start : of.end;
+  C bound;
+  if (given != nullptr) {
+    bound = load(given[is_start ? warp : warp - dims]);
+  } else {
+    const C* const parts = of.extremes + warp * of.parts;
+    bound = parts[0];
+    for (int i = threadIdx.x % 32; i < of.parts; i += 32) {
+      bound = is_start ? lower(bound, parts[i]) : higher(bound, parts[i]);
+    }
+    bound =
+        is_start ? cuda::reduce_in_warp(bound, lower<C>) : cuda::reduce_in_warp(bound, higher<C>);
+  }
+  if (threadIdx.x % 32 == 0) bounds[warp] = bound;
+}
+
+/// `given`: both bounds are.
+template <class T, int dims, bool aligned, bool given>
 __global__ void __launch_bounds__(threads_of_map)
     map_points(const T* pos, Bounds<T> of, std::int64_t* cluster, std::int64_t n) {
   using C = Compute<T>;
   using Chunk = Points<T, dims, aligned>;
-  __shared__ C bounds[2 * dims];
-  __shared__ std::int64_t strides[dims];
-  // The kernel before this one has found the extremes, and waited for what wrote the points.
-  if (of.extremes == nullptr) cuda::wait_for_previous_kernel();
+  // Else the kernel before this one finds the extremes, and has waited for what wrote the points.
+  if constexpr (given) cuda::wait_for_previous_kernel();
   const std::int64_t first =
       (static_cast<std::int64_t>(blockIdx.x) * threads_of_map + threadIdx.x) * Chunk::width;
   // Past the end, a point stands in, so that all threads help with the extremes.
   const Chunk points(pos, first < n ? first : n - 1, n);
-  if (of.extremes != nullptr) cuda::wait_for_previous_kernel();
-  const int warp = threadIdx.x / 32;
-  if (warp < 2 * dims) {
-    const bool is_start = warp < dims;
-    const int dim = is_start ? warp : warp - dims;
-    const T* const given = is_start ? of.start : of.end;
-    C bound;
-    if (given != nullptr) {
-      bound = load(given[dim]);
-    } else {
-      const C* const parts = of.extremes + warp * of.parts;
-      bound = parts[0];
-      for (int i = threadIdx.x % 32; i < of.parts; i += 32) {
-        bound = is_start ? lower(bound, parts[i]) : higher(bound, parts[i]);
-      }
-      bound =
-          is_start ? cuda::reduce_in_warp(bound, lower<C>) : cuda::reduce_in_warp(bound, higher<C>);
-    }
-    if (threadIdx.x % 32 == 0) bounds[warp] = bound;
+  __shared__ C bounds[given ? 1 : 2 * dims];
+  if constexpr (!given) {
+    cuda::wait_for_previous_kernel();
+    combine_extremes<dims>(of, bounds);
+    __syncthreads();
   }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    std::int64_t stride = 1;
-    for (int dim = 0; dim < dims; ++dim) {
-      strides[dim] = stride;
-      const C extent = bounds[dims + dim] - bounds[dim];
-      stride = wrapping_sum(stride, truncated(extent / load(of.size[dim])), stride);
-    }
-  }
-  __syncthreads();
   std::int64_t clusters[Chunk::width] = {};
+  std::int64_t stride = 1;
 #pragma unroll
   for (int dim = 0; dim < dims; ++dim) {
     const Divider<C> in_cells(load(of.size[dim]));
-    const C start = bounds[dim];
+    const C start = given ? load(of.start[dim]) : bounds[dim];
+    const C end = given ? load(of.end[dim]) : bounds[dims + dim];
 #pragma unroll
     for (int i = 0; i < Chunk::width; ++i) {
       const std::int64_t cell = truncated(in_cells(points(i, dim) - start));
-      clusters[i] = wrapping_sum(clusters[i], cell, strides[dim]);
+      clusters[i] = wrapping_sum(clusters[i], cell, stride);
     }
+    stride = wrapping_sum(stride, truncated(in_cells(end - start)), stride);
   }
   if (aligned && first + Chunk::width <= n) {
 #pragma unroll
@@ -300,15 +302,15 @@ Status launch_cluster(const Call& call) {
                         n, dims);
   }
   const auto with = [&]<int dims, bool aligned>() -> Status {
-    if (extremes != nullptr) {
-      Status status =
-          cuda::launch(call, find_extremes<T, dims, aligned>,
-                       {static_cast<unsigned>(bounds.parts), threads_of_part}, pos, extremes, n);
-      if (!status.ok()) return status;
+    const cuda::Grid grid{cuda::blocks_for(n, threads_of_map * width), threads_of_map};
+    if (extremes == nullptr) {
+      return cuda::launch(call, map_points<T, dims, aligned, true>, grid, pos, bounds, cluster, n);
     }
-    return cuda::launch(call, map_points<T, dims, aligned>,
-                        {cuda::blocks_for(n, threads_of_map * width), threads_of_map}, pos, bounds,
-                        cluster, n);
+    Status status =
+        cuda::launch(call, find_extremes<T, dims, aligned>,
+                     {static_cast<unsigned>(bounds.parts), threads_of_part}, pos, extremes, n);
+    if (!status.ok()) return status;
+    return cuda::launch(call, map_points<T, dims, aligned, false>, grid, pos, bounds, cluster, n);
   };
   const auto with_dims = [&]<int dims>() {
     const bool aligned = cuda::misalignment(pos) == 0 && cuda::misalignment(cluster) == 0;
