@@ -162,25 +162,23 @@ def test_what_means_the_same_as_a_definition():
     assert types("scale") == [["Mul"]]
 
 
-@pytest.mark.parametrize("op", CANDIDATES, ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [op for op in CANDIDATES if op.written_out], ids=lambda op: op.name)
 def test_bodies_mean_the_same(op):
-    """With numbers for absent inputs, each body that ONNX 18 has gives what the definition does."""
+    """Each body gives what the definition does, with numbers for inputs that it has not."""
     generator = np.random.default_rng(0)
     arrays = {each.name: generator.normal(size=(3, 5)[not each.leads :]) for each in op.inputs}
-    attributes = {
-        each.name: 0.5 if each.default is None else each.default for each in op.attributes
-    }
+    attributes = {each.name: 0.5 for each in op.attributes}
+    compared = 0
     for body in bodies(op):
-        axes = [a.name for node in body.node for a in node.attribute if a.name == "axes"]
-        given = {name: arrays[name] for name in body.input}
-        absent = dict.fromkeys(arrays, None) | given
-        (expected,) = ReferenceEvaluator(bodies(op)[0]).run(
-            None, with_stand_ins(op, absent), attributes=attributes
-        )
-        if axes:
+        if any(a.name == "axes" for node in body.node for a in node.attribute):
             continue  # of an older opset
+        given = {name: arrays[name] for name in body.input}
+        whole = with_stand_ins(op, dict.fromkeys(arrays) | given)
+        (expected,) = ReferenceEvaluator(bodies(op)[0]).run(None, whole, attributes=attributes)
         (y,) = ReferenceEvaluator(body).run(None, given, attributes=attributes)
-        np.testing.assert_allclose(y, expected, rtol=1e-12)
+        np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
+        compared += 1
+    assert compared > len(op.inputs)
 
 
 LAYER_NORM = """main ({inputs}) => (float[n, 8] y) {{

@@ -143,7 +143,9 @@ def run_ort_without(model, feeds):
 
 def run_ort_with(model, feeds):
     running = session(model, library=True)
-    assert domains_run(running) == {"cudarelu"}  # nothing else is in these models
+    # Nothing else is in these models, but for what stands for absent inputs.
+    assert "cudarelu" in domains_run(running)
+    assert domains_run(running) <= {node.domain for node in model.graph.node}
     values = {
         name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(a, onnx_type(a.dtype))
         for name, a in feeds.items()
@@ -240,7 +242,9 @@ def test_the_file(exporter, op_name):
 
     cases = calls(op, "float32", (3, 5, 7), 13)
     ours = [node for node in model.graph.node if node.domain == "cudarelu"]
-    assert len(ours) == len(cases) == len(model.graph.node)
+    assert len(ours) == len(cases)
+    stand_ins = {"Shape", "ConstantOfShape", "CastLike", "Constant", "ReduceMin", "ReduceMax"}
+    assert {node.op_type for node in model.graph.node if node.domain == ""} <= stand_ins
     for node, case in zip(ours, cases, strict=True):
         assert all(node.input)
         assert len(node.input) == len(op.inputs)
