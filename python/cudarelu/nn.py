@@ -345,7 +345,10 @@ def _fuse(model: torch.nn.Module) -> dict[torch.nn.Module, str]:
             if isinstance(activation, torch.nn.GELU):
                 linear.approximate = activation.approximate
             activation.__class__ = torch.nn.Identity
-            fused |= {linear: f"Linear with the {name} after it", activation: f"{name}, done before"}
+            fused |= {
+                linear: f"Linear with the {name} after it",
+                activation: f"{name}, done before",
+            }
     return fused
 
 

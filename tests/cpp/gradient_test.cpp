@@ -38,10 +38,31 @@ TEST(Gradient, AnInputMayBeLeftOut) {
   EXPECT_EQ(gradients[0].value.arguments[2].kind, Kind::none);
 }
 
+TEST(Gradient, Sums) {
+  const Op& op = *find_op("linear_gelu_with_sum");
+  const Expression sum = parse_gradient(op)[2].value.arguments[0];
+  ASSERT_EQ(sum.kind, Kind::sum);
+  ASSERT_EQ(sum.arguments.size(), 2u);
+  EXPECT_EQ(sum.arguments[0].kind, Kind::output_gradient);
+  EXPECT_EQ(sum.arguments[1].op->name, "gelu_backward");
+}
+
+TEST(Gradient, OfAnotherFormOfTheOp) {
+  EXPECT_EQ(training_form(*find_op("relu")), nullptr);
+  EXPECT_EQ(training_form(*find_op("linear_gelu")), find_op("linear_gelu_with_sum"));
+  EXPECT_TRUE(parse_gradient(*find_op("linear_gelu")).empty());
+  for (const char* form : {"no_such_op", "linear_relu", "gelu"}) {
+    Op op = *find_op("linear_gelu");
+    const std::string gradient = std::string("as ") + form;
+    op.spec.gradient = gradient;
+    EXPECT_THROW(training_form(op), std::invalid_argument) << form;
+  }
+}
+
 TEST(Gradient, WhatItCannotMeanIsRefused) {
   for (const char* text :
        {"w = grad_y", "x", "x = ", "x = no_such_op(x)", "x = grad_x", "x = relu_backward(grad_y)",
-        "x = relu_backward(grad_y, y", "x = grad_y y"}) {
+        "x = relu_backward(grad_y, y", "x = grad_y y", "x = grad_y +"}) {
     Op op = *find_op("relu");
     op.spec.gradient = text;
     EXPECT_THROW(parse_gradient(op), std::invalid_argument) << text;

@@ -10,10 +10,9 @@ import dataclasses
 import ml_dtypes
 import numpy as np
 
-from cases import DTYPES, Case, is_float
+from cases import DTYPES, Case, is_float, is_product
 from cudarelu._onnx_definitions import with_stand_ins
 from cudarelu.bench.accuracy import evaluator
-from cudarelu.onnx import function
 
 # How far a result may be from the reference: relative to it, and to the largest number of the call,
 # input or output, since sums cancel.
@@ -34,10 +33,6 @@ def reference(op, case: Case) -> list[np.ndarray]:
     with np.errstate(all="ignore"):
         attributes = op.onnx_attributes(defaults | case.attributes)
         return evaluator(op).run(None, with_stand_ins(op, wide), attributes=attributes)
-
-
-def is_product(op) -> bool:
-    return any(node.op_type in ("MatMul", "Gemm", "Einsum") for node in function(op).node)
 
 
 def largest_finite(array: np.ndarray) -> float:
