@@ -407,11 +407,12 @@ def test_replace_fuses_linear_and_activation():
         "0.2": "Linear with the GELU after it",
         "0.3": "GELU, done before",
         "1.1": "ReLU",
+        "1.3": "GELU",
         "2.1": "ReLU",
     }
     assert list(ours.state_dict()) == list(theirs.state_dict())
     with torch.no_grad(), Calls() as calls:
         torch.testing.assert_close(ours(x), theirs(x))
-    assert calls.names == ["linear_relu", "linear_gelu", "relu", "relu"]
+    assert calls.names == ["linear_relu", "linear_gelu", "relu", "gelu", "relu"]
     torch.testing.assert_close(losses(ours, x), losses(theirs, x))
     assert cudarelu.nn.replace(ours).swapped == {}

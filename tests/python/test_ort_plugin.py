@@ -137,6 +137,31 @@ def test_one_session_in_many_threads():
             np.testing.assert_array_equal(y, expected)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_products_by_the_runtimes_own(dtype):
+    """MatMul and Gemm, invoked by our kernels from many threads."""
+    onnx_type, numpy_type = DTYPES[dtype]
+    rng = np.random.default_rng(0)
+    shapes = {"x": (2, 6, 7), "w": (5, 7), "b": (5,), "z": (2, 7, 3)}
+    feeds = {name: rng.integers(-4, 5, shape).astype(numpy_type) for name, shape in shapes.items()}
+    nodes = [
+        node("LinearRelu", ["x", "w", "b"], ["with_bias"]),
+        node("Linear", ["x", "w"], ["without"]),
+        node("Matmul", ["x", "z"], ["batched"]),
+        node("MatmulTn", ["z", "z"], ["transposed"]),
+    ]
+    inputs = [tensor(name, shape, onnx_type) for name, shape in shapes.items()]
+    outputs = [tensor(each.output[0], None, onnx_type) for each in nodes]
+    session = make_session(make_model(nodes, inputs, outputs))
+    x, w, b, z = feeds.values()
+    product = x @ w.T
+    expected = [np.maximum(product + b, 0), product, x @ z, z.swapaxes(1, 2) @ z]
+    with ThreadPoolExecutor(4) as pool:
+        for results in pool.map(lambda _: session.run(None, feeds), range(16)):
+            for actual, wanted in zip(results, expected, strict=True):
+                np.testing.assert_array_equal(actual, wanted)  # of integers, whose sums are exact
+
+
 def test_register_returns_the_options():
     options = ort.SessionOptions()
     assert cudarelu.ort.register(options) is options

@@ -495,17 +495,16 @@ Status launch_any(const Call& call, const Arguments<T>& of) {
   const unsigned tiles = cuda::blocks_for(of.columns, tile_columns);
   const std::int64_t chunks = std::clamp<std::int64_t>(2048 / tiles, 1, of.rows / 32 + 1);
   cuda::Normaliser<C>* normalisers = nullptr;
-  Status status = allocate(call, of.rows, normalisers);
-  if (!status.ok()) return status;
+  if (Status status = allocate(call, of.rows, normalisers); !status.ok()) return status;
   C* sums = nullptr;
-  if (status = allocate(call, chunks * 2 * of.columns, sums); !status.ok()) return status;
+  if (Status status = allocate(call, chunks * 2 * of.columns, sums); !status.ok()) return status;
   const auto rows = static_cast<unsigned>(of.rows);
-  status = cuda::launch(call, row_gradients<T>, {rows, 256}, of, normalisers);
-  if (!status.ok()) return status;
+  Status for_rows = cuda::launch(call, row_gradients<T>, {rows, 256}, of, normalisers);
+  if (!for_rows.ok()) return for_rows;
   const dim3 blocks(tiles, static_cast<unsigned>(chunks));
-  status = cuda::launch(call, sum_chunks<T>, {blocks, dim3(tile_columns, chunk_rows)}, of,
-                        normalisers, sums);
-  if (!status.ok()) return status;
+  Status for_chunks = cuda::launch(call, sum_chunks<T>, {blocks, dim3(tile_columns, chunk_rows)},
+                                   of, normalisers, sums);
+  if (!for_chunks.ok()) return for_chunks;
   return launch_add<T>(call, sums, chunks, of.columns);
 }
 
@@ -562,10 +561,9 @@ Status launch_gradients(const Call& call, const Arguments<T>& of) {
     const std::int64_t turns = (of.rows + count * rows_of_block - 1) / (count * rows_of_block);
     count = (of.rows + turns * rows_of_block - 1) / (turns * rows_of_block);
     Compute<T>* sums = nullptr;
-    Status status = allocate(call, count * 2 * of.columns, sums);
-    if (!status.ok()) return status;
+    if (Status status = allocate(call, count * 2 * of.columns, sums); !status.ok()) return status;
     grid.blocks = static_cast<unsigned>(count) * cluster;
-    status = cuda::launch(call, rows_of_blocks<T, Layout>, grid, of, sums);
+    Status status = cuda::launch(call, rows_of_blocks<T, Layout>, grid, of, sums);
     if (!status.ok()) return status;
     return launch_add<T>(call, sums, count, of.columns);
   };
