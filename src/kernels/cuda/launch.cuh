@@ -47,6 +47,15 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 #endif
 }
 
+/// Lets the kernel after this one start as soon as all blocks of this one have called it, so that it
+/// is ready when this one ends. Only for grids that fit on the device at once: that kernel's blocks
+/// take the room of those that would wait.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /// How many blocks of how many threads. `cluster` blocks in a row share their shared memory: up to
 /// 8, and only where the device has programmatic launches; 0: the kernel knows no clusters.
 struct Grid {

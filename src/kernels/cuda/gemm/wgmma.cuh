@@ -1,0 +1,125 @@
+// The warpgroup's matrix instruction of compute capability 9.0a, on tiles in shared memory.
+#pragma once
+
+#include <cstdint>
+
+#include "types.h"
+
+namespace cudarelu::cuda::wgmma {
+
+/// Tiles of shared memory are panels: 128-byte rows of 64 elements, swizzled as the copy engine
+/// does for 128 bytes. A panel holds rows of the matrix, 64 deep (`depth_major`), or 64 steps of
+/// the depth with 64 rows each; those follow each other for more rows.
+inline constexpr int panel_columns = 64;
+inline constexpr int line_bytes = 128;
+inline constexpr int panel_bytes = 64 * line_bytes;
+
+/// What the instruction is told of an operand whose first panel begins at `address`.
+__device__ __forceinline__ std::uint64_t descriptor(const void* address) {
+  constexpr std::uint64_t next_panel = panel_bytes / 16;  // read only where rows are contiguous
+  constexpr std::uint64_t next_eight_lines = 8 * line_bytes / 16;
+  constexpr std::uint64_t swizzle_128_bytes = 1;
+  const auto at = static_cast<std::uint64_t>(__cvta_generic_to_shared(address));
+  return (at & 0x3ffff) >> 4 | next_panel << 16 | next_eight_lines << 32 | swizzle_128_bytes << 62;
+}
+
+/// 16 steps of the depth further on, in the descriptor's units.
+template <bool depth_major>
+inline constexpr std::uint64_t depth_step = (depth_major ? 32 : 16 * line_bytes) / 16;
+
+__device__ __forceinline__ void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/// Until all groups but the `pending` last ones are done.
+template <int pending>
+__device__ __forceinline__ void wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+
+// clang-format off
+#define CUDARELU_REGISTERS_8(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), \
+  "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]), "+f"(sums[i + 6]), "+f"(sums[i + 7])
+#define CUDARELU_REGISTERS_32(i) CUDARELU_REGISTERS_8(i), CUDARELU_REGISTERS_8(i + 8), \
+  CUDARELU_REGISTERS_8(i + 16), CUDARELU_REGISTERS_8(i + 24)
+#define CUDARELU_WGMMA_128(type)                                                                   \
+  asm volatile(                                                                                    \
+      "{.reg .pred p; setp.ne.b32 p, %66, 0; "                                                     \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " "                             \
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "                                        \
+      "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "                               \
+      "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "                               \
+      "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                               \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "                               \
+      "%60, %61, %62, %63}, "                                                                      \
+      "%64, %65, p, 1, 1, %67, %68;}"                                                              \
+      : CUDARELU_REGISTERS_32(0),                                                                  \
+        CUDARELU_REGISTERS_32(32)                                                                  \
+      : "l"(a), "l"(b), "r"(accumulate), "n"(!a_depth_major), "n"(!b_depth_major))
+#define CUDARELU_WGMMA_192(type)                                                                   \
+  asm volatile(                                                                                    \
+      "{.reg .pred p; setp.ne.b32 p, %98, 0; "                                                     \
+      "wgmma.mma_async.sync.aligned.m64n192k16.f32." type "." type " "                             \
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "                                        \
+      "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "                               \
+      "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "                               \
+      "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                               \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "                               \
+      "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, "                               \
+      "%72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, "                               \
+      "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "                              \
+      "%96, %97, p, 1, 1, %99, %100;}"                                                             \
+      : CUDARELU_REGISTERS_32(0),                                                                  \
+        CUDARELU_REGISTERS_32(32),                                                                 \
+        CUDARELU_REGISTERS_32(64)                                                                  \
+      : "l"(a), "l"(b), "r"(accumulate), "n"(!a_depth_major), "n"(!b_depth_major))
+#define CUDARELU_WGMMA_256(type)                                                                   \
+  asm volatile(                                                                                    \
+      "{.reg .pred p; setp.ne.b32 p, %130, 0; "                                                    \
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " "                             \
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "                                        \
+      "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "                               \
+      "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "                               \
+      "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                               \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "                               \
+      "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, "                               \
+      "%72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, "                               \
+      "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                               \
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, "                       \
+      "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, "                   \
+      "%120, %121, %122, %123, %124, %125, %126, %127}, "                                          \
+      "%128, %129, p, 1, 1, %131, %132;}"                                                          \
+      : CUDARELU_REGISTERS_32(0),                                                                  \
+        CUDARELU_REGISTERS_32(32),                                                                 \
+        CUDARELU_REGISTERS_32(64),                                                                 \
+        CUDARELU_REGISTERS_32(96)                                                                  \
+      : "l"(a), "l"(b), "r"(accumulate), "n"(!a_depth_major), "n"(!b_depth_major))
+// clang-format on
+
+/// Adds the product of 64 rows and `columns` columns, 16 deep, to `sums`, or sets them to it where
+/// not `accumulate`. Thread t of the warpgroup holds in sums[4 j + 2 h + i] the element at row
+/// t / 32 * 16 + t % 32 / 4 + 8 h, column 8 j + t % 4 * 2 + i.
+template <class T, int columns, bool a_depth_major, bool b_depth_major>
+__device__ __forceinline__ void multiply(float (&sums)[columns / 2], std::uint64_t a,
+                                         std::uint64_t b, int accumulate) {
+  constexpr bool half = std::is_same_v<T, Half>;
+  static_assert(columns == 128 || columns == 192 || columns == 256);
+  if constexpr (columns == 128) {
+    if constexpr (half) CUDARELU_WGMMA_128("f16");
+    if constexpr (!half) CUDARELU_WGMMA_128("bf16");
+  } else if constexpr (columns == 192) {
+    if constexpr (half) CUDARELU_WGMMA_192("f16");
+    if constexpr (!half) CUDARELU_WGMMA_192("bf16");
+  } else {
+    if constexpr (half) CUDARELU_WGMMA_256("f16");
+    if constexpr (!half) CUDARELU_WGMMA_256("bf16");
+  }
+}
+
+#undef CUDARELU_WGMMA_256
+#undef CUDARELU_WGMMA_192
+#undef CUDARELU_WGMMA_128
+#undef CUDARELU_REGISTERS_32
+#undef CUDARELU_REGISTERS_8
+
+}  // namespace cudarelu::cuda::wgmma

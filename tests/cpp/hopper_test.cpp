@@ -1,0 +1,191 @@
+// The matrix product for compute capability 9.0, compared with float64.
+#include "cuda/gemm/hopper.h"
+
+#include <cmath>
+
+#include "cuda_device.h"
+
+namespace cudarelu::testing {
+namespace {
+
+struct Case {
+  std::int64_t batch, m, n, k;
+};
+
+/// As the library lays them out: a_transposed, b_transposed.
+constexpr std::array layouts{std::pair{false, true}, std::pair{false, false},
+                             std::pair{true, false}};
+
+double expected_activation(Activation activation, double x) {
+  switch (activation) {
+    case Activation::none:
+      return x;
+    case Activation::relu:
+      return std::isnan(x) ? x : std::max(x, 0.0);
+    case Activation::gelu_erf:
+      return x * 0.5 * std::erfc(-x / std::sqrt(2.0));
+    case Activation::gelu_tanh:
+      return x / (1 + std::exp(-2 * std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+  }
+  return 0;
+}
+
+Gemm gemm_of(DType dtype, const Case& c, std::pair<bool, bool> layout) {
+  Gemm gemm{dtype, c.batch, c.m, c.n, c.k, nullptr, nullptr, nullptr};
+  gemm.a_transposed = layout.first;
+  gemm.b_transposed = layout.second;
+  return gemm;
+}
+
+class Hopper : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_cuda_device()) GTEST_SKIP() << "needs CUDA: no device on this machine";
+    if (!cuda::takes_hopper(gemm_of(DType::float16, {1, 8, 8, 8}, layouts[0]), 0)) {
+      GTEST_SKIP() << "needs CUDA: a device of compute capability 9.0, and kernels for it";
+    }
+  }
+
+  /// Small multiples of 1 / `parts`: their products are added up exactly in float32.
+  template <class T>
+  void fill(GuardedTensor& tensor, float parts) {
+    std::uniform_int_distribution<int> values(-3, 3);
+    const TensorView view = tensor.view();
+    for (std::int64_t i = 0; i < view.size(); ++i) {
+      static_cast<T*>(view.data)[i] = store<T>(static_cast<float>(values(random_)) / parts);
+    }
+  }
+
+  /// Computes it on the device and compares some rows and columns.
+  template <class T>
+  void expect(const Case& c, std::pair<bool, bool> layout, Activation activation, bool with_bias,
+              bool with_sum) {
+    constexpr DType dtype = dtype_of<T>;
+    Gemm gemm = gemm_of(dtype, c, layout);
+    gemm.activation = activation;
+    GuardedTensor a(dtype, {c.batch, c.m, c.k}, 0);
+    GuardedTensor b(dtype, {c.batch, c.k, c.n}, 0);
+    GuardedTensor bias(dtype, {c.n}, 0);
+    GuardedTensor d(dtype, {c.batch, c.m, c.n}, 0);
+    GuardedTensor sum(dtype, {c.batch, c.m, c.n}, 0);
+    fill<T>(a, 4);
+    fill<T>(b, 16);
+    fill<T>(bias, 4);
+    DeviceTensor device_a(a), device_b(b), device_bias(bias), device_d(d), device_sum(sum);
+    gemm.a = device_a.view().data;
+    gemm.b = device_b.view().data;
+    gemm.d = device_d.view().data;
+    if (with_bias) gemm.bias = device_bias.view().data;
+    if (with_sum) gemm.sum = device_sum.view().data;
+    ASSERT_TRUE(cuda::takes_hopper(gemm, 0));
+    CudaExecution execution;
+    const Op& op = *find_op("relu");  // for its name
+    const Status status = cuda::hopper_gemm({op, {}, {}, {}, execution}, gemm);
+    ASSERT_TRUE(status.ok()) << status.message();
+    check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+    device_d.download();
+    device_sum.download();
+    EXPECT_TRUE(d.intact());
+    EXPECT_TRUE(sum.intact());
+
+    const auto value = [](GuardedTensor& tensor, std::int64_t at) {
+      return static_cast<double>(load(static_cast<T*>(tensor.view().data)[at]));
+    };
+    const bool exact = activation == Activation::none || activation == Activation::relu;
+    const double unit = dtype == DType::float16 ? 0x1p-11 : 0x1p-8;
+    const auto step = [](std::int64_t size) { return std::max<std::int64_t>(1, size / 61); };
+    for (std::int64_t i = 0; i < c.batch; ++i) {
+      for (std::int64_t row = 0; row < c.m; row += step(c.m)) {
+        for (std::int64_t column = 0; column < c.n; column += step(c.n)) {
+          double total = with_bias ? value(bias, column) : 0;
+          for (std::int64_t l = 0; l < c.k; ++l) {
+            const std::int64_t at_a = layout.first ? l * c.m + row : row * c.k + l;
+            const std::int64_t at_b = layout.second ? column * c.k + l : l * c.n + column;
+            total += value(a, i * c.m * c.k + at_a) * value(b, i * c.k * c.n + at_b);
+          }
+          const std::int64_t at = (i * c.m + row) * c.n + column;
+          const double expected = expected_activation(activation, total);
+          const auto rounded = [](double x) {
+            return static_cast<double>(load(store<T>(static_cast<float>(x))));
+          };
+          if (exact) {
+            ASSERT_EQ(value(d, at), rounded(expected)) << i << " " << row << " " << column;
+          } else {  // half a unit in the last place, and the activation's error
+            ASSERT_NEAR(value(d, at), expected, (unit / 2 + 6e-5) * std::abs(expected) + 0x1p-25)
+                << i << " " << row << " " << column << " of " << total;
+          }
+          if (with_sum) {
+            ASSERT_EQ(value(sum, at), rounded(total));
+          }
+        }
+      }
+    }
+  }
+
+  std::mt19937 random_{7};
+};
+
+/// Sizes at the edges of a tile and of a stage; several in a batch; more tiles than blocks.
+const std::array cases{Case{1, 8, 8, 8},        Case{1, 128, 256, 64},   Case{2, 136, 264, 72},
+                       Case{3, 248, 120, 520},  Case{1, 72, 1032, 1000}, Case{40, 256, 256, 256},
+                       Case{1, 4104, 4104, 200}};
+
+TEST_F(Hopper, MultipliesInEveryLayoutAndShape) {
+  for (const Case& c : cases) {
+    for (const auto& layout : layouts) {
+      SCOPED_TRACE(::testing::Message()
+                   << c.batch << " " << c.m << " " << c.n << " " << c.k
+                   << (layout.first ? " t" : " n") << (layout.second ? "t" : "n"));
+      expect<BFloat16>(c, layout, Activation::none, false, false);
+      expect<Half>(c, layout, Activation::none, true, true);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(Hopper, EndsWithEachActivation) {
+  for (const Activation activation :
+       {Activation::relu, Activation::gelu_erf, Activation::gelu_tanh}) {
+    for (const bool with_bias : {false, true}) {
+      for (const bool with_sum : {false, true}) {
+        SCOPED_TRACE(static_cast<int>(activation));
+        expect<BFloat16>({1, 300, 520, 512}, layouts[0], activation, with_bias, with_sum);
+        expect<Half>({1, 300, 520, 512}, layouts[0], activation, with_bias, with_sum);
+        expect<Half>({2, 136, 136, 136}, layouts[1], activation, with_bias, with_sum);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+/// Rows need not be aligned where they are short: any m is taken, but where a lies as [k, m].
+TEST_F(Hopper, TakesAnyNumberOfRows) {
+  for (const std::int64_t m : {1, 3, 127, 129, 257}) {
+    expect<BFloat16>({2, m, 136, 72}, layouts[0], Activation::none, true, false);
+    expect<BFloat16>({2, m, 136, 72}, layouts[1], Activation::none, true, false);
+  }
+}
+
+TEST_F(Hopper, LeavesToOthersWhatTheCopyEngineCannotRead) {
+  const auto takes = [](const Gemm& gemm) { return cuda::takes_hopper(gemm, 0); };
+  const auto with = [](const Case& c, std::pair<bool, bool> layout) {
+    return gemm_of(DType::bfloat16, c, layout);
+  };
+  EXPECT_TRUE(takes(with({1, 3, 8, 8}, layouts[0])));
+  EXPECT_FALSE(takes(with({1, 3, 8, 12}, layouts[0])));
+  EXPECT_FALSE(takes(with({1, 3, 12, 8}, layouts[0])));
+  EXPECT_FALSE(takes(with({1, 12, 8, 8}, layouts[2])));
+  EXPECT_TRUE(takes(with({1, 8, 8, 3}, layouts[2])));
+  EXPECT_FALSE(takes(with({1, 8, 8, 8}, {true, true})));
+  for (const Case& c : {Case{0, 8, 8, 8}, {1, 0, 8, 8}, {1, 8, 0, 8}, {1, 8, 8, 0}}) {
+    EXPECT_FALSE(takes(with(c, layouts[0])));
+  }
+  EXPECT_FALSE(takes(with({1, std::int64_t{1} << 31, 8, 8}, layouts[0])));
+  EXPECT_FALSE(takes(gemm_of(DType::float32, {1, 8, 8, 8}, layouts[0])));
+  Gemm gemm = with({1, 8, 8, 8}, layouts[0]);
+  gemm.a = reinterpret_cast<const void*>(24);
+  EXPECT_FALSE(takes(gemm));
+}
+
+}  // namespace
+}  // namespace cudarelu::testing
