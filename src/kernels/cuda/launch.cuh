@@ -47,9 +47,8 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 #endif
 }
 
-/// Lets the kernel after this one start as soon as all blocks of this one have called it, so that it
-/// is ready when this one ends. Only for grids that fit on the device at once: that kernel's blocks
-/// take the room of those that would wait.
+/// Lets the kernel after this one start as soon as all blocks of this one have called it or ended,
+/// so that it is ready when this one ends. Its blocks take room meanwhile: measure whether it pays.
 __device__ __forceinline__ void let_next_kernel_start() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -109,21 +109,22 @@ template <class T, int inputs, int shared, class Part, class Column>
 __device__ __forceinline__ void load_shared_rows(Part& part,
                                                  const RowInputs<T, inputs, shared>& rows, int v,
                                                  Column first) {
-  if constexpr (shared == 0) return;
+  if constexpr (shared > 0) {
 #pragma unroll
-  for (int input = inputs; input < inputs + shared; ++input) {
-    auto& vector = part.data[input][v];
-    using Vector = std::remove_cvref_t<decltype(vector)>;
-    const T* const row = rows.data[input];
-    if (row == nullptr) {
-      if constexpr (shared > 0) vector.fill(rows.absent[input - inputs]);
-    } else if (part.inside[v] == Part::all &&
-               reinterpret_cast<std::uintptr_t>(row + first) % sizeof(Vector) == 0) {
-      vector = *reinterpret_cast<const Vector*>(row + first);
-    } else {
+    for (int input = inputs; input < inputs + shared; ++input) {
+      auto& vector = part.data[input][v];
+      using Vector = std::remove_cvref_t<decltype(vector)>;
+      const T* const row = rows.data[input];
+      if (row == nullptr) {
+        vector.fill(rows.absent[input - inputs]);
+      } else if (part.inside[v] == Part::all &&
+                 reinterpret_cast<std::uintptr_t>(row + first) % sizeof(Vector) == 0) {
+        vector = *reinterpret_cast<const Vector*>(row + first);
+      } else {
 #pragma unroll
-      for (int j = 0; j < Vector::width; ++j) {
-        vector.set(j, part.inside[v] >> j & 1u ? row[first + j] : T{});
+        for (int j = 0; j < Vector::width; ++j) {
+          vector.set(j, part.inside[v] >> j & 1u ? row[first + j] : T{});
+        }
       }
     }
   }

@@ -19,6 +19,9 @@ struct Asinh {
   CUDARELU_FN T operator()(T x) const {
     return math::asinh(x);
   }
+#ifdef __CUDACC__
+  static __device__ float for_halves(float x) { return math::asinh_for_halves(x); }
+#endif
 };
 
 }  // namespace cudarelu::ops

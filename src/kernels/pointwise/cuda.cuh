@@ -1,7 +1,6 @@
 // The elementwise engine for CUDA: one 16-byte vector a thread.
 //
-// On an H200 one vector a thread beats two or four, and beats a loop over a persistent grid, for
-// all but 1-byte elements.
+// On an H200 one vector a thread beats two or four, and beats a loop over a persistent grid.
 #pragma once
 
 #include <algorithm>
@@ -27,6 +26,16 @@ struct Operands {
   Compute<T> attributes[attribute_count<F> + 1];  // one more: none would be no array
 };
 
+/// apply(); by the functor's `for_halves`, where it has one, if the result is rounded to 16 bits.
+template <class F, int choice, class T>
+__device__ Compute<T> result_of(const Compute<T>* x, const Compute<T>* attributes) {
+  if constexpr (sizeof(T) == 2 && requires { F::for_halves(*x); }) {
+    return F::for_halves(*x);
+  } else {
+    return apply<F, choice>(x, attributes);
+  }
+}
+
 /// `head` elements, then `vectors` of `width`, then the rest: vectors go to the first threads, the
 /// single elements to those after them. `columns` counts for row inputs alone; `row_vectors` says
 /// that a vector never crosses the end of a row and that row inputs are aligned.
@@ -37,6 +46,8 @@ __global__ void __launch_bounds__(block_size)
   using C = Compute<T>;
   using V = Vector<T, width>;
   constexpr int n = input_count<F>;
+  // Many blocks of one byte an element have little to do each: the next kernel's may begin.
+  if (sizeof(T) == 1 && size >= Index{1} << 22) cuda::let_next_kernel_start();
   cuda::wait_for_previous_kernel();
   const Index thread = static_cast<Index>(blockIdx.x) * block_size + threadIdx.x;
   if (thread < vectors) {
@@ -64,7 +75,7 @@ __global__ void __launch_bounds__(block_size)
       C values[n];
 #pragma unroll
       for (int i = 0; i < n; ++i) values[i] = load(x[i].items[j]);
-      y.items[j] = store<T>(apply<F, choice>(values, operands.attributes));
+      y.items[j] = store<T>(result_of<F, choice, T>(values, operands.attributes));
     }
     *reinterpret_cast<V*>(operands.output + first) = y;
     return;
@@ -77,7 +88,7 @@ __global__ void __launch_bounds__(block_size)
   for (int i = 0; i < n; ++i) {
     values[i] = load(operands.inputs[i][is_row<F>(i) ? at % columns : at]);
   }
-  operands.output[at] = store<T>(apply<F, choice>(values, operands.attributes));
+  operands.output[at] = store<T>(result_of<F, choice, T>(values, operands.attributes));
 }
 
 template <class F, int choice, class T, int width, class Index>
