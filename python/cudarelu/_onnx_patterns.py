@@ -37,7 +37,7 @@ def is_candidate(op: OpInfo) -> bool:
     return (
         len(op.outputs) == 1
         and bool(op.gradient)
-        and not all(each.op_type in ("Einsum", "MatMul") for each in operators(function(op)))
+        and not all(each.op_type == "MatMul" for each in operators(function(op)))
         and all(each.dtype == "T" for each in (*op.inputs, *op.outputs))
         and not any(each.optional and each.number is None for each in op.inputs)
         and not any(each.name.startswith("grad_") for each in op.inputs)

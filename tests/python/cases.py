@@ -53,7 +53,7 @@ def is_float(dtype: np.dtype) -> bool:
 
 
 def is_product(op) -> bool:
-    return any(node.op_type in ("MatMul", "Gemm", "Einsum") for node in function(op).node)
+    return any(node.op_type in ("MatMul", "Gemm") for node in function(op).node)
 
 
 def plans(op, dtype: np.dtype):

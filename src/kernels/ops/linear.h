@@ -13,9 +13,9 @@ struct Linear {
                      weight = linear_weight_backward(grad_y, x);
                      bias = sum_rows(grad_y))",
       .autocast = Autocast::lower,
-      .definition = R"(one = Constant<value_ints = [1]>()
+      .definition = R"(unit = Constant<value_ints = [1]>()
                        leading = Shape<end = -1>(x)
-                       counted = Concat<axis = 0>(one, leading)
+                       counted = Concat<axis = 0>(unit, leading)
                        rows = ReduceProd<keepdims = 1>(counted)
                        n = Shape<end = 1>(weight)
                        k = Shape<start = 1>(weight)

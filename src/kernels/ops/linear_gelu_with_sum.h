@@ -17,9 +17,9 @@ struct LinearGeluWithSum {
                          grad_sum + gelu_backward(grad_y, sum, approximate), x);
                      bias = sum_rows(grad_sum + gelu_backward(grad_y, sum, approximate)))",
       .autocast = Autocast::lower,
-      .definition = R"(one = Constant<value_ints = [1]>()
+      .definition = R"(unit = Constant<value_ints = [1]>()
                        leading = Shape<end = -1>(x)
-                       counted = Concat<axis = 0>(one, leading)
+                       counted = Concat<axis = 0>(unit, leading)
                        rows = ReduceProd<keepdims = 1>(counted)
                        n = Shape<end = 1>(weight)
                        k = Shape<start = 1>(weight)

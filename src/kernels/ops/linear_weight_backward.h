@@ -12,9 +12,9 @@ struct LinearWeightBackward {
       .gradient = R"(grad_y = linear(x, grad_grad_weight, none);
                      x = linear_input_backward(grad_y, grad_grad_weight))",
       .autocast = Autocast::lower,
-      .definition = R"(one = Constant<value_ints = [1]>()
+      .definition = R"(unit = Constant<value_ints = [1]>()
                        leading = Shape<end = -1>(x)
-                       counted = Concat<axis = 0>(one, leading)
+                       counted = Concat<axis = 0>(unit, leading)
                        rows = ReduceProd<keepdims = 1>(counted)
                        n = Shape<start = -1>(grad_y)
                        k = Shape<start = -1>(x)

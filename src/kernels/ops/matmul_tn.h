@@ -11,7 +11,18 @@ struct MatmulTn {
       .dtypes = floating_types,
       .gradient = "a = matmul_nt(b, grad_c); b = matmul(a, grad_c)",
       .autocast = Autocast::lower,
-      .definition = R"(c = Einsum<equation = "...ki,...kj->...ij">(a, b))",
+      .definition = R"(unit = Constant<value_ints = [1]>()
+                       leading = Shape<end = -2>(a)
+                       counted = Concat<axis = 0>(unit, leading)
+                       batch = ReduceProd<keepdims = 1>(counted)
+                       matrix = Shape<start = -2>(a)
+                       flat_shape = Concat<axis = 0>(batch, matrix)
+                       flat = Reshape<allowzero = 1>(a, flat_shape)
+                       flat_turned = Transpose<perm = [0, 2, 1]>(flat)
+                       matrix_turned = Shape<start = -2>(flat_turned)
+                       turned_shape = Concat<axis = 0>(leading, matrix_turned)
+                       turned = Reshape<allowzero = 1>(flat_turned, turned_shape)
+                       c = MatMul(turned, b))",
   };
   static Gemm gemm(const Call& call) { return batched_product(call, true, false); }
 };
