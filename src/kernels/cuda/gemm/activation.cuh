@@ -14,9 +14,13 @@ __device__ __forceinline__ float exp2_approximately(float x) {  // within 2 ulp;
 }
 
 __device__ __forceinline__ float relu(float x) {
+#if __CUDA_ARCH__ >= 800
   float result;
   asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(result) : "f"(x));
   return result;
+#else
+  return x < 0 ? 0.0f : x;
+#endif
 }
 
 /// x Phi(x) = max(x, 0) - |x| Phi(-|x|), where Phi is the normal distribution: no digits cancel for
@@ -63,7 +67,7 @@ __device__ __forceinline__ void gelu_tanh(float (&x)[count]) {
 
 template <int count>
 __device__ __forceinline__ void activate(float (&x)[count], Activation activation) {
-  constexpr int together = 8;
+  constexpr int together = count < 8 ? count : 8;
   static_assert(count % together == 0);
   const auto each = [&](const auto& function) {
 #pragma unroll

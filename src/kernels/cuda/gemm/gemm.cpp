@@ -1,8 +1,10 @@
 #include "cuda/gemm/gemm.h"
 
 #include "cuda/gemm/cublaslt.h"
+#include "cuda/gemm/float32.h"
 #include "cuda/gemm/hopper.h"
 #include "cuda/gemm/simple.h"
+#include "cuda/gemm/skinny.h"
 
 namespace cudarelu::cuda {
 namespace {
@@ -21,10 +23,13 @@ Status gemm(const Call& call, const Gemm& gemm) {
   if (gemm.batch == 0 || gemm.m == 0 || gemm.n == 0) return {};
   const int device = call.execution.device_index;
   const bool allow_tf32 = call.execution.allow_tf32();
+  if (takes_skinny(gemm, device)) return skinny_gemm(call, gemm);
   const bool has_hopper = takes_hopper(gemm, device);
   if (has_hopper && prefers_hopper(gemm)) return hopper_gemm(call, gemm);
   if (takes_cublaslt(gemm, device, allow_tf32)) return cublaslt_gemm(call, gemm, allow_tf32);
-  return has_hopper ? hopper_gemm(call, gemm) : simple_gemm(call, gemm);
+  if (has_hopper) return hopper_gemm(call, gemm);
+  if (takes_float32(gemm, device)) return float32_gemm(call, gemm);
+  return simple_gemm(call, gemm);
 }
 
 }  // namespace cudarelu::cuda

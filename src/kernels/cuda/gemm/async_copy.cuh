@@ -1,0 +1,45 @@
+// Copies from global into shared memory that go on while the thread does (from compute capability
+// 8.0 on; below, the thread makes them itself).
+#pragma once
+
+#include <type_traits>
+
+namespace cudarelu::cuda {
+
+/// Copies 4 or 16 bytes, aligned as such; writes zeros, and does not read, where not `valid`.
+template <int bytes>
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
+  static_assert(bytes == 4 || bytes == 16);
+#if __CUDA_ARCH__ >= 800
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  const int size = valid ? bytes : 0;
+  if constexpr (bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
+                 "r"(size)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(size)
+                 : "memory");
+  }
+#else
+  using Word = std::conditional_t<bytes == 16, uint4, unsigned>;
+  *static_cast<Word*>(to) = valid ? *static_cast<const Word*>(from) : Word{};
+#endif
+}
+
+/// Ends a group of this thread's copies.
+__device__ __forceinline__ void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+/// Waits until no more than the last `left` groups of this thread are under way.
+template <int left>
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+#endif
+}
+
+}  // namespace cudarelu::cuda

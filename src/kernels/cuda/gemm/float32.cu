@@ -1,0 +1,460 @@
+// Blocks of threads compute tiles of the result. Both operands pass through shared memory, a few k
+// at a time in a ring of stages, with k the slower index there whatever their layout was; each
+// thread holds 8 to 16 rows by 8 columns of the tile in registers and adds one k after the other.
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "cuda/alignment.h"
+#include "cuda/gemm/async_copy.cuh"
+#include "cuda/gemm/activation.cuh"
+#include "cuda/gemm/float32.h"
+#include "cuda/launch.cuh"
+#include "types.h"
+
+namespace cudarelu::cuda {
+namespace {
+
+/// How an operand lies in memory. "Outer" is its other index: of rows for a, of columns for b.
+enum class Layout : std::uint8_t {
+  inner,        // k is the faster index
+  outer,        // the outer index is the faster one, and can be read four at a time
+  outer_single  // likewise, but one at a time
+};
+
+struct Operand {
+  const float* data;
+  std::int64_t pitch;  // from one row in memory to the next
+  std::int64_t batch;  // from one matrix to the next
+};
+
+struct Arguments {
+  Operand a;
+  Operand b;
+  const float* bias;
+  float* d;
+  float* sum;
+  int m;
+  int n;
+  int k;
+  int part;   // of k, that a block adds up
+  int parts;  // the results of which lie one after the other in d
+  int tiles_m;
+  int tiles_n;
+  Activation activation;
+  bool vectors;  // rows of d, sum and bias can be accessed four elements at a time
+};
+
+/// The part of a block in the copy of an operand's tiles: [block_k][outer] in shared memory.
+template <int outer, int block_k, int threads, Layout layout>
+class TileCopy {
+ public:
+  static constexpr int pitch = outer + 4;  // so that transposing writes meet no bank twice
+
+  __device__ TileCopy(const Operand& operand, std::int64_t batch, int first, int size, int first_k)
+      : from_(operand.data + batch * operand.batch) {
+    constexpr bool inner = layout == Layout::inner;
+    from_ += inner ? first * operand.pitch + first_k : first_k * operand.pitch + first;
+    step_ = inner ? block_k : block_k * operand.pitch;
+    const int last = size - first - width;  // what lies outside is read from inside, for nothing
+    const auto step = static_cast<unsigned>(operand.pitch);
+#pragma unroll
+    for (int i = 0; i < copies; ++i) {
+      const unsigned at = min(outer_of(i), last);
+      offsets_[i] = inner ? at * step + k_of(i) : k_of(i) * step + at;
+    }
+  }
+
+  static constexpr int width = layout == Layout::outer ? 4 : 1;
+  static constexpr int copies = outer * block_k / threads / width;
+  static_assert(copies * threads * width == outer * block_k);
+
+  /// Starts copy `i` of a tile, of which `left` k are there; zeros take the place of others.
+  __device__ void start(int i, float* to, int left) const {
+    copy_async<4 * width>(to + k_of(i) * pitch + outer_of(i), from_ + offsets_[i], k_of(i) < left);
+  }
+  __device__ void go_on() { from_ += step_; }
+
+ private:
+  static constexpr int run = 8;  // k that neighbours read of a row: 32 bytes, what memory gives
+  static constexpr int runs_in_step = outer * run / threads;
+
+  __device__ static int outer_of(int i) {
+    const auto thread = static_cast<int>(threadIdx.x);
+    if (layout == Layout::inner) return thread / run + i % runs_in_step * (threads / run);
+    return (thread + i * threads) % (outer / width) * width;
+  }
+  __device__ static int k_of(int i) {
+    const auto thread = static_cast<int>(threadIdx.x);
+    if (layout == Layout::inner) return thread % run + i / runs_in_step * run;
+    return (thread + i * threads) / (outer / width);
+  }
+
+  const float* from_;
+  std::int64_t step_;
+  unsigned offsets_[copies];
+};
+
+/// The form of a block. Its warps are 4 by 8 threads, each with thread_m rows and thread_n columns;
+/// `slices` groups of them share out the k of each stage and add up their results at the end.
+template <int block_m_, int block_n_, int block_k_, int thread_m_, int slices_, int stages_,
+          int resident_, int bursts_>
+struct Tiling {
+  static constexpr int block_m = block_m_;
+  static constexpr int block_n = block_n_;
+  static constexpr int block_k = block_k_;
+  static constexpr int thread_m = thread_m_;
+  static constexpr int thread_n = 8;
+  static constexpr bool tall = thread_m > thread_n;
+  static constexpr int slices = slices_;
+  static constexpr int stages = stages_;
+  static constexpr int resident = resident_;  // blocks on a multiprocessor
+  static constexpr int bursts = bursts_;      // of the copies of a stage
+  static constexpr int warps_m = block_m / (4 * thread_m);
+  static constexpr int warps_n = block_n / (8 * thread_n);
+  static constexpr int threads = 32 * warps_m * warps_n * slices;
+  // The results pass through shared memory too, 16 rows of each warp at a time.
+  static constexpr int result_rows = 16 * warps_m;
+  static constexpr int result_pitch = block_n + 4;
+  static constexpr int stage_size = block_k * (block_m + block_n + 8);
+  static constexpr std::size_t bytes =
+      sizeof(float) * std::max(stages * stage_size, slices * result_rows * result_pitch);
+};
+
+/// `count` neighbours in a row.
+template <int count>
+struct alignas(sizeof(float) * count) Few {
+  float x[count];
+
+  __device__ Few& operator+=(const Few& other) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) x[i] += other.x[i];
+    return *this;
+  }
+};
+
+/// Adds the bias to elements of a row, keeps the sums, and writes the results.
+template <int count>
+__device__ void finish(const Arguments& args, Few<count> value, std::int64_t at, int column) {
+  using V = Few<count>;
+  if (args.bias != nullptr) value += *reinterpret_cast<const V*>(args.bias + column);
+  if (args.sum != nullptr) *reinterpret_cast<V*>(args.sum + at) = value;
+  activate(value.x, args.activation);
+  *reinterpret_cast<V*>(args.d + at) = value;
+}
+
+/// The place of p in rows of `size` that are gone through to the right and to the left by turns.
+__device__ constexpr int back_and_forth(int p, int size) {
+  return p / size % 2 == 0 ? p % size : size - 1 - p % size;
+}
+
+template <class T, Layout layout_a, Layout layout_b>
+__global__ void __launch_bounds__(T::threads, T::resident)
+    float32_kernel(const __grid_constant__ Arguments args) {
+  using CopyA = TileCopy<T::block_m, T::block_k, T::threads, layout_a>;
+  using CopyB = TileCopy<T::block_n, T::block_k, T::threads, layout_b>;
+  extern __shared__ float4 shared_vectors[];
+  auto* const shared = reinterpret_cast<float*>(shared_vectors);
+
+  // Blocks that run at a time share rows and columns: they go down groups of 8 rows of tiles.
+  constexpr int group = 8;
+  const int tiles = args.tiles_m * args.tiles_n;
+  const int result = static_cast<int>(blockIdx.x) / tiles;
+  const int tile = static_cast<int>(blockIdx.x) % tiles;
+  const int first_row = tile / (group * args.tiles_n) * group;
+  const int rows = min(args.tiles_m - first_row, group);
+  const int in_group = tile % (group * args.tiles_n);
+  const int m0 = (first_row + in_group % rows) * T::block_m;
+  const int n0 = in_group / rows * T::block_n;
+  const int k0 = result % args.parts * args.part;
+  const int size_k = min(args.k - k0, args.part);
+
+  // Neighbours in pairs and in pairs of pairs read the same words: a warp's vectors take few turns.
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane_m = (lane & 1) | (lane >> 3 & 2);
+  const int lane_n = lane >> 1 & 7;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_m = warp % T::warps_m;
+  const int warp_n = warp / T::warps_m % T::warps_n;
+  const int slice = warp / (T::warps_m * T::warps_n);
+
+  CopyA copy_a(args.a, result / args.parts, m0, args.m, k0);
+  CopyB copy_b(args.b, result / args.parts, n0, args.n, k0);
+  const int steps = (size_k + T::block_k - 1) / T::block_k;
+  wait_for_previous_kernel();
+  constexpr int copies = CopyA::copies + CopyB::copies;
+  // Starts the copies of a stage from `first` to `last`.
+  const auto fetch = [&](int stage, int left, int first, int last) {
+    float* const to = shared + stage * T::stage_size;
+#pragma unroll
+    for (int i = 0; i < copies; ++i) {
+      if (i < first || i >= last) continue;
+      if (i < CopyA::copies) {
+        copy_a.start(i, to, left);
+      } else {
+        copy_b.start(i - CopyA::copies, to + T::block_k * CopyA::pitch, left);
+      }
+    }
+    if (last < copies) return;
+    copy_a.go_on();
+    copy_b.go_on();
+  };
+  int left = size_k;  // k that are not asked for yet
+#pragma unroll
+  for (int stage = 0; stage < T::stages - 1; ++stage, left -= T::block_k) {
+    fetch(stage, left, 0, copies);
+    commit_copies();
+  }
+
+  // While the products of one k are added, the operands of the next come from shared memory.
+  constexpr int slice_k = T::block_k / T::slices;
+  const int at_a = slice * slice_k * CopyA::pitch + warp_m * 4 * T::thread_m + lane_m * 4;
+  const int at_b = T::block_k * CopyA::pitch + slice * slice_k * CopyB::pitch +
+                   warp_n * 8 * T::thread_n + lane_n * 4;
+  float a[2][T::thread_m];
+  float b[2][T::thread_n];
+  const auto load = [&](int buffer, const float* stage, int k) {
+#pragma unroll
+    for (int i = 0; i < T::thread_m; i += 4) {
+      *reinterpret_cast<float4*>(&a[buffer][i]) =
+          *reinterpret_cast<const float4*>(stage + at_a + k * CopyA::pitch + i * 4);
+    }
+#pragma unroll
+    for (int j = 0; j < T::thread_n; j += 4) {
+      *reinterpret_cast<float4*>(&b[buffer][j]) =
+          *reinterpret_cast<const float4*>(stage + at_b + k * CopyB::pitch + j * 8);
+    }
+  };
+  float sums[T::thread_m][T::thread_n] = {};
+  int read = 0;
+  int write = T::stages - 1;
+  wait_for_copies<T::stages - 2>();
+  __syncthreads();
+  load(0, shared, 0);
+  for (int step = 0; step < steps; ++step) {
+    const float* const stage = shared + read * T::stage_size;
+    read = read + 1 == T::stages ? 0 : read + 1;
+#pragma unroll
+    for (int k = 0; k < slice_k; ++k) {
+      if (k < slice_k - 1) {
+        load((k + 1) % 2, stage, k + 1);
+        // Between the products, copies would cost them the factors that are not read again.
+        constexpr int interval = slice_k / T::bursts;
+        if (k % interval == 0 && left > 0) {
+          constexpr auto share = [](int burst) { return copies * burst / T::bursts; };
+          fetch(write, left, share(k / interval), share(k / interval + 1));
+        }
+      } else {  // the next stage is there for all, and nobody reads this one any more
+        commit_copies();
+        wait_for_copies<T::stages - 2>();
+        __syncthreads();
+        load((k + 1) % 2, shared + read * T::stage_size, 0);
+      }
+      // To and fro: one factor or the other is that of the product before, and is not read again.
+#pragma unroll
+      for (int p = 0; p < T::thread_m * T::thread_n; ++p) {
+        const int i = T::tall ? back_and_forth(p, T::thread_m) : p / T::thread_n;
+        const int j = T::tall ? p / T::thread_m : back_and_forth(p, T::thread_n);
+        sums[i][j] = fmaf(a[k % 2][i], b[k % 2][j], sums[i][j]);
+      }
+    }
+    write = write + 1 == T::stages ? 0 : write + 1;
+    left -= T::block_k;
+  }
+  static_assert(slice_k % 2 == 0, "a step starts with the first buffer");
+
+  // Through shared memory, so that neighbours write neighbours and the code is there a few times.
+  wait_for_copies<0>();
+  volatile float* const mine = shared +
+                               ((slice * T::warps_m + warp_m) * 16 + lane_m * 4) * T::result_pitch +
+                               warp_n * 8 * T::thread_n + lane_n * 4;
+  const auto write_results = [&]<int width>(int i, TypeTag<Few<width>>) {
+    using V = Few<width>;
+    constexpr int vectors = T::block_n / width;  // of a row
+#pragma unroll 1
+    for (int v = static_cast<int>(threadIdx.x); v < T::result_rows * vectors; v += T::threads) {
+      const int r = v / vectors;
+      const int c = v % vectors * width;
+      const int row = m0 + r / 16 * 4 * T::thread_m + i * 4 + r % 16;
+      const int column = n0 + c;
+      if (row >= args.m || column >= args.n) continue;
+      const float* const from = shared + r * T::result_pitch + c;
+      V value = *reinterpret_cast<const V*>(from);
+#pragma unroll
+      for (int s = 1; s < T::slices; ++s) {
+        value += *reinterpret_cast<const V*>(from + s * T::result_rows * T::result_pitch);
+      }
+      const std::int64_t at = (static_cast<std::int64_t>(result) * args.m + row) * args.n + column;
+      finish(args, value, at, column);
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < T::thread_m; i += 4) {
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+#pragma unroll
+      for (int j = 0; j < T::thread_n; ++j) {
+        // One by one: vectors would put the sums into the banks of registers where the factors are.
+        mine[r * T::result_pitch + j / 4 * 32 + j % 4] = sums[i + r][j];
+      }
+    }
+    __syncthreads();
+    if (args.vectors) {
+      write_results(i, TypeTag<Few<4>>{});
+    } else {
+      write_results(i, TypeTag<Few<1>>{});
+    }
+  }
+}
+
+/// d = activation(the sum of the parts + bias), where the parts of each matrix of the batch follow
+/// one another.
+__global__ void __launch_bounds__(256)
+    add_parts(const float* parts, const __grid_constant__ Arguments args, std::int64_t size) {
+  wait_for_previous_kernel();
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
+  if (at >= size) return;
+  const std::int64_t matrix = static_cast<std::int64_t>(args.m) * args.n;
+  const float* const first = parts + at / matrix * args.parts * matrix + at % matrix;
+  Few<1> value{first[0]};
+  for (int part = 1; part < args.parts; ++part) value.x[0] += first[part * matrix];
+  finish(args, value, at, static_cast<int>(at % args.n));
+}
+
+template <class T, Layout a, Layout b>
+Status launch_tiles(const Call& call, const Arguments& args, std::int64_t results) {
+  auto* const kernel = float32_kernel<T, a, b>;
+  static DeviceNumbers<> prepared;
+  int done = 0;
+  const cudaError_t error = prepared.get(call.execution.device_index, 0, done, [&](int& number) {
+    number = 1;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                static_cast<int>(T::bytes));
+  });
+  if (Status status = check(call, error); !status.ok()) return status;
+  const std::int64_t blocks = results * args.tiles_m * args.tiles_n;
+  return launch(call, kernel, {static_cast<unsigned>(blocks), T::threads, T::bytes}, args);
+}
+
+template <class T>
+Status launch_tiles(const Call& call, const Arguments& args, std::int64_t results, Layout a,
+                    Layout b) {
+  using enum Layout;
+  if (a == inner && b == inner) return launch_tiles<T, inner, inner>(call, args, results);
+  if (a == inner && b == outer) return launch_tiles<T, inner, outer>(call, args, results);
+  if (a == outer && b == inner) return launch_tiles<T, outer, inner>(call, args, results);
+  if (a == outer && b == outer) return launch_tiles<T, outer, outer>(call, args, results);
+  if (a == inner) return launch_tiles<T, inner, outer_single>(call, args, results);
+  if (b == inner) return launch_tiles<T, outer_single, inner>(call, args, results);
+  return launch_tiles<T, outer_single, outer_single>(call, args, results);
+}
+
+/// The layout of an operand with `outer` rows or columns.
+Layout layout_of(const Operand& operand, bool k_is_faster) {
+  if (k_is_faster) return Layout::inner;
+  const bool vectors = operand.pitch % 4 == 0 && misalignment(operand.data) == 0;
+  return vectors ? Layout::outer : Layout::outer_single;
+}
+
+constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
+
+using Large = Tiling<128, 128, 16, 16, 1, 3, 2, 1>;
+using Medium = Tiling<128, 64, 32, 8, 2, 3, 1, 1>;
+using Small = Tiling<64, 64, 16, 8, 2, 3, 3, 1>;
+
+/// How a product is cut up, and how long that takes: rounds of blocks, times the work of a round.
+struct Plan {
+  int tiling = 0;
+  int parts = 1;
+  double cost = 0;
+};
+
+template <class T>
+Plan plan_for(const Gemm& gemm, int tiling, int multiprocessors, double speed) {
+  const std::int64_t tiles =
+      gemm.batch * ceil_div(gemm.m, T::block_m) * ceil_div(gemm.n, T::block_n);
+  const std::int64_t at_a_time = static_cast<std::int64_t>(multiprocessors) * T::resident;
+  constexpr std::int64_t shortest = 512;  // k of a part
+  Plan plan{.tiling = tiling};
+  plan.parts = static_cast<int>(
+      std::clamp<std::int64_t>(at_a_time / tiles, 1, std::max<std::int64_t>(gemm.k / shortest, 1)));
+  const auto rounds = static_cast<double>(ceil_div(tiles * plan.parts, at_a_time));
+  plan.cost = rounds * T::resident * T::block_m * T::block_n / plan.parts / speed;
+  return plan;
+}
+
+}  // namespace
+
+bool takes_float32(const Gemm& gemm, int) {
+  constexpr std::int64_t most = std::numeric_limits<int>::max() - 1024;  // tiles may go beyond
+  constexpr std::int64_t widest = std::int64_t{1} << 23;  // 256 rows are within 32 bits
+  const std::int64_t row_a = gemm.a_transposed ? gemm.m : gemm.k;
+  const std::int64_t row_b = gemm.b_transposed ? gemm.k : gemm.n;
+  return gemm.dtype == DType::float32 && std::max({gemm.m, gemm.n, gemm.k}) < most &&
+         std::max(row_a, row_b) < widest &&
+         static_cast<double>(gemm.batch) * static_cast<double>(gemm.m) *
+                 static_cast<double>(gemm.n) <
+             0x1p42;  // so that the blocks of a grid are
+}
+
+Status float32_gemm(const Call& call, const Gemm& gemm) {
+  if (gemm.batch == 0 || gemm.m == 0 || gemm.n == 0) return {};
+  static DeviceNumbers<> multiprocessors;
+  int count = 0;
+  const int device = call.execution.device_index;
+  const cudaError_t error = multiprocessors.get(device, 0, count, [&](int& number) {
+    return cudaDeviceGetAttribute(&number, cudaDevAttrMultiProcessorCount, device);
+  });
+  if (Status status = check(call, error); !status.ok()) return status;
+  const std::array plans{plan_for<Large>(gemm, 0, count, 1.0),
+                         plan_for<Medium>(gemm, 1, count, 0.8),
+                         plan_for<Small>(gemm, 2, count, 0.7)};
+  const Plan plan = *std::ranges::min_element(plans, {}, &Plan::cost);
+
+  Arguments args{};
+  args.a = {static_cast<const float*>(gemm.a), gemm.a_transposed ? gemm.m : gemm.k,
+            gemm.m * gemm.k};
+  args.b = {static_cast<const float*>(gemm.b), gemm.b_transposed ? gemm.k : gemm.n,
+            gemm.n * gemm.k};
+  args.m = static_cast<int>(gemm.m);
+  args.n = static_cast<int>(gemm.n);
+  args.k = static_cast<int>(gemm.k);
+  constexpr int step = 32;  // whole stages of any tiling
+  args.part = static_cast<int>(ceil_div(ceil_div(gemm.k, plan.parts), step)) * step;
+  args.parts = std::max(1, static_cast<int>(ceil_div(gemm.k, std::max(args.part, 1))));
+  args.bias = static_cast<const float*>(gemm.bias);
+  args.d = static_cast<float*>(gemm.d);
+  args.sum = static_cast<float*>(gemm.sum);
+  args.activation = gemm.activation;
+  const Arguments whole = args;
+  const std::int64_t results = gemm.batch * args.parts;
+  if (args.parts > 1) {
+    const std::size_t bytes = static_cast<std::size_t>(results * gemm.m * gemm.n) * sizeof(float);
+    args.d = static_cast<float*>(call.execution.allocate(bytes));
+    if (args.d == nullptr) {
+      return {Status::Code::out_of_memory,
+              std::string(call.op.name) + ": no workspace of " + std::to_string(bytes) + " bytes"};
+    }
+    args.bias = nullptr;
+    args.sum = nullptr;
+    args.activation = Activation::none;
+  }
+  args.vectors = args.n % 4 == 0 && misalignment(args.d) == 0 && misalignment(args.sum) == 0 &&
+                 misalignment(args.bias) == 0;
+  const Layout a = layout_of(args.a, !gemm.a_transposed);
+  const Layout b = layout_of(args.b, gemm.b_transposed);
+  const auto run = [&]<class T>(TypeTag<T>) {
+    args.tiles_m = static_cast<int>(ceil_div(gemm.m, T::block_m));
+    args.tiles_n = static_cast<int>(ceil_div(gemm.n, T::block_n));
+    return launch_tiles<T>(call, args, results, a, b);
+  };
+  Status status = plan.tiling == 0   ? run(TypeTag<Large>{})
+                  : plan.tiling == 1 ? run(TypeTag<Medium>{})
+                                     : run(TypeTag<Small>{});
+  if (args.parts == 1 || !status.ok()) return status;
+  const std::int64_t size = gemm.batch * gemm.m * gemm.n;
+  return launch(call, add_parts, {blocks_for(size, 256), 256}, args.d, whole, size);
+}
+
+}  // namespace cudarelu::cuda

@@ -1,0 +1,195 @@
+// The matrix products for few rows and for float32, against loops in float64, between canaries.
+#include <cmath>
+
+#include "cuda/gemm/float32.h"
+#include "cuda/gemm/skinny.h"
+#include "cuda_device.h"
+
+namespace cudarelu::testing {
+namespace {
+
+constexpr DTypeSet gemm_types = DTypeSet::of({DType::float32, DType::float16, DType::bfloat16});
+
+struct Case {
+  std::int64_t m, n, k;
+  std::int64_t batch = 1;
+  bool a_transposed = false;
+  bool b_transposed = true;
+  bool bias = true;
+  bool sum = true;
+  Activation activation = Activation::none;
+  std::size_t offset = 0;  // of all pointers, in elements
+};
+
+double activated(double x, Activation activation) {
+  switch (activation) {
+    case Activation::relu:
+      return x < 0 ? 0 : x;
+    case Activation::gelu_erf:
+      return x / 2 * std::erfc(-x / std::sqrt(2.0));
+    case Activation::gelu_tanh:
+      return x / (1 + std::exp(-std::sqrt(8 / M_PI) * (x + 0.044715 * x * x * x)));
+    default:
+      return x;
+  }
+}
+
+/// The largest difference that rounding the result once, and sums in float32, account for.
+double tolerance(DType dtype, double value) {
+  const double rounding = dtype == DType::bfloat16 ? 0x1p-8 : dtype == DType::float16 ? 0x1p-11 : 0;
+  return 4e-6 + (rounding + 1e-6) * std::abs(value);
+}
+
+class SimtGemmOnCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_cuda_device()) GTEST_SKIP() << "needs CUDA: no device on this machine";
+  }
+
+  GuardedTensor random_tensor(DType dtype, Sizes shape, std::size_t offset, double scale) {
+    GuardedTensor tensor(dtype, std::move(shape), offset);
+    std::normal_distribution<float> normal(0, static_cast<float>(scale));
+    (void)visit_dtype<gemm_types>(dtype, [&]<class T>(TypeTag<T>) {
+      const TensorView view = tensor.view();
+      for (std::int64_t i = 0; i < view.size(); ++i) {
+        static_cast<T*>(view.data)[i] = store<T>(normal(random_));
+      }
+      return Status();
+    });
+    return tensor;
+  }
+
+  static double at(GuardedTensor& tensor, std::int64_t i) {
+    double value = 0;
+    (void)visit_dtype<gemm_types>(tensor.view().dtype, [&]<class T>(TypeTag<T>) {
+      value = load(static_cast<const T*>(tensor.view().data)[i]);
+      return Status();
+    });
+    return value;
+  }
+
+  /// Runs the case on an engine and compares.
+  template <class Takes, class Run>
+  void expect_right(DType dtype, const Case& c, const Takes& takes, const Run& run) {
+    SCOPED_TRACE(::testing::Message()
+                 << name_of(dtype) << " batch " << c.batch << " m " << c.m << " n " << c.n << " k "
+                 << c.k << (c.a_transposed ? " a transposed" : "")
+                 << (c.b_transposed ? " b transposed" : "") << " activation "
+                 << static_cast<int>(c.activation) << " offset " << c.offset);
+    const double scale = 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(c.k, 1)));
+    GuardedTensor a = random_tensor(dtype, {c.batch, c.m, c.k}, c.offset, 1);
+    GuardedTensor b = random_tensor(dtype, {c.batch, c.k, c.n}, c.offset, scale);
+    GuardedTensor bias = random_tensor(dtype, {c.n}, c.offset, 1);
+    GuardedTensor d(dtype, {c.batch, c.m, c.n}, c.offset);
+    GuardedTensor sum(dtype, {c.batch, c.m, c.n}, c.offset);
+    DeviceTensor device_a(a);
+    DeviceTensor device_b(b);
+    DeviceTensor device_bias(bias);
+    DeviceTensor device_d(d);
+    DeviceTensor device_sum(sum);
+    Gemm gemm{dtype,
+              c.batch,
+              c.m,
+              c.n,
+              c.k,
+              device_a.view().data,
+              device_b.view().data,
+              device_d.view().data};
+    gemm.a_transposed = c.a_transposed;
+    gemm.b_transposed = c.b_transposed;
+    if (c.bias) gemm.bias = device_bias.view().data;
+    if (c.sum) gemm.sum = device_sum.view().data;
+    gemm.activation = c.activation;
+    ASSERT_TRUE(takes(gemm, 0));
+    CudaExecution execution;
+    const Call call{op_table()[0], {}, {}, {}, execution};
+    const Status status = run(call, gemm);
+    ASSERT_TRUE(status.ok()) << status.message();
+    check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+    device_d.download();
+    device_sum.download();
+    ASSERT_TRUE(d.intact() && sum.intact()) << "wrote outside of its results";
+    for (std::int64_t i = 0; i < c.batch * c.m * c.n; ++i) {
+      const std::int64_t column = i % c.n;
+      const std::int64_t row = i / c.n % c.m;
+      const std::int64_t batch = i / c.n / c.m;
+      double expected = c.bias ? at(bias, column) : 0;
+      for (std::int64_t k = 0; k < c.k; ++k) {
+        const std::int64_t in_a = c.a_transposed ? k * c.m + row : row * c.k + k;
+        const std::int64_t in_b = c.b_transposed ? column * c.k + k : k * c.n + column;
+        expected += at(a, batch * c.m * c.k + in_a) * at(b, batch * c.k * c.n + in_b);
+      }
+      if (c.sum) {
+        ASSERT_NEAR(at(sum, i), expected, tolerance(dtype, expected)) << "sum at " << i;
+      }
+      expected = activated(expected, c.activation);
+      ASSERT_NEAR(at(d, i), expected, tolerance(dtype, expected)) << "at " << i;
+    }
+  }
+
+  std::mt19937 random_{7};
+};
+
+TEST_F(SimtGemmOnCuda, SkinnyEqualsFloat64) {
+  if (!cuda::takes_skinny({DType::float32, 1, 1, 2, 4, nullptr, nullptr, nullptr, false, true},
+                          0)) {
+    GTEST_SKIP() << "needs CUDA: compute capability 9.0";
+  }
+  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
+    for (const Case& c :
+         {Case{.m = 1, .n = 2, .k = 8}, Case{.m = 5, .n = 34, .k = 40},
+          Case{.m = 16, .n = 130, .k = 776},
+          Case{.m = 32, .n = 3072, .k = 64, .activation = Activation::gelu_erf},
+          Case{.m = 33, .n = 98, .k = 1032, .activation = Activation::relu},
+          Case{.m = 64, .n = 770, .k = 136, .sum = false, .activation = Activation::gelu_tanh},
+          Case{.m = 7, .n = 24, .k = 4096, .bias = false},
+          Case{.m = 32, .n = 258, .k = 768, .offset = 8}}) {
+      expect_right(dtype, c, cuda::takes_skinny, cuda::skinny_gemm);
+    }
+  }
+}
+
+TEST_F(SimtGemmOnCuda, SkinnyLeavesTheRest) {
+  const auto address = [](std::uintptr_t at) { return reinterpret_cast<void*>(at); };
+  const Gemm taken{DType::bfloat16, 1,     8,   16, 16, address(256), address(256),
+                   address(256),    false, true};
+  const auto refused = [&](const auto& change) {
+    Gemm gemm = taken;
+    change(gemm);
+    return !cuda::takes_skinny(gemm, 0);
+  };
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.m = 65; }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.n = 15; }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.k = 12; }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.batch = 2; }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.dtype = DType::float64; }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.a_transposed = true; }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.b_transposed = false; }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.a = address(258); }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.b = address(264); }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.d = address(258); }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.bias = address(258); }));
+}
+
+TEST_F(SimtGemmOnCuda, Float32EqualsFloat64) {
+  for (const bool a_transposed : {false, true}) {
+    for (const bool b_transposed : {false, true}) {
+      for (Case c :
+           {Case{.m = 128, .n = 256, .k = 64}, Case{.m = 3, .n = 5, .k = 7, .batch = 2},
+            Case{.m = 1, .n = 1, .k = 1}, Case{.m = 130, .n = 68, .k = 260, .batch = 3},
+            Case{.m = 257, .n = 133, .k = 33, .activation = Activation::gelu_erf},
+            Case{.m = 64, .n = 64, .k = 4096, .activation = Activation::relu},  // parts of k
+            Case{.m = 36, .n = 20, .k = 8191, .batch = 2, .activation = Activation::gelu_tanh},
+            Case{.m = 132, .n = 260, .k = 52, .sum = false, .offset = 1},
+            Case{.m = 20, .n = 12, .k = 0, .activation = Activation::relu},
+            Case{.m = 1000, .n = 1100, .k = 24, .bias = false}}) {
+        c.a_transposed = a_transposed;
+        c.b_transposed = b_transposed;
+        expect_right(DType::float32, c, cuda::takes_float32, cuda::float32_gemm);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cudarelu::testing
