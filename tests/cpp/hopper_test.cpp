@@ -2,6 +2,7 @@
 #include "cuda/gemm/hopper.h"
 
 #include <cmath>
+#include <limits>
 
 #include "cuda_device.h"
 
@@ -125,10 +126,11 @@ class Hopper : public ::testing::Test {
   std::mt19937 random_{7};
 };
 
-/// Sizes at the edges of a tile and of a stage; several in a batch; more tiles than blocks.
-const std::array cases{Case{1, 8, 8, 8},        Case{1, 128, 256, 64},   Case{2, 136, 264, 72},
-                       Case{3, 248, 120, 520},  Case{1, 72, 1032, 1000}, Case{40, 256, 256, 256},
-                       Case{1, 4104, 4104, 200}};
+/// Sizes at the edges of a tile and of a stage; several in a batch; more tiles
+/// than blocks. Between them they are computed in each of the kernel's ways.
+const std::array cases{Case{1, 8, 8, 8},         Case{1, 128, 256, 64},    Case{2, 136, 264, 72},
+                       Case{3, 248, 120, 520},   Case{1, 72, 1032, 1000},  Case{40, 256, 256, 256},
+                       Case{1, 4104, 4104, 200}, Case{1, 1400, 6136, 1504}};
 
 TEST_F(Hopper, MultipliesInEveryLayoutAndShape) {
   for (const Case& c : cases) {
@@ -155,6 +157,36 @@ TEST_F(Hopper, EndsWithEachActivation) {
         if (HasFatalFailure()) return;
       }
     }
+  }
+}
+
+TEST_F(Hopper, CarriesNaNAndInfinityThroughTheActivations) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const std::array values{std::nanf(""), infinity, 0.0f, -20.0f};
+  for (const Activation activation :
+       {Activation::relu, Activation::gelu_erf, Activation::gelu_tanh}) {
+    GuardedTensor a(DType::float16, {8, 8}, 0), b(DType::float16, {8, 8}, 0);
+    GuardedTensor bias(DType::float16, {8}, 0), d(DType::float16, {8, 8}, 0);
+    for (GuardedTensor* zeros : {&a, &b, &bias}) std::ranges::fill(zeros->data(), 0);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      static_cast<Half*>(bias.view().data)[i] = store<Half>(values[i]);
+    }
+    DeviceTensor device_a(a), device_b(b), device_bias(bias), device_d(d);
+    Gemm gemm = gemm_of(DType::float16, {1, 8, 8, 8}, layouts[0]);
+    gemm.a = device_a.view().data;
+    gemm.b = device_b.view().data;
+    gemm.bias = device_bias.view().data;
+    gemm.d = device_d.view().data;
+    gemm.activation = activation;
+    CudaExecution execution;
+    ASSERT_TRUE(cuda::hopper_gemm({*find_op("relu"), {}, {}, {}, execution}, gemm).ok());
+    check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+    device_d.download();
+    const auto* results = static_cast<const Half*>(d.view().data);
+    EXPECT_TRUE(std::isnan(load(results[0])));
+    EXPECT_EQ(load(results[1]), infinity);
+    EXPECT_EQ(load(results[2]), 0);
+    EXPECT_EQ(load(results[3]), 0);
   }
 }
 

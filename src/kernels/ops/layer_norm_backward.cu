@@ -103,7 +103,7 @@ struct Layout {
   static constexpr bool cluster = cluster_;
   static constexpr int most_threads = lanes == 0 ? 512 : 256;
   static constexpr int stages = vectors <= 2 ? 3 : vectors <= 4 ? 2 : 1;  // rows in shared memory
-  [[maybe_unused]] static constexpr bool in_registers = vectors <= 2;  // while they are worked on
+  static constexpr bool in_registers = vectors <= 2;  // while they are worked on
 
   static constexpr int shared_bytes(int threads) {
     const int of_weight = in_registers ? 0 : vectors;
@@ -140,7 +140,7 @@ __device__ __forceinline__ void wait_for_copies() {
 /// Exchanges the sums of warps that have a row together.
 template <class C, class Layout>
 class Exchange {
-  [[maybe_unused]] static constexpr int most_warps = Layout::most_threads / 32;
+  static constexpr int most_warps = Layout::most_threads / 32;
 
  public:
 #if __CUDA_ARCH__ >= 900
@@ -195,7 +195,7 @@ class Exchange {
  private:
   /// Who sends the sums of a row has those of the row before from everybody, who had then read
   /// those of the row before that.
-  [[maybe_unused]] static constexpr int turns = Layout::cluster ? 4 : 2;
+  static constexpr int turns = Layout::cluster ? 4 : 2;
 
   __device__ static Sums<C>* values(int turn) {
     __shared__ Sums<C> values[turns][most_warps * (Layout::cluster ? most_blocks : 1)];

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "cuda/alignment.h"
@@ -10,27 +12,41 @@ namespace {
 
 using hopper::Plan;
 
-bool is_9_0(int device) {
-  static DeviceNumbers<2> known;
-  const auto number = [&](int index, cudaDeviceAttr attribute) {
-    int value = 0;
-    const cudaError_t error = known.get(device, index, value, [&](int& number) {
-      return cudaDeviceGetAttribute(&number, attribute, device);
-    });
-    if (error != cudaSuccess) (void)cudaGetLastError();
-    return error == cudaSuccess ? value : -1;
-  };
-  return number(0, cudaDevAttrComputeCapabilityMajor) == 9 &&
-         number(1, cudaDevAttrComputeCapabilityMinor) == 0;
+using Tall = Plan<128, 192, 4, true>;
+using Wide = Plan<128, 256, 4, false>;
+using Small = Plan<128, 128, 6, true>;
+
+/// A positive number that the device answers, or -1.
+template <cudaDeviceAttr attribute>
+int number_of(int device) {
+  static DeviceNumbers<> known;
+  int value = 0;
+  const cudaError_t error = known.get(device, 0, value, [&](int& number) {
+    return cudaDeviceGetAttribute(&number, attribute, device);
+  });
+  if (error == cudaSuccess) return value;
+  (void)cudaGetLastError();
+  return -1;
+}
+
+/// About how many cycles a product takes. Small tiles read more, which costs power, and clock.
+template <class P>
+double cycles(const Gemm& gemm, int multiprocessors) {
+  constexpr double epilogue = 4000;
+  constexpr double reading = P::columns < 192 ? 1.1 : 1.0;
+  const double tiles = static_cast<double>(gemm.batch) * hopper::ceil(gemm.m, P::rows) *
+                       hopper::ceil(gemm.n, P::columns);
+  const double turns = std::ceil(tiles / multiprocessors);
+  const double multiplying = hopper::ceil(gemm.k, P::depth) * (P::rows * P::columns / 32) * reading;
+  return turns * multiplying + (P::take_turns ? 1 : turns) * epilogue;
 }
 
 template <class P>
-Status start(const Call& call, const Gemm& gemm) {
-  constexpr int group = 8;
+Status start(const Call& call, const Gemm& gemm, int multiprocessors) {
   const auto start_of = [&]<class T>(TypeTag<T>) {
-    if (gemm.a_transposed) return hopper::start<T, false, false, P>(call, gemm, group);
-    if (gemm.b_transposed) return hopper::start<T, true, true, P>(call, gemm, group);
-    return hopper::start<T, true, false, P>(call, gemm, group);
+    if (gemm.a_transposed) return hopper::start<T, false, false, P>(call, gemm, multiprocessors);
+    if (gemm.b_transposed) return hopper::start<T, true, true, P>(call, gemm, multiprocessors);
+    return hopper::start<T, true, false, P>(call, gemm, multiprocessors);
   };
   if (gemm.dtype == DType::float16) return start_of(TypeTag<Half>{});
   return start_of(TypeTag<BFloat16>{});
@@ -55,11 +71,19 @@ bool takes_hopper(const Gemm& gemm, int device) {
                               static_cast<const void*>(gemm.sum)}) {
     if (misalignment(pointer) != 0) return false;
   }
-  return is_9_0(device);
+  return number_of<cudaDevAttrComputeCapabilityMajor>(device) == 9 &&
+         number_of<cudaDevAttrComputeCapabilityMinor>(device) == 0;
 }
 
 Status hopper_gemm(const Call& call, const Gemm& gemm) {
-  return start<Plan<128, 256, 4, 2, false>>(call, gemm);
+  const int multiprocessors =
+      number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
+  const double tall = cycles<Tall>(gemm, multiprocessors);
+  const double wide = cycles<Wide>(gemm, multiprocessors);
+  const double small = cycles<Small>(gemm, multiprocessors);
+  if (small < std::min(tall, wide)) return start<Small>(call, gemm, multiprocessors);
+  if (tall < wide) return start<Tall>(call, gemm, multiprocessors);
+  return start<Wide>(call, gemm, multiprocessors);
 }
 
 }  // namespace cudarelu::cuda

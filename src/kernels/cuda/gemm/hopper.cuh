@@ -1,11 +1,10 @@
 // The matrix product of bfloat16 and float16 on compute capability 9.0: one block on each
-// multiprocessor takes one tile of the result after the other. A thread of the first warpgroup has
-// the copy engine bring panels of a and b into a ring of stages in shared memory; two warpgroups
-// multiply them, apply the epilogue and have the copy engine write the results.
+// multiprocessor takes one tile of the result after the other. A thread of its own has the copy
+// engine bring panels of a and b into a ring of stages in shared memory; two warpgroups multiply
+// them, apply the epilogue and have the copy engine write the results.
 //
 // The two share each tile (its rows), or take turns: while one ends its tile, the other keeps the
-// tensor cores busy with the next. Blocks of a cluster, below each other, share the panels of b:
-// each asks for a part, for all of them.
+// tensor cores busy with the next. Clusters that share panels were measured, and gained nothing.
 #pragma once
 
 #include <cuda.h>
@@ -23,44 +22,37 @@ namespace cudarelu::cuda::hopper {
 namespace ptx = ::cuda::ptx;
 
 inline constexpr int computing_threads = 256;
+inline constexpr int threads = computing_threads + 128;  // only a whole warpgroup gives registers
 
 /// How a tile of `rows` x `columns` is computed.
-template <int rows_, int columns_, int stages_, int cluster_, bool take_turns_, int slots_ = 2,
-          int blocks_ = 1>
+template <int rows_, int columns_, int stages_, bool take_turns_>
 struct Plan {
   static constexpr int rows = rows_;
   static constexpr int columns = columns_;
   static constexpr int depth = 64;  // of a stage
   static constexpr int stages = stages_;
-  static constexpr int cluster = cluster_;
   static constexpr bool take_turns = take_turns_;
-  static constexpr int blocks = blocks_;  // on a multiprocessor
-
-  // Only a warpgroup can give registers to others: with one block, one of its warps fetches.
-  static constexpr bool moves_registers = blocks == 1;
-  static constexpr int threads = computing_threads + (moves_registers ? 128 : 32);
 
   static constexpr int group_rows = take_turns ? rows : rows / 2;  // of a warpgroup
   static constexpr int blocks_of_rows = group_rows / 64;           // for one instruction each
-  static constexpr int parts_of_columns = columns / 64;
-  static constexpr int parts = blocks_of_rows * parts_of_columns;
   static constexpr int a_bytes = rows * depth * 2;
   static constexpr int b_bytes = columns * depth * 2;
   static constexpr int stage_bytes = a_bytes + b_bytes;
-  static constexpr int slots = slots_;  // of results on their way out, for each warp
+  static constexpr int slots = 2;  // of results on their way out, for each warp
   static constexpr int slot_bytes = 16 * wgmma::line_bytes;  // 16 rows of 64 columns
   static constexpr int header_bytes = 256;                   // barriers, behind all else
-  static constexpr int shared_bytes = stages * stage_bytes + 8 * slots * slot_bytes + header_bytes;
-  static_assert((shared_bytes + 1024) * blocks <= 228 * 1024);
+  static constexpr int shared_bytes =
+      stages * stage_bytes + computing_threads / 32 * slots * slot_bytes + header_bytes;
+  static_assert(shared_bytes <= 227 * 1024 && (2 * stages + 2) * 8 <= header_bytes);
 };
 
-/// Where the blocks' tiles lie: in groups of `group` rows of clusters' tiles, column after column,
-/// so that what is computed at one time reads few rows and columns.
+/// Where the blocks' tiles lie: in groups of rows of tiles, column after column, so that what is
+/// computed at one time reads few rows and columns.
 struct Raster {
-  int cluster_rows;  // of tiles, `cluster` tiles high
-  int columns;       // of tiles
-  int group;
-  int tiles;  // of clusters, in all of the batch
+  static constexpr int group = 8;  // rows of tiles
+  int rows;                        // of tiles
+  int columns;
+  int tiles;  // in all of the batch
 };
 
 struct Place {
@@ -70,17 +62,16 @@ struct Place {
 };
 
 template <class P>
-__device__ __forceinline__ Place place(const Raster& raster, int tile, int rank) {
-  const int each = raster.cluster_rows * raster.columns;
+__device__ __forceinline__ Place place(const Raster& raster, int tile) {
+  const int each = raster.rows * raster.columns;
   const int batch = tile / each;
   tile -= batch * each;
-  const int full = raster.group * raster.columns;
-  const int first = tile / full * raster.group;
-  const int high = min(raster.group, raster.cluster_rows - first);
+  const int first = tile / (Raster::group * raster.columns) * Raster::group;
+  const int high = min(Raster::group, raster.rows - first);
   tile -= first * raster.columns;
   const int column = tile / high;
   const int row = first + tile - column * high;
-  return {(row * P::cluster + rank) * P::rows, column * P::columns, batch};
+  return {row * P::rows, column * P::columns, batch};
 }
 
 /// Where in the ring of stages, and whether it has been gone around an odd number of times.
@@ -96,9 +87,9 @@ struct Position {
   }
 };
 
-/// Rows of an operand that the copy engine is asked for at a time, where `blocks` share the work.
-template <bool depth_major, int rows, int blocks>
-inline constexpr int box_rows = depth_major ? rows / blocks : wgmma::panel_columns;
+/// Rows of an operand that the copy engine is asked for at a time.
+template <bool depth_major, int rows>
+inline constexpr int box_rows = depth_major ? rows : wgmma::panel_columns;
 
 struct Maps {
   CUtensorMap a, b, d, sum;
@@ -131,44 +122,30 @@ class Kernel {
 
   __device__ void run() {
     if (threadIdx.x == 0) {
-      constexpr unsigned readers = (P::take_turns ? 1 : 2) * P::cluster;
       for (int stage = 0; stage < P::stages; ++stage) {
         ptx::mbarrier_init(full(stage), 1);
-        ptx::mbarrier_init(empty(stage), readers);
+        ptx::mbarrier_init(empty(stage), P::take_turns ? 1 : 2);
       }
       for (int group = 0; group < 2; ++group) ptx::mbarrier_init(turn(group), 1);
       ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
     }
-    sync();
+    __syncthreads();
     let_next_kernel_start();
     if (threadIdx.x >= computing_threads) {
-      if constexpr (P::moves_registers) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
       if (threadIdx.x == computing_threads) {
         wait_for_previous_kernel();
         fetch();
       }
-      __syncwarp();
-      if constexpr (P::cluster > 1) sync();  // others write to this block's memory
     } else {
-      if constexpr (P::moves_registers) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
       wait_for_previous_kernel();
       compute(threadIdx.x / 128);
-      __syncwarp();
-      if constexpr (P::cluster > 1) sync();
     }
   }
 
  private:
   using Ring = Position<P::stages>;
-
-  __device__ static void sync() {
-    if constexpr (P::cluster > 1) {
-      ptx::barrier_cluster_arrive();
-      ptx::barrier_cluster_wait();
-    } else {
-      __syncthreads();
-    }
-  }
 
   __device__ static char* shared() {
     extern __shared__ __align__(1024) char memory[];
@@ -186,89 +163,68 @@ class Kernel {
   __device__ static std::uint64_t* empty(int stage) { return barrier(P::stages + stage); }
   __device__ static std::uint64_t* turn(int group) { return barrier(2 * P::stages + group); }
 
-  __device__ static int rank() { return P::cluster > 1 ? blockIdx.x % P::cluster : 0; }
-
-  /// Calls f(tile) for every `every`th tile of this block.
+  /// Calls f(tile, its number of this block).
   template <class F>
-  __device__ void for_each_tile(int first, int every, const F& f) const {
-    const int clusters = gridDim.x / P::cluster;
-    for (int tile = blockIdx.x / P::cluster + first * clusters; tile < raster_.tiles;
-         tile += every * clusters) {
-      f(place<P>(raster_, tile, rank()));
+  __device__ void for_each_tile(const F& f) const {
+    int number = 0;
+    for (int tile = blockIdx.x; tile < raster_.tiles; tile += gridDim.x, ++number) {
+      f(place<P>(raster_, tile), number);
     }
   }
 
-  /// Asks for `rows` rows of an operand from `row` on, as deep as a stage: for all blocks of the
-  /// cluster, of which each asks for a part, or for this one.
-  template <bool depth_major, int rows, bool for_all>
+  /// Asks for `rows` rows of an operand from `row` on, as deep as a stage.
+  template <bool depth_major, int rows>
   __device__ static void fetch(const CUtensorMap& map, char* to, int row, int depth, int batch,
                                std::uint64_t* barrier) {
-    constexpr int box = box_rows < depth_major, rows, for_all ? P::cluster : 1 > ;
+    constexpr int box = box_rows<depth_major, rows>;
 #pragma unroll
-    for (int i = 0; i < rows / box; ++i) {
-      if (for_all && i % P::cluster != rank()) continue;
-      const int first = row + i * box;
-      const std::int32_t at[3] = {depth_major ? depth : first, depth_major ? first : depth, batch};
-      char* const panel = to + i * box * wgmma::line_bytes;
-      if constexpr (for_all) {
-        constexpr std::uint16_t all = (1 << P::cluster) - 1;
-        ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, panel, &map, at, barrier,
-                                  all);
-      } else {
-        ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, panel, &map, at, barrier);
-      }
+    for (int i = 0; i < rows; i += box) {
+      const std::int32_t at[3] = {depth_major ? depth : row + i, depth_major ? row + i : depth,
+                                  batch};
+      ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to + i * wgmma::line_bytes,
+                                &map, at, barrier);
     }
   }
 
   /// Asks for the panels of all tiles, in one thread.
   __device__ void fetch() const {
     Ring ring;
-    for_each_tile(0, 1, [&](const Place& tile) {
+    for_each_tile([&](const Place& tile, int) {
       for (int step = 0; step < steps_; ++step, ring.advance()) {
         wait(empty(ring.stage), ring.parity ^ 1);
         std::uint64_t* const barrier = full(ring.stage);
         ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
                                        P::stage_bytes);
-        fetch<a_depth_major, P::rows, false>(maps_.a, a_panels(ring.stage), tile.row,
-                                             step * P::depth, tile.batch, barrier);
-        fetch<b_depth_major, P::columns, (P::cluster > 1)>(
-            maps_.b, b_panels(ring.stage), tile.column, step * P::depth, tile.batch, barrier);
+        fetch<a_depth_major, P::rows>(maps_.a, a_panels(ring.stage), tile.row, step * P::depth,
+                                      tile.batch, barrier);
+        fetch<b_depth_major, P::columns>(maps_.b, b_panels(ring.stage), tile.column,
+                                         step * P::depth, tile.batch, barrier);
       }
     });
   }
 
-  /// Gives a stage back to those who fill it. The multiplications have been waited for, and nothing
-  /// else is to be seen by others: a release would wait for the writes of results, in each step.
+  /// Gives a stage back, in a warpgroup that has waited for its multiplications.
   __device__ static void release(int stage) {
-    const unsigned block = threadIdx.x % 128;
-    if (block >= P::cluster) return;
-    const auto own = static_cast<unsigned>(__cvta_generic_to_shared(empty(stage)));
-    asm volatile(
-        "{.reg .b32 other; mapa.shared::cluster.u32 other, %0, %1; "
-        "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [other];}" ::"r"(own),
-        "r"(block)
-        : "memory");
+    if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(empty(stage));
   }
 
-  using Part = float[32];  // what a thread has of 64 rows of 64 columns
-  using Sums = Part[P::parts];
+  using Sums = float[P::blocks_of_rows][P::columns / 2];
 
   /// Multiplies, in a warpgroup.
   __device__ void compute(int group) const {
-    constexpr bool take_turns = P::take_turns;
     Ring ring;
     unsigned turn_parity = 0;
+    if (P::take_turns && group == 1) ring.advance(steps_);
     int slot = 0;
-    if (take_turns && group == 1) {
-      pass_turn(group);
-      ring.advance(steps_);
-    }
-    const int first_row = take_turns ? 0 : group * P::group_rows;
-    for_each_tile(take_turns ? group : 0, take_turns ? 2 : 1, [&](const Place& tile) {
-      if constexpr (take_turns) {
-        wait(turn(group), turn_parity);
-        turn_parity ^= 1;
+    for_each_tile([&](const Place& tile, int number) {
+      if (P::take_turns && number % 2 != group) return;
+      if constexpr (P::take_turns) {
+        if (number > 0) {
+          wait(turn(group), turn_parity);
+          turn_parity ^= 1;
+        }
       }
+      const int first_row = P::take_turns ? 0 : group * P::group_rows;
       Sums sums;
       int last = 0;
       for (int step = 0; step < steps_; ++step, ring.advance()) {
@@ -280,18 +236,28 @@ class Kernel {
         }
         last = ring.stage;
       }
-      if constexpr (take_turns) pass_turn(group);
-      const unsigned bias = bias_of(tile.column);
+      if constexpr (P::take_turns) {
+        if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(turn(1 - group));
+      }
       wgmma::wait<0>();
       release(last);
-      if constexpr (take_turns) ring.advance(steps_);
-      finish(sums, bias, tile, first_row, slot);
+      if (P::take_turns) ring.advance(steps_);
+      switch (epilogue_.activation) {
+        case Activation::none:
+          finish<Activation::none>(sums, tile, first_row, slot);
+          break;
+        case Activation::relu:
+          finish<Activation::relu>(sums, tile, first_row, slot);
+          break;
+        case Activation::gelu_erf:
+          finish<Activation::gelu_erf>(sums, tile, first_row, slot);
+          break;
+        case Activation::gelu_tanh:
+          finish<Activation::gelu_tanh>(sums, tile, first_row, slot);
+          break;
+      }
     });
     ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>());
-  }
-
-  __device__ static void pass_turn(int group) {
-    if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(turn(1 - group));
   }
 
   __device__ static void multiply(Sums& sums, int stage, int first_row, int step) {
@@ -304,7 +270,7 @@ class Kernel {
 #pragma unroll
       for (int block = 0; block < P::blocks_of_rows; ++block) {
         wgmma::multiply<T, P::columns, a_depth_major, b_depth_major>(
-            reinterpret_cast<float (&)[P::columns / 2]>(sums[block * P::parts_of_columns]),
+            sums[block],
             a + i * wgmma::depth_step<a_depth_major> + block * (wgmma::panel_bytes / 16),
             b + i * wgmma::depth_step<b_depth_major>, step > 0 || i > 0);
       }
@@ -312,43 +278,36 @@ class Kernel {
     wgmma::commit();
   }
 
-  /// The epilogue of a warpgroup's rows of a tile. A loop that moves the registers costs less than
-  /// the instructions of all parts, which no cache would hold.
-  __device__ void finish(Sums& sums, unsigned bias, const Place& tile, int first_row,
-                         int& slot) const {
-    int row = tile.row + first_row + threadIdx.x / 32 % 4 * 16;
-    int column = 0;  // of the tile
-#pragma unroll 1
-    for (int part = 0; part < P::parts; ++part) {
-      const int at = tile.column + column;
-      column += 64;
-      const int next_row = column < P::columns ? row : row + 64;
-      if (column == P::columns) column = 0;
-      if (epilogue_.bias != nullptr) add_bias(sums[0], bias);
-      bias = bias_of(tile.column + column);
-      if (epilogue_.sum) write(sums[0], maps_.sum, row, at, tile.batch, slot);
-      activate(sums[0], epilogue_.activation);
-      write(sums[0], maps_.d, row, at, tile.batch, slot);
-      row = next_row;
+  /// The epilogue of a warpgroup's part of a tile, 64 columns at a time.
+  template <Activation activation>
+  __device__ void finish(Sums& sums, const Place& tile, int first_row, int& slot) const {
+    const int warp = threadIdx.x / 32 % 4;
 #pragma unroll
-      for (int i = 1; i < P::parts; ++i) {
+    for (int block = 0; block < P::blocks_of_rows; ++block) {
+      const int row = tile.row + first_row + block * 64 + warp * 16;
 #pragma unroll
-        for (int j = 0; j < 32; ++j) sums[i - 1][j] = sums[i][j];
+      for (int part = 0; part < P::columns / 64; ++part) {
+        float (&values)[32] = reinterpret_cast<float (&)[32]>(sums[block][part * 32]);
+        const int column = tile.column + part * 64;
+        add_bias(values, column);
+        if (epilogue_.sum) write(values, maps_.sum, row, column, tile.batch, slot);
+#pragma unroll
+        for (float& value : values) value = activate<activation>(value);
+        write(values, maps_.d, row, column, tile.batch, slot);
       }
     }
   }
 
-  /// Two elements of the bias, for columns 2 lane and 2 lane + 1 from `column` on.
-  __device__ unsigned bias_of(int column) const {
-    column += static_cast<int>(threadIdx.x % 32) * 2;
-    if (epilogue_.bias == nullptr || column >= epilogue_.columns) return 0;
-    return __ldg(reinterpret_cast<const unsigned*>(static_cast<const T*>(epilogue_.bias) + column));
-  }
-
-  __device__ static void add_bias(Part& values, unsigned bias) {
+  __device__ void add_bias(float (&values)[32], int column) const {
+    if (epilogue_.bias == nullptr) return;
+    const int first = column + static_cast<int>(threadIdx.x % 4) * 2;
+    const T* const bias = static_cast<const T*>(epilogue_.bias) + first;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const unsigned both = __shfl_sync(~0u, bias, j * 4 + static_cast<int>(threadIdx.x % 4));
+      unsigned both = 0;
+      if (first + j * 8 < epilogue_.columns) {
+        both = __ldg(reinterpret_cast<const unsigned*>(bias + j * 8));
+      }
       const float low = load(T{static_cast<std::uint16_t>(both)});
       const float high = load(T{static_cast<std::uint16_t>(both >> 16)});
       values[4 * j] += low;
@@ -359,8 +318,8 @@ class Kernel {
   }
 
   /// Puts 16 rows of 64 columns, which a warp holds, into its next slot, and has them written.
-  __device__ static void write(const Part& values, const CUtensorMap& map, int row, int column,
-                               int batch, int& number) {
+  __device__ static void write(const float (&values)[32], const CUtensorMap& map, int row,
+                               int column, int batch, int& number) {
     const int lane = threadIdx.x % 32;
     char* const to = slot(threadIdx.x / 32, number);
     number = (number + 1) % P::slots;
@@ -395,7 +354,7 @@ class Kernel {
 };
 
 template <class T, bool a_depth_major, bool b_depth_major, class P>
-__global__ void __launch_bounds__(P::threads, P::blocks)
+__global__ void __launch_bounds__(threads, 1)
     multiply(const __grid_constant__ Maps maps, const __grid_constant__ Raster raster,
              const __grid_constant__ Epilogue epilogue, int steps) {
   Kernel<T, a_depth_major, b_depth_major, P>(maps, raster, epilogue, steps).run();
@@ -423,31 +382,28 @@ inline CUresult describe(CUtensorMap& map, DType dtype, const void* data, std::i
       &map,
       dtype == DType::float16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
       3, const_cast<void*>(data), sizes.data(), strides.data(), boxes.data(), steps.data(),
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
-/// Puts a product on the call's stream, with `group` rows of clusters' tiles in a group.
+inline int ceil(std::int64_t n, std::int64_t size) {
+  return static_cast<int>((n + size - 1) / size);
+}
+
+/// Puts a product on the call's stream, for a device of that many multiprocessors.
 template <class T, bool a_depth_major, bool b_depth_major, class P>
-Status start(const Call& call, const Gemm& gemm, int group) {
+Status start(const Call& call, const Gemm& gemm, int multiprocessors) {
   constexpr auto kernel = multiply<T, a_depth_major, b_depth_major, P>;
-  const auto ceil = [](std::int64_t n, std::int64_t size) {
-    return static_cast<int>((n + size - 1) / size);
-  };
-  static DeviceNumbers<> known;
-  int clusters = 0;  // at a time
-  const cudaError_t error = known.get(call.execution.device_index, 0, clusters, [&](int& number) {
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::shared_bytes);
-    if (error != cudaSuccess) return error;
-    const Grid one{P::cluster, P::threads, P::shared_bytes, P::cluster};
-    return with_configuration(call, one, [&](const cudaLaunchConfig_t& config) {
-      return cudaOccupancyMaxActiveClusters(&number, kernel, &config);
-    });
-  });
+  static DeviceNumbers<> prepared;
+  int shared_bytes = 0;
+  const cudaError_t error =
+      prepared.get(call.execution.device_index, 0, shared_bytes, [&](int& number) {
+        number = P::shared_bytes;
+        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, number);
+      });
   if (Status status = check(call, error); !status.ok()) return status;
 
-  Maps maps;
+  Maps maps{};
   const auto describe_operand = [&](CUtensorMap& map, const void* data, std::int64_t rows,
                                     bool depth_major, int box) {
     return describe(map, gemm.dtype, data, gemm.batch, depth_major ? rows : gemm.k,
@@ -457,9 +413,8 @@ Status start(const Call& call, const Gemm& gemm, int group) {
     return describe(map, gemm.dtype, data, gemm.batch, gemm.m, gemm.n, 16);
   };
   const std::array results{
-      describe_operand(maps.a, gemm.a, gemm.m, a_depth_major, box_rows<a_depth_major, P::rows, 1>),
-      describe_operand(maps.b, gemm.b, gemm.n, b_depth_major,
-                       box_rows<b_depth_major, P::columns, P::cluster>),
+      describe_operand(maps.a, gemm.a, gemm.m, a_depth_major, box_rows<a_depth_major, P::rows>),
+      describe_operand(maps.b, gemm.b, gemm.n, b_depth_major, box_rows<b_depth_major, P::columns>),
       describe_result(maps.d, gemm.d),
       gemm.sum == nullptr ? CUDA_SUCCESS : describe_result(maps.sum, gemm.sum),
   };
@@ -469,13 +424,12 @@ Status start(const Call& call, const Gemm& gemm, int group) {
                                               ": CUDA: cuTensorMapEncodeTiled: error " +
                                               std::to_string(result)};
   }
-  const int cluster_rows = ceil(gemm.m, std::int64_t{P::rows} * P::cluster);
+  const int rows = ceil(gemm.m, P::rows);
   const int columns = ceil(gemm.n, P::columns);
-  const int tiles = static_cast<int>(gemm.batch) * cluster_rows * columns;
+  const int tiles = static_cast<int>(gemm.batch) * rows * columns;
   return launch(call, kernel,
-                {static_cast<unsigned>(std::min(clusters, tiles) * P::cluster), P::threads,
-                 P::shared_bytes, P::cluster},
-                maps, {cluster_rows, columns, group, tiles},
+                {static_cast<unsigned>(std::min(multiprocessors, tiles)), threads, P::shared_bytes},
+                maps, {rows, columns, tiles},
                 {gemm.bias, static_cast<int>(gemm.n), gemm.activation, gemm.sum != nullptr},
                 ceil(gemm.k, P::depth));
 }
