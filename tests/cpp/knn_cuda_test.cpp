@@ -226,6 +226,19 @@ TEST_F(KnnOnCuda, FindsItsOwnPointsNeighboursInAnyCloud) {
   }
 }
 
+TEST_F(KnnOnCuda, FindsNeighboursOfSmallBatchesInAnyCloud) {
+  constexpr std::int64_t points = 5'000;  // two tiles of a batch
+  for (const auto& [name, cloud] : clouds(random_)) {
+    for (const std::int64_t nsample : {1, 16, 17, 32}) {
+      for (const Offsets& ends : {Offsets{points}, {0, 4'500, 4'503, points}}) {
+        SCOPED_TRACE(std::string(name) + ", nsample " + std::to_string(nsample));
+        expect_cpu(DType::float32, points, ends, nsample, cloud);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_F(KnnOnCuda, FindsOtherQueriesNeighboursInAnyCloud) {
   for (const auto& [name, cloud] : clouds(random_)) {
     for (const std::int64_t queries : {std::int64_t{300}, many}) {

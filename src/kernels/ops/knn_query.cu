@@ -77,7 +77,11 @@ class KnnCall {
 
   Status run() {
     if (queries_.count == 0) return {};
-    return pays_for_tree() ? search_with_tree() : search_without_tree();
+    if (pays_for_tree()) return search_with_tree();
+    if constexpr (std::is_same_v<C, float>) {
+      if (results_.nsample <= most_tile_neighbours) return search_with_tiles();
+    }
+    return search_without_tree();
   }
 
  private:
@@ -85,7 +89,38 @@ class KnnCall {
   bool pays_for_tree() const {
     if (queries_.batches == 0 || std::max(points_, queries_.count) > max_tree_points) return false;
     const std::int64_t batch = points_ / queries_.batches;
+    if (std::is_same_v<C, float> && results_.nsample <= most_tile_neighbours) {
+      return batch > 2048 && batch * queries_.count > std::int64_t{1} << 26;
+    }
     return batch > 8192 || batch * queries_.count > std::int64_t{1} << 25;
+  }
+
+  /// Through all points, in tiles in shared memory, as large as a block of the device may have.
+  Status search_with_tiles() const {
+    constexpr auto bytes_for = [](std::int64_t points) {
+      return sizeof(TilesRoom) + static_cast<std::size_t>(points) * sizeof(Point<float>);
+    };
+    static cuda::DeviceNumbers<> most_points;
+    const int device = call_.execution.device_index;
+    const auto ask = [&](int& points) {
+      int bytes = 0;
+      cudaError_t error =
+          cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+      if (error != cudaSuccess) return error;
+      points = TilesRoom::most_points;
+      while (points > 32 && bytes_for(points) > static_cast<std::size_t>(bytes)) points /= 2;
+      return cudaFuncSetAttribute(search_tiles<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(bytes_for(points)));
+    };
+    int points = 0;
+    if (Status status = cuda::check(call_, most_points.get(device, 0, points, ask)); !status.ok()) {
+      return status;
+    }
+    const std::int64_t batch = points_ / std::max<std::int64_t>(queries_.batches, 1);
+    while (points > 1024 && points / 2 >= batch) points /= 2;
+    const cuda::Grid grid{cuda::blocks_for(queries_.count, TilesRoom::queries),
+                          TilesRoom::warps * 32, bytes_for(points)};
+    return cuda::launch(call_, search_tiles<T>, grid, xyz_, queries_, results_, points);
   }
 
   Status search_without_tree() const {

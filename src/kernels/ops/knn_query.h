@@ -96,15 +96,19 @@ CUDARELU_FN std::int64_t batch_number(std::int64_t item, const std::int32_t* off
   return low;
 }
 
+/// The points of batch `number`.
+CUDARELU_FN Batch batch_of(std::int64_t number, const std::int32_t* offset, std::int64_t size) {
+  const std::int64_t begin = number == 0 ? 0 : offset[number - 1];
+  const std::int64_t end = offset[number];
+  return {begin > 0 ? begin : 0, end < size ? end : size};
+}
+
 /// The points of query `query`'s batch; none for one that is past the last offset.
 CUDARELU_FN Batch batch_of_query(std::int64_t query, const std::int32_t* new_offset,
                                  const std::int32_t* offset, std::int64_t batches,
                                  std::int64_t size) {
   const std::int64_t number = batch_number(query, new_offset, batches);
-  if (number == batches) return {0, 0};
-  const std::int64_t begin = number == 0 ? 0 : offset[number - 1];
-  const std::int64_t end = offset[number];
-  return {begin > 0 ? begin : 0, end < size ? end : size};
+  return number == batches ? Batch{0, 0} : batch_of(number, offset, size);
 }
 
 /// Of coordinates in memory; the same sum in the same order on every device.

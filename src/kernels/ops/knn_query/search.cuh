@@ -1,8 +1,9 @@
-// The searches: a warp for each query, through the tree or all points, or a thread for each query.
+// The searches: a warp for each query, through the tree or all points, a thread for each query, or
+// a warp for some queries, through tiles of all points.
 #pragma once
 
 #include "ops/knn_query/lists.cuh"
-#include "ops/knn_query/tree.cuh"
+#include "ops/knn_query/tile.cuh"
 
 namespace cudarelu::ops {
 
@@ -219,6 +220,90 @@ __global__ void __launch_bounds__(search_warps * 32)
     search_tree(tree, shared_batch, box, waiting[warp], group);
   }
   list.write(results, query);
+}
+
+/// What a block of search_tiles has in shared memory.
+struct TilesRoom {
+  static constexpr int warps = 8;
+  static constexpr int queries = warps * tile_queries;
+  static constexpr int most_points = 4096;  // of a tile
+
+  TileRoom rooms[warps];
+  Point<float> at[queries];  // with the number of the batch in the place of an index
+  NeighbourKey lists[queries * most_tile_neighbours];
+  int next_batch;
+};
+
+/// A warp for tile_queries queries, over all points of their batches: the block takes tiles of
+/// `tile_points` points in turn, behind its TilesRoom.
+template <class T>
+__global__ void __launch_bounds__(TilesRoom::warps * 32, 3)
+    search_tiles(const T* xyz, Queries<T> queries, Results<T> results, int tile_points) {
+  using Room = TilesRoom;
+  constexpr int warps = Room::warps;
+  extern __shared__ double shared[];
+  Room& room = *reinterpret_cast<Room*>(shared);
+  auto* const tile = reinterpret_cast<Point<float>*>(&room + 1);
+  cuda::wait_for_previous_kernel();
+  const int k = results.nsample;
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const int first_of_warp = warp * tile_queries;
+  const auto batches = static_cast<int>(queries.batches);
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * Room::queries;
+  int own_batch = batches;  // of the thread's query
+  if (threadIdx.x < Room::queries) {
+    Point<float> query = no_point();
+    const std::int64_t number = first + threadIdx.x;
+    if (number < queries.count) {
+      load_point(queries.new_xyz, number, query.at);
+      if (is_finite(query.at)) {
+        own_batch = static_cast<int>(batch_number(number, queries.new_offset, queries.batches));
+      }
+    }
+    query.index = own_batch;
+    room.at[threadIdx.x] = query;
+  }
+  for (int i = threadIdx.x; i < Room::queries * k; i += warps * 32) room.lists[i] = no_key;
+
+  for (int batch = -1;;) {  // those that the block has queries of, mostly one
+    __syncthreads();
+    if (threadIdx.x == 0) room.next_batch = batches;
+    __syncthreads();
+    if (own_batch > batch && own_batch < batches) atomicMin(&room.next_batch, own_batch);
+    __syncthreads();
+    batch = room.next_batch;
+    if (batch == batches) break;
+    unsigned wanted = 0;
+#pragma unroll
+    for (int q = 0; q < tile_queries; ++q) {
+      wanted |= static_cast<unsigned>(room.at[first_of_warp + q].index == batch) << q;
+    }
+    const Batch points = batch_of(batch, queries.offset, queries.points);
+    for (std::int64_t base = points.begin; base < points.end; base += tile_points) {
+      const auto count = static_cast<int>(min(points.end - base, std::int64_t{tile_points}));
+      const int rows = (count + 31) / 32;
+      __syncthreads();
+      for (int i = threadIdx.x; i < rows * 32; i += warps * 32) {
+        Point<float> point = no_point();
+        if (i < count) {
+          load_point(xyz, base + i, point.at);
+          point.index = static_cast<int>(base + i);
+        }
+        tile[i] = point;
+      }
+      __syncthreads();
+      if (wanted != 0) {
+        search_tile(tile, rows, room.at + first_of_warp, wanted, room.lists + first_of_warp * k, k,
+                    room.rooms[warp]);
+      }
+    }
+  }
+  for (int q = first_of_warp; q < first_of_warp + tile_queries; ++q) {
+    if (first + q < queries.count && lane < k) {
+      results.write(first + q, lane, neighbour_of(room.lists[q * k + lane]));
+    }
+  }
 }
 
 }  // namespace cudarelu::ops

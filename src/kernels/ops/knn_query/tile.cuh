@@ -1,0 +1,225 @@
+// Tiles: points in shared memory, among which a warp finds the neighbours of some queries.
+//
+// Which points are near is first asked of groups of points: each lane has several, and a distance
+// of each, the least of its points. The k-th least of the lanes' least distances is not smaller
+// than the k-th of all points; for 16 neighbours about 22 points are within it, however many there
+// are. Only those are put in order.
+#pragma once
+
+#include "ops/knn_query/tree.cuh"
+
+namespace cudarelu::ops {
+
+inline constexpr int most_tile_neighbours = 32;
+inline constexpr int tile_queries = 4;  // that a warp looks for at the same time
+inline constexpr int tile_groups = 8;   // of points, at most, of a lane
+
+/// The distance in the upper half, where a float that is not negative is in the order of its bits,
+/// and the index in the lower one: keys are in the order of results.
+using NeighbourKey = std::uint64_t;
+inline constexpr NeighbourKey no_key = 0x7f800000ffffffffu;
+
+__device__ inline NeighbourKey neighbour_key(float distance, std::int32_t index) {
+  return NeighbourKey{__float_as_uint(distance)} << 32 | static_cast<std::uint32_t>(index);
+}
+__device__ inline Neighbour<float> neighbour_of(NeighbourKey key) {
+  return {__uint_as_float(static_cast<unsigned>(key >> 32)), static_cast<std::int32_t>(key)};
+}
+
+/// What fills a tile up to whole rows of 32: infinitely far from everything.
+__device__ inline Point<float> no_point() {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  return {{infinity, infinity, infinity}, -1};
+}
+
+/// The nearest of a query so far: k of them at most, and what was offered since, up to 32.
+class KeyList {
+ public:
+  static constexpr int step = 8;  // keys that are compared at a time
+  static constexpr int room = most_tile_neighbours + 32 + step;
+
+  __device__ KeyList(NeighbourKey* keys, int k, int lane) : keys_(keys), k_(k), lane_(lane) {}
+
+  /// Takes up what save() has left in `saved`.
+  __device__ void resume(const NeighbourKey* saved) {
+    const NeighbourKey key = lane_ < k_ ? saved[lane_] : no_key;
+    count_ = __popc(__ballot_sync(all_lanes, key < no_key));
+    keys_[lane_] = key;
+    __syncwarp();
+  }
+  /// Leaves the k nearest in their order; places beyond those there are stay as they are.
+  __device__ void save(NeighbourKey* saved) { sort(saved); }
+
+  /// Each lane offers a key, or none.
+  __device__ void offer(bool offers, NeighbourKey key) {
+    const unsigned lanes = __ballot_sync(all_lanes, offers);
+    if (offers) keys_[count_ + __popc(lanes & ((1u << lane_) - 1))] = key;
+    count_ += __popc(lanes);
+    if (count_ > 32) sort(keys_);
+  }
+
+ private:
+  /// Puts the first k at their ranks.
+  __device__ void sort(NeighbourKey* to) {
+    if (lane_ < step) keys_[count_ + lane_] = no_key;
+    __syncwarp();
+    if (count_ > 32) {
+      place<2>(to);
+    } else {
+      place<1>(to);
+    }
+    count_ = min(count_, k_);
+    __syncwarp();
+  }
+
+  /// Each lane has a key in each of `rows` rows, and counts those before it. No two are equal.
+  template <int rows>
+  __device__ void place(NeighbourKey* to) {
+    NeighbourKey mine[rows];
+    int rank[rows] = {};
+#pragma unroll
+    for (int row = 0; row < rows; ++row) mine[row] = keys_[row * 32 + lane_];
+    const auto* const pairs = reinterpret_cast<const ulonglong2*>(keys_);
+#pragma unroll 1
+    for (int i = 0; i < count_; i += step) {
+#pragma unroll
+      for (int j = 0; j < step / 2; ++j) {
+        const ulonglong2 pair = pairs[i / 2 + j];
+#pragma unroll
+        for (int row = 0; row < rows; ++row) {
+          rank[row] += static_cast<int>(pair.x < mine[row]) + static_cast<int>(pair.y < mine[row]);
+        }
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int row = 0; row < rows; ++row) {
+      if (row * 32 + lane_ < count_ && rank[row] < k_) to[rank[row]] = mine[row];
+    }
+  }
+
+  NeighbourKey* keys_;
+  int k_;
+  int lane_;
+  int count_ = 0;
+};
+
+/// Sorts each row of values over the lanes of the warp.
+template <int rows>
+__device__ void sort_lanes(float (&values)[rows], int lane) {
+#pragma unroll
+  for (int length = 2; length <= 32; length *= 2) {
+#pragma unroll
+    for (int stride = length / 2; stride > 0; stride /= 2) {
+      const int partner = stride == length / 2 ? length - 1 : stride;  // merges with one reversed
+      const bool first = (lane & stride) == 0;
+#pragma unroll
+      for (float& value : values) {
+        const float other = __shfl_xor_sync(all_lanes, value, partner);
+        if ((other < value) == first) value = other;
+      }
+    }
+  }
+}
+
+/// What a warp has in shared memory while it searches a tile.
+struct alignas(16) TileRoom {
+  NeighbourKey keys[KeyList::room];
+  float least[tile_queries][tile_groups][32];
+  float reaches[tile_queries];  // no farther points are of use
+  std::uint16_t hits[32];       // where groups begin that are to be looked at
+};
+
+/// Searches `rows` rows of 32 points for the neighbours of the queries at `at` whose bits are set
+/// in `wanted`. Each query has k keys in `lists`, of what was found before; they are updated.
+__device__ inline void search_tile(const Point<float>* tile, int rows, const Point<float>* at,
+                                   unsigned wanted, NeighbourKey* lists, int k, TileRoom& room) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const int lane = threadIdx.x % 32;
+  const int size = rows * 32;
+  int bits = 0;  // of the number of a row within its group
+  while (tile_groups << bits < rows) ++bits;
+
+  float mine[tile_queries][3];
+  float bounds[tile_queries];
+#pragma unroll
+  for (int q = 0; q < tile_queries; ++q) {
+    const Point<float> query = at[q];
+#pragma unroll
+    for (int axis = 0; axis < 3; ++axis) mine[q][axis] = query.at[axis];
+    bounds[q] = infinity;
+  }
+#pragma unroll 1
+  for (int group = 0; group << bits < rows; ++group) {
+    float least[tile_queries];
+#pragma unroll
+    for (float& distance : least) distance = infinity;
+    const int end = min((group + 1) << bits, rows);
+#pragma unroll 4
+    for (int row = group << bits; row < end; ++row) {
+      const Point<float> point = tile[row * 32 + lane];
+#pragma unroll
+      for (int q = 0; q < tile_queries; ++q) {
+        least[q] = fminf(least[q], squared_distance(mine[q], point.at));  // a NaN is none
+      }
+    }
+#pragma unroll
+    for (int q = 0; q < tile_queries; ++q) {
+      bounds[q] = fminf(bounds[q], least[q]);
+      room.least[q][group][lane] = least[q];
+    }
+  }
+  sort_lanes(bounds, lane);
+#pragma unroll
+  for (int q = 0; q < tile_queries; ++q) {
+    const float bound = __shfl_sync(all_lanes, bounds[q], k - 1);
+    const float found = neighbour_of(lists[q * k + k - 1]).distance;
+    constexpr float most = std::numeric_limits<float>::max();
+    if (lane == 0) room.reaches[q] = fminf(fminf(bound, found), most);
+  }
+
+#pragma unroll 1
+  for (; wanted != 0; wanted &= wanted - 1) {
+    const int q = __ffs(static_cast<int>(wanted)) - 1;
+    __syncwarp();
+    const Point<float> query = at[q];
+    const float reach = room.reaches[q];
+    unsigned groups = 0;  // of the lane, that may have neighbours
+#pragma unroll
+    for (int group = 0; group < tile_groups; ++group) {
+      if (group << bits < rows && room.least[q][group][lane] <= reach) groups |= 1u << group;
+    }
+    KeyList list(room.keys, k, lane);
+    list.resume(lists + q * k);
+    for (;;) {  // a group of each lane that has any left
+      const unsigned lanes = __ballot_sync(all_lanes, groups != 0);
+      if (lanes == 0) break;
+      if (groups != 0) {
+        const int first_row = (__ffs(static_cast<int>(groups)) - 1) << bits;
+        room.hits[__popc(lanes & ((1u << lane) - 1))] =
+            static_cast<std::uint16_t>(first_row << 5 | lane);
+        groups &= groups - 1;
+      }
+      __syncwarp();
+      const int points = __popc(lanes) << bits;
+#pragma unroll 1
+      for (int base = 0; base < points; base += 32) {
+        const int i = base + lane;
+        const int row = i & ((1 << bits) - 1);
+        const int place = i < points ? room.hits[i >> bits] + (row << 5) : size;
+        float distance = infinity;
+        std::int32_t index = -1;
+        if (place < size) {
+          const Point<float> point = tile[place];
+          distance = squared_distance(query.at, point.at);
+          index = point.index;
+        }
+        list.offer(distance <= reach, neighbour_key(distance, index));
+      }
+      __syncwarp();
+    }
+    list.save(lists + q * k);
+  }
+}
+
+}  // namespace cudarelu::ops
