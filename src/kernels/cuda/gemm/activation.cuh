@@ -57,4 +57,26 @@ __device__ __forceinline__ float activate(float x) {
   return x;
 }
 
+/// Of several elements at a time: each is a chain of operations that wait for each other.
+template <int count>
+__device__ __forceinline__ void activate(float (&x)[count], Activation activation) {
+  const auto each = [&](const auto& function) {
+#pragma unroll
+    for (float& value : x) value = function(value);
+  };
+  switch (activation) {
+    case Activation::none:
+      break;
+    case Activation::relu:
+      each([](float value) { return relu(value); });
+      break;
+    case Activation::gelu_erf:
+      each([](float value) { return gelu_erf(value); });
+      break;
+    case Activation::gelu_tanh:
+      each([](float value) { return gelu_tanh(value); });
+      break;
+  }
+}
+
 }  // namespace cudarelu::cuda
