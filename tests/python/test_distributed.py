@@ -137,8 +137,8 @@ def keeps_the_sharding_of_rows(mesh, name):
         with CommDebugMode() as communication:
             results = as_tuple(call_of(op)(*sharded))
         assert communication.get_total_counts() == 0
-        result = Partial() if name in SUMS else Shard(dim)
-        assert placements_of(results) == [(result,)] * len(results)
+        wanted = [(Shard(dim) if each.leads else Partial(),) for each in op.outputs]
+        assert placements_of(results) == wanted
         assert_same(results, expected)
 
 
