@@ -261,7 +261,10 @@ def test_rows_stay_sharded(pair, name):
     pair.run(keeps_the_sharding_on_two_dimensions_of_a_mesh, name)
 
 
-@pytest.mark.parametrize("name", [name for name in DIFFERENTIABLE if name in WITH_ROWS])
+# Not those of several outputs: torch's zeros, for one without a gradient, are no DTensor.
+@pytest.mark.parametrize(
+    "name", [name for name in DIFFERENTIABLE if name in WITH_ROWS and len(OPS[name].outputs) == 1]
+)
 def test_gradients(pair, name):
     pair.run(has_gradients_sharded_alike, name)
 
