@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "cudarelu/status.h"
 #include "cudarelu/gemm.h"
+#include "cudarelu/status.h"
 
 namespace cudarelu::cuda::lt {
 

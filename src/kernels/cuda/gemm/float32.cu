@@ -1,13 +1,14 @@
 // Blocks of threads compute tiles of the result. Both operands pass through shared memory, a few k
 // at a time in a ring of stages, with k the slower index there whatever their layout was; each
-// thread holds 8 to 16 rows by 8 columns of the tile in registers and adds one k after the other.
+// thread holds 8 rows by 8 columns of the tile in registers and adds one k after the other.
 #include <algorithm>
-#include <array>
 #include <limits>
+#include <string>
+#include <type_traits>
 
 #include "cuda/alignment.h"
-#include "cuda/gemm/async_copy.cuh"
 #include "cuda/gemm/activation.cuh"
+#include "cuda/gemm/async_copy.cuh"
 #include "cuda/gemm/float32.h"
 #include "cuda/launch.cuh"
 #include "types.h"
@@ -65,17 +66,20 @@ class TileCopy {
     }
   }
 
+  /// Starts to copy the next tile, of which `left` k are there; zeros take the place of others.
+  __device__ void next(float* to, int left) {
+#pragma unroll
+    for (int i = 0; i < copies; ++i) {
+      copy_async<4 * width>(to + k_of(i) * pitch + outer_of(i), from_ + offsets_[i],
+                            k_of(i) < left);
+    }
+    from_ += step_;
+  }
+
+ private:
   static constexpr int width = layout == Layout::outer ? 4 : 1;
   static constexpr int copies = outer * block_k / threads / width;
   static_assert(copies * threads * width == outer * block_k);
-
-  /// Starts copy `i` of a tile, of which `left` k are there; zeros take the place of others.
-  __device__ void start(int i, float* to, int left) const {
-    copy_async<4 * width>(to + k_of(i) * pitch + outer_of(i), from_ + offsets_[i], k_of(i) < left);
-  }
-  __device__ void go_on() { from_ += step_; }
-
- private:
   static constexpr int run = 8;  // k that neighbours read of a row: 32 bytes, what memory gives
   static constexpr int runs_in_step = outer * run / threads;
 
@@ -97,19 +101,16 @@ class TileCopy {
 
 /// The form of a block. Its warps are 4 by 8 threads, each with thread_m rows and thread_n columns;
 /// `slices` groups of them share out the k of each stage and add up their results at the end.
-template <int block_m_, int block_n_, int block_k_, int thread_m_, int slices_, int stages_,
-          int resident_, int bursts_>
+template <int block_m_, int block_n_, int block_k_, int slices_, int stages_, int resident_>
 struct Tiling {
   static constexpr int block_m = block_m_;
   static constexpr int block_n = block_n_;
   static constexpr int block_k = block_k_;
-  static constexpr int thread_m = thread_m_;
+  static constexpr int thread_m = 8;
   static constexpr int thread_n = 8;
-  static constexpr bool tall = thread_m > thread_n;
   static constexpr int slices = slices_;
   static constexpr int stages = stages_;
   static constexpr int resident = resident_;  // blocks on a multiprocessor
-  static constexpr int bursts = bursts_;      // of the copies of a stage
   static constexpr int warps_m = block_m / (4 * thread_m);
   static constexpr int warps_n = block_n / (8 * thread_n);
   static constexpr int threads = 32 * warps_m * warps_n * slices;
@@ -182,29 +183,16 @@ __global__ void __launch_bounds__(T::threads, T::resident)
   CopyB copy_b(args.b, result / args.parts, n0, args.n, k0);
   const int steps = (size_k + T::block_k - 1) / T::block_k;
   wait_for_previous_kernel();
-  constexpr int copies = CopyA::copies + CopyB::copies;
-  // Starts the copies of a stage from `first` to `last`.
-  const auto fetch = [&](int stage, int left, int first, int last) {
-    float* const to = shared + stage * T::stage_size;
-#pragma unroll
-    for (int i = 0; i < copies; ++i) {
-      if (i < first || i >= last) continue;
-      if (i < CopyA::copies) {
-        copy_a.start(i, to, left);
-      } else {
-        copy_b.start(i - CopyA::copies, to + T::block_k * CopyA::pitch, left);
-      }
+  const auto fetch = [&](int stage, int step) {
+    if (step < steps) {
+      float* const to = shared + stage * T::stage_size;
+      copy_a.next(to, size_k - step * T::block_k);
+      copy_b.next(to + T::block_k * CopyA::pitch, size_k - step * T::block_k);
     }
-    if (last < copies) return;
-    copy_a.go_on();
-    copy_b.go_on();
-  };
-  int left = size_k;  // k that are not asked for yet
-#pragma unroll
-  for (int stage = 0; stage < T::stages - 1; ++stage, left -= T::block_k) {
-    fetch(stage, left, 0, copies);
     commit_copies();
-  }
+  };
+#pragma unroll
+  for (int stage = 0; stage < T::stages - 1; ++stage) fetch(stage, stage);
 
   // While the products of one k are added, the operands of the next come from shared memory.
   constexpr int slice_k = T::block_k / T::slices;
@@ -238,28 +226,23 @@ __global__ void __launch_bounds__(T::threads, T::resident)
     for (int k = 0; k < slice_k; ++k) {
       if (k < slice_k - 1) {
         load((k + 1) % 2, stage, k + 1);
-        // Between the products, copies would cost them the factors that are not read again.
-        constexpr int interval = slice_k / T::bursts;
-        if (k % interval == 0 && left > 0) {
-          constexpr auto share = [](int burst) { return copies * burst / T::bursts; };
-          fetch(write, left, share(k / interval), share(k / interval + 1));
-        }
       } else {  // the next stage is there for all, and nobody reads this one any more
-        commit_copies();
         wait_for_copies<T::stages - 2>();
         __syncthreads();
         load((k + 1) % 2, shared + read * T::stage_size, 0);
       }
+      if (k == 0) {
+        fetch(write, step + T::stages - 1);
+        write = write + 1 == T::stages ? 0 : write + 1;
+      }
       // To and fro: one factor or the other is that of the product before, and is not read again.
 #pragma unroll
       for (int p = 0; p < T::thread_m * T::thread_n; ++p) {
-        const int i = T::tall ? back_and_forth(p, T::thread_m) : p / T::thread_n;
-        const int j = T::tall ? p / T::thread_m : back_and_forth(p, T::thread_n);
+        const int i = back_and_forth(p, T::thread_m);
+        const int j = p / T::thread_m;
         sums[i][j] = fmaf(a[k % 2][i], b[k % 2][j], sums[i][j]);
       }
     }
-    write = write + 1 == T::stages ? 0 : write + 1;
-    left -= T::block_k;
   }
   static_assert(slice_k % 2 == 0, "a step starts with the first buffer");
 
@@ -337,19 +320,6 @@ Status launch_tiles(const Call& call, const Arguments& args, std::int64_t result
   return launch(call, kernel, {static_cast<unsigned>(blocks), T::threads, T::bytes}, args);
 }
 
-template <class T>
-Status launch_tiles(const Call& call, const Arguments& args, std::int64_t results, Layout a,
-                    Layout b) {
-  using enum Layout;
-  if (a == inner && b == inner) return launch_tiles<T, inner, inner>(call, args, results);
-  if (a == inner && b == outer) return launch_tiles<T, inner, outer>(call, args, results);
-  if (a == outer && b == inner) return launch_tiles<T, outer, inner>(call, args, results);
-  if (a == outer && b == outer) return launch_tiles<T, outer, outer>(call, args, results);
-  if (a == inner) return launch_tiles<T, inner, outer_single>(call, args, results);
-  if (b == inner) return launch_tiles<T, outer_single, inner>(call, args, results);
-  return launch_tiles<T, outer_single, outer_single>(call, args, results);
-}
-
 /// The layout of an operand with `outer` rows or columns.
 Layout layout_of(const Operand& operand, bool k_is_faster) {
   if (k_is_faster) return Layout::inner;
@@ -359,43 +329,61 @@ Layout layout_of(const Operand& operand, bool k_is_faster) {
 
 constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
-using Large = Tiling<128, 128, 16, 16, 1, 3, 2, 1>;
-using Medium = Tiling<128, 64, 32, 8, 2, 3, 1, 1>;
-using Small = Tiling<64, 64, 16, 8, 2, 3, 3, 1>;
+using Large = Tiling<128, 128, 16, 1, 3, 2>;
+using Small = Tiling<64, 64, 16, 2, 3, 3>;
 
-/// How a product is cut up, and how long that takes: rounds of blocks, times the work of a round.
+template <class T>
+Status launch_tiles(const Call& call, const Arguments& args, std::int64_t results, Layout a,
+                    Layout b) {
+  using enum Layout;
+  if constexpr (std::is_same_v<T, Small>) {
+    if (a == outer_single && b == inner) {
+      return launch_tiles<T, outer_single, inner>(call, args, results);
+    }
+    if (a == outer_single || (a == outer && b == outer_single)) {
+      return launch_tiles<T, outer_single, outer_single>(call, args, results);
+    }
+    if (b == outer_single) return launch_tiles<T, inner, outer_single>(call, args, results);
+  }
+  if (a == inner && b == inner) return launch_tiles<T, inner, inner>(call, args, results);
+  if (a == inner) return launch_tiles<T, inner, outer>(call, args, results);
+  if (b == inner) return launch_tiles<T, outer, inner>(call, args, results);
+  return launch_tiles<T, outer, outer>(call, args, results);
+}
+
+/// Into how many parts k is cut, and how long the product takes: the work of the busiest
+/// multiprocessor, in products for each k, at the relative speed of the tiling.
 struct Plan {
-  int tiling = 0;
-  int parts = 1;
-  double cost = 0;
+  int parts;
+  double cost;
 };
 
 template <class T>
-Plan plan_for(const Gemm& gemm, int tiling, int multiprocessors, double speed) {
+Plan plan_for(const Gemm& gemm, int multiprocessors, double speed) {
+  constexpr std::int64_t shortest = 256;  // k of a part
+  constexpr double cost_of_parts = 1.15;  // of adding them up
   const std::int64_t tiles =
       gemm.batch * ceil_div(gemm.m, T::block_m) * ceil_div(gemm.n, T::block_n);
-  const std::int64_t at_a_time = static_cast<std::int64_t>(multiprocessors) * T::resident;
-  constexpr std::int64_t shortest = 512;  // k of a part
-  Plan plan{.tiling = tiling};
-  plan.parts = static_cast<int>(
-      std::clamp<std::int64_t>(at_a_time / tiles, 1, std::max<std::int64_t>(gemm.k / shortest, 1)));
-  const auto rounds = static_cast<double>(ceil_div(tiles * plan.parts, at_a_time));
-  plan.cost = rounds * T::resident * T::block_m * T::block_n / plan.parts / speed;
-  return plan;
+  const std::int64_t most = std::max<std::int64_t>(gemm.k / shortest, 1);
+  const std::int64_t parts = std::clamp<std::int64_t>(multiprocessors / tiles, 1, most);
+  const auto rounds = static_cast<double>(ceil_div(tiles * parts, multiprocessors));
+  const double work = rounds * T::block_m * T::block_n / static_cast<double>(parts);
+  return {static_cast<int>(parts), work / speed * (parts > 1 ? cost_of_parts : 1)};
 }
 
 }  // namespace
 
 bool takes_float32(const Gemm& gemm, int) {
-  constexpr std::int64_t most = std::numeric_limits<int>::max() - 1024;  // tiles may go beyond
-  constexpr std::int64_t widest = std::int64_t{1} << 23;  // 256 rows are within 32 bits
-  const std::int64_t row_a = gemm.a_transposed ? gemm.m : gemm.k;
-  const std::int64_t row_b = gemm.b_transposed ? gemm.k : gemm.n;
-  return gemm.dtype == DType::float32 && std::max({gemm.m, gemm.n, gemm.k}) < most &&
-         std::max(row_a, row_b) < widest &&
-         static_cast<double>(gemm.batch) * static_cast<double>(gemm.m) *
-                 static_cast<double>(gemm.n) <
-             0x1p42;  // so that the blocks of a grid are
+  constexpr std::int64_t most = std::numeric_limits<int>::max();
+  constexpr std::int64_t widest = std::int64_t{1} << 23;  // the rows of a tile are within 32 bits
+  if (gemm.dtype != DType::float32) return false;
+  // Tiles may go past the end.
+  if (std::max({gemm.m, gemm.n, gemm.k}) > most - Large::block_m) return false;
+  const auto tiles = static_cast<double>(ceil_div(gemm.m, Small::block_m)) *
+                     static_cast<double>(ceil_div(gemm.n, Small::block_n));
+  return (gemm.a_transposed ? gemm.m : gemm.k) < widest &&
+         (gemm.b_transposed ? gemm.k : gemm.n) < widest &&
+         static_cast<double>(gemm.batch) * tiles <= static_cast<double>(most);
 }
 
 Status float32_gemm(const Call& call, const Gemm& gemm) {
@@ -407,11 +395,6 @@ Status float32_gemm(const Call& call, const Gemm& gemm) {
     return cudaDeviceGetAttribute(&number, cudaDevAttrMultiProcessorCount, device);
   });
   if (Status status = check(call, error); !status.ok()) return status;
-  const std::array plans{plan_for<Large>(gemm, 0, count, 1.0),
-                         plan_for<Medium>(gemm, 1, count, 0.8),
-                         plan_for<Small>(gemm, 2, count, 0.7)};
-  const Plan plan = *std::ranges::min_element(plans, {}, &Plan::cost);
-
   Arguments args{};
   args.a = {static_cast<const float*>(gemm.a), gemm.a_transposed ? gemm.m : gemm.k,
             gemm.m * gemm.k};
@@ -420,7 +403,15 @@ Status float32_gemm(const Call& call, const Gemm& gemm) {
   args.m = static_cast<int>(gemm.m);
   args.n = static_cast<int>(gemm.n);
   args.k = static_cast<int>(gemm.k);
-  constexpr int step = 32;  // whole stages of any tiling
+  const Layout a = layout_of(args.a, !gemm.a_transposed);
+  const Layout b = layout_of(args.b, gemm.b_transposed);
+  const Plan in_large = plan_for<Large>(gemm, count, 1.0);
+  const Plan in_small = plan_for<Small>(gemm, count, 0.91);  // measured
+  const bool single = a == Layout::outer_single || b == Layout::outer_single;
+  const bool large = !single && in_large.cost <= in_small.cost;
+  const Plan plan = large ? in_large : in_small;
+  constexpr int step = Large::block_k;
+  static_assert(step % Small::block_k == 0, "parts are whole stages");
   args.part = static_cast<int>(ceil_div(ceil_div(gemm.k, plan.parts), step)) * step;
   args.parts = std::max(1, static_cast<int>(ceil_div(gemm.k, std::max(args.part, 1))));
   args.bias = static_cast<const float*>(gemm.bias);
@@ -442,16 +433,12 @@ Status float32_gemm(const Call& call, const Gemm& gemm) {
   }
   args.vectors = args.n % 4 == 0 && misalignment(args.d) == 0 && misalignment(args.sum) == 0 &&
                  misalignment(args.bias) == 0;
-  const Layout a = layout_of(args.a, !gemm.a_transposed);
-  const Layout b = layout_of(args.b, gemm.b_transposed);
   const auto run = [&]<class T>(TypeTag<T>) {
     args.tiles_m = static_cast<int>(ceil_div(gemm.m, T::block_m));
     args.tiles_n = static_cast<int>(ceil_div(gemm.n, T::block_n));
     return launch_tiles<T>(call, args, results, a, b);
   };
-  Status status = plan.tiling == 0   ? run(TypeTag<Large>{})
-                  : plan.tiling == 1 ? run(TypeTag<Medium>{})
-                                     : run(TypeTag<Small>{});
+  Status status = large ? run(TypeTag<Large>{}) : run(TypeTag<Small>{});
   if (args.parts == 1 || !status.ok()) return status;
   const std::int64_t size = gemm.batch * gemm.m * gemm.n;
   return launch(call, add_parts, {blocks_for(size, 256), 256}, args.d, whole, size);

@@ -6,7 +6,8 @@
 
 namespace cudarelu::cuda {
 
-/// Any float32 product, of any alignment, with dimensions below 2^31 and rows below 2^23 elements.
+/// Any float32 product, of any alignment, whose dimensions are below 2^31, whose rows in memory are
+/// shorter than 2^23, and whose 64 by 64 tiles are fewer than 2^31.
 bool takes_float32(const Gemm& gemm, int device);
 
 /// Of a product that takes_float32() takes. Where the product has few tiles and a long k, parts of
