@@ -56,6 +56,7 @@ float milliseconds(const Product& product, const void* x, const void* y, const v
 
 }  // namespace
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 /// z[i] = x[i] y[i] for each i of the batch, row-major: x [m, k], y [k, n] or, `transposed`, [n,
@@ -135,3 +136,4 @@ void cublaslt_destroy(void* product) {
 }
 
 }  // extern "C"
+#pragma GCC visibility pop

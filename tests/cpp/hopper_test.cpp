@@ -111,8 +111,8 @@ class Hopper : public ::testing::Test {
           };
           if (exact) {
             ASSERT_EQ(value(d, at), rounded(expected)) << i << " " << row << " " << column;
-          } else {  // half a unit in the last place, and the activation's error
-            ASSERT_NEAR(value(d, at), expected, (unit / 2 + 6e-5) * std::abs(expected) + 0x1p-25)
+          } else {  // the rounding, and the activation's error
+            ASSERT_NEAR(value(d, at), expected, (unit + 6e-5) * std::abs(expected) + 0x1p-25)
                 << i << " " << row << " " << column << " of " << total;
           }
           if (with_sum) {

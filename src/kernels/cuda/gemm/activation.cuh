@@ -36,7 +36,7 @@ __device__ __forceinline__ float gelu_erf(float x) {
   for (int i = static_cast<int>(factors.size()) - 2; i >= 0; --i) {
     power = fmaf(power, a, factors[i]);
   }
-  return fmaf(-a, exp2_approximately(power), relu(x));
+  return fmaf(fminf(x, -a), exp2_approximately(power), relu(x));  // -infinity gives NaN
 }
 
 /// x / 2 (1 + tanh(u)) = x / (1 + exp(-2 u)), where u = sqrt(2 / pi) (x + 0.044715 x^3): no digits
