@@ -36,7 +36,6 @@ pytestmark = pytest.mark.xdist_group("distributed")
 TIMEOUT = 120  # seconds
 LEAD = (4, 3)  # the shape for *; the second dimension is sharded unevenly
 WITH_ROWS = [name for name, op in OPS.items() if any("*" in each.dims for each in op.inputs)]
-SUMS = ["sum_rows"]  # the ops of those whose sharded rows give partial sums
 
 
 class Pair:
@@ -152,7 +151,7 @@ def has_gradients_sharded_alike(mesh, name):
         placements = on_rows(op, Shard(dim))
         sharded = [x.detach().requires_grad_() for x in distributed(mesh, inputs, placements)]
         (y,) = as_tuple(call_of(op)(*sharded))
-        placement = Replicate() if name in SUMS else Shard(dim)
+        placement = Shard(dim) if op.outputs[0].leads else Replicate()
         (upstream_sharded,) = distributed(mesh, [upstream], [placement])
         with CommDebugMode() as communication:
             gradients = torch.autograd.grad(y, sharded, upstream_sharded, allow_unused=True)

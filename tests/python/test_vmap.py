@@ -16,7 +16,7 @@ from test_torch import (
     call_of,
     in_place_of,
     inputs_of,
-    squares_of,
+    loss_of,
 )
 
 # What torch says where an op has no rule, and is run by its slow general one.
@@ -100,7 +100,7 @@ def test_nested(name):
 
 
 def scalar_of(function):
-    return lambda *tensors: squares_of(function(*tensors))
+    return lambda *tensors: loss_of(function(*tensors))
 
 
 @pytest.mark.parametrize("in_dim", [0, -1])
@@ -121,7 +121,7 @@ def test_gradients_through_a_batch(name):
             for x, b in zip(inputs, batched, strict=True)
         ]
         actual, expected = (
-            torch.autograd.grad(squares_of(outputs), leaves, materialize_grads=True)
+            torch.autograd.grad(loss_of(outputs), leaves, materialize_grads=True)
             for outputs in (vmap(function, in_dims)(*leaves), looped(function, leaves, batched))
         )
         torch.testing.assert_close(actual, expected)

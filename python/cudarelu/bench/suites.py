@@ -11,6 +11,7 @@ import torch
 from .. import OpInfo, ops
 from .cases import Case, leads, sized, with_rows
 from .measure import Point
+from .rivals import TORCH
 
 Record = dict[str, Any]
 MIB = 1 << 20
@@ -70,7 +71,7 @@ def _sizes() -> Iterator:
             for exponent in (0, 10, 17, 20, 24, 28):
                 for regime in ("graph, hot", "graph, rotating"):
                     case = sized(op, op.dtypes[0], 1 << exponent)
-                    yield case, regime, ("cudarelu", "torch")
+                    yield case, regime, ("cudarelu", "torch") if op.name in TORCH else ("cudarelu",)
 
 
 def _regimes() -> Iterator:
@@ -131,7 +132,9 @@ def _large_linear() -> Iterator:
 def _small_linear() -> Iterator:
     for dtype in ("bfloat16", "float32"):
         for case in _linears(dtype, 32, 768, 3072):
-            contenders = "cudarelu", "torch", "torch.compile", "cublaslt", "cublaslt, fused"
+            is_exact = case.attributes.get("approximate") == "none"  # no epilogue of cuBLASLt's
+            fused = () if is_exact else ("cublaslt, fused",)
+            contenders = "cudarelu", "torch", "torch.compile", "cublaslt", *fused
             yield case, "graph, hot", contenders
 
 
@@ -151,7 +154,8 @@ def _layer_norm() -> Iterator:
                 op = _op(name)
                 options = {"optional": tuple(each.name for each in op.inputs if each.optional)}
                 case = with_rows(op, dtype, rows, columns, **options)
-                yield case, "graph, rotating", ("cudarelu", "torch", "torch.compile", "copy")
+                rivals = ("torch", "torch.compile") if name in TORCH else ()
+                yield case, "graph, rotating", ("cudarelu", *rivals, "copy")
 
 
 def _grid_cluster() -> Iterator:
@@ -362,8 +366,12 @@ SUITES = {
             _layer_norm,
             tuple(
                 Target(name, rival, times, _of(op=name))
-                for name, part in (("layer_norm", 0.96), ("layer_norm_backward", 0.85))
-                for rival, times in (("copy", part), ("torch", 1.0), ("torch.compile", 1.0))
+                for name, rival, times in (
+                    ("layer_norm", "copy", 0.96),
+                    ("layer_norm", "torch", 1.0),
+                    ("layer_norm", "torch.compile", 1.0),
+                    ("layer_norm_backward", "copy", 0.85),
+                )
             ),
         ),
         Suite(
