@@ -6,8 +6,8 @@
 
 namespace cudarelu {
 
-/// Calls use(activate), where activate(x) is what the activation makes of x; not for one that leaves
-/// it as it is.
+/// Calls use(activate), where activate(x) is what the activation makes of x; not for one that
+/// leaves it as it is.
 template <class Use>
 CUDARELU_FN void with_activation(Activation activation, const Use& use) {
   switch (activation) {

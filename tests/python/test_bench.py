@@ -17,7 +17,7 @@ import cudarelu
 from cudarelu.__main__ import main
 from cudarelu.bench import contenders, measure, records, regimes, report, rivals, statistics, suites
 from cudarelu.bench.accuracy import Check
-from cudarelu.bench.cases import Case, clones, leads, sized, with_rows
+from cudarelu.bench.cases import Case, clones, leads, sized, streams, with_rows
 from environment import torch_cuda_missing
 from reference import TOLERANCE
 
@@ -231,7 +231,7 @@ def test_the_points_of_cuda(monkeypatch, suite):
 def test_every_op_has_cases(name):
     measured = {point.suite for point in suites.points(suites.SUITES, [name])}
     assert "cpu-sizes" in measured
-    assert not leads(OPS[name]) or "bandwidth" in measured
+    assert not streams(OPS[name]) or "bandwidth" in measured
     assert not OPS[name].elementwise or "sizes" in measured
 
 
@@ -296,7 +296,7 @@ def test_a_copy_moves_as_many_bytes_as_the_op():
     for name in ("relu", "softmax_backward", "bias_relu"):
         case = with_rows(OPS[name], "float16", 32, 65, device="cpu")
         copied = contenders.CONTENDERS["copy"](case)(case.inputs())()
-        assert 2 * copied.numel() * copied.itemsize == case.bytes
+        assert 0 <= 2 * copied.numel() * copied.itemsize - case.bytes < 16
 
 
 def test_inputs():

@@ -119,6 +119,13 @@ def leads(op: OpInfo) -> bool:
     return any(each.leads for each in op.inputs)
 
 
+def streams(op: OpInfo) -> bool:
+    """Whether the op takes rows or elements, and no matrices, whose products are more work than
+    what they read and write."""
+    parameters = [*op.inputs, *op.outputs]
+    return leads(op) and all(len(each.dims) - each.leads <= 1 for each in parameters)
+
+
 def dimensions(op: OpInfo) -> list[str]:
     """The named dimensions of the inputs that must be given."""
     names = [

@@ -55,8 +55,12 @@ def _copy(case: Case) -> Bind:
     """A copy that moves as many bytes as the op: the limit of the memory."""
 
     def bind(inputs: Inputs) -> Call:
-        words = torch.empty(case.bytes // 2 // 8 + 1, dtype=torch.int64, device=case.device)
-        source = words.random_().view(torch.uint8)[: case.bytes // 2]
+        # Rounded up to what the driver copies at full speed: to 16 KiB, of large tensors.
+        unit = 16 * 1024 if case.bytes > 1 << 24 else 8
+        words = torch.empty(
+            -(-case.bytes // 2 // unit) * unit // 8, dtype=torch.int64, device=case.device
+        )
+        source = words.random_()
         return functools.partial(torch.empty_like(source).copy_, source)
 
     return bind

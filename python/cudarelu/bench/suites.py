@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import OpInfo, ops
-from .cases import Case, leads, sized, with_rows
+from .cases import Case, sized, streams, with_rows
 from .measure import Point
 from .rivals import TORCH
 
@@ -50,7 +50,7 @@ def _itemsize(dtype: str) -> int:
 
 def _bandwidth() -> Iterator:
     for op in ops():
-        if leads(op):
+        if streams(op):
             for dtype in op.dtypes:
                 for size in (64 * MIB, 256 * MIB):
                     case = sized(op, dtype, size // _itemsize(dtype), columns=4096)
@@ -176,8 +176,8 @@ def _in_ort(device: str, dtypes: tuple[str, ...]) -> Iterator:
 def _cpu() -> Iterator:
     for op in ops():
         # The work of an op without rows may grow faster than its data, and so may its definition's.
-        exponents = range(10, 27, 4) if leads(op) else (10, 14)
-        contenders = ("cudarelu", "torch", "ORT") if leads(op) else ("cudarelu",)
+        exponents = range(10, 27, 4) if streams(op) else (10, 14)
+        contenders = ("cudarelu", "torch", "ORT") if streams(op) else ("cudarelu",)
         for exponent in exponents:
             for threads in (1, 2):
                 case = sized(op, op.dtypes[0], 1 << exponent, device="cpu", threads=threads)

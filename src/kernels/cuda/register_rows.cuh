@@ -27,7 +27,8 @@ class RegisterRows {
   static constexpr int warp_lanes = Layout::lanes != 0 ? Layout::lanes : 32;  // of one row
   static constexpr bool one_warp = Layout::lanes != 0;                        // has a row
 
-  __device__ RegisterRows(const RowInputs<T, inputs, shared>& data, std::int64_t rows, std::int64_t columns)
+  __device__ RegisterRows(const RowInputs<T, inputs, shared>& data, std::int64_t rows,
+                          std::int64_t columns)
       : data_(data) {
     if constexpr (one_warp) {
       constexpr int rows_of_block = most_threads / Layout::lanes;
@@ -130,9 +131,9 @@ class RegisterRows {
           part_.inside[v] = Part::all;
           continue;
         }
-        part_.inside[v] = element_bits(static_cast<int>(max(-first, Column{0})),
-                                       static_cast<int>(min(columns_ - first,
-                                                            Column{Layout::width})));
+        part_.inside[v] =
+            element_bits(static_cast<int>(max(-first, Column{0})),
+                         static_cast<int>(min(columns_ - first, Column{Layout::width})));
 #pragma unroll
         for (int j = 0; j < Layout::width; ++j) {
           const bool inside = first + j >= 0 && first + j < columns_;

@@ -46,8 +46,6 @@ __global__ void __launch_bounds__(block_size)
   using C = Compute<T>;
   using V = Vector<T, width>;
   constexpr int n = input_count<F>;
-  // Many blocks of one byte an element have little to do each: the next kernel's may begin.
-  if (sizeof(T) == 1 && size >= Index{1} << 22) cuda::let_next_kernel_start();
   cuda::wait_for_previous_kernel();
   const Index thread = static_cast<Index>(blockIdx.x) * block_size + threadIdx.x;
   if (thread < vectors) {
