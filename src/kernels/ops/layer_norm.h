@@ -10,9 +10,8 @@ struct LayerNorm {
           "layer_norm(x: T[*, c], weight: T[c]? = 1, bias: T[c]? = 0, *, "
           "eps: float = 1e-5 in [0, inf]) -> y: T[*, c]",
       .summary =
-          "(x - mean) / sqrt(variance + eps) * weight + bias, the mean and the variance (divided "
-          "by "
-          "c) along the last dimension.",
+          "(x - mean) / sqrt(variance + eps) * weight + bias, along the last dimension; the "
+          "variance is divided by c.",
       .dtypes = floating_types,
       .gradient = R"(x = layer_norm_backward(grad_y, x, weight, eps).grad_x;
                      weight = layer_norm_backward(grad_y, x, weight, eps).grad_weight;
