@@ -1,5 +1,6 @@
 #include "ops/grid_cluster.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <sstream>
@@ -30,7 +31,7 @@ struct Grid {
 /// The first of a and b as `before` has it, or NaN where one is.
 template <class C, class Before>
 C extreme(C a, C b, const Before& before) {
-  return before(b, a) || b != b ? b : a;
+  return before(b, a) || std::isnan(b) ? b : a;
 }
 
 /// The extremes of each dimension.
@@ -108,10 +109,9 @@ Status GridCluster::cpu(const Call& call) {
     const Points<T> points{static_cast<const T*>(call.inputs[0].data), call.inputs[0].shape[0],
                            call.inputs[0].shape[1]};
     const auto numbers = [&](const TensorView& tensor) {
-      std::vector<C> result;
-      for (std::int64_t dim = 0; dim < points.dims; ++dim) {
-        result.push_back(load(static_cast<const T*>(tensor.data)[dim]));
-      }
+      const auto* const values = static_cast<const T*>(tensor.data);
+      std::vector<C> result(static_cast<std::size_t>(points.dims));
+      std::transform(values, values + points.dims, result.begin(), load<T>);
       return result;
     };
     Grid<C> grid;

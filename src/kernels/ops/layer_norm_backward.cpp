@@ -85,9 +85,9 @@ Status LayerNormBackward::cpu(const Call& call) {
 
     // For each part: totals in float64, and the sums of a group of rows; of weight and bias.
     const std::size_t bytes =
-        static_cast<std::size_t>(parts * 2 * columns) * (sizeof(double) + sizeof(C));
+        static_cast<std::size_t>(parts * 2 * columns + 1) * (sizeof(double) + sizeof(C));
     auto* const totals = static_cast<double*>(call.execution.allocate(bytes));
-    if (totals == nullptr && bytes > 0) {
+    if (totals == nullptr) {
       return Status(Status::Code::out_of_memory,
                     "layer_norm_backward: no workspace of " + std::to_string(bytes) + " bytes");
     }
