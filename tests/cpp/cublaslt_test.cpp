@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "activated.h"
 #include "cuda/gemm/cublaslt_library.h"
 #include "cuda/gemm/tuning.h"
 #include "cuda_device.h"
@@ -70,19 +71,6 @@ TEST(Tuning, ThatCannotBeKeptIsAnError) {
   EXPECT_EQ(status.message(),
             "cannot write /dev/null/tuning.txt; CUDARELU_TUNING_DIR must name a folder that can be "
             "written, or be unset");
-}
-
-double activated(Activation activation, double x) {
-  switch (activation) {
-    case Activation::relu:
-      return x < 0 ? 0 : x;
-    case Activation::gelu_erf:
-      return x / 2 * std::erfc(-x / std::sqrt(2.0));
-    case Activation::gelu_tanh:
-      return x / 2 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
-    default:
-      return x;
-  }
 }
 
 struct Case {
@@ -211,7 +199,7 @@ void expect_product(const Case& c, Operands& operands, double input_rounding = 0
           ASSERT_NEAR(item(operands.sum, at), sum, of_sum)
               << "sum, row " << row << ", column " << column << " of " << i;
         }
-        const double expected = activated(c.activation, sum);
+        const double expected = activated(sum, c.activation);
         const bool gelu = c.activation >= Activation::gelu_erf;
         const double steepness = gelu ? 1.13 : 1;  // at most
         ASSERT_NEAR(

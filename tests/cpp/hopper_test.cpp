@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "activated.h"
 #include "cuda_device.h"
 
 namespace cudarelu::testing {
@@ -16,20 +17,6 @@ struct Case {
 /// As the library lays them out: a_transposed, b_transposed.
 constexpr std::array layouts{std::pair{false, true}, std::pair{false, false},
                              std::pair{true, false}};
-
-double expected_activation(Activation activation, double x) {
-  switch (activation) {
-    case Activation::none:
-      return x;
-    case Activation::relu:
-      return std::isnan(x) ? x : std::max(x, 0.0);
-    case Activation::gelu_erf:
-      return x * 0.5 * std::erfc(-x / std::sqrt(2.0));
-    case Activation::gelu_tanh:
-      return x / (1 + std::exp(-2 * std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
-  }
-  return 0;
-}
 
 Gemm gemm_of(DType dtype, const Case& c, std::pair<bool, bool> layout) {
   Gemm gemm{dtype, c.batch, c.m, c.n, c.k, nullptr, nullptr, nullptr};
@@ -105,7 +92,7 @@ class Hopper : public ::testing::Test {
             total += value(a, i * c.m * c.k + at_a) * value(b, i * c.k * c.n + at_b);
           }
           const std::int64_t at = (i * c.m + row) * c.n + column;
-          const double expected = expected_activation(activation, total);
+          const double expected = activated(total, activation);
           const auto rounded = [](double x) {
             return static_cast<double>(load(store<T>(static_cast<float>(x))));
           };

@@ -1,6 +1,7 @@
 // The matrix products for few rows and for float32, against loops in float64, between canaries.
 #include <cmath>
 
+#include "activated.h"
 #include "cuda/gemm/float32.h"
 #include "cuda/gemm/skinny.h"
 #include "cuda_device.h"
@@ -20,19 +21,6 @@ struct Case {
   Activation activation = Activation::none;
   std::size_t offset = 0;  // of all pointers, in elements
 };
-
-double activated(double x, Activation activation) {
-  switch (activation) {
-    case Activation::relu:
-      return x < 0 ? 0 : x;
-    case Activation::gelu_erf:
-      return x / 2 * std::erfc(-x / std::sqrt(2.0));
-    case Activation::gelu_tanh:
-      return x / (1 + std::exp(-std::sqrt(8 / M_PI) * (x + 0.044715 * x * x * x)));
-    default:
-      return x;
-  }
-}
 
 /// The largest difference that rounding the result once, and k sums in float32, account for.
 double tolerance(DType dtype, std::int64_t k, double value) {

@@ -23,21 +23,11 @@ template <class T>
 Normaliser<Compute<T>> normaliser_of(const T* x, std::int64_t n, double eps) {
   using C = Compute<T>;
   const auto count = static_cast<double>(n);
-  Block<C> block;
-  Sum total;
-  for_each_block<T>(n, [&](std::int64_t first, std::int64_t size) {
-    const C* const values = read(x + first, size, block);
-    total.add(size, [&](std::int64_t i) { return values[i]; });
-  });
-  const double mean = total.total() / count;
+  const double mean = sum_of_row(x, n, [](C value) { return value; }) / count;
   const C base = static_cast<C>(mean);
   const double rest = mean - static_cast<double>(base);
-  Sum squares;
-  for_each_block<T>(n, [&](std::int64_t first, std::int64_t size) {
-    const C* const values = read(x + first, size, block);
-    squares.add(size, [&](std::int64_t i) { return (values[i] - base) * (values[i] - base); });
-  });
-  const double scale = 1 / std::sqrt(squares.total() / count - rest * rest + eps);
+  const double squares = sum_of_row(x, n, [&](C value) { return (value - base) * (value - base); });
+  const double scale = 1 / std::sqrt(squares / count - rest * rest + eps);
   return {base, static_cast<C>(scale), static_cast<C>(-rest * scale)};
 }
 

@@ -94,4 +94,17 @@ class Sum {
   std::array<double, lanes> totals_{};
 };
 
+/// The sum of term(x[i]) over a row of n elements.
+template <class T, class Term>
+double sum_of_row(const T* x, std::int64_t n, const Term& term) {
+  using C = Compute<T>;
+  Sum sum;
+  Block<C> block;
+  for_each_block<T>(n, [&](std::int64_t first, std::int64_t count) {
+    const C* const values = read(x + first, count, block);
+    sum.add(count, [&](std::int64_t i) { return term(values[i]); });
+  });
+  return sum.total();
+}
+
 }  // namespace cudarelu::cpu

@@ -1,12 +1,12 @@
 // One kernel finds the minimum and the maximum in parts, where they are wanted; the next one
 // combines the parts in each block, and maps the points.
 #include <algorithm>
-#include <string>
 
 #include "cuda/alignment.h"
 #include "cuda/launch.cuh"
 #include "cuda/row_vector.cuh"
 #include "ops/grid_cluster.h"
+#include "workspace.h"
 
 namespace cudarelu::ops {
 namespace {
@@ -281,13 +281,8 @@ Status launch_cluster(const Call& call) {
   if (!whole && dims > 0) {
     bounds.parts = static_cast<int>(
         std::min<std::int64_t>(parts_wanted, cuda::blocks_for(n, threads_of_part * width)));
-    const std::size_t bytes =
-        static_cast<std::size_t>(2 * dims * (is_many ? 1 : bounds.parts)) * sizeof(C);
-    extremes = static_cast<C*>(call.execution.allocate(bytes));
-    if (extremes == nullptr) {
-      return {Status::Code::out_of_memory,
-              "grid_cluster: no workspace of " + std::to_string(bytes) + " bytes"};
-    }
+    const std::int64_t count = 2 * dims * (is_many ? 1 : bounds.parts);
+    if (Status status = allocate(call, count, extremes); !status.ok()) return status;
     bounds.extremes = extremes;
   }
   if (is_many) {

@@ -3,6 +3,7 @@
 #include "cuda/launch.cuh"
 #include "ops/knn_query.h"
 #include "ops/knn_query/search.cuh"
+#include "workspace.h"
 
 namespace cudarelu::ops {
 namespace {
@@ -142,10 +143,9 @@ class KnnCall {
       return status;
     }
     const std::size_t bytes = workspace.lay_out(nullptr, points_, other_queries, sort_bytes);
-    auto* memory = static_cast<char*>(call_.execution.allocate(bytes));
-    if (memory == nullptr) {
-      return {Status::Code::out_of_memory,
-              "knn_query: no workspace of " + std::to_string(bytes) + " bytes"};
+    char* memory = nullptr;
+    if (Status status = allocate(call_, static_cast<std::int64_t>(bytes), memory); !status.ok()) {
+      return status;
     }
     workspace.lay_out(memory, points_, other_queries, sort_bytes);
 

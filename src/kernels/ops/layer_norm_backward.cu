@@ -8,9 +8,11 @@
 #include <algorithm>
 
 #include "cuda/alignment.h"
+#include "cuda/async_copy.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/moments.cuh"
 #include "ops/layer_norm_backward.h"
+#include "workspace.h"
 
 #if __CUDA_ARCH__ >= 900
 #include <cooperative_groups.h>
@@ -112,30 +114,6 @@ struct Layout {
 };
 
 constexpr int most_blocks = 8;  // in a cluster: what every device with clusters can do
-
-__device__ __forceinline__ void copy_vector(void* to, const void* from) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(to))),
-               "l"(from)
-               : "memory");
-#else
-  *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
-#endif
-}
-/// Ends the copies of a row.
-__device__ __forceinline__ void end_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-/// Waits for the copies of all rows but the last `rows`.
-template <int rows>
-__device__ __forceinline__ void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(rows) : "memory");
-#endif
-}
 
 /// Exchanges the sums of warps that have a row together.
 template <class C, class Layout>
@@ -251,8 +229,8 @@ __global__ void __launch_bounds__(Layout::most_threads)
   const auto fetch = [&](std::int64_t row, int stage, int v) {
     if (row >= of.rows || !inside(v)) return;
     const std::int64_t at = row * of.columns + place(v) * width;
-    copy_vector(slot(stage, v, 0), of.grad_y + at);
-    copy_vector(slot(stage, v, 1), of.x + at);
+    cuda::copy_async<cuda::vector_bytes>(slot(stage, v, 0), of.grad_y + at, true);
+    cuda::copy_async<cuda::vector_bytes>(slot(stage, v, 1), of.x + at, true);
   };
   const bool weight_is_aligned =
       reinterpret_cast<std::uintptr_t>(of.weight) % cuda::vector_bytes == 0;
@@ -276,7 +254,7 @@ __global__ void __launch_bounds__(Layout::most_threads)
 #pragma unroll
   for (int stage = 0; stage < Layout::stages; ++stage) {
     for (int v = 0; v < vectors; ++v) fetch(row + stage * step, stage, v);
-    end_copies();
+    cuda::commit_copies();
   }
   Vector weights[Layout::in_registers ? vectors : 1];
 #pragma unroll
@@ -292,7 +270,7 @@ __global__ void __launch_bounds__(Layout::most_threads)
   for (int turn = 0; turn < turns; ++turn, row += step) {
     const int stage = turn % Layout::stages;
     const bool has_row = Layout::lanes == 0 || row < of.rows;
-    wait_for_copies<Layout::stages - 1>();
+    cuda::wait_for_copies<Layout::stages - 1>();
     Vector grad_y[Layout::in_registers ? vectors : 1];
     Vector x[Layout::in_registers ? vectors : 1];
     if constexpr (Layout::in_registers) {
@@ -352,7 +330,7 @@ __global__ void __launch_bounds__(Layout::most_threads)
     });
 #pragma unroll
     for (int v = 0; v < vectors; ++v) fetch(row + Layout::stages * step, stage, v);
-    end_copies();
+    cuda::commit_copies();
   }
 
   C* const sums = sums_of_rows + sums_row * 2 * of.columns;
@@ -369,7 +347,7 @@ __global__ void __launch_bounds__(Layout::most_threads)
     constexpr int groups = Layout::most_threads / Layout::lanes;
     constexpr int columns = Layout::lanes * vectors * width;
     C* const all = reinterpret_cast<C*>(staged);
-    wait_for_copies<0>();
+    cuda::wait_for_copies<0>();
     for (C* of_threads : {grad_weight, grad_bias}) {
       __syncthreads();
 #pragma unroll
@@ -469,15 +447,6 @@ __global__ void __launch_bounds__(tile_columns* chunk_rows)
   C total = 0;
   for (int i = 0; i < chunk_rows; ++i) total += partial[threadIdx.y][i][threadIdx.x];
   sums[(blockIdx.y * 2 + threadIdx.y) * of.columns + column] = total;
-}
-
-template <class C>
-Status allocate(const Call& call, std::int64_t count, C*& workspace) {
-  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(C);
-  workspace = static_cast<C*>(call.execution.allocate(bytes));
-  if (workspace != nullptr || count == 0) return {};
-  return {Status::Code::out_of_memory,
-          std::string(call.op.name) + ": no workspace of " + std::to_string(bytes) + " bytes"};
 }
 
 template <class T>

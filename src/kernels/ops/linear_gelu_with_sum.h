@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gemm/op.h"
+#include "ops/linear_gelu.h"
 
 namespace cudarelu::ops {
 
@@ -17,42 +18,7 @@ struct LinearGeluWithSum {
                          grad_sum + gelu_backward(grad_y, sum, approximate), x);
                      bias = sum_rows(grad_sum + gelu_backward(grad_y, sum, approximate)))",
       .autocast = Autocast::lower,
-      .definition = R"(unit = Constant<value_ints = [1]>()
-                       leading = Shape<end = -1>(x)
-                       counted = Concat<axis = 0>(unit, leading)
-                       rows = ReduceProd<keepdims = 1>(counted)
-                       n = Shape<end = 1>(weight)
-                       k = Shape<start = 1>(weight)
-                       matrix_shape = Concat<axis = 0>(rows, k)
-                       y_shape = Concat<axis = 0>(leading, n)
-                       matrix = Reshape<allowzero = 1>(x, matrix_shape)
-                       sum_matrix = Gemm<transB = 1>(matrix, weight, bias)
-                       sum = Reshape<allowzero = 1>(sum_matrix, y_shape)
-                       half_d = Constant<value = double {0.5}>()
-                       half = CastLike(half_d, sum)
-                       one_d = Constant<value = double {1.0}>()
-                       one = CastLike(one_d, sum)
-                       root_d = Constant<value = double {1.4142135623730951}>()
-                       root = CastLike(root_d, sum)
-                       cubic_d = Constant<value = double {0.044715}>()
-                       cubic = CastLike(cubic_d, sum)
-                       factor_d = Constant<value = double {0.7978845608028654}>()
-                       factor = CastLike(factor_d, sum)
-                       quotient = Div(sum, root)
-                       erf = Erf(quotient)
-                       square = Mul(sum, sum)
-                       cube = Mul(sum, square)
-                       scaled_cube = Mul(cubic, cube)
-                       bent = Add(sum, scaled_cube)
-                       argument = Mul(factor, bent)
-                       tanh = Tanh(argument)
-                       tanh_label = Constant<value_int = 1>()
-                       label = Constant<value_int: int = @approximate>()
-                       is_tanh = Equal(label, tanh_label)
-                       sigmoid = Where(is_tanh, tanh, erf)
-                       one_more = Add(sigmoid, one)
-                       product = Mul(sum, one_more)
-                       y = Mul(half, product))",
+      .definition = LinearGelu::spec.definition,  // which names the sum
   };
   static Gemm gemm(const Call& call) {
     Gemm gemm = linear_product(call, gelu_of(call));

@@ -10,14 +10,9 @@ Status RowSum::cpu(const Call& call) {
     const std::int64_t columns = call.inputs[0].shape.back();
     cpu::for_each_row<cpu::sum_width<T>>(call, [&](std::int64_t row) {
       const T* x = static_cast<const T*>(call.inputs[0].data) + row;
-      cpu::Sum sum;
-      cpu::Block<C> block;
-      cpu::for_each_block<T>(columns, [&](std::int64_t first, std::int64_t count) {
-        const C* const values = cpu::read(x + first, count, block);
-        sum.add(count, [&](std::int64_t i) { return values[i]; });
-      });
+      const double sum = cpu::sum_of_row(x, columns, [](C value) { return value; });
       std::fill_n(static_cast<T*>(call.outputs[0].data) + row, columns,
-                  store<T>(static_cast<C>(sum.total())));
+                  store<T>(static_cast<C>(sum)));
     });
     return Status();
   });

@@ -5,6 +5,7 @@
 #include "cuda/launch.cuh"
 #include "ops/sum_rows.h"
 #include "types.h"
+#include "workspace.h"
 
 namespace cudarelu::ops {
 namespace {
@@ -83,12 +84,8 @@ Status sum(const Call& call, const T* x, Out* y, std::int64_t rows, std::int64_t
   if (chunks == 1 || rows <= 4 * fewest_rows) {
     return launch_sum<width>(call, x, y, rows, columns, 1);
   }
-  const std::size_t bytes = static_cast<std::size_t>(chunks * columns) * sizeof(C);
-  auto* partial = static_cast<C*>(call.execution.allocate(bytes));
-  if (partial == nullptr) {
-    return {Status::Code::out_of_memory,
-            "sum_rows: no workspace of " + std::to_string(bytes) + " bytes"};
-  }
+  C* partial = nullptr;
+  if (Status status = allocate(call, chunks * columns, partial); !status.ok()) return status;
   Status status = launch_sum<width>(call, x, partial, rows, columns, chunks);
   if (!status.ok()) return status;
   return sum<1>(call, static_cast<const C*>(partial), y, chunks, columns);

@@ -7,11 +7,12 @@
 #include <type_traits>
 
 #include "cuda/alignment.h"
+#include "cuda/async_copy.cuh"
 #include "cuda/gemm/activation.cuh"
-#include "cuda/gemm/async_copy.cuh"
 #include "cuda/gemm/float32.h"
 #include "cuda/launch.cuh"
 #include "types.h"
+#include "workspace.h"
 
 namespace cudarelu::cuda {
 namespace {
@@ -421,11 +422,8 @@ Status float32_gemm(const Call& call, const Gemm& gemm) {
   const Arguments whole = args;
   const std::int64_t results = gemm.batch * args.parts;
   if (args.parts > 1) {
-    const std::size_t bytes = static_cast<std::size_t>(results * gemm.m * gemm.n) * sizeof(float);
-    args.d = static_cast<float*>(call.execution.allocate(bytes));
-    if (args.d == nullptr) {
-      return {Status::Code::out_of_memory,
-              std::string(call.op.name) + ": no workspace of " + std::to_string(bytes) + " bytes"};
+    if (Status status = allocate(call, results * gemm.m * gemm.n, args.d); !status.ok()) {
+      return status;
     }
     args.bias = nullptr;
     args.sum = nullptr;

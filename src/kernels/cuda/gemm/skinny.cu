@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "cuda/alignment.h"
+#include "cuda/async_copy.cuh"
 #include "cuda/gemm/activation.cuh"
-#include "cuda/gemm/async_copy.cuh"
 #include "cuda/gemm/skinny.h"
 #include "cuda/launch.cuh"
 #include "types.h"
@@ -53,12 +53,6 @@ __device__ __forceinline__ unsigned cluster_size() {
   unsigned size;
   asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
   return size;
-}
-
-/// Lets the next kernel on the stream take its places beside this one, where it then waits for the
-/// end of this one.
-__device__ __forceinline__ void let_next_kernel_start() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 /// Says to the cluster that this block runs.

@@ -1,0 +1,24 @@
+// What follows a matrix product, in float64.
+#pragma once
+
+#include <cmath>
+
+#include "cudarelu/gemm.h"
+
+namespace cudarelu::testing {
+
+inline double activated(double x, Activation activation) {
+  switch (activation) {
+    case Activation::none:
+      return x;
+    case Activation::relu:
+      return x < 0 ? 0 : x;
+    case Activation::gelu_erf:
+      return x / 2 * std::erfc(-x / std::sqrt(2.0));
+    case Activation::gelu_tanh:
+      return x / (1 + std::exp(-std::sqrt(8 / M_PI) * (x + 0.044715 * x * x * x)));
+  }
+  return NAN;
+}
+
+}  // namespace cudarelu::testing
