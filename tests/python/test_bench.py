@@ -209,7 +209,7 @@ def test_the_points_of_cuda(monkeypatch, suite):
     FakeCuda(monkeypatch)
     monkeypatch.setattr(rivals, "_library", fail(OSError("not built")))
     seen = set()
-    for point in suites.points([suite.name], without=["torch.compile"]):
+    for point in suites.points([suite.name], without=["torch.compile", "max-autotune"]):
         case = point.case
         if (case.op.name, case.dtype, point.regime) in seen:
             continue
@@ -519,6 +519,7 @@ def test_the_list(capsys):
 def test_a_suite_on_cuda(name, tmp_path):
     path = tmp_path / "a.json"
     smallest = min(point.case.elements for point in suites.points([name]))
-    options = ["--largest", max(1 << 18, smallest), "--seconds", 0, "--without", "torch.compile"]
+    options = ["--largest", max(1 << 18, smallest), "--seconds", 0]
+    options += ["--without", "torch.compile", "--without", "max-autotune"]
     assert bench("--suite", name, *options, "--out", path) == 0
     assert not [each for each in records.load(path)["records"] if "failed" in each]

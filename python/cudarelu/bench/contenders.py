@@ -38,7 +38,7 @@ def _torch(case: Case) -> Bind | None:
     return function and _of_function(function, case)
 
 
-def _compiled(case: Case) -> Bind | None:
+def _compiled(mode: str, case: Case) -> Bind | None:
     function = rivals.TORCH.get(case.op.name)
     if not function:
         return None
@@ -47,7 +47,7 @@ def _compiled(case: Case) -> Bind | None:
     def expression(*inputs):  # PyTorch's own functions are none of Python
         return function(*inputs, **case.attributes)
 
-    compiled = torch.compile(expression, fullgraph=True, dynamic=False)
+    compiled = torch.compile(expression, fullgraph=True, dynamic=False, mode=mode)
     return lambda inputs: functools.partial(compiled, *inputs)
 
 
@@ -122,7 +122,8 @@ CONTENDERS: dict[str, Callable[[Case], Bind | None]] = {
     "cudarelu": _cudarelu,
     "cudarelu in ORT": functools.partial(_ort, True),
     "torch": _torch,
-    "torch.compile": _compiled,
+    "torch.compile": functools.partial(_compiled, "default"),
+    "max-autotune": functools.partial(_compiled, "max-autotune-no-cudagraphs"),
     "copy": _copy,
     "cub": functools.partial(_relu_of, "cub"),
     "naive": functools.partial(_relu_of, "naive"),

@@ -26,6 +26,13 @@ def _grid_cluster(pos, size, start, end):
     return (((pos - start) / size).long() * strides).sum(1)
 
 
+def _layer_norm_backward(grad_y, x, weight, eps):
+    shape = x.shape[-1:]
+    _, mean, rstd = aten.native_layer_norm(x, shape, None, None, eps)  # ours works them out too
+    every = [True] * 3
+    return aten.native_layer_norm_backward(grad_y, x, shape, mean, rstd, weight, weight, every)
+
+
 # What a user of PyTorch would write, with its fused functions where there are some; of the inputs
 # and the attributes of our op.
 TORCH: dict[str, Callable] = {
@@ -68,6 +75,7 @@ TORCH: dict[str, Callable] = {
     "layer_norm": lambda x, weight, bias, eps: functional.layer_norm(
         x, x.shape[-1:], weight, bias, eps
     ),
+    "layer_norm_backward": _layer_norm_backward,
     "grid_cluster": _grid_cluster,
     "row_sum": lambda x: x.sum(-1, keepdim=True).expand_as(x).contiguous(),
 }
