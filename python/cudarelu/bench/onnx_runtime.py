@@ -62,6 +62,8 @@ def prepare(case: Case, ours: bool) -> Callable[[Inputs], Callable[[], list[torc
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = case.threads
     options.log_severity_level = 3
+    # The threads of one session would wait for work in a loop while the rival's work.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     model = _model(case)
     if ours:
         ort.register(options)

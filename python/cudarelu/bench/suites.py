@@ -176,15 +176,15 @@ def _in_ort(device: str, dtypes: tuple[str, ...]) -> Iterator:
                 yield case, "loop", ("cudarelu in ORT", "ORT")
 
 
-def _cpu() -> Iterator:
+def _cpu(*contenders: str) -> Iterator:
     for op in ops():
         # The work of an op without rows may grow faster than its data, and so may its definition's.
         exponents = range(10, 27, 4) if streams(op) else (10, 14)
-        contenders = ("cudarelu", "torch", "ORT") if streams(op) else ("cudarelu",)
+        kept = contenders if streams(op) else contenders[:1]
         for exponent in exponents:
             for threads in (1, 2):
                 case = sized(op, op.dtypes[0], 1 << exponent, device="cpu", threads=threads)
-                yield case, "loop", contenders
+                yield case, "loop", kept
 
 
 def _elementwise(record: Record) -> bool:
@@ -404,8 +404,16 @@ SUITES = {
             "cpu-sizes",
             "cpu",
             "every op, 2^10 to 2^26 float32, 1 and 2 threads",
-            _cpu,
-            (Target("every op, CPU", "torch", 1.0), Target("every op, CPU", "ORT", 1.0)),
+            lambda: _cpu("cudarelu", "torch"),
+            (Target("every op, CPU", "torch", 1.0),),
+            seconds=0.15,
+        ),
+        Suite(
+            "ort-cpu-sizes",
+            "cpu",
+            "every op as a node of ONNX Runtime, 2^10 to 2^26 float32, 1 and 2 threads",
+            lambda: _cpu("cudarelu in ORT", "ORT"),
+            (Target("every op, ONNX Runtime, CPU", "ORT", 1.0),),
             seconds=0.15,
         ),
         Suite(
