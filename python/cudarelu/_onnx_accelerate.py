@@ -110,6 +110,10 @@ class _Kept(Exception):
     """Why nodes stay as they are."""
 
 
+class _AnotherAttribute(_Kept):
+    """Why they stay, unless they are nearer to another body of the op."""
+
+
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of a model with the type of every tensor, to be rewritten.
 
@@ -248,11 +252,14 @@ class _Rewriting:
         self._constants: list[ir.Value] = []
         self._replaced: list[Replaced] = []
         self._gone: set[ir.Node] = set()
+        # By op and last node; of several reasons the first, since swapped operands tell less.
         self._left: dict[tuple[str, ir.Node], tuple[Left, Sequence[ir.Node]]] = {}
+        self._with_another_attribute: dict[tuple[str, ir.Node], tuple[Left, Sequence[ir.Node]]] = {}
 
     def report(self) -> Report:
         # A node that another op has replaced since is not left.
-        left = [each for each, nodes in self._left.values() if not self._gone.issuperset(nodes)]
+        found = {**self._with_another_attribute, **self._left}.values()
+        left = [each for each, nodes in found if not self._gone.issuperset(nodes)]
         return Report(self._replaced, left, [])
 
     def replace(
@@ -266,7 +273,7 @@ class _Rewriting:
             builder: makes nodes.
             values: the model's, by their names in the body.
         """
-        from ._onnx_patterns import operators, scalars
+        from ._onnx_patterns import operators, scalars, transposed
 
         nodes = [values[node.output[0]].producer() for node in operators(body)]
         root = nodes[-1]
@@ -281,21 +288,18 @@ class _Rewriting:
             attributes = match.attributes()
             constants = match.check_inputs()
         except _Kept as reason:
-            # Its first reason: those of swapped operands tell less.
-            self._left.setdefault((op.name, root), (Left(**entry, reason=str(reason)), nodes))
+            is_attribute = isinstance(reason, _AnotherAttribute)
+            left = self._with_another_attribute if is_attribute else self._left
+            left.setdefault((op.name, root), (Left(**entry, reason=str(reason)), nodes))
             return None
         self._replaced.append(Replaced(**entry))
         self._gone.update(nodes)
         self._constants += [values[name] for name in scalars(body) if name in values]
         self._constants += [values[name] for name in constants]
-        inputs = [
-            builder.Constant(value=constants[each.name])
-            if each.name in constants
-            else values[each.name]
-            if each.name in body.input
-            else None
-            for each in op.inputs
-        ]
+        # Data may be large and in a file of its own: readers fold the Transpose when they load it.
+        values |= {name: builder.Transpose(values[name], perm=[1, 0]) for name in transposed(body)}
+        values |= {name: builder.Constant(value=array) for name, array in constants.items()}
+        inputs = [values[each.name] if each.name in body.input else None for each in op.inputs]
         while inputs[-1] is None:
             inputs.pop()
         return getattr(builder, op.onnx.op_type)(
@@ -332,11 +336,14 @@ class _Match:
         nodes: Sequence[ir.Node],
         opset: int,
     ) -> None:
+        from ._onnx_patterns import transposed
+
         if opset < (lowest := lowest_opset(op)):
             raise _Kept(f"its definition needs opset {lowest}")
         self._op, self._body, self._values, self._nodes = op, body, values, nodes
         self._opset = opset
         self._inputs = [each for each in op.inputs if each.name in body.input]
+        self._transposed = transposed(body)
         ranks = [values[each.name].shape for each in self._inputs if each.leads]
         self._rank = None if None in ranks else max(map(len, ranks), default=None)
 
@@ -400,10 +407,14 @@ class _Match:
                 expected = onnx.helper.get_attribute_value(wanted[name])
             if name == "axis" and _is_from_front(value) and not _is_from_front(expected):
                 value -= self._rank_of(node, value)
+            if name == "perm" and value is None and expected is not None:
+                value = sorted(expected, reverse=True)
             if name == "axes" and value is not None and any(map(_is_from_front, value)):
                 value = [each - self._rank_of(node, value) for each in value]
             if _plain(value) != _plain(expected):
-                raise _Kept(f"the {name} of {node.op_type} is {written}, not {expected}")
+                raise _AnotherAttribute(
+                    f"the {name} of {node.op_type} is {written}, not {expected}"
+                )
         return bound
 
     @staticmethod
@@ -418,6 +429,8 @@ class _Match:
         Returns:
             Constants that have to be reshaped, by the op's inputs: as they must be.
         """
+        from ._onnx_patterns import is_constant
+
         inputs = [(each, self._values[each.name]) for each in self._inputs]
         dtypes = {_dtype(value) for _, value in inputs}
         if len(dtypes) > 1 or not dtypes.issubset(self._op.dtypes):
@@ -430,7 +443,9 @@ class _Match:
         for parameter, value in sorted(inputs, key=lambda each: not each[0].leads):
             if value.shape is None:
                 raise _Kept(f"the shape of {value.name} is not known")
-            if not _fits(parameter, list(value.shape), sizes):
+            if parameter.name in self._transposed and not is_constant(value):
+                raise _Kept(f"{value.name} would be transposed in each run: it is no constant")
+            if not _fits(parameter, self._shape(parameter), sizes):
                 constants[parameter.name] = self._broadcast(parameter, value, sizes)
         return constants
 
@@ -453,10 +468,13 @@ class _Match:
             raise self._wrong_shapes()
         return ir.tensor(np.ascontiguousarray(np.broadcast_to(array.reshape(own), shape)))
 
+    def _shape(self, parameter: Parameter) -> list[Any]:
+        shape = list(self._values[parameter.name].shape)
+        return shape[::-1] if parameter.name in self._transposed else shape
+
     def _wrong_shapes(self) -> _Kept:
         shapes = [
-            f"{each.name} [{', '.join(map(_size, self._values[each.name].shape))}]"
-            for each in self._inputs
+            f"{each.name} [{', '.join(map(_size, self._shape(each)))}]" for each in self._inputs
         ]
         wanted = [f"{each.name} [{', '.join(map(str, each.dims))}]" for each in self._inputs]
         return _Kept(f"{', '.join(shapes)} is not known to be {', '.join(wanted)}")

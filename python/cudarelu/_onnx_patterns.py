@@ -31,17 +31,20 @@ def is_candidate(op: OpInfo) -> bool:
     """Whether models have subgraphs for which the op can stand.
 
     Not those of a gradient, which are of training and take a gradient or have none, nor those of
-    several outputs or of optional inputs that no number stands for, whose definitions are long
-    programs, nor a matrix product alone, which is the runtime's.
+    several outputs or dtypes, whose definitions are long programs, nor a matrix product alone,
+    which is the runtime's.
     """
     return (
         len(op.outputs) == 1
         and bool(op.gradient)
-        and not all(each.op_type == "MatMul" for each in operators(function(op)))
+        and not _is_product_alone(function(op))
         and all(each.dtype == "T" for each in (*op.inputs, *op.outputs))
-        and not any(each.optional and each.number is None for each in op.inputs)
         and not any(each.name.startswith("grad_") for each in op.inputs)
     )
+
+
+def _is_product_alone(body: onnx.FunctionProto) -> bool:
+    return {node.op_type for node in operators(body)} <= {"Gemm", "MatMul", "Transpose"}
 
 
 def patterns() -> list[tuple[OpInfo, onnx.FunctionProto]]:
@@ -53,12 +56,13 @@ def patterns() -> list[tuple[OpInfo, onnx.FunctionProto]]:
 @functools.cache
 def bodies(op: OpInfo) -> tuple[onnx.FunctionProto, ...]:
     """The definition, and what means the same: without its factors of one, for given labels, in
-    other words, in one operator, written out; and each of these without inputs that may be
-    absent."""
+    other words, in one operator, written out; each of these without inputs that may be absent; and
+    a product of the rows of x as one of x."""
     definition = function(op)
     found = [definition, *_without_factors_of_one(op, definition), *_single_operators(definition)]
-    for body in _of_labels(op, definition):
-        found += [*_spellings(body), *_labelled_operators(op, body)]
+    is_linear = any(_is_linear(node) for node in definition.node)
+    if not is_linear:
+        found += _worded(op, definition)
     if body := written_out(op):
         found += [body, _with_products_for_squares(body)]
         found += [_with_axes_as_attributes(each) for each in found[-2:]]
@@ -69,13 +73,70 @@ def bodies(op: OpInfo) -> tuple[onnx.FunctionProto, ...]:
         for absent in itertools.combinations(numbered, count)
     ]
     found += [_without(body, absent) for body in list(found) for absent in subsets]
-    return tuple(each for each in found if each is not None)
+    found = [each for each in found if each is not None]
+    if is_linear:
+        found += [each for body in list(found) for each in _products(op, body)]
+    return tuple(each for each in found if not _is_product_alone(each))
 
 
 def labels(op: OpInfo, body: onnx.FunctionProto) -> dict[str, int]:
     """The enumerated attributes that a body is for one value of."""
     names = {each.name for each in op.attributes if each.labels}
     return {each.name: each.i for each in body.attribute_proto if each.name in names}
+
+
+def transposed(body: onnx.FunctionProto) -> set[str]:
+    """The inputs that a body takes as the transposes of the op's, from constants of a model."""
+    return {each.value for each in body.metadata_props if each.key == "transposed"}
+
+
+def _worded(op: OpInfo, body: onnx.FunctionProto) -> list[onnx.FunctionProto]:
+    """A body with enumerated attributes for each choice of labels, and that in other words."""
+    return [
+        each
+        for chosen in _of_labels(op, body)
+        for each in (*_spellings(chosen), *_labelled_operators(op, chosen))
+    ]
+
+
+def _is_linear(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Gemm" and [(a.name, a.i) for a in node.attribute] == [("transB", 1)]
+
+
+def _products(op: OpInfo, body: onnx.FunctionProto) -> Iterator[onnx.FunctionProto]:
+    """A body that takes the rows of x as one matrix for its Gemm, in the forms of models: by Gemm,
+    of an x that is a matrix, and by MatMul and Add; in each, what follows in other words."""
+    after = onnx.FunctionProto()
+    after.CopyFrom(body)
+    for node in [node for node in after.node if node.op_type == "Reshape"]:
+        _bypass(after, node, node.input[0])
+    (gemm,) = filter(_is_linear, after.node)
+    after.node.remove(gemm)
+    x, weight, *bias = gemm.input
+    (total,) = gemm.output
+    after.input[:] = [total]
+    _rename(after, x, total)  # constants are cast like x
+    _remove_unused(after)
+    make = onnx.helper.make_node
+    for tail in _worded(op, after) or [after]:
+        turned = _new_name(tail, "turned")
+        product = _new_name(tail, "product") if bias else total
+        added = [make("Add", [product, *bias], [total])] if bias else []
+        transpose = make("Transpose", [weight], [turned], perm=[1, 0])
+        for is_transposed, nodes in (
+            (False, [gemm]),
+            (True, [make("Gemm", gemm.input, gemm.output)]),
+            (False, [transpose, make("MatMul", [x, turned], [product]), *added]),
+            (True, [make("MatMul", [x, weight], [product]), *added]),
+        ):
+            whole = onnx.FunctionProto()
+            whole.CopyFrom(tail)
+            whole.input[:] = body.input
+            del whole.node[:]
+            whole.node.extend([*nodes, *tail.node])
+            if is_transposed:
+                whole.metadata_props.add(key="transposed", value=weight)
+            yield whole
 
 
 def _of_labels(op: OpInfo, definition: onnx.FunctionProto) -> Iterator[onnx.FunctionProto]:
@@ -95,9 +156,8 @@ def _of_labels(op: OpInfo, definition: onnx.FunctionProto) -> Iterator[onnx.Func
             elif node.op_type == "Equal" and None not in inputs:
                 known[node.output[0]] = inputs[0] == inputs[1]
             elif node.op_type == "Where" and isinstance(inputs[0], bool):
-                (old,), new = node.output, node.input[1 if inputs[0] else 2]
-                body.node.remove(next(each for each in body.node if each.output[0] == old))
-                _rename(body, *((new, old) if old in body.output else (old, new)))
+                where = next(each for each in body.node if each.output == node.output)
+                _bypass(body, where, node.input[1 if inputs[0] else 2])
         _remove_unused(body)
         kept = [each for each in body.attribute_proto if each.name not in chosen]
         del body.attribute_proto[:]
@@ -209,7 +269,7 @@ def _labelled_operators(op: OpInfo, body: onnx.FunctionProto) -> Iterator[onnx.F
     x = np.linspace(-4, 4, 65)
     kind = onnx.helper.make_tensor_type_proto(onnx.TensorProto.DOUBLE, x.shape)
     for schema in onnx.defs.get_all_schemas():
-        if schema.domain or set(schema.attributes) != set(chosen) or len(op.inputs) > 1:
+        if schema.domain or set(schema.attributes) != set(chosen) or len(body.input) > 1:
             continue
         if not schema.has_context_dependent_function:
             continue
@@ -262,10 +322,7 @@ def _without_factors_of_one(
         for node in definition.node:
             left = [name for name in node.input if name not in factors]
             if node.op_type == "Mul" and len(left) == 1:
-                body.node.remove(node)
-                is_last = node.output[0] in body.output
-                old, new = (left[0], node.output[0]) if is_last else (node.output[0], left[0])
-                _rename(body, old, new)
+                _bypass(body, node, left[0])
         if 0 < len(operators(body)) < len(operators(definition)):
             yield body
 
@@ -316,15 +373,19 @@ def _without(body: onnx.FunctionProto, absent: tuple[Parameter, ...]) -> onnx.Fu
         place = list(node.input).index(each.name)
         result.input.remove(each.name)
         if (node.op_type, each.number) in (("Mul", 1), ("Add", 0)):
-            result.node.remove(node)
-            is_last = node.output[0] in result.output
-            old, new = (left[0], node.output[0]) if is_last else (node.output[0], left[0])
-            _rename(result, old, new)
+            _bypass(result, node, left[0])
         elif schema.inputs[place].option == onnx.defs.OpSchema.FormalParameterOption.Optional:
             node.input[:] = left
         else:
             return None
     return result
+
+
+def _bypass(body: onnx.FunctionProto, node: onnx.NodeProto, value: str) -> None:
+    """Removes a node, in place; a value that is there stands for its result."""
+    (result,) = node.output
+    body.node.remove(node)
+    _rename(body, *((value, result) if result in body.output else (result, value)))
 
 
 def _rename(body: onnx.FunctionProto, old: str, new: str) -> None:
@@ -398,14 +459,18 @@ def constant(value: ir.Value) -> np.ndarray | None:
     Raises:
         OSError: where they are in a file that cannot be read.
     """
-    if value.is_graph_input():  # an initializer may be a mere default
-        return None
     node = value.producer()
     if node is not None and node.op_type in ("Cast", "CastLike") and value.dtype is not None:
         array = constant(node.inputs[0])
         return None if array is None else array.astype(value.dtype.numpy())
-    tensor = ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy()
+    return ir.convenience.get_const_tensor(value).numpy() if is_constant(value) else None
+
+
+def is_constant(value: ir.Value) -> bool:
+    """Whether a value is an initializer or a Constant."""
+    if value.is_graph_input():  # an initializer may be a mere default
+        return False
+    return ir.convenience.get_const_tensor(value) is not None
 
 
 class _SharedMatcher(pattern.SimplePatternMatcher):

@@ -25,7 +25,14 @@ import cudarelu.ort
 from cudarelu import _onnx_measure
 from cudarelu.__main__ import main
 from cudarelu._onnx_definitions import lowest_opset, with_stand_ins
-from cudarelu._onnx_patterns import bodies, is_candidate, operators, patterns
+from cudarelu._onnx_patterns import (
+    bodies,
+    is_candidate,
+    labels,
+    operators,
+    patterns,
+    transposed,
+)
 from environment import ort_cuda_missing
 from large_model import save_large
 
@@ -162,23 +169,32 @@ def test_what_means_the_same_as_a_definition():
     assert types("scale") == [["Mul"]]
 
 
-@pytest.mark.parametrize("op", [op for op in CANDIDATES if op.written_out], ids=lambda op: op.name)
+WITH_OPTIONAL_INPUTS = [op for op in CANDIDATES if any(each.optional for each in op.inputs)]
+
+
+@pytest.mark.parametrize("op", WITH_OPTIONAL_INPUTS, ids=lambda op: op.name)
 def test_bodies_mean_the_same(op):
     """Each body gives what the definition does, with numbers for inputs that it has not."""
     generator = np.random.default_rng(0)
-    arrays = {each.name: generator.normal(size=(3, 5)[not each.leads :]) for each in op.inputs}
-    attributes = {each.name: 0.5 for each in op.attributes}
+    sizes = {"*": 3} | {dim: 4 + i for i, dim in enumerate("ckn")}
+    arrays = {
+        each.name: generator.normal(size=[sizes[dim] for dim in each.dims]) for each in op.inputs
+    }
     compared = 0
     for body in bodies(op):
         if any(a.name == "axes" for node in body.node for a in node.attribute):
             continue  # of an older opset
+        if any(node.op_type == "Gelu" for node in body.node):
+            continue  # of a newer one
+        attributes = {each.name: 0.5 for each in op.attributes} | labels(op, body)
         given = {name: arrays[name] for name in body.input}
         whole = with_stand_ins(op, dict.fromkeys(arrays) | given)
         (expected,) = ReferenceEvaluator(bodies(op)[0]).run(None, whole, attributes=attributes)
+        given |= {name: given[name].T for name in transposed(body)}
         (y,) = ReferenceEvaluator(body).run(None, given, attributes=attributes)
         np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
         compared += 1
-    assert compared > len(op.inputs)
+    assert compared > 1
 
 
 LAYER_NORM = """main ({inputs}) => (float[n, 8] y) {{
@@ -230,6 +246,127 @@ def test_layer_norm_written_out(opset, squares, given):
     for library in (False, True):
         (y,) = run(result, library, feeds)
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+LINEAR = {
+    "gemm": "s = Gemm(x, w, b)",
+    "gemm_nt": "s = Gemm<transB = 1>(x, w, b)",
+    "gemm_alone": "s = Gemm(x, w)",
+    "matmul": "p = MatMul(x, w) s = Add(p, b)",
+    "matmul_swapped": "p = MatMul(x, w) s = Add(b, p)",
+    "matmul_alone": "s = MatMul(x, w)",
+    "matmul_nt": "v = Transpose<perm = [1, 0]>(w) p = MatMul(x, v) s = Add(p, b)",
+    "matmul_turned": "v = Transpose(w) p = MatMul(x, v) s = Add(p, b)",
+}
+TRANSPOSED = {"gemm_nt", "matmul_nt", "matmul_turned"}  # the weight is [n, k], as that of linear
+ACTIVATIONS = {
+    "linear": "y = Identity(s)",
+    "relu": "y = Relu(s)",
+    "erf": f"{HALF} {ROOT} d = Div(s, r) e = Erf(d) u = Add(e, o) q = Mul(s, u) y = Mul(q, h)",
+    "tanh": f"{HALF} {TANH} {THREE} c = Pow(s, n) k = Mul(c, d) g = Add(s, k) a = Mul(g, f)"
+    " t = Tanh(a) u = Add(t, o) q = Mul(h, s) y = Mul(q, u)",
+    "gelu": "y = Gelu(s)",
+    "gelu_tanh": 'y = Gelu<approximate = "tanh">(s)',
+}
+
+
+def with_constants(model: onnx.ModelProto, **arrays: np.ndarray) -> onnx.ModelProto:
+    """The model with those of the arrays that it uses."""
+    used = {name for node in model.graph.node for name in node.input}
+    for name in sorted(used & arrays.keys()):
+        model.graph.initializer.append(numpy_helper.from_array(arrays[name], name))
+    return model
+
+
+def linear_model(
+    product: str, activation: str, leading: str = "N", dtype: str = "float32"
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """A model of x [leading, 4] and of constants, and its input."""
+    generator = np.random.default_rng(0)
+    kind = {"float32": "float", "float64": "double"}.get(dtype, dtype)
+    model = parse(
+        f"main ({kind}[{leading},4] x) => ({kind}[{leading},3] y) {{"
+        f"{LINEAR[product]} {ACTIVATIONS[activation]} }}",
+        LAST,
+    )
+    weight = generator.normal(size=(3, 4) if product in TRANSPOSED else (4, 3)).astype(dtype)
+    sizes = [int(size) if size.isdigit() else 5 for size in leading.split(",")]
+    x = generator.normal(size=[*sizes, 4]).astype(dtype)
+    return with_constants(model, w=weight, b=np.array([0.5, -1, 2], dtype)), {"x": x}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("product", LINEAR)
+def test_linear_with_its_activation(product, activation):
+    model, feeds = linear_model(product, activation)
+    result, report = cudarelu.onnx.accelerate(model)
+    onnx.checker.check_model(result, full_check=True)
+    op = {"linear": "linear", "relu": "linear_relu"}.get(activation, "linear_gelu")
+    is_alone = op == "linear" and product in {"gemm", "gemm_nt", "gemm_alone", "matmul_alone"}
+    assert [each.op for each in report.replaced] == [op] * (not is_alone)
+    op_types = [node.op_type for node in result.graph.node]
+    if not is_alone:
+        assert op_types.count("Transpose") == (product not in TRANSPOSED)
+    (expected,) = run(model, False, feeds)
+    for library in (False, True):
+        (y,) = run(result, library, feeds)
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("activation", "dtype"),  # ONNX Runtime has no Gelu of float64
+    [("relu", "float16"), ("relu", "float64"), ("gelu", "float16"), ("gelu", "float32")],
+)
+@pytest.mark.parametrize("leading", ["1", "2,N", "0,N", "M,2,N"])
+def test_linear_of_every_dtype_and_rank(activation, leading, dtype):
+    model, feeds = linear_model("matmul", activation, leading, dtype)
+    result, report = cudarelu.onnx.accelerate(model)
+    assert [each.op for each in report.replaced] == [f"linear_{activation}"]
+    (expected,) = run(model, False, feeds)
+    tolerance = 4e-3 if dtype == "float16" else 1e-5
+    for library in (False, True):
+        (y,) = run(result, library, feeds)
+        assert (y.dtype, y.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_allclose(y, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "reason"),
+    [
+        ("s = Gemm<beta = 0.5>(x, w, b)", "", "the beta of Gemm is 0.5, not 1.0"),
+        ("s = Gemm<alpha = 0.5>(x, w, b)", "", "the alpha of Gemm is 0.5, not 1.0"),
+        ("s = Gemm<transA = 1>(o, w, b)", "4,3", "the transA of Gemm is 1, not 0"),
+        ("p = MatMul(x, o) s = Add(p, b)", "4,3", "o would be transposed in each run"),
+        ("s = Gemm(x, o, b)", "4,3", "o would be transposed in each run: it is no constant"),
+        ("p = MatMul(x, w) s = Add(p, o)", "3,3", r"bias \[3, 3\] is not known to be"),
+        ("p = MatMul(x, w) s = Add(p, o)", "3,1", r"bias \[3, 1\] is not known to be"),
+        ("s = Gemm(x, w, o)", "3,1", r"bias \[3, 1\] is not known to be"),
+        ("p = MatMul(x, w) s = Add(p, b) d = Identity(p)", "", "of MatMul is used elsewhere"),
+        ("s = Gemm(x, w, b) d = Identity(s)", "", "the result of Gemm is used elsewhere too"),
+    ],
+)
+def test_no_linear(text, other, reason):
+    """Not another product, nor what would have to be computed twice."""
+    more = f", float[{other}] o" if other else ""
+    model = parse(f"main (float[3,4] x{more}) => (float[3,3] y) {{ {text} y = Relu(s) }}")
+    if "Identity" in text:
+        model.graph.output.append(helper.make_tensor_value_info("d", TensorProto.FLOAT, [3, 3]))
+    weight = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+    with_constants(model, w=weight, b=np.float32([1, -2, 3]))
+    feeds = {"x": X, "o": np.ones([int(each) for each in other.split(",") if each], np.float32)}
+    _, replaced, reasons = accelerated(model, feeds)
+    assert not any(op.startswith("linear_") for op in replaced)
+    assert any(re.search(reason, each) for each in reasons)
+
+
+def test_a_bias_of_one_element():
+    """It is added to each column, and linear wants it as a row."""
+    text = "p = MatMul(x, w) s = Add(p, b) y = Relu(s)"
+    model = parse(f"main (float[N,4] x) => (float[N,4] y) {{ {text} }}")
+    with_constants(model, w=np.eye(4, dtype=np.float32), b=np.float32([0.5]))
+    result, replaced, _ = accelerated(model)
+    assert replaced == ["linear_relu"]
+    assert result.graph.node[1].attribute[0].t.dims == [4]
 
 
 def test_opsets_mean_the_same():
@@ -637,6 +774,22 @@ def test_a_constant_in_another_file(with_weights):
     assert "the data of w cannot be read" in [each.reason for each in report.left]
 
 
+def test_a_weight_in_another_file(tmp_path):
+    """It is transposed when a session is made, and not read here."""
+    model, feeds = linear_model("matmul", "relu")
+    (expected,) = run(model, False, feeds)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    cudarelu.onnx.accelerate(path, tmp_path / "out.onnx")
+    options = cudarelu.ort.register(ort.SessionOptions())
+    session = ort.InferenceSession(tmp_path / "out.onnx", options, ["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5, atol=1e-6)
+    (tmp_path / "weights.bin").unlink()
+    result, report = cudarelu.onnx.accelerate(path)
+    assert [each.op for each in report.replaced] == ["linear_relu"]
+    assert [node.op_type for node in result.graph.node] == ["Transpose", "LinearRelu"]
+
+
 def test_more_than_two_gigabytes(tmp_path):
     path = tmp_path / "model.onnx"
     save_large(parse("main (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"), path)
@@ -845,8 +998,10 @@ def check_model(model: torch.nn.Module, x: torch.Tensor) -> dict[str, int]:
 def test_a_transformer():
     torch.manual_seed(0)
     found = check_model(Transformer(), torch.randn(2, 6, 32))
-    wanted = {"bias_relu": 2, "tanh": 1, "add": 4, "scale": 4, "softmax": 2, "layer_norm": 4}
-    assert found == wanted
+    assert found == {
+        "linear_relu": 2, "linear": 5, "tanh": 1, "add": 4, "scale": 4, "softmax": 2,
+        "layer_norm": 4,
+    }  # fmt: skip
 
 
 def test_resnet18():
