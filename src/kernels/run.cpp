@@ -4,18 +4,25 @@
 #include <exception>
 #include <new>
 #include <sstream>
+#include <string>
 
 #include "cudarelu/infer.h"
 #include "types.h"
 
 #ifdef CUDARELU_WITH_CUDA
 #include "cuda/device.h"
+#include "cuda/gemm/cublaslt.h"
 #endif
 
 namespace cudarelu {
 namespace {
 
 using Code = Status::Code;
+
+#ifndef CUDARELU_WITH_CUDA
+constexpr const char* no_kernels =
+    "this build has no CUDA kernels; configure with -DCUDARELU_CUDA=ON";
+#endif
 
 /// Offsets end batches of `size` rows: none decreases, none is over `size`.
 Status check_offsets(const Op& op, const Parameter& input, const TensorView& offsets,
@@ -86,8 +93,7 @@ Status run_complete(const Call& call) {
 #ifdef CUDARELU_WITH_CUDA
   return cuda::run_on_device(call, call.op.cuda);
 #else
-  return detail::error(Code::unavailable, call.op,
-                       "this build has no CUDA kernels; configure with -DCUDARELU_CUDA=ON");
+  return detail::error(Code::unavailable, call.op, no_kernels);
 #endif
 }
 
@@ -104,6 +110,14 @@ Status run_with_stand_ins(const Call& call) {
 }
 
 }  // namespace
+
+std::string cublaslt_problem() {
+#ifdef CUDARELU_WITH_CUDA
+  return cuda::cublaslt_problem();
+#else
+  return no_kernels;
+#endif
+}
 
 Status run(const Call& call) noexcept {
   try {

@@ -18,6 +18,9 @@ namespace cudarelu::binding {
 /// The table that the ops of torch.ops.cudarelu were registered from.
 [[gnu::visibility("default")]] std::span<const Op> registered_ops();
 
+/// Why matrix products on CUDA cannot use cuBLASLt, and the mend; empty where they can.
+[[gnu::visibility("default")]] std::string cublaslt_problem();
+
 /// The dispatcher's handle of an op of that table.
 [[gnu::visibility("default")]] const c10::OperatorHandle& handle_of(const Op& op);
 

@@ -309,6 +309,9 @@ NB_MODULE(_C, module) {
         return result;
       },
       "The ops, as dictionaries, in the order of the table.");
+  module.def(
+      "cublaslt_problem", cublaslt_problem,
+      "Why matrix products on CUDA cannot use cuBLASLt, and the mend; empty where they can.");
   module.def("make_function", make_function, nb::arg("name"), nb::arg("documentation"),
              "The function of the op `name`, a built-in function of the module cudarelu.");
 }

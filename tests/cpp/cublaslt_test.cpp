@@ -21,9 +21,9 @@ TEST(CublasLtLibrary, ThatIsMissingIsNamedWithTheMend) {
   EXPECT_EQ(library.multiply, nullptr);
   EXPECT_EQ(library.problem,
             "cannot open cuBLASLt: libno_such_b.so.1: cannot open shared object file: No such file "
-            "or directory; pip install nvidia-cublas==" +
-                std::to_string(CUBLAS_VER_MAJOR) +
-                ".*, or put the folder of a CUDA toolkit's libraries on LD_LIBRARY_PATH");
+            "or directory; put the folder that has it on LD_LIBRARY_PATH: that of a CUDA "
+            "toolkit's libraries, or of the package nvidia-cublas==" +
+                std::to_string(CUBLAS_VER_MAJOR) + ".*");
 }
 
 TEST(CublasLtLibrary, WithoutTheFunctionsIsNotUsed) {

@@ -808,6 +808,34 @@ def test_an_nvcc_that_knows_a_newer_gpu(tmp_path, monkeypatch):
     assert only(cuda._arch_list(context(driver={}), [compiler])).status == "ok"
 
 
+@pytest.mark.parametrize(
+    ("problem", "status", "mend"),
+    [
+        ("", "ok", ""),
+        (
+            "cannot open cuBLASLt: libcublasLt.so.13: cannot open shared object file; put",
+            "warning",
+            'install "nvidia-cublas==13.*" && export LD_LIBRARY_PATH=',
+        ),
+        ("cannot use cuBLASLt 12: this build is for 13; build", "warning", "cuda-12/bin/nvcc"),
+        ("this build has no CUDA kernels; configure", "warning", "-DCUDARELU_CUDA=ON"),
+    ],
+)
+def test_products_without_cublaslt(problem, status, mend):
+    record = cuda._products(context(cuda=True, driver={}, products={"problem": problem}))
+    assert (record.id, record.status) == ("cuda.cublaslt", status)
+    assert mend in record.mend
+    assert record.evidence == problem
+
+
+def test_products_are_asked():
+    """Of the library itself, which has no CUDA on a machine that builds without."""
+    problem = Here()("products")["problem"]
+    assert problem == "" or "has no CUDA kernels" in problem
+    failed = context(cuda=True, products={"error": "No module named 'torch'"})
+    assert cuda._products(failed).status == "skipped"
+
+
 def test_two_copies_of_a_library(shadow, tmp_path):
     """A PyTorch that brings one libcudart, beside that of the nvidia-* packages."""
     cudart = Path(onnxruntime.__file__).parents[1] / "nvidia/cu13/lib/libcudart.so.13"

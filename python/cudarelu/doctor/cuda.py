@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ from .binaries import Code, code_of, runs_on
 from .context import Context, module_folder
 from .onnx_runtime import gpu_wheel
 from .processes import Probes, run
-from .records import Record, from_error, not_asked, ok, skipped, trouble
+from .records import Record, from_error, not_asked, ok, skipped, trouble, waits
 
 PCI = Path("/sys/bus/pci/devices")
 
@@ -47,6 +48,7 @@ def checks(context: Context) -> Iterator[Record]:
     yield from _nvccs(context, compilers)
     yield from _arch_list(context, compilers)
     if context.cuda:
+        yield _products(context)
         yield from _copies(context)
 
 
@@ -221,6 +223,18 @@ def _arch_list(context: Context, compilers: list[Compiler]) -> Iterator[Record]:
             yield trouble("cuda.arch_list", "arch-list-gpu", status="warning", **values)
             return
     yield ok("cuda.arch_list", f"TORCH_CUDA_ARCH_LIST={value}")
+
+
+def _products(context: Context) -> Record:
+    """Without cuBLASLt matrix products take kernels of ours, most of which are slower."""
+    id = "cuda.cublaslt"
+    answer = context.probes("products")
+    if answer["error"]:
+        return waits(id)
+    if not answer["problem"]:
+        return ok(id, "matrix products have cuBLASLt")
+    what = "matrix products cannot use cuBLASLt"
+    return dataclasses.replace(from_error(id, what, answer["problem"], context), status="warning")
 
 
 def _copies(context: Context) -> Iterator[Record]:

@@ -53,6 +53,13 @@ def package(answer: Answer, device: str) -> None:
     _check(x.grad.tolist(), [0.0, 0.0, 1.0])
 
 
+def products(answer: Answer) -> None:
+    """What matrix products on CUDA lack."""
+    from cudarelu import _C
+
+    answer["problem"] = _C.cublaslt_problem()
+
+
 def compile(answer: Answer, device: str) -> None:
     """torch.compile of an op between others."""
     import torch

@@ -220,6 +220,21 @@ TROUBLES = {
         "two files of {name} are loaded in one process: {paths}",
         "unset LD_LIBRARY_PATH  # if it leads to one of them; else uninstall one",
     ),
+    "cublaslt-missing": Trouble(
+        "cannot open cuBLASLt: libcublasLt.so.13: cannot open shared object file",
+        "cuBLASLt {major}, of the CUDA that cudarelu was built with, is not found: matrix products "
+        "take slower kernels",
+        '{pip} install "nvidia-cublas=={major}.*" && export LD_LIBRARY_PATH="$({python} -c '
+        "'import nvidia; print(nvidia.__path__[0])')/cu{major}/lib:$LD_LIBRARY_PATH\"",
+        r"cannot open cuBLASLt: .*?libcublasLt\.so\.(?P<major>\d+)",
+    ),
+    "cublaslt-major": Trouble(
+        "cannot use cuBLASLt 12: this build is for 13",
+        "this is cuBLASLt {library}, but cudarelu was built for {major}: matrix products take "
+        "slower kernels",
+        "CUDACXX=/usr/local/cuda-{library}/bin/nvcc cmake -B build --fresh && cmake --build build",
+        r"cannot use cuBLASLt (?P<library>\d+): this build is for (?P<major>\d+)",
+    ),
     "no-kernel-image": Trouble(
         "no kernel image is available for execution on the device; cudaErrorNoKernelImageForDevice",
         "{name} has no code for {gpu}: it has {has}",

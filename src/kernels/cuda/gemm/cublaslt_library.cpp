@@ -26,9 +26,10 @@ CublasLt open_cublaslt(std::span<const std::string> names) {
   CublasLt result{};
   void* const library = open_library(names);
   if (library == nullptr) {
-    result.problem = "cannot open cuBLASLt: " + std::string(dlerror()) + "; pip install " +
-                     "nvidia-cublas==" + std::to_string(CUBLAS_VER_MAJOR) +
-                     ".*, or put the folder of a CUDA toolkit's libraries on LD_LIBRARY_PATH";
+    result.problem =
+        "cannot open cuBLASLt: " + std::string(dlerror()) +
+        "; put the folder that has it on LD_LIBRARY_PATH: that of a CUDA toolkit's " +
+        "libraries, or of the package nvidia-cublas==" + std::to_string(CUBLAS_VER_MAJOR) + ".*";
     return result;
   }
   const auto find = [&]<class F>(F& function, const char* name) {

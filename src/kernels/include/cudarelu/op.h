@@ -71,4 +71,7 @@ const Op* find_op(std::string_view name);
 /// Whether the CUDA kernels were compiled in.
 bool has_cuda_kernels();
 
+/// Why matrix products on CUDA cannot use cuBLASLt, and the mend; empty where they can.
+std::string cublaslt_problem();
+
 }  // namespace cudarelu
