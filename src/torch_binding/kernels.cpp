@@ -114,6 +114,13 @@ const at::Tensor* common_layout(const Op& op, Inputs inputs) {
   return pattern;
 }
 
+/// Whether a product may read an input as it lies: a dense matrix but for its transposition, whose
+/// rows are not made of leading dimensions too.
+bool is_transposed(const Parameter& parameter, const at::Tensor& tensor) {
+  const bool is_matrix = tensor.dim() == 2 || (tensor.dim() > 2 && parameter.dims.size() == 2);
+  return is_matrix && tensor.mT().is_contiguous();
+}
+
 /// A call whose arguments have been checked.
 template <class Dim>
 struct Checked {
@@ -173,7 +180,8 @@ void compute(const Op& op, Inputs inputs, AttributeSpan attributes,
     if (inputs[i] == nullptr) continue;
     const at::Tensor* input = inputs[i];
     if (call.pattern == nullptr && !input->is_contiguous()) {
-      input = &dense.emplace_back(input->contiguous());
+      call.inputs[i].transposed = op.uses_gemm && is_transposed(op.signature.inputs[i], *input);
+      if (!call.inputs[i].transposed) input = &dense.emplace_back(input->contiguous());
     }
     call.inputs[i].data = const_cast<void*>(input->const_data_ptr());
     flatten(call.inputs[i]);

@@ -14,7 +14,8 @@ enum class Form { functional, in_place };
 /// and makes outputs of the right dtype, sizes and strides (Backend::meta, for symbolic sizes too).
 ///
 /// An elementwise op keeps a dense layout that its inputs share, such as channels_last; every other
-/// output is contiguous. Inputs of another layout are copied first.
+/// output is contiguous. Inputs of another layout are copied first, but for transposed matrices of
+/// a matrix product.
 torch::CppFunction backend_kernel(const Op& op, Backend backend, Form form);
 
 }  // namespace cudarelu::binding

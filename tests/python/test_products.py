@@ -1,6 +1,7 @@
 """The matrix products, beyond what the matrix of ops and the tests of every op cover."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from test_vmap import Calls
 
 NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
+PRODUCTS = [op for op in cudarelu.ops() if op.autocast == "lower"]
 HALVES = [torch.float16, torch.bfloat16]
 
 
@@ -110,6 +112,35 @@ def test_weights_with_any_strides(device):
     x, weight = arguments((6, 7), (7, 5), None, device)
     for view in (weight.mT, weight.mT.repeat_interleave(2, 1)[:, ::2], weight[:1].mT.expand(5, 7)):
         torch.testing.assert_close(cudarelu.linear(x, view), x @ view.mT)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("leading", [(40,), (3, 40)], ids=str)
+@pytest.mark.parametrize("op", PRODUCTS, ids=lambda op: op.name)
+def test_transposed_inputs(op, leading, device):
+    """Each set of them; they are read as they lie, but for x where its rows are in several."""
+    sizes = {"m": 24, "n": 48, "k": 64}
+    for dtype in (torch.float64, torch.bfloat16):
+        shapes = [
+            [size for dim in each.dims for size in (leading if dim == "*" else (sizes[dim],))]
+            for each in op.inputs
+        ]
+        tensors = [torch.randn(shape).to(device, dtype) for shape in shapes]
+        call = getattr(cudarelu, op.name)
+        expected = call(*tensors)
+        matrices = [i for i, each in enumerate(tensors) if each.dim() > 1]
+        for count in range(1, len(matrices) + 1):
+            for chosen in itertools.combinations(matrices, count):
+                views = [
+                    each.mT.contiguous().mT if i in chosen else each
+                    for i, each in enumerate(tensors)
+                ]
+                with torch.profiler.profile() as profile:
+                    y = call(*views)
+                torch.testing.assert_close(y, expected)
+                copied = any(event.name == "aten::clone" for event in profile.events())
+                is_split = any(tensors[i].dim() > 2 and len(op.inputs[i].dims) == 2 for i in chosen)
+                assert copied == is_split
 
 
 @pytest.mark.parametrize("device", DEVICES)

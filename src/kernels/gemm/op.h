@@ -29,8 +29,8 @@ inline Gemm batched_product(const Call& call, bool a_transposed, bool b_transpos
           .a = a.data,
           .b = b.data,
           .d = call.outputs[0].data,
-          .a_transposed = a_transposed,
-          .b_transposed = b_transposed};
+          .a_transposed = a_transposed != a.transposed,
+          .b_transposed = b_transposed != b.transposed};
 }
 
 /// The activation of an op with the one attribute `approximate: none | tanh`.
@@ -50,7 +50,8 @@ inline Gemm linear_product(const Call& call, Activation activation = Activation:
           .a = x.data,
           .b = weight.data,
           .d = call.outputs[0].data,
-          .b_transposed = true,
+          .a_transposed = x.transposed,
+          .b_transposed = !weight.transposed,
           .bias = call.inputs[2].data,
           .activation = activation};
 }

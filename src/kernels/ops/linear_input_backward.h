@@ -24,7 +24,9 @@ struct LinearInputBackward {
             .k = weight.shape[0],
             .a = grad_y.data,
             .b = weight.data,
-            .d = call.outputs[0].data};
+            .d = call.outputs[0].data,
+            .a_transposed = grad_y.transposed,
+            .b_transposed = weight.transposed};
   }
 };
 

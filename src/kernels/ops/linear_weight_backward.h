@@ -35,7 +35,8 @@ struct LinearWeightBackward {
             .a = grad_y.data,
             .b = x.data,
             .d = call.outputs[0].data,
-            .a_transposed = true};
+            .a_transposed = !grad_y.transposed,
+            .b_transposed = x.transposed};
   }
 };
 

@@ -13,12 +13,14 @@
 
 namespace cudarelu {
 
-/// A dense row-major tensor that somebody else owns.
+/// A dense row-major tensor that somebody else owns. Where Op::uses_gemm, an input may be
+/// transposed: a matrix, or matrices whose leading dimensions are not part of their rows.
 struct TensorView {
   void* data = nullptr;  // may be null where a size is 0
   DType dtype = DType::float32;
   std::span<const std::int64_t> shape;
-  bool present = true;  // false: an optional input that was left out
+  bool present = true;      // false: an optional input that was left out
+  bool transposed = false;  // the last two dimensions lie in memory the other way round
 
   std::int64_t size() const {
     std::int64_t product = 1;
