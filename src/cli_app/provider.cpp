@@ -41,10 +41,10 @@ void add_cuda(const Runtime& runtime, OrtSessionOptions& options, const Provider
   runtime.check(runtime->CreateCUDAProviderOptions(&created));
   const Owned<OrtCUDAProviderOptionsV2> cuda(created, runtime->ReleaseCUDAProviderOptions);
   const std::string device = std::to_string(choice.device);
-  const std::array keys{"device_id", "enable_cuda_graph"};
-  const std::array values{device.c_str(), choice.cuda_graph ? "1" : "0"};
-  runtime.check(
-      runtime->UpdateCUDAProviderOptions(cuda.get(), keys.data(), values.data(), keys.size()));
+  const std::array keys{"device_id", "enable_cuda_graph", "use_tf32"};
+  const std::array values{device.c_str(), choice.cuda_graph ? "1" : "0", "0"};
+  const std::size_t count = keys.size() - (runtime.minor() < 18 ? 1 : 0);  // use_tf32 is of 1.18
+  runtime.check(runtime->UpdateCUDAProviderOptions(cuda.get(), keys.data(), values.data(), count));
   runtime.check(runtime->SessionOptionsAppendExecutionProvider_CUDA_V2(&options, cuda.get()));
 }
 

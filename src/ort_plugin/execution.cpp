@@ -8,6 +8,10 @@
 namespace cudarelu::ort {
 namespace {
 
+// Of ONNX Runtime's cuda_resource.h, which its packages lack.
+constexpr int cuda_resource_version = 3;
+constexpr int use_tf32 = 10011;
+
 /// Enough parts to keep every thread busy to the end, few enough to cost nothing.
 std::int64_t most_parts() {
   static const std::int64_t count =
@@ -94,6 +98,16 @@ Status OrtExecution::gemm(const Gemm& gemm) {
   Status result(Status::Code::internal, api_.GetErrorMessage(status));
   api_.ReleaseStatus(status);
   return result;
+}
+
+bool OrtExecution::allow_tf32() const {
+  if (runtime_.minor < 18) return false;
+  void* allowed = nullptr;  // null: it is not
+  OrtStatus* status =
+      api_.KernelContext_GetResource(&context_, cuda_resource_version, use_tf32, &allowed);
+  if (status == nullptr) return allowed != nullptr;
+  api_.ReleaseStatus(status);  // another provider, which knows of no such option
+  return false;
 }
 
 }  // namespace cudarelu::ort

@@ -37,6 +37,9 @@ class OrtExecution final : public Execution {
 
   Status gemm(const Gemm& gemm) override;
 
+  /// As the CUDA provider's own products: its option use_tf32, which ONNX Runtime has from 1.18 on.
+  bool allow_tf32() const override;
+
  private:
   static bool on_cpu(const CustomOp& custom_op) { return custom_op.device == DeviceType::cpu; }
   static int index_of_device(const OrtApi& api, const OrtValue* located);

@@ -181,9 +181,8 @@ class Ort:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         cudarelu.ort.register(options)
         model = one_op_model(op, [case])
-        session = ort.InferenceSession(
-            model.SerializeToString(), options, providers=[self.provider]
-        )
+        chosen = (self.provider, {"use_tf32": "0"} if self.device == "cuda" else {})
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=[chosen])
         (placement,) = session.get_provider_graph_assignment_info()
         assert placement.ep_name == self.provider
         feeds = {

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import re
+import types
 from pathlib import Path
 
 import numpy as np
@@ -875,6 +876,16 @@ def test_outputs_must_agree(monkeypatch):
     _, report = cudarelu.onnx.accelerate(body(TWO), only_if_faster=True)
     assert [each.op for each in report.replaced] == ["relu", "tanh"]
     assert "output 0 differs in 16 of 16 elements" in [each.reason for each in report.left]
+
+
+@pytest.mark.parametrize(("provider", "agrees"), [("cpu", False), ("cuda", True)])
+def test_outputs_agree_within_tf32(provider, agrees):
+    """In which ONNX Runtime multiplies float32 on CUDA."""
+    one, other = (
+        types.SimpleNamespace(provider=provider, outputs=lambda y=y: [torch.tensor([y])])
+        for y in (1.0, 1.001)
+    )
+    assert (_onnx_measure.difference(one, other) is None) == agrees
 
 
 def test_inputs_to_measure_with(monkeypatch):

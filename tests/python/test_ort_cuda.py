@@ -52,7 +52,9 @@ def make_session(model: bytes, device="cuda", provider_options=None, **attribute
         setattr(options, name, value)
     if device == "cuda":
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    provider = (PROVIDERS[device], {key: str(x) for key, x in (provider_options or {}).items()})
+    given = {"use_tf32": 0} if device == "cuda" else {}
+    given |= provider_options or {}
+    provider = (PROVIDERS[device], {key: str(x) for key, x in given.items()})
     return ort.InferenceSession(model, options, providers=[provider], enable_fallback=0)
 
 
@@ -259,6 +261,24 @@ def test_copies_would_be_seen(tmp_path):
     model = make_model(nodes, [tensor("x", ["N"])], [tensor("y", None)])
     ort.InferenceSession(model, options, providers=["CUDAExecutionProvider"])
     assert types_of_nodes(path) >= COPIES
+
+
+# Products
+
+
+@needs_cuda
+@pytest.mark.parametrize("use_tf32", [0, 1])
+@pytest.mark.parametrize("name", ["Linear", "LinearRelu", "LinearGelu"])
+def test_products_are_in_tf32_where_the_provider_says_so(name, use_tf32):
+    generator = np.random.default_rng(0)
+    x, weight = (generator.normal(size=(512, 2048)).astype(np.float32) for _ in range(2))
+    tensors = [tensor("x", [512, 2048]), tensor("w", [512, 2048])]
+    model = make_model([node(name, ["x", "w"], ["y"])], tensors, [tensor("y", None)])
+    session = make_session(model, "cuda", {"use_tf32": use_tf32})
+    (y,) = session.run(None, {"x": x, "w": weight})
+    exact = x.astype(np.float64) @ weight.T.astype(np.float64)
+    error = np.abs(y - exact)[exact > 6].max()  # where every activation is the identity
+    assert (error > 5e-3) == bool(use_tf32)  # TF32 is 0.05 away, and float32 1e-4
 
 
 # In place
