@@ -320,7 +320,12 @@ class OpNode final : public ag::Node {
           const auto place = std::ranges::find(places_, Place(kind, index));
           return saved_.at(static_cast<std::size_t>(place - places_.begin())).unpack(getptr());
         },
-        [&](std::size_t output) { return input_metadata(output).zeros_like(); });
+        [&](std::size_t output) {
+          // Of the kind of one that is there, which may be a DTensor.
+          const at::Tensor& given = *std::ranges::find_if(gradients, &at::Tensor::defined);
+          const ag::InputMetadata& metadata = input_metadata(output);
+          return given.new_zeros_symint(metadata.shape_as_dim_vector(), metadata.options());
+        });
   }
 
   // Compiled autograd, as the nodes of torch's own ops have it: compiled_args() gives the tensors

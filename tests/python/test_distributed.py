@@ -7,6 +7,7 @@ processes runs them all, as a test calls them.
 import copy
 import datetime
 import functools
+import itertools
 import os
 import subprocess
 import sys
@@ -144,14 +145,15 @@ def keeps_the_sharding_of_rows(mesh, name):
 def has_gradients_sharded_alike(mesh, name):
     op = OPS[name]
     inputs = [x.requires_grad_() for x in whole_inputs(mesh, op)]
-    (y,) = as_tuple(call_of(op)(*inputs))
-    upstream = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).view_as(y)
-    expected = torch.autograd.grad(y, inputs, upstream, materialize_grads=True)
-    for dim in range(len(LEAD)):
+    # Of one output at a time: the gradients of others are not there.
+    for output, dim in itertools.product(range(len(op.outputs)), range(len(LEAD))):
+        y = as_tuple(call_of(op)(*inputs))[output]
+        upstream = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).view_as(y)
+        expected = torch.autograd.grad(y, inputs, upstream, materialize_grads=True)
         placements = on_rows(op, Shard(dim))
         sharded = [x.detach().requires_grad_() for x in distributed(mesh, inputs, placements)]
-        (y,) = as_tuple(call_of(op)(*sharded))
-        placement = Shard(dim) if op.outputs[0].leads else Replicate()
+        y = as_tuple(call_of(op)(*sharded))[output]
+        placement = Shard(dim) if op.outputs[output].leads else Replicate()
         (upstream_sharded,) = distributed(mesh, [upstream], [placement])
         with CommDebugMode() as communication:
             gradients = torch.autograd.grad(y, sharded, upstream_sharded, allow_unused=True)
@@ -260,10 +262,7 @@ def test_rows_stay_sharded(pair, name):
     pair.run(keeps_the_sharding_on_two_dimensions_of_a_mesh, name)
 
 
-# Not those of several outputs: torch's zeros, for one without a gradient, are no DTensor.
-@pytest.mark.parametrize(
-    "name", [name for name in DIFFERENTIABLE if name in WITH_ROWS and len(OPS[name].outputs) == 1]
-)
+@pytest.mark.parametrize("name", [name for name in DIFFERENTIABLE if name in WITH_ROWS])
 def test_gradients(pair, name):
     pair.run(has_gradients_sharded_alike, name)
 
