@@ -35,12 +35,16 @@ void for_each_row(const Call& call, const Body& body) {
 /// Columns that are folded side by side. GCC unrolls shorter loops before it can vectorise them.
 inline constexpr std::int64_t lanes = 32;
 
-/// f(f(x[0], x[1]), ...).
-template <class T, class F>
-T reduce(const std::array<T, lanes>& x, const F& f) {
-  T result = x[0];
-  for (std::int64_t lane = 1; lane < lanes; ++lane) result = f(result, x[lane]);
-  return result;
+/// The first `count` lanes folded into one by f: by halves, which vectors do side by side.
+template <std::size_t count, class T, class F>
+T reduce(const std::array<T, count>& x, const F& f) {
+  if constexpr (count == 1) {
+    return x[0];
+  } else {
+    std::array<T, count / 2> halves;
+    for (std::size_t i = 0; i < count / 2; ++i) halves[i] = f(x[i], x[i + count / 2]);
+    return reduce(halves, f);
+  }
 }
 
 /// The largest of numbers that come in blocks; NaN is passed over.
