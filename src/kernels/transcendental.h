@@ -1,8 +1,8 @@
 // Elementary functions: on the GPU CUDA's own. On the CPU, without branches and tables, so that
 // loops of them are vectorised, and without fused multiply-add, so that every CPU has the same
-// numbers. In float32, tanh and asinh are computed in float64 with fewer terms and rounded once.
+// numbers. In float32, tanh and asinh are computed in float64, more coarsely, and rounded once.
 //
-// The largest errors, in units in the last place, which tests/cpp/math_test.cpp checks:
+// The largest errors, in units in the last place, which tests/cpp/transcendental_test.cpp checks:
 //
 //            exp   tanh  asinh
 //   float32  1.0   0.51  0.51
@@ -13,7 +13,7 @@
 //
 // Arguments are reduced by Cody and Waite's method (Software Manual for the Elementary Functions,
 // 1980): a multiple of ln 2, as the sum of two constants of which the first has few bits, is taken
-// away. What is left is small enough for the first terms of a series.
+// away. What is left is small enough for a short polynomial.
 #pragma once
 
 #include <array>
@@ -35,49 +35,61 @@ template <>
 struct Exp<float> {
   static constexpr int mantissa_bits = 23;
   static constexpr int bias = 127;
-  static constexpr float lowest = -104;  // rounds to 0
   static constexpr float ln2_high = 0x1.62e4p-1f;
   static constexpr float ln2_low = 0x1.7f7d1cp-20f;
-  static constexpr int terms = 7;
 };
 template <>
 struct Exp<double> {
   static constexpr int mantissa_bits = 52;
   static constexpr int bias = 1023;
-  static constexpr double lowest = -746;
   static constexpr double ln2_high = 0x1.62e42fee00000p-1;
   static constexpr double ln2_low = 0x1.a39ef35793c76p-33;
-  static constexpr int terms = 13;
 };
+
+/// Adding this rounds to an integer, which the sum's lowest bits then hold: a biased exponent.
+template <class T>
+inline constexpr T shifter = T(std::uint64_t{3} << (Exp<T>::mantissa_bits - 1)) + Exp<T>::bias;
+
+/// 2^k, where `shifted` is k + shifter; 0 where k is -bias.
+template <class T>
+constexpr T power_of_2(T shifted) {
+  using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  return std::bit_cast<T>(std::bit_cast<Bits>(shifted) << Exp<T>::mantissa_bits);
+}
 
 /// x = k ln 2 + r, where |r| <= ln 2 / 2.
 template <class T>
 struct Reduced {
   T r;
-  T power;  // 2^(k + offset), which must be a normal number
+  T power;  // 2^k
 
-  constexpr explicit Reduced(T x, int offset = 0) {
-    using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
-    // Adding this rounds to an integer, which the sum's lowest bits then hold: a biased exponent.
-    const T shifter = T(Bits{3} << (Exp<T>::mantissa_bits - 1)) + T(Exp<T>::bias + offset);
-    const T shifted = x * T(1.4426950408889634) + shifter;
-    const T k = shifted - shifter;
+  constexpr explicit Reduced(T x) {
+    const T shifted = x * T(1.4426950408889634) + shifter<T>;
+    const T k = shifted - shifter<T>;
     r = (x - k * Exp<T>::ln2_high) - k * Exp<T>::ln2_low;
-    power = std::bit_cast<T>(std::bit_cast<Bits>(shifted) << Exp<T>::mantissa_bits);
+    power = power_of_2(shifted);
   }
 };
 
-/// exp(r) - 1 - r by `terms - 1` terms of its series, r^2/2! + r^3/3! + ...
-template <int terms, class T>
-constexpr T series_of_exp(T r) {
+/// exp(r) - 1 - r. In float32 by the polynomial that is nearest to exp(r), relatively: within 3e-9.
+constexpr float rest_of_exp(float r) {
+  const float square = r * r;
+  const float low = 0.49999994f + 0.166665211f * r;
+  const float high = (0.041668389f + 0.00836871099f * r) + 0.00138146104f * square;
+  return square * (low + square * high);
+}
+
+/// In float64 by terms of its series, r^2/2! + r^3/3! + ...
+constexpr double rest_of_exp(double r) {
+  constexpr int terms = 12;
   constexpr auto factors = [] {  // 1/2!, 1/3!, ...
-    std::array<T, terms - 1> result{};
+    std::array<double, terms> result{};
     double factorial = 1;
-    for (int i = 0; i < terms - 1; ++i) result[i] = T(1 / (factorial *= i + 2));
+    for (int i = 0; i < terms; ++i) result[i] = 1 / (factorial *= i + 2);
     return result;
   }();
-  T sum = factors[terms - 2];
-  for (int i = terms - 3; i >= 0; --i) sum = sum * r + factors[i];
+  double sum = factors[terms - 1];
+  for (int i = terms - 2; i >= 0; --i) sum = sum * r + factors[i];
   return r * r * sum;
 }
 
@@ -95,25 +107,38 @@ constexpr double series_of_log(double s) {
   return square * sum;
 }
 
-/// tanh(x) = t / (t + 2), where t = exp(2x) - 1. `correct` makes up for what the sums lose, which
-/// only who needs all bits has to do.
-template <int terms, bool correct>
+/// tanh(x) = t / (t + 2), where t = exp(2x) - 1, with what the sums lose made up for.
 constexpr double tanh(double x) {
   const std::uint64_t sign = std::bit_cast<std::uint64_t>(x) & (std::uint64_t{1} << 63);
   const double magnitude = std::bit_cast<double>(std::bit_cast<std::uint64_t>(x) ^ sign);
   const Reduced<double> twice(magnitude > 20 ? 40.0 : 2 * magnitude);  // tanh(20) rounds to 1
   const double power = twice.power;
-  const double series = series_of_exp<terms>(twice.r);
-  const double expm1 = twice.r + series;
+  const double rest = rest_of_exp(twice.r);
+  const double expm1 = twice.r + rest;
   const double t = power * expm1 + (power - 1);
   const double divisor = t + 2;
   double y = t / divisor;
-  if constexpr (correct) {  // 1 / divisor is (1 - y) / 2
-    const double lost = (power * expm1 - (t - (power - 1))) + power * (series - (expm1 - twice.r));
-    const double lost_too = lost + (t - (divisor - 2));
-    y += t < 0x1p20 ? (lost - y * lost_too) * (0.5 - 0.5 * y) : 0.0;
-  }
+  const double lost = (power * expm1 - (t - (power - 1))) + power * (rest - (expm1 - twice.r));
+  const double lost_too = lost + (t - (divisor - 2));
+  y += t < 0x1p20 ? (lost - y * lost_too) * (0.5 - 0.5 * y) : 0.0;  // 1 / divisor is (1 - y) / 2
   return std::bit_cast<double>(std::bit_cast<std::uint64_t>(y) | sign);
+}
+
+/// tanh(x) = (exp(2x) - 1) / (exp(2x) + 1), where exp(2x) = 2^(k + r) and |r| <= 1/2: 2^r is
+/// (even + odd) / (even - odd), as odd / even is tanh(r ln 2 / 2), by the nearest quotient of its
+/// degrees within 6e-10.
+constexpr float tanh(float x) {
+  const float bounded = x > 10 ? 10.0f : x < -10 ? -10.0f : x;  // tanh(10) rounds to 1
+  const double exponent = 2.8853900817779268 * bounded;
+  const double shifted = exponent + shifter<double>;
+  const double r = exponent - (shifted - shifter<double>);
+  const double square = r * r;
+  const double even = 360.79762143936485 + 17.330901543706067 * square;
+  const double odd = r * (125.0429269599446 + square);
+  const double dividend = power_of_2(shifted) * (even + odd);
+  const double divisor = even - odd;
+  const auto y = static_cast<float>((dividend - divisor) / (dividend + divisor));
+  return -0x1p-12f < x && x < 0x1p-12f ? x : y;  // to which it rounds
 }
 
 /// asinh(x) = log(1 + w), where w = x + (sqrt(1 + x^2) - 1); log(1 + f) is a series in s = f/(2 +
@@ -164,14 +189,12 @@ CUDARELU_FN T polynomial(T x, T first, Rest... rest) {
   }
 }
 
-/// exp(x), for x <= 0.
+/// exp(x), for x <= 0; 0 where that is subnormal.
 template <class T>
 constexpr T exp(T x) {
-  using E = detail::Exp<T>;
-  constexpr int offset = 64;  // a subnormal number is rounded once, by the last product
-  const detail::Reduced<T> reduced(x < E::lowest ? E::lowest : x, offset);
-  const T power = 1 + (reduced.r + detail::series_of_exp<E::terms>(reduced.r));
-  return power * reduced.power * T(0x1p-64);
+  constexpr T lowest = T(-0.6931471805599453) * detail::Exp<T>::bias;  // its power is 0
+  const detail::Reduced<T> reduced(x < lowest ? lowest : x);
+  return (1 + (reduced.r + detail::rest_of_exp(reduced.r))) * reduced.power;
 }
 
 /// 2^x, for x <= 0; in float32, 0 below 2^-127.
@@ -189,13 +212,11 @@ CUDARELU_FN T exp2(T x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
     return power;
 #else
-    // As in Reduced; an exponent of 0 makes the power 0.
-    constexpr float lowest = -127;
-    constexpr float shifter = 0x1.8p23f - lowest;
+    constexpr float lowest = -127;  // its power is 0
     const float exponent = x < lowest ? lowest : x;
-    const float shifted = exponent + shifter;
-    const float r = exponent - (shifted - shifter);
-    const float power = std::bit_cast<float>(std::bit_cast<std::uint32_t>(shifted) << 23);
+    const float shifted = exponent + detail::shifter<float>;
+    const float r = exponent - (shifted - detail::shifter<float>);
+    const float power = detail::power_of_2(shifted);
     // Nearest to 2^r of its degree where |r| <= 1/2: the relative error is 2e-9.
     return power * polynomial(r, 1.0f, 0.693147203f, 0.240226479f, 0.0555033247f, 0.00961843736f,
                               0.00133988744f, 0.000153533619f);
@@ -264,8 +285,7 @@ CUDARELU_FN T tanh(T x) {
 #ifdef __CUDA_ARCH__
   return std::tanh(x);
 #else
-  constexpr bool rounds = std::is_same_v<T, float>;
-  return static_cast<T>(detail::tanh<rounds ? 8 : 13, !rounds>(x));
+  return detail::tanh(x);
 #endif
 }
 

@@ -76,7 +76,8 @@ TYPED_TEST(MathTest, ErrsNoMoreThanItSays) {
   using T = TypeParam;
   const std::vector<T> values = numbers<T>();
   std::vector<T> negative = values;
-  std::erase_if(negative, [](T x) { return x > 0; });
+  const T lowest = std::log(std::numeric_limits<T>::min());
+  std::erase_if(negative, [&](T x) { return x > 0 || x < lowest; });
   const auto exp = [](T x) { return math::exp(x); };
   const auto tanh = [](T x) { return math::tanh(x); };
   const auto asinh = [](T x) { return math::asinh(x); };
@@ -113,6 +114,15 @@ TYPED_TEST(MathTest, DistributionsErrNoMoreThanTheySay) {
   EXPECT_LE(density, 1.0);
   EXPECT_LE(logistic, 1.0);
   EXPECT_LE(tail, sizeof(T) == 4 ? 5e-5 : 1e-13);
+}
+
+TYPED_TEST(MathTest, ExpIsZeroBelowTheNormalNumbers) {
+  using T = TypeParam;
+  for (const T x : numbers<T>()) {
+    if (x < std::log(std::numeric_limits<T>::min()) - 1) {
+      EXPECT_EQ(math::exp(x), 0) << x;
+    }
+  }
 }
 
 TYPED_TEST(MathTest, NaNStaysNaN) {

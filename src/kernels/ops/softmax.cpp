@@ -38,13 +38,13 @@ Status Softmax::cpu(const Call& call) {
         const C* const results = powers(first, count);
         sum.add(count, [&](std::int64_t i) { return results[i]; });
       });
-      const C total = static_cast<C>(sum.total());
+      const C scale = static_cast<C>(1 / sum.total());
 
       cpu::for_each_block<T>(columns, [&](std::int64_t first, std::int64_t count) {
         const bool is_long = cpu::is_narrow<T> && columns > kept * cpu::block_size;
         if (is_long && first >= (kept - 1) * cpu::block_size) powers(first, count);
         C* const results = cpu::target(y + first, block_of(first));
-        cpu::for_each_index(count, [&](std::int64_t i) { results[i] /= total; });
+        cpu::for_each_index(count, [&](std::int64_t i) { results[i] *= scale; });
         cpu::write(y + first, count, block_of(first));
       });
     });
