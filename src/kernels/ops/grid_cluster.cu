@@ -11,18 +11,30 @@
 namespace cudarelu::ops {
 namespace {
 
-constexpr int most_dims = 4;  // that a thread holds the points of; of more, it takes one number
-constexpr int parts_wanted = 264;  // blocks that find minima and maxima: two for a multiprocessor
-constexpr int threads_of_part = 512;
+constexpr int most_dims = 4;     // that a thread holds the points of; of more, it takes one number
+constexpr int most_parts = 128;  // blocks that find minima and maxima: four for each lane of a warp
+constexpr int threads_of_part = 1024;
 constexpr int threads_of_map = 256;
 
 /// The smaller number, or NaN where one is.
 template <class C>
 __device__ C lower(C a, C b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<C, float>) {
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+    return a;
+  }
+#endif
   return b < a || b != b ? b : a;
 }
 template <class C>
 __device__ C higher(C a, C b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<C, float>) {
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+    return a;
+  }
+#endif
   return b > a || b != b ? b : a;
 }
 
@@ -62,6 +74,7 @@ __global__ void __launch_bounds__(threads_of_part)
   constexpr int warps = threads_of_part / 32;
   __shared__ C of_warps[2 * dims][warps];
   cuda::wait_for_previous_kernel();
+  cuda::let_next_kernel_start();  // which reads the points meanwhile
   C low[dims];
   C high[dims];
 #pragma unroll
@@ -88,46 +101,39 @@ __global__ void __launch_bounds__(threads_of_part)
     of_warps[dims + dim][threadIdx.x / 32] = highest;
   }
   __syncthreads();
-  if (threadIdx.x >= 2 * dims) return;
-  C result = of_warps[threadIdx.x][0];
-  for (int i = 1; i < warps; ++i) {
-    const C other = of_warps[threadIdx.x][i];
-    result = threadIdx.x < dims ? lower(result, other) : higher(result, other);
-  }
-  extremes[threadIdx.x * gridDim.x + blockIdx.x] = result;
+  static_assert(warps == 32, "a lane for each");
+  const int which = threadIdx.x / 32;
+  if (which >= 2 * dims) return;
+  const C of_warp = of_warps[which][threadIdx.x % 32];
+  const C result = which < dims ? cuda::reduce_in_warp(of_warp, lower<C>)
+                                : cuda::reduce_in_warp(of_warp, higher<C>);
+  if (threadIdx.x % 32 == 0) extremes[which * gridDim.x + blockIdx.x] = result;
 }
 
 /// Divides by one number, as a division rounds.
 template <class C>
 class Divider {
  public:
-  __device__ explicit Divider(C by) : by_(by) {}
+  Divider() = default;
+  __device__ explicit Divider(C by) : by_(by), reciprocal_(1 / by) {}
+
+  /// Whether quick() divides.
+  __device__ bool is_quick() const {
+    return std::is_same_v<C, float> && fabs(by_) > C(0x1p-90) && fabs(by_) < C(0x1p90);
+  }
+  /// By Markstein's theorem: the second remainder is that of a quotient that is one unit in the
+  /// last place wrong at most. A remainder may vanish for quotients below 1 alone; infinity gives
+  /// NaN.
+  __device__ C quick(C x) const {
+    const C rough = x * reciprocal_;
+    const C near = fma(fma(-rough, by_, x), reciprocal_, rough);
+    return fma(fma(-near, by_, x), reciprocal_, near);
+  }
   __device__ C operator()(C x) const { return x / by_; }
 
  private:
   C by_;
-};
-
-template <>
-class Divider<float> {
- public:
-  __device__ explicit Divider(float by)
-      : by_(by), reciprocal_(1 / by), usual_(fabsf(by) > 0x1p-90f && fabsf(by) < 0x1p90f) {}
-
-  /// By Markstein's theorem: the second remainder is that of a quotient that is one unit in the
-  /// last place wrong at most. A remainder may vanish for quotients below 1 alone; infinity gives
-  /// NaN.
-  __device__ float operator()(float x) const {
-    if (!usual_) return x / by_;
-    const float rough = x * reciprocal_;
-    const float near = fmaf(fmaf(-rough, by_, x), reciprocal_, rough);
-    return fmaf(fmaf(-near, by_, x), reciprocal_, near);
-  }
-
- private:
-  float by_;
-  float reciprocal_;
-  bool usual_;
+  C reciprocal_;
 };
 
 /// Where the cells begin and end, as given: nullptr where that is to be taken from the extremes.
@@ -155,8 +161,10 @@ __device__ void combine_extremes(const Bounds<T>& of, Compute<T>* bounds) {
   } else {
     const C* const parts = of.extremes + warp * of.parts;
     bound = parts[0];
-    for (int i = threadIdx.x % 32; i < of.parts; i += 32) {
-      bound = is_start ? lower(bound, parts[i]) : higher(bound, parts[i]);
+#pragma unroll
+    for (int part = threadIdx.x % 32; part < most_parts; part += 32) {
+      if (part < of.parts)
+        bound = is_start ? lower(bound, parts[part]) : higher(bound, parts[part]);
     }
     bound =
         is_start ? cuda::reduce_in_warp(bound, lower<C>) : cuda::reduce_in_warp(bound, higher<C>);
@@ -182,19 +190,52 @@ __global__ void __launch_bounds__(threads_of_map)
     combine_extremes<dims>(of, bounds);
     __syncthreads();
   }
-  std::int64_t clusters[Chunk::width] = {};
-  std::int64_t stride = 1;
+  Divider<C> in_cells[dims];
+  C distances[dims][Chunk::width + 1];  // from the start: of the points, and of the end
+  bool is_quick = true;
 #pragma unroll
   for (int dim = 0; dim < dims; ++dim) {
-    const Divider<C> in_cells(load(of.size[dim]));
+    in_cells[dim] = Divider<C>(load(of.size[dim]));
+    is_quick = is_quick && in_cells[dim].is_quick();
     const C start = given ? load(of.start[dim]) : bounds[dim];
     const C end = given ? load(of.end[dim]) : bounds[dims + dim];
 #pragma unroll
-    for (int i = 0; i < Chunk::width; ++i) {
-      const std::int64_t cell = truncated(in_cells(points(i, dim) - start));
-      clusters[i] = wrapping_sum(clusters[i], cell, stride);
+    for (int i = 0; i <= Chunk::width; ++i) {
+      distances[dim][i] = (i < Chunk::width ? points(i, dim) : end) - start;
     }
-    stride = wrapping_sum(stride, truncated(in_cells(end - start)), stride);
+  }
+  bool is_small = true;  // int32 holds all quotients
+  const auto divide = [&](const auto& by) {
+#pragma unroll
+    for (int dim = 0; dim < dims; ++dim) {
+#pragma unroll
+      for (C& distance : distances[dim]) {
+        distance = by(in_cells[dim], distance);
+        is_small = is_small && fabs(distance) < C(0x1p31);
+      }
+    }
+  };
+  if (is_quick) {
+    divide([](const Divider<C>& divider, C x) { return divider.quick(x); });
+  } else {
+    divide([](const Divider<C>& divider, C x) { return divider(x); });
+  }
+  std::int64_t clusters[Chunk::width] = {};
+  const auto add_up = [&](const auto& cell_of) {
+    std::int64_t stride = 1;
+#pragma unroll
+    for (int dim = 0; dim < dims; ++dim) {
+#pragma unroll
+      for (int i = 0; i < Chunk::width; ++i) {
+        clusters[i] = wrapping_sum(clusters[i], cell_of(distances[dim][i]), stride);
+      }
+      stride = wrapping_sum(stride, cell_of(distances[dim][Chunk::width]), stride);
+    }
+  };
+  if (is_small) {
+    add_up([](C quotient) { return std::int64_t{static_cast<std::int32_t>(quotient)}; });
+  } else {
+    add_up([](C quotient) { return truncated(quotient); });
   }
   if (aligned && first + Chunk::width <= n) {
 #pragma unroll
@@ -280,7 +321,7 @@ Status launch_cluster(const Call& call) {
   C* extremes = nullptr;
   if (!whole && dims > 0) {
     bounds.parts = static_cast<int>(
-        std::min<std::int64_t>(parts_wanted, cuda::blocks_for(n, threads_of_part * width)));
+        std::min<std::int64_t>(most_parts, cuda::blocks_for(n, threads_of_part * width)));
     const std::int64_t count = 2 * dims * (is_many ? 1 : bounds.parts);
     if (Status status = allocate(call, count, extremes); !status.ok()) return status;
     bounds.extremes = extremes;
