@@ -227,12 +227,17 @@ TEST_F(KnnOnCuda, FindsItsOwnPointsNeighboursInAnyCloud) {
 }
 
 TEST_F(KnnOnCuda, FindsNeighboursOfSmallBatchesInAnyCloud) {
-  constexpr std::int64_t points = 5'000;  // two tiles of a batch
+  const std::vector<Offsets> all{
+      {5'000},                   // few queries, which have tiles of their own
+      {0, 4'500, 4'503, 5'000},  // likewise
+      {0, 4'500, 4'503, 5'000, 6'000, 7'000, 7'001, 10'000, 12'000, 15'000, 20'000},  // many
+  };
   for (const auto& [name, cloud] : clouds(random_)) {
-    for (const std::int64_t nsample : {1, 16, 17, 32}) {
-      for (const Offsets& ends : {Offsets{points}, {0, 4'500, 4'503, points}}) {
-        SCOPED_TRACE(std::string(name) + ", nsample " + std::to_string(nsample));
-        expect_cpu(DType::float32, points, ends, nsample, cloud);
+    for (const std::int64_t nsample : {1, 16, 17, 24, 25}) {
+      for (const Offsets& ends : all) {
+        SCOPED_TRACE(std::string(name) + ", nsample " + std::to_string(nsample) + ", points " +
+                     std::to_string(ends.back()));
+        expect_cpu(DType::float32, ends.back(), ends, nsample, cloud);
         if (HasFailure()) return;
       }
     }

@@ -3,6 +3,7 @@
 #include "cuda/launch.cuh"
 #include "ops/knn_query.h"
 #include "ops/knn_query/search.cuh"
+#include "ops/knn_query/threads.cuh"
 #include "workspace.h"
 
 namespace cudarelu::ops {
@@ -55,6 +56,12 @@ struct Workspace {
   }
 };
 
+using TilingForMany = Tiling<8, 4, 8, 4096, 3>;
+/// Has a block for each multiprocessor, with most of its shared memory.
+struct TilingForFew : Tiling<16, 2, 16, 8192, 1> {
+  static constexpr int most_queries = 16384;
+};
+
 template <class T>
 class KnnCall {
   using C = Compute<T>;
@@ -91,37 +98,56 @@ class KnnCall {
     if (queries_.batches == 0 || std::max(points_, queries_.count) > max_tree_points) return false;
     const std::int64_t batch = points_ / queries_.batches;
     if (std::is_same_v<C, float> && results_.nsample <= most_tile_neighbours) {
-      return batch > 2048 && batch * queries_.count > std::int64_t{1} << 26;
+      return batch > 2048 && batch * queries_.count > std::int64_t{1} << 27;
     }
     return batch > 8192 || batch * queries_.count > std::int64_t{1} << 25;
   }
 
-  /// Through all points, in tiles in shared memory, as large as a block of the device may have.
+  /// Through all points, in tiles in shared memory.
   Status search_with_tiles() const {
-    constexpr auto bytes_for = [](std::int64_t points) {
-      return sizeof(TilesRoom) + static_cast<std::size_t>(points) * sizeof(Point<float>);
-    };
+    if (queries_.count <= TilingForFew::most_queries) {
+      int points = 0;
+      if (Status status = tile_points<TilingForFew>(points); !status.ok()) return status;
+      if (points >= TilingForFew::points / 2) return search_with_tiles<TilingForFew>(points);
+    }
+    int points = 0;
+    if (Status status = tile_points<TilingForMany>(points); !status.ok()) return status;
+    return search_with_tiles<TilingForMany>(points);
+  }
+
+  template <class Tiling>
+  static constexpr std::size_t tile_bytes(std::int64_t points) {
+    return sizeof(TilesRoom<Tiling>) + static_cast<std::size_t>(points) * sizeof(Point<float>);
+  }
+
+  /// How many points of a tile a block of the device may have; 0 where not even the rest fits.
+  template <class Tiling>
+  Status tile_points(int& points) const {
     static cuda::DeviceNumbers<> most_points;
     const int device = call_.execution.device_index;
-    const auto ask = [&](int& points) {
+    const auto ask = [&](int& most) {
       int bytes = 0;
       cudaError_t error =
           cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
       if (error != cudaSuccess) return error;
-      points = TilesRoom::most_points;
-      while (points > 32 && bytes_for(points) > static_cast<std::size_t>(bytes)) points /= 2;
-      return cudaFuncSetAttribute(search_tiles<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(bytes_for(points)));
+      most = Tiling::points;
+      while (most > 0 && tile_bytes<Tiling>(most) > static_cast<std::size_t>(bytes)) most /= 2;
+      if (most == 0) return error;
+      return cudaFuncSetAttribute(search_tiles<T, Tiling>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(tile_bytes<Tiling>(most)));
     };
-    int points = 0;
-    if (Status status = cuda::check(call_, most_points.get(device, 0, points, ask)); !status.ok()) {
-      return status;
-    }
+    return cuda::check(call_, most_points.get(device, 0, points, ask));
+  }
+
+  /// In tiles of up to `points` points.
+  template <class Tiling>
+  Status search_with_tiles(int points) const {
     const std::int64_t batch = points_ / std::max<std::int64_t>(queries_.batches, 1);
     while (points > 1024 && points / 2 >= batch) points /= 2;
-    const cuda::Grid grid{cuda::blocks_for(queries_.count, TilesRoom::queries),
-                          TilesRoom::warps * 32, bytes_for(points)};
-    return cuda::launch(call_, search_tiles<T>, grid, xyz_, queries_, results_, points);
+    const cuda::Grid grid{cuda::blocks_for(queries_.count, TilesRoom<Tiling>::queries),
+                          Tiling::warps * 32, tile_bytes<Tiling>(points)};
+    return cuda::launch(call_, search_tiles<T, Tiling>, grid, xyz_, queries_, results_, points);
   }
 
   Status search_without_tree() const {
@@ -212,7 +238,7 @@ class KnnCall {
   /// A thread for each query costs least, but leaves multiprocessors idle where queries are few.
   Status search(const Tree<C>& tree) const {
     if constexpr (std::is_same_v<C, float>) {
-      if (results_.nsample <= 32 && queries_.count >= 32768) return search_by_threads(tree);
+      if (results_.nsample <= 32 && queries_.count > 16384) return search_by_threads(tree);
     }
     return visit_list([&]<class List>(TypeTag<List>) {
       return launch_warps<List>(search_by_warp<T, List>, tree, queries_, results_);
@@ -223,9 +249,9 @@ class KnnCall {
     const auto kernel = results_.nsample <= 8    ? search_by_thread<T, 8>
                         : results_.nsample <= 16 ? search_by_thread<T, 16>
                                                  : search_by_thread<T, 32>;
-    return cuda::launch(call_, kernel,
-                        {cuda::blocks_for(queries_.count, search_warps * 32), search_warps * 32},
-                        tree, queries_, results_);
+    constexpr int threads = threads_warps * 32;
+    return cuda::launch(call_, kernel, {cuda::blocks_for(queries_.count, threads), threads}, tree,
+                        queries_, results_);
   }
 
   /// Calls f(TypeTag<List>{}) with the kind of list that serves nsample best.

@@ -1,26 +1,9 @@
 // The nearest points so far. All lists give the same: the first k in the order of Neighbour.
 #pragma once
 
-#include <cmath>
-
-#include "ops/knn_query.h"
-#include "ops/knn_query/neighbour.cuh"
+#include "ops/knn_query/call.cuh"
 
 namespace cudarelu::ops {
-
-/// The results of a call.
-template <class T>
-struct Results {
-  std::int32_t* idx;
-  T* distance;
-  int nsample;
-
-  __device__ void write(std::int64_t query, int rank, const Neighbour<Compute<T>>& found) const {
-    const std::int64_t at = query * nsample + rank;
-    idx[at] = found.index;
-    distance[at] = store<T>(sqrt(found.distance));
-  }
-};
 
 /// A warp's list of up to 32 * rows, sorted, item i in row i / 32 of lane i % 32. What is offered
 /// waits in shared memory until there are 32, which one merge takes in.
@@ -148,107 +131,6 @@ class SharedList {
   int lane_;
   int size_;
   Neighbour<C> farthest_ = Neighbour<C>::none();
-};
-
-/// A thread's list of up to `size`, in registers; a warp's threads take in together what each has
-/// put aside in shared memory.
-template <class C, int size>
-class ThreadList {
- public:
-  static constexpr int room = 16;
-  static constexpr int step = 4;  // what may be offered between two calls of take_in_if_full
-  struct Shared {
-    Neighbour<C> waiting[room][33];  // one column more: rows are read without conflicts
-  };
-
-  __device__ ThreadList(Shared& shared, int nsample, int lane)
-      : shared_(shared), lane_(lane), skip_(size - nsample) {
-#pragma unroll
-    for (int i = 0; i < size; ++i) {
-      items_[i] = i < skip_ ? Neighbour<C>::before_all() : Neighbour<C>::none();
-    }
-  }
-
-  __device__ const Neighbour<C>& farthest() const { return items_[size - 1]; }
-
-  /// What farthest() is at most, if these are the distances of `count` of the points; nothing that
-  /// comes after it is a result.
-  template <class F>
-  __device__ Neighbour<C> farthest_of(int count, const F& distance_of) const {
-    constexpr C infinity = std::numeric_limits<C>::infinity();
-    constexpr std::int32_t last = std::numeric_limits<std::int32_t>::max();
-    C nearest[size];
-#pragma unroll
-    for (int i = 0; i < size; ++i) nearest[i] = i < skip_ ? C(-1) : infinity;
-    for (int point = 0; point < count; ++point) {
-      C distance = distance_of(point);
-      if (!(distance < infinity)) distance = infinity;
-#pragma unroll
-      for (int i = 0; i < size; ++i) {  // bubbles up to its place
-        const C farther = max(nearest[i], distance);
-        nearest[i] = min(nearest[i], distance);
-        distance = farther;
-      }
-    }
-    return {nearest[size - 1], last};
-  }
-
-  /// For a candidate that is not farther than farthest().
-  __device__ void offer(const Neighbour<C>& candidate) {
-    shared_.waiting[count_++][lane_] = candidate;
-  }
-
-  /// Whether farthest() may have changed.
-  __device__ bool take_in_if_full() {
-    if (!__any_sync(all_lanes, count_ > room - step)) return false;
-    take_in();
-    return true;
-  }
-
-  __device__ void take_in() {
-    Neighbour<C> fresh[room];
-#pragma unroll
-    for (int i = 0; i < room; ++i) {
-      fresh[i] = i < count_ ? shared_.waiting[i][lane_] : Neighbour<C>::none();
-    }
-    count_ = 0;
-    sort(fresh);
-    constexpr int pairs = room < size ? room : size;
-#pragma unroll
-    for (int i = 0; i < pairs; ++i) {  // as in RegisterList
-      if (fresh[i] < items_[size - 1 - i]) items_[size - 1 - i] = fresh[i];
-    }
-    merge_bitonic(items_);
-  }
-
-  /// A warp writes its threads' rows one after the other. A negative query has no row.
-  template <class T>
-  __device__ void write(const Results<T>& results, std::int64_t query) {
-    take_in();
-#pragma unroll
-    for (int base = 0; base < size; base += room) {
-      __syncwarp();
-#pragma unroll
-      for (int i = 0; i < room; ++i) {
-        if (base + i < size) shared_.waiting[i][lane_] = items_[base + i];
-      }
-      __syncwarp();
-      for (int i = lane_; i < 32 * room; i += 32) {
-        const int row = i / room;
-        const int rank = base + i % room - skip_;
-        const std::int64_t row_query = __shfl_sync(all_lanes, query, row);
-        if (row_query < 0 || rank < 0 || rank >= results.nsample) continue;
-        results.write(row_query, rank, shared_.waiting[i % room][row]);
-      }
-    }
-  }
-
- private:
-  Shared& shared_;
-  int lane_;
-  int skip_;
-  int count_ = 0;
-  Neighbour<C> items_[size];
 };
 
 }  // namespace cudarelu::ops

@@ -34,12 +34,44 @@ __device__ Neighbour<C> shuffle(const Neighbour<C>& mine, int lane) {
   return {__shfl_sync(all_lanes, mine.distance, lane), __shfl_sync(all_lanes, mine.index, lane)};
 }
 
-/// Puts two in order.
+/// The distance in the upper half, where a float that is not negative is in the order of its bits,
+/// and the index in the lower one: keys are in the order of results.
+using NeighbourKey = std::uint64_t;
+inline constexpr NeighbourKey no_key = 0x7f800000ffffffffu;
+inline constexpr NeighbourKey key_before_all = 0xbf80000000000000u;  // for is_before() alone
+
+__device__ inline NeighbourKey neighbour_key(float distance, std::int32_t index) {
+  return NeighbourKey{__float_as_uint(distance)} << 32 | static_cast<std::uint32_t>(index);
+}
+__device__ inline float distance_of(NeighbourKey key) {
+  return __uint_as_float(static_cast<unsigned>(key >> 32));
+}
+__device__ inline Neighbour<float> neighbour_of(NeighbourKey key) {
+  return {distance_of(key), static_cast<std::int32_t>(key)};
+}
+
+/// Keys are in the order of the doubles of their bits, none of which is a NaN; these compare in one
+/// instruction.
+__device__ inline bool is_before(NeighbourKey a, NeighbourKey b) {
+  return __longlong_as_double(static_cast<long long>(a)) <
+         __longlong_as_double(static_cast<long long>(b));
+}
 template <class C>
-__device__ void exchange(Neighbour<C>& a, Neighbour<C>& b) {
-  const bool ordered = a < b;
-  const Neighbour<C> first = ordered ? a : b;
+__device__ bool is_before(const Neighbour<C>& a, const Neighbour<C>& b) {
+  return a < b;
+}
+
+/// Puts two in order.
+template <class Item>
+__device__ void exchange(Item& a, Item& b) {
+  const bool ordered = is_before(a, b);
+  const Item first = ordered ? a : b;
   b = ordered ? b : a;
+  a = first;
+}
+__device__ inline void exchange(float& a, float& b) {
+  const float first = fminf(a, b);
+  b = fmaxf(a, b);
   a = first;
 }
 
@@ -52,8 +84,8 @@ __device__ Neighbour<C> exchange_lanes(const Neighbour<C>& mine, int lane_mask, 
 }
 
 /// Sorts a thread's items if they are bitonic (rising and then falling, or a rotation of that).
-template <int size, class C>
-__device__ void merge_bitonic(Neighbour<C> (&items)[size]) {
+template <int size, class Item>
+__device__ void merge_bitonic(Item (&items)[size]) {
 #pragma unroll
   for (int stride = size / 2; stride > 0; stride /= 2) {
 #pragma unroll
@@ -63,21 +95,19 @@ __device__ void merge_bitonic(Neighbour<C> (&items)[size]) {
   }
 }
 
-/// Sorts a thread's items.
-template <int size, class C>
-__device__ void sort(Neighbour<C> (&items)[size]) {
+/// Sorts a thread's items, by Batcher's merge exchange.
+template <int size, class Item>
+__device__ void sort(Item (&items)[size]) {
 #pragma unroll
-  for (int length = 2; length <= size; length *= 2) {
+  for (int length = 1; length < size; length *= 2) {
 #pragma unroll
-    for (int stride = length / 2; stride > 0; stride /= 2) {
+    for (int stride = length; stride > 0; stride /= 2) {
 #pragma unroll
       for (int i = 0; i < size; ++i) {
-        if ((i & stride) != 0) continue;
-        if ((i & length) == 0) {
-          exchange(items[i], items[i | stride]);
-        } else {
-          exchange(items[i | stride], items[i]);
-        }
+        const int first = stride % length;  // of the items that are compared
+        const bool is_first = i >= first && (i - first) / stride % 2 == 0;
+        const bool of_one = i + stride < size && i / (2 * length) == (i + stride) / (2 * length);
+        if (is_first && of_one) exchange(items[i], items[i + stride]);
       }
     }
   }

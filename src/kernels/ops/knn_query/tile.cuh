@@ -10,33 +10,24 @@
 
 namespace cudarelu::ops {
 
-inline constexpr int most_tile_neighbours = 32;
-inline constexpr int tile_queries = 4;  // that a warp looks for at the same time
-inline constexpr int tile_groups = 8;   // of points, at most, of a lane
+inline constexpr int most_tile_neighbours = 24;  // the bound from 32 lanes is loose for more
 
-/// The distance in the upper half, where a float that is not negative is in the order of its bits,
-/// and the index in the lower one: keys are in the order of results.
-using NeighbourKey = std::uint64_t;
-inline constexpr NeighbourKey no_key = 0x7f800000ffffffffu;
-
-__device__ inline NeighbourKey neighbour_key(float distance, std::int32_t index) {
-  return NeighbourKey{__float_as_uint(distance)} << 32 | static_cast<std::uint32_t>(index);
-}
-__device__ inline Neighbour<float> neighbour_of(NeighbourKey key) {
-  return {__uint_as_float(static_cast<unsigned>(key >> 32)), static_cast<std::int32_t>(key)};
-}
-
-/// What fills a tile up to whole rows of 32: infinitely far from everything.
-__device__ inline Point<float> no_point() {
-  constexpr float infinity = std::numeric_limits<float>::infinity();
-  return {{infinity, infinity, infinity}, -1};
-}
+/// How a block searches: a warp for `queries` queries at the same time, in tiles of up to `points`
+/// points, of which a lane has `groups` groups at most; `blocks` of them on a multiprocessor.
+template <int warps_, int queries_, int groups_, int points_, int blocks_>
+struct Tiling {
+  static constexpr int warps = warps_;
+  static constexpr int queries = queries_;
+  static constexpr int groups = groups_;
+  static constexpr int points = points_;
+  static constexpr int blocks = blocks_;
+};
 
 /// The nearest of a query so far: k of them at most, and what was offered since, up to 32.
 class KeyList {
  public:
-  static constexpr int step = 8;  // keys that are compared at a time
-  static constexpr int room = most_tile_neighbours + 32 + step;
+  static constexpr int step = 8;               // keys that are compared at a time
+  static constexpr int room = 32 + 32 + step;  // that wait, that are offered, and none
 
   __device__ KeyList(NeighbourKey* keys, int k, int lane) : keys_(keys), k_(k), lane_(lane) {}
 
@@ -87,7 +78,8 @@ class KeyList {
         const ulonglong2 pair = pairs[i / 2 + j];
 #pragma unroll
         for (int row = 0; row < rows; ++row) {
-          rank[row] += static_cast<int>(pair.x < mine[row]) + static_cast<int>(pair.y < mine[row]);
+          rank[row] += static_cast<int>(is_before(pair.x, mine[row]));
+          rank[row] += static_cast<int>(is_before(pair.y, mine[row]));
         }
       }
     }
@@ -123,59 +115,74 @@ __device__ void sort_lanes(float (&values)[rows], int lane) {
 }
 
 /// What a warp has in shared memory while it searches a tile.
+template <class Tiling>
 struct alignas(16) TileRoom {
   NeighbourKey keys[KeyList::room];
-  float least[tile_queries][tile_groups][32];
-  float reaches[tile_queries];  // no farther points are of use
-  std::uint16_t hits[32];       // where groups begin that are to be looked at
+  float least[Tiling::queries][Tiling::groups][32];
+  float reaches[Tiling::queries];  // no farther points are of use
 };
+
+/// The squared distance but for its last bits: by fewer instructions.
+__device__ inline float rough_distance(const float* a, const float* b) {
+  const float x = a[0] - b[0];
+  const float y = a[1] - b[1];
+  const float z = a[2] - b[2];
+  return fmaf(z, z, fmaf(y, y, x * x));
+}
+
+/// What a rough distance is not beyond if the true one is not beyond `distance`, and the other way
+/// round: they differ by less than seven roundings, or by 2^-147 where these are subnormal. For
+/// what overflows the largest number stands.
+__device__ inline float beyond_rounding(float distance) {
+  return fminf(fmaf(distance, 0x1p-20f, distance) + 0x1p-140f, std::numeric_limits<float>::max());
+}
 
 /// Searches `rows` rows of 32 points for the neighbours of the queries at `at` whose bits are set
 /// in `wanted`. Each query has k keys in `lists`, of what was found before; they are updated.
-__device__ inline void search_tile(const Point<float>* tile, int rows, const Point<float>* at,
-                                   unsigned wanted, NeighbourKey* lists, int k, TileRoom& room) {
-  constexpr float infinity = std::numeric_limits<float>::infinity();
+template <class Tiling>
+__device__ void search_tile(const Point<float>* tile, int rows, const Point<float>* at,
+                            unsigned wanted, NeighbourKey* lists, int k, TileRoom<Tiling>& room) {
+  constexpr float most = std::numeric_limits<float>::max();
   const int lane = threadIdx.x % 32;
   const int size = rows * 32;
   int bits = 0;  // of the number of a row within its group
-  while (tile_groups << bits < rows) ++bits;
+  while (Tiling::groups << bits < rows) ++bits;
 
-  float mine[tile_queries][3];
-  float bounds[tile_queries];
+  float mine[Tiling::queries][3];
+  float bounds[Tiling::queries];
 #pragma unroll
-  for (int q = 0; q < tile_queries; ++q) {
+  for (int q = 0; q < Tiling::queries; ++q) {
     const Point<float> query = at[q];
 #pragma unroll
     for (int axis = 0; axis < 3; ++axis) mine[q][axis] = query.at[axis];
-    bounds[q] = infinity;
+    bounds[q] = most;
   }
 #pragma unroll 1
   for (int group = 0; group << bits < rows; ++group) {
-    float least[tile_queries];
+    float least[Tiling::queries];
 #pragma unroll
-    for (float& distance : least) distance = infinity;
+    for (float& distance : least) distance = most;
     const int end = min((group + 1) << bits, rows);
 #pragma unroll 4
     for (int row = group << bits; row < end; ++row) {
       const Point<float> point = tile[row * 32 + lane];
 #pragma unroll
-      for (int q = 0; q < tile_queries; ++q) {
-        least[q] = fminf(least[q], squared_distance(mine[q], point.at));  // a NaN is none
+      for (int q = 0; q < Tiling::queries; ++q) {
+        least[q] = fminf(least[q], rough_distance(mine[q], point.at));  // a NaN is none
       }
     }
 #pragma unroll
-    for (int q = 0; q < tile_queries; ++q) {
+    for (int q = 0; q < Tiling::queries; ++q) {
       bounds[q] = fminf(bounds[q], least[q]);
       room.least[q][group][lane] = least[q];
     }
   }
   sort_lanes(bounds, lane);
 #pragma unroll
-  for (int q = 0; q < tile_queries; ++q) {
+  for (int q = 0; q < Tiling::queries; ++q) {
     const float bound = __shfl_sync(all_lanes, bounds[q], k - 1);
     const float found = neighbour_of(lists[q * k + k - 1]).distance;
-    constexpr float most = std::numeric_limits<float>::max();
-    if (lane == 0) room.reaches[q] = fminf(fminf(bound, found), most);
+    if (lane == 0) room.reaches[q] = fminf(beyond_rounding(bound), found);
   }
 
 #pragma unroll 1
@@ -184,39 +191,42 @@ __device__ inline void search_tile(const Point<float>* tile, int rows, const Poi
     __syncwarp();
     const Point<float> query = at[q];
     const float reach = room.reaches[q];
+    const float rough_reach = beyond_rounding(reach);
     unsigned groups = 0;  // of the lane, that may have neighbours
 #pragma unroll
-    for (int group = 0; group < tile_groups; ++group) {
-      if (group << bits < rows && room.least[q][group][lane] <= reach) groups |= 1u << group;
+    for (int group = 0; group < Tiling::groups; ++group) {
+      if (group << bits < rows && room.least[q][group][lane] <= rough_reach) groups |= 1u << group;
     }
-    KeyList list(room.keys, k, lane);
-    list.resume(lists + q * k);
+    __syncwarp();
+    auto* const hits = reinterpret_cast<std::uint16_t*>(room.least[q]);  // where groups begin
+    int count = 0;
     for (;;) {  // a group of each lane that has any left
       const unsigned lanes = __ballot_sync(all_lanes, groups != 0);
       if (lanes == 0) break;
       if (groups != 0) {
         const int first_row = (__ffs(static_cast<int>(groups)) - 1) << bits;
-        room.hits[__popc(lanes & ((1u << lane) - 1))] =
+        hits[count + __popc(lanes & ((1u << lane) - 1))] =
             static_cast<std::uint16_t>(first_row << 5 | lane);
         groups &= groups - 1;
       }
-      __syncwarp();
-      const int points = __popc(lanes) << bits;
+      count += __popc(lanes);
+    }
+    __syncwarp();
+    KeyList list(room.keys, k, lane);
+    list.resume(lists + q * k);
 #pragma unroll 1
-      for (int base = 0; base < points; base += 32) {
-        const int i = base + lane;
-        const int row = i & ((1 << bits) - 1);
-        const int place = i < points ? room.hits[i >> bits] + (row << 5) : size;
-        float distance = infinity;
-        std::int32_t index = -1;
-        if (place < size) {
-          const Point<float> point = tile[place];
-          distance = squared_distance(query.at, point.at);
-          index = point.index;
-        }
-        list.offer(distance <= reach, neighbour_key(distance, index));
+    for (int base = 0; base < count << bits; base += 32) {
+      const int i = base + lane;
+      const int row = i & ((1 << bits) - 1);
+      const int place = i >> bits < count ? hits[i >> bits] + (row << 5) : size;
+      float distance = std::numeric_limits<float>::infinity();
+      std::int32_t index = -1;
+      if (place < size) {
+        const Point<float> point = tile[place];
+        distance = squared_distance(query.at, point.at);
+        index = point.index;
       }
-      __syncwarp();
+      list.offer(distance <= reach, neighbour_key(distance, index));
     }
     list.save(lists + q * k);
   }

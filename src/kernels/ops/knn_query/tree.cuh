@@ -11,7 +11,8 @@
 namespace cudarelu::ops {
 
 inline constexpr int tree_block = 256;
-inline constexpr int leaf_bits = 3;  // points of a leaf: 8
+inline constexpr int leaf_bits = 3;
+inline constexpr int leaf_points = 1 << leaf_bits;
 inline constexpr int node_bits = 5;  // children of another node: a warp's lanes
 inline constexpr int max_levels = 6;
 inline constexpr std::int64_t max_tree_points = std::int64_t{1} << 30;
@@ -21,6 +22,12 @@ struct alignas(16) Point {
   C at[3];
   std::int32_t index;
 };
+
+/// What stands for no point: infinitely far from everything.
+__device__ inline Point<float> no_point() {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  return {{infinity, infinity, infinity}, -1};
+}
 
 /// Of points: empty where low > high.
 template <class C>
@@ -232,6 +239,9 @@ struct Tree {
   int levels;
 };
 
+/// The bits of a place among the points of a node.
+__host__ __device__ constexpr int node_shift(int level) { return leaf_bits + node_bits * level; }
+
 /// Gathers the points in their order, and makes the boxes of the leaves. What is not finite is in
 /// no box: it is nobody's neighbour.
 template <class T>
@@ -287,9 +297,9 @@ template <class C>
 __device__ unsigned child_key(const Tree<C>& tree, int level, int child, const Batch& batch,
                               const Box<C>& queries) {
   if (child >= tree.counts[level]) return nothing;
-  const int bits = leaf_bits + node_bits * level;
-  const std::int64_t begin = static_cast<std::int64_t>(child) << bits;
-  if (begin >= batch.end || begin + (std::int64_t{1} << bits) <= batch.begin) return nothing;
+  const int shift = node_shift(level);
+  const std::int64_t begin = static_cast<std::int64_t>(child) << shift;
+  if (begin >= batch.end || begin + (std::int64_t{1} << shift) <= batch.begin) return nothing;
   constexpr C infinity = std::numeric_limits<C>::infinity();
   const C distance = bound(queries, tree.boxes[level][child]).distance;
   if (!(distance < infinity)) return nothing;
