@@ -7,8 +7,8 @@
 namespace cudarelu::ops {
 namespace {
 
-constexpr std::int64_t strip = 256;  // columns that are summed together: their totals stay in L1
-constexpr int group = 8;             // rows that a total is read and written for once
+constexpr std::int64_t strip = 1024;  // columns that are summed together: their totals stay in L1
+constexpr int group = 8;              // rows that a total is read and written for once
 
 /// x[first] + ... + x[first + count - 1] by halves, for a count that is a power of 2.
 template <int count, class C>
