@@ -43,8 +43,8 @@ Status SumRows::cpu(const Call& call) {
     auto* y = static_cast<T*>(call.outputs[0].data);
     const std::int64_t columns = call.outputs[0].size();
     const std::int64_t rows = columns == 0 ? 0 : call.inputs[0].size() / columns;
-    const std::int64_t grain =  // whole cache lines
-        std::max<std::int64_t>(64, 16384 / std::max<std::int64_t>(rows, 1));
+    const std::int64_t grain =  // parts of rows that are long enough to be read ahead
+        std::max<std::int64_t>(256, 16384 / std::max<std::int64_t>(rows, 1));
     const auto sum_columns = [&](std::int64_t first, std::int64_t width) {
       std::array<double, strip> totals{};
       std::int64_t row = 0;
