@@ -1,8 +1,10 @@
-// The matrix products for few rows and for float32, against loops in float64, between canaries.
+// The matrix products for few rows, for float32 and by mma.sync, against loops in float64, between
+// canaries.
 #include <cmath>
 
 #include "activated.h"
 #include "cuda/gemm/float32.h"
+#include "cuda/gemm/mma.h"
 #include "cuda/gemm/skinny.h"
 #include "cuda_device.h"
 
@@ -232,6 +234,49 @@ TEST_F(SimtGemmOnCuda, Float32EqualsFloat64) {
       }
     }
   }
+}
+
+constexpr std::array mma_layouts{std::pair{false, true}, std::pair{false, false},
+                                 std::pair{true, false}};
+
+/// With TF32 alone, float32 would be off by 3e-4.
+TEST_F(SimtGemmOnCuda, MmaEqualsFloat64) {
+  if (!cuda::takes_mma({DType::float32, 1, 1, 1, 1, nullptr, nullptr, nullptr}, 0)) {
+    GTEST_SKIP() << "needs CUDA: compute capability 8.0";
+  }
+  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
+    for (const auto& [a_transposed, b_transposed] : mma_layouts) {
+      for (Case c :
+           {Case{.m = 128, .n = 256, .k = 64}, Case{.m = 3, .n = 5, .k = 7, .batch = 2},
+            Case{.m = 1, .n = 1, .k = 1}, Case{.m = 136, .n = 72, .k = 264, .batch = 3},
+            Case{.m = 257, .n = 133, .k = 33, .activation = Activation::gelu_erf},
+            Case{.m = 64, .n = 64, .k = 4096, .activation = Activation::relu},
+            Case{.m = 132, .n = 260, .k = 52, .sum = false, .offset = 1},
+            Case{.m = 132, .n = 264, .k = 56, .activation = Activation::gelu_tanh, .offset = 8},
+            Case{.m = 20, .n = 12, .k = 0, .activation = Activation::relu},
+            Case{.m = 2000, .n = 1100, .k = 24, .bias = false}}) {
+        c.a_transposed = a_transposed;
+        c.b_transposed = b_transposed;
+        expect_right(dtype, c, cuda::takes_mma, cuda::mma_gemm);
+      }
+    }
+  }
+}
+
+TEST_F(SimtGemmOnCuda, MmaLeavesTheRest) {
+  constexpr std::int64_t much = std::int64_t{1} << 31;
+  const Gemm taken{DType::bfloat16, 3, 100, 100, 100, nullptr, nullptr, nullptr, false, true};
+  if (!cuda::takes_mma(taken, 0)) GTEST_SKIP() << "needs CUDA: compute capability 8.0";
+  const auto refused = [&](const auto& change) {
+    Gemm gemm = taken;
+    change(gemm);
+    return !cuda::takes_mma(gemm, 0);
+  };
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.dtype = DType::float64; }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.a_transposed = true; }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.m = much; }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.k = much; }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.batch = much; }));
 }
 
 }  // namespace

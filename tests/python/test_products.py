@@ -2,6 +2,9 @@
 
 import functools
 import itertools
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -175,3 +178,34 @@ def test_float32_is_float32_unless_told_otherwise():
     x, weight = arguments((512, 2048), (512, 2048), None, "cuda", torch.float32)
     expected = x.double() @ weight.mT.double()
     assert (cudarelu.linear(x, weight) - expected).abs().max() < 1e-3  # TF32 is 0.05 away
+
+
+def float32_product(precision):
+    """The error and the sum, in a process of its own, since the variable is read once."""
+    program = """
+import torch, cudarelu
+x, weight = torch.randn(2, 512, 2048, device="cuda", generator=torch.Generator("cuda"))
+y = cudarelu.linear(x, weight)
+print((y - x.double() @ weight.mT.double()).abs().max().item(), y.double().sum().item())
+"""
+    environment = {**os.environ, "CUDARELU_FLOAT32_MATMUL": precision}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+
+
+@NEEDS_GPU
+def test_float32_as_three_products_of_tf32():
+    runs = [float32_product(precision) for precision in ("ieee", "tf32x3")]
+    assert [run.returncode for run in runs] == [0, 0], runs[0].stderr + runs[1].stderr
+    (error, value), (error_of_three, value_of_three) = (run.stdout.split() for run in runs)
+    assert max(float(error), float(error_of_three)) < 1e-3  # TF32 alone is 0.05 away
+    assert value != value_of_three
+
+
+@NEEDS_GPU
+def test_a_precision_that_is_none_is_named():
+    run = float32_product("tf32")
+    wanted = "linear: CUDARELU_FLOAT32_MATMUL is tf32; it must be ieee or tf32x3, or be unset"
+    assert run.returncode == 1
+    assert wanted in run.stderr

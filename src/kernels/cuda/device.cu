@@ -10,17 +10,17 @@ __global__ void probe() {}
 
 }  // namespace
 
-bool has_programmatic_launch(int device) {
-  static DeviceNumbers<> architectures;  // that the kernels were compiled for: 90 for 9.0
-  int architecture = 0;
-  const cudaError_t error = architectures.get(device, 0, architecture, [](int& number) {
+bool is_compiled_for(int architecture, int device) {
+  static DeviceNumbers<> architectures;
+  int compiled = 0;
+  const cudaError_t error = architectures.get(device, 0, compiled, [](int& number) {
     cudaFuncAttributes attributes{};  // of what the device runs, translated or not
     const cudaError_t error = cudaFuncGetAttributes(&attributes, probe);
     number = attributes.ptxVersion;
     return error;
   });
   if (error != cudaSuccess) (void)cudaGetLastError();
-  return error == cudaSuccess && architecture >= 90;
+  return error == cudaSuccess && compiled >= architecture;
 }
 
 Status run_on_device(const Call& call, Kernel kernel) {

@@ -13,10 +13,12 @@
 
 namespace cudarelu::cuda {
 
-/// Whether the kernels, as compiled for the device, which is current, wait for the kernel before
-/// them by themselves, and have clusters: from compute capability 9.0 on. Code for an older one may
-/// run on a newer device.
-bool has_programmatic_launch(int device);
+/// Whether the kernels, as compiled for the device, which is current, are for `architecture` (90
+/// for compute capability 9.0) or a later one. Code for an older one may run on a newer device.
+bool is_compiled_for(int architecture, int device);
+
+/// Whether the kernels wait for the kernel before them by themselves, and have clusters.
+inline bool has_programmatic_launch(int device) { return is_compiled_for(90, device); }
 
 /// Positive numbers that a device answers, `count` of them, each asked for once.
 template <int count = 1>
@@ -38,6 +40,19 @@ class DeviceNumbers {
   static constexpr int devices = 64;
   std::array<std::atomic<int>, static_cast<std::size_t>(devices) * count> numbers_{};
 };
+
+/// A positive number that the device answers, or -1.
+template <cudaDeviceAttr attribute>
+int number_of(int device) {
+  static DeviceNumbers<> known;
+  int value = 0;
+  const cudaError_t error = known.get(device, 0, value, [&](int& number) {
+    return cudaDeviceGetAttribute(&number, attribute, device);
+  });
+  if (error == cudaSuccess) return value;
+  (void)cudaGetLastError();
+  return -1;
+}
 
 /// Waits for the kernel before this one on the stream, which may still be running: a kernel that
 /// launch() starts calls this before it touches global memory.

@@ -8,8 +8,8 @@
 
 #include "cuda/alignment.h"
 #include "cuda/async_copy.cuh"
-#include "cuda/gemm/activation.cuh"
 #include "cuda/gemm/float32.h"
+#include "cuda/gemm/tiles.cuh"
 #include "cuda/launch.cuh"
 #include "types.h"
 #include "workspace.h"
@@ -33,9 +33,7 @@ struct Operand {
 struct Arguments {
   Operand a;
   Operand b;
-  const float* bias;
-  float* d;
-  float* sum;
+  Results results;
   int m;
   int n;
   int k;
@@ -43,7 +41,6 @@ struct Arguments {
   int parts;  // the results of which lie one after the other in d
   int tiles_m;
   int tiles_n;
-  Activation activation;
   bool vectors;  // rows of d, sum and bias can be accessed four elements at a time
 };
 
@@ -123,28 +120,6 @@ struct Tiling {
       sizeof(float) * std::max(stages * stage_size, slices * result_rows * result_pitch);
 };
 
-/// `count` neighbours in a row.
-template <int count>
-struct alignas(sizeof(float) * count) Few {
-  float x[count];
-
-  __device__ Few& operator+=(const Few& other) {
-#pragma unroll
-    for (int i = 0; i < count; ++i) x[i] += other.x[i];
-    return *this;
-  }
-};
-
-/// Adds the bias to elements of a row, keeps the sums, and writes the results.
-template <int count>
-__device__ void finish(const Arguments& args, Few<count> value, std::int64_t at, int column) {
-  using V = Few<count>;
-  if (args.bias != nullptr) value += *reinterpret_cast<const V*>(args.bias + column);
-  if (args.sum != nullptr) *reinterpret_cast<V*>(args.sum + at) = value;
-  activate(value.x, args.activation);
-  *reinterpret_cast<V*>(args.d + at) = value;
-}
-
 /// The place of p in rows of `size` that are gone through to the right and to the left by turns.
 __device__ constexpr int back_and_forth(int p, int size) {
   return p / size % 2 == 0 ? p % size : size - 1 - p % size;
@@ -158,16 +133,9 @@ __global__ void __launch_bounds__(T::threads, T::resident)
   extern __shared__ float4 shared_vectors[];
   auto* const shared = reinterpret_cast<float*>(shared_vectors);
 
-  // Blocks that run at a time share rows and columns: they go down groups of 8 rows of tiles.
-  constexpr int group = 8;
-  const int tiles = args.tiles_m * args.tiles_n;
-  const int result = static_cast<int>(blockIdx.x) / tiles;
-  const int tile = static_cast<int>(blockIdx.x) % tiles;
-  const int first_row = tile / (group * args.tiles_n) * group;
-  const int rows = min(args.tiles_m - first_row, group);
-  const int in_group = tile % (group * args.tiles_n);
-  const int m0 = (first_row + in_group % rows) * T::block_m;
-  const int n0 = in_group / rows * T::block_n;
+  const auto [result, tile_m, tile_n] = tile_of_block(args.tiles_m, args.tiles_n);
+  const int m0 = tile_m * T::block_m;
+  const int n0 = tile_n * T::block_n;
   const int k0 = result % args.parts * args.part;
   const int size_k = min(args.k - k0, args.part);
 
@@ -252,8 +220,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
   volatile float* const mine = shared +
                                ((slice * T::warps_m + warp_m) * 16 + lane_m * 4) * T::result_pitch +
                                warp_n * 8 * T::thread_n + lane_n * 4;
-  const auto write_results = [&]<int width>(int i, TypeTag<Few<width>>) {
-    using V = Few<width>;
+  const auto write_results = [&]<int width>(int i, std::integral_constant<int, width>) {
     constexpr int vectors = T::block_n / width;  // of a row
 #pragma unroll 1
     for (int v = static_cast<int>(threadIdx.x); v < T::result_rows * vectors; v += T::threads) {
@@ -262,14 +229,13 @@ __global__ void __launch_bounds__(T::threads, T::resident)
       const int row = m0 + r / 16 * 4 * T::thread_m + i * 4 + r % 16;
       const int column = n0 + c;
       if (row >= args.m || column >= args.n) continue;
-      const float* const from = shared + r * T::result_pitch + c;
-      V value = *reinterpret_cast<const V*>(from);
+      float values[width] = {};
 #pragma unroll
-      for (int s = 1; s < T::slices; ++s) {
-        value += *reinterpret_cast<const V*>(from + s * T::result_rows * T::result_pitch);
+      for (int s = 0; s < T::slices; ++s) {
+        add(values, shared + (s * T::result_rows + r) * T::result_pitch + c);
       }
       const std::int64_t at = (static_cast<std::int64_t>(result) * args.m + row) * args.n + column;
-      finish(args, value, at, column);
+      finish<float>(args.results, values, at, column);
     }
   };
 #pragma unroll
@@ -285,9 +251,9 @@ __global__ void __launch_bounds__(T::threads, T::resident)
     }
     __syncthreads();
     if (args.vectors) {
-      write_results(i, TypeTag<Few<4>>{});
+      write_results(i, std::integral_constant<int, 4>{});
     } else {
-      write_results(i, TypeTag<Few<1>>{});
+      write_results(i, std::integral_constant<int, 1>{});
     }
   }
 }
@@ -301,9 +267,9 @@ __global__ void __launch_bounds__(256)
   if (at >= size) return;
   const std::int64_t matrix = static_cast<std::int64_t>(args.m) * args.n;
   const float* const first = parts + at / matrix * args.parts * matrix + at % matrix;
-  Few<1> value{first[0]};
-  for (int part = 1; part < args.parts; ++part) value.x[0] += first[part * matrix];
-  finish(args, value, at, static_cast<int>(at % args.n));
+  float value[1] = {first[0]};
+  for (int part = 1; part < args.parts; ++part) value[0] += first[part * matrix];
+  finish<float>(args.results, value, at, static_cast<int>(at % args.n));
 }
 
 template <class T, Layout a, Layout b>
@@ -389,13 +355,8 @@ bool takes_float32(const Gemm& gemm, int) {
 
 Status float32_gemm(const Call& call, const Gemm& gemm) {
   if (gemm.batch == 0 || gemm.m == 0 || gemm.n == 0) return {};
-  static DeviceNumbers<> multiprocessors;
-  int count = 0;
-  const int device = call.execution.device_index;
-  const cudaError_t error = multiprocessors.get(device, 0, count, [&](int& number) {
-    return cudaDeviceGetAttribute(&number, cudaDevAttrMultiProcessorCount, device);
-  });
-  if (Status status = check(call, error); !status.ok()) return status;
+  const int multiprocessors =
+      number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
   Arguments args{};
   args.a = {static_cast<const float*>(gemm.a), gemm.a_transposed ? gemm.m : gemm.k,
             gemm.m * gemm.k};
@@ -406,8 +367,8 @@ Status float32_gemm(const Call& call, const Gemm& gemm) {
   args.k = static_cast<int>(gemm.k);
   const Layout a = layout_of(args.a, !gemm.a_transposed);
   const Layout b = layout_of(args.b, gemm.b_transposed);
-  const Plan in_large = plan_for<Large>(gemm, count, 1.0);
-  const Plan in_small = plan_for<Small>(gemm, count, 0.91);  // measured
+  const Plan in_large = plan_for<Large>(gemm, multiprocessors, 1.0);
+  const Plan in_small = plan_for<Small>(gemm, multiprocessors, 0.91);  // measured
   const bool single = a == Layout::outer_single || b == Layout::outer_single;
   const bool large = !single && in_large.cost <= in_small.cost;
   const Plan plan = large ? in_large : in_small;
@@ -415,22 +376,18 @@ Status float32_gemm(const Call& call, const Gemm& gemm) {
   static_assert(step % Small::block_k == 0, "parts are whole stages");
   args.part = static_cast<int>(ceil_div(ceil_div(gemm.k, plan.parts), step)) * step;
   args.parts = std::max(1, static_cast<int>(ceil_div(gemm.k, std::max(args.part, 1))));
-  args.bias = static_cast<const float*>(gemm.bias);
-  args.d = static_cast<float*>(gemm.d);
-  args.sum = static_cast<float*>(gemm.sum);
-  args.activation = gemm.activation;
+  args.results = {gemm.bias, gemm.d, gemm.sum, gemm.activation};
   const Arguments whole = args;
   const std::int64_t results = gemm.batch * args.parts;
+  float* parts = nullptr;
   if (args.parts > 1) {
-    if (Status status = allocate(call, results * gemm.m * gemm.n, args.d); !status.ok()) {
+    if (Status status = allocate(call, results * gemm.m * gemm.n, parts); !status.ok()) {
       return status;
     }
-    args.bias = nullptr;
-    args.sum = nullptr;
-    args.activation = Activation::none;
+    args.results = {nullptr, parts, nullptr, Activation::none};
   }
-  args.vectors = args.n % 4 == 0 && misalignment(args.d) == 0 && misalignment(args.sum) == 0 &&
-                 misalignment(args.bias) == 0;
+  args.vectors = args.n % 4 == 0 && misalignment(args.results.d) == 0 &&
+                 misalignment(args.results.sum) == 0 && misalignment(args.results.bias) == 0;
   const auto run = [&]<class T>(TypeTag<T>) {
     args.tiles_m = static_cast<int>(ceil_div(gemm.m, T::block_m));
     args.tiles_n = static_cast<int>(ceil_div(gemm.n, T::block_n));
@@ -439,7 +396,7 @@ Status float32_gemm(const Call& call, const Gemm& gemm) {
   Status status = large ? run(TypeTag<Large>{}) : run(TypeTag<Small>{});
   if (args.parts == 1 || !status.ok()) return status;
   const std::int64_t size = gemm.batch * gemm.m * gemm.n;
-  return launch(call, add_parts, {blocks_for(size, 256), 256}, args.d, whole, size);
+  return launch(call, add_parts, {blocks_for(size, 256), 256}, parts, whole, size);
 }
 
 }  // namespace cudarelu::cuda

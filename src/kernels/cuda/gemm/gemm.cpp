@@ -1,8 +1,12 @@
 #include "cuda/gemm/gemm.h"
 
+#include <cstdlib>
+#include <string>
+
 #include "cuda/gemm/cublaslt.h"
 #include "cuda/gemm/float32.h"
 #include "cuda/gemm/hopper.h"
+#include "cuda/gemm/mma.h"
 #include "cuda/gemm/simple.h"
 #include "cuda/gemm/skinny.h"
 
@@ -17,17 +21,38 @@ bool prefers_hopper(const Gemm& gemm) {
   return large && gemm.b_transposed && !gemm.a_transposed;
 }
 
+/// How float32 is multiplied where the host does not ask for TF32: what the user says at the first
+/// product, or nothing.
+const std::string& float32_matmul() {
+  static const std::string value = [] {
+    const char* variable = std::getenv("CUDARELU_FLOAT32_MATMUL");
+    return variable == nullptr ? "" : variable;
+  }();
+  return value;
+}
+
 }  // namespace
 
 Status gemm(const Call& call, const Gemm& gemm) {
   if (gemm.batch == 0 || gemm.m == 0 || gemm.n == 0) return {};
   const int device = call.execution.device_index;
   const bool allow_tf32 = call.execution.allow_tf32();
+  if (gemm.dtype == DType::float32 && !float32_matmul().empty() && float32_matmul() != "ieee" &&
+      float32_matmul() != "tf32x3") {
+    return {Status::Code::invalid_argument, std::string(call.op.name) +
+                                                ": CUDARELU_FLOAT32_MATMUL is " + float32_matmul() +
+                                                "; it must be ieee or tf32x3, or be unset"};
+  }
   if (takes_skinny(gemm, device)) return skinny_gemm(call, gemm);
   const bool has_hopper = takes_hopper(gemm, device);
   if (has_hopper && prefers_hopper(gemm)) return hopper_gemm(call, gemm);
+  const bool has_mma = takes_mma(gemm, device);
+  if (has_mma && gemm.dtype == DType::float32 && !allow_tf32 && float32_matmul() == "tf32x3") {
+    return mma_gemm(call, gemm);
+  }
   if (takes_cublaslt(gemm, device, allow_tf32)) return cublaslt_gemm(call, gemm, allow_tf32);
   if (has_hopper) return hopper_gemm(call, gemm);
+  if (has_mma && gemm.dtype != DType::float32) return mma_gemm(call, gemm);
   if (takes_float32(gemm, device)) return float32_gemm(call, gemm);
   return simple_gemm(call, gemm);
 }

@@ -16,19 +16,6 @@ using Tall = Plan<128, 192, 4, true>;
 using Wide = Plan<128, 256, 4, false>;
 using Small = Plan<128, 128, 6, true>;
 
-/// A positive number that the device answers, or -1.
-template <cudaDeviceAttr attribute>
-int number_of(int device) {
-  static DeviceNumbers<> known;
-  int value = 0;
-  const cudaError_t error = known.get(device, 0, value, [&](int& number) {
-    return cudaDeviceGetAttribute(&number, attribute, device);
-  });
-  if (error == cudaSuccess) return value;
-  (void)cudaGetLastError();
-  return -1;
-}
-
 /// About how many cycles a product takes. Small tiles read more, which costs power, and clock.
 template <class P>
 double cycles(const Gemm& gemm, int multiprocessors) {

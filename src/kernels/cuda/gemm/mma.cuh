@@ -1,0 +1,49 @@
+// The instructions by which a warp multiplies matrices on tensor cores, from compute capability 8.0
+// on, and fetches their operands from shared memory.
+#pragma once
+
+#include <type_traits>
+
+#include "cudarelu/float16.h"
+
+namespace cudarelu::cuda {
+
+/// Four matrices of 8 lines of 16 bytes, whose addresses lane i gives for line i of them all: lane
+/// i gets the word i % 4 of line i / 4. Transposed, of two-byte elements: 2 (i % 4) and the next
+/// one of column i / 4.
+template <bool transposed>
+__device__ __forceinline__ void load_matrices(unsigned (&words)[4], const void* line) {
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(line));
+  if constexpr (transposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
+/// c += a b for 16 by 8 elements and 32 bytes of k, spread over the warp; float as TF32.
+template <class T>
+__device__ __forceinline__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0,
+                                         unsigned b1) {
+#define CUDARELU_MMA(shape_and_types)                                             \
+  asm volatile("mma.sync.aligned." shape_and_types                                \
+               " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                   \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+  if constexpr (std::is_same_v<T, Half>) {
+    CUDARELU_MMA("m16n8k16.row.col.f32.f16.f16.f32");
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    CUDARELU_MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
+  } else {
+    CUDARELU_MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
+  }
+#undef CUDARELU_MMA
+}
+
+}  // namespace cudarelu::cuda

@@ -1,0 +1,76 @@
+// What kernels share whose blocks compute tiles of the result: which tile, and what becomes of
+// sums.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/gemm/activation.cuh"
+#include "types.h"
+
+namespace cudarelu::cuda {
+
+/// The tile of a block.
+struct Tile {
+  int matrix;  // of the batch
+  int row;     // in tiles
+  int column;
+};
+
+/// Blocks that run at a time share rows and columns: they go down groups of 8 rows of tiles.
+__device__ inline Tile tile_of_block(int rows, int columns) {
+  constexpr int group = 8;
+  const int matrix = static_cast<int>(blockIdx.x) / (rows * columns);
+  const int tile = static_cast<int>(blockIdx.x) % (rows * columns);
+  const int first_row = tile / (group * columns) * group;
+  const int rows_of_group = min(rows - first_row, group);
+  const int in_group = tile % (group * columns);
+  return {matrix, first_row + in_group % rows_of_group, in_group / rows_of_group};
+}
+
+/// Adds neighbours in shared memory, aligned to as many as divide them, up to four.
+template <int count>
+__device__ void add(float (&values)[count], const float* from) {
+  constexpr int width = count % 4 == 0 ? 4 : count % 2 == 0 ? 2 : 1;
+  struct alignas(width * sizeof(float)) Few {
+    float x[width];
+  };
+#pragma unroll
+  for (int i = 0; i < count; i += width) {
+    const Few few = *reinterpret_cast<const Few*>(from + i);
+#pragma unroll
+    for (int e = 0; e < width; ++e) values[i + e] += few.x[e];
+  }
+}
+
+/// Where the results of a product go. Rows are accessed `count` elements at a time, as aligned.
+struct Results {
+  const void* bias;
+  void* d;
+  void* sum;
+  Activation activation;
+};
+
+/// Adds the bias to neighbours in a row, keeps the sums, and writes the results, of type T.
+template <class T, int count>
+__device__ void finish(const Results& results, float (&values)[count], std::int64_t at,
+                       int column) {
+  struct alignas(count * sizeof(T)) Few {
+    T x[count];
+  };
+  const auto write = [&](void* to) {
+    Few few;
+#pragma unroll
+    for (int i = 0; i < count; ++i) few.x[i] = store<T>(values[i]);
+    *reinterpret_cast<Few*>(static_cast<T*>(to) + at) = few;
+  };
+  if (results.bias != nullptr) {
+    const Few few = *reinterpret_cast<const Few*>(static_cast<const T*>(results.bias) + column);
+#pragma unroll
+    for (int i = 0; i < count; ++i) values[i] += load(few.x[i]);
+  }
+  if (results.sum != nullptr) write(results.sum);
+  activate(values, results.activation);
+  write(results.d);
+}
+
+}  // namespace cudarelu::cuda
