@@ -137,6 +137,7 @@ TEST_F(SimtGemmOnCuda, SkinnyEqualsFloat64) {
          {Case{.m = 1, .n = 2, .k = 8}, Case{.m = 5, .n = 34, .k = 40},
           Case{.m = 16, .n = 130, .k = 776},
           Case{.m = 32, .n = 3072, .k = 64, .activation = Activation::gelu_erf},
+          Case{.m = 9, .n = 5002, .k = 72},  // wider slices
           Case{.m = 33, .n = 98, .k = 1032, .activation = Activation::relu},
           Case{.m = 64, .n = 770, .k = 136, .sum = false, .activation = Activation::gelu_tanh},
           Case{.m = 7, .n = 24, .k = 4096, .bias = false},

@@ -7,13 +7,12 @@
 // tensor cores busy with the next. Clusters that share panels were measured, and gained nothing.
 #pragma once
 
-#include <cuda.h>
-
 #include <algorithm>
 #include <array>
 #include <cuda/ptx>
 
 #include "cuda/gemm/activation.cuh"
+#include "cuda/gemm/tensor_map.h"
 #include "cuda/gemm/wgmma.cuh"
 #include "cuda/launch.cuh"
 
@@ -360,32 +359,6 @@ __global__ void __launch_bounds__(threads, 1)
   Kernel<T, a_depth_major, b_depth_major, P>(maps, raster, epilogue, steps).run();
 }
 
-/// Describes a dense [batch, rows, columns] of two-byte elements to the copy engine, in boxes of
-/// `box` rows of 64 columns.
-inline CUresult describe(CUtensorMap& map, DType dtype, const void* data, std::int64_t batch,
-                         std::int64_t rows, std::int64_t columns, int box) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
-                                                               12000, cudaEnableDefault, &found);
-    if (error != cudaSuccess) (void)cudaGetLastError();
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
-  if (encode == nullptr) return CUDA_ERROR_NOT_FOUND;
-  const auto size = [](std::int64_t n) { return static_cast<cuuint64_t>(n); };
-  const std::array sizes{size(columns), size(rows), size(batch)};
-  const std::array strides{size(columns * 2), size(rows * columns * 2)};
-  const std::array<cuuint32_t, 3> boxes{wgmma::panel_columns, static_cast<cuuint32_t>(box), 1};
-  const std::array<cuuint32_t, 3> steps{1, 1, 1};
-  return encode(
-      &map,
-      dtype == DType::float16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-      3, const_cast<void*>(data), sizes.data(), strides.data(), boxes.data(), steps.data(),
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-}
-
 inline int ceil(std::int64_t n, std::int64_t size) {
   return static_cast<int>((n + size - 1) / size);
 }
@@ -406,23 +379,20 @@ Status start(const Call& call, const Gemm& gemm, int multiprocessors) {
   Maps maps{};
   const auto describe_operand = [&](CUtensorMap& map, const void* data, std::int64_t rows,
                                     bool depth_major, int box) {
-    return describe(map, gemm.dtype, data, gemm.batch, depth_major ? rows : gemm.k,
+    return describe(call, map, gemm.dtype, data, gemm.batch, depth_major ? rows : gemm.k,
                     depth_major ? gemm.k : rows, box);
   };
   const auto describe_result = [&](CUtensorMap& map, const void* data) {
-    return describe(map, gemm.dtype, data, gemm.batch, gemm.m, gemm.n, 16);
+    return describe(call, map, gemm.dtype, data, gemm.batch, gemm.m, gemm.n, 16);
   };
-  const std::array results{
+  std::array results{
       describe_operand(maps.a, gemm.a, gemm.m, a_depth_major, box_rows<a_depth_major, P::rows>),
       describe_operand(maps.b, gemm.b, gemm.n, b_depth_major, box_rows<b_depth_major, P::columns>),
       describe_result(maps.d, gemm.d),
-      gemm.sum == nullptr ? CUDA_SUCCESS : describe_result(maps.sum, gemm.sum),
+      gemm.sum == nullptr ? Status() : describe_result(maps.sum, gemm.sum),
   };
-  for (const CUresult result : results) {
-    if (result == CUDA_SUCCESS) continue;
-    return {Status::Code::device_failure, std::string(call.op.name) +
-                                              ": CUDA: cuTensorMapEncodeTiled: error " +
-                                              std::to_string(result)};
+  for (Status& result : results) {
+    if (!result.ok()) return std::move(result);
   }
   const int rows = ceil(gemm.m, P::rows);
   const int columns = ceil(gemm.n, P::columns);
