@@ -43,7 +43,11 @@ Status gemm(const Call& call, const Gemm& gemm) {
                                                 ": CUDARELU_FLOAT32_MATMUL is " + float32_matmul() +
                                                 "; it must be ieee or tf32x3, or be unset"};
   }
-  if (takes_skinny(gemm, device)) return skinny_gemm(call, gemm);
+  const bool has_skinny = takes_skinny(gemm, device);
+  // With few columns of a long k, cuBLASLt, which splits k, is faster in float32.
+  if (has_skinny && (gemm.dtype != DType::float32 || gemm.k <= gemm.n)) {
+    return skinny_gemm(call, gemm);
+  }
   const bool has_hopper = takes_hopper(gemm, device);
   if (has_hopper && prefers_hopper(gemm)) return hopper_gemm(call, gemm);
   const bool has_mma = takes_mma(gemm, device);
@@ -51,6 +55,7 @@ Status gemm(const Call& call, const Gemm& gemm) {
     return mma_gemm(call, gemm);
   }
   if (takes_cublaslt(gemm, device, allow_tf32)) return cublaslt_gemm(call, gemm, allow_tf32);
+  if (has_skinny) return skinny_gemm(call, gemm);
   if (has_hopper) return hopper_gemm(call, gemm);
   if (has_mma && gemm.dtype != DType::float32) return mma_gemm(call, gemm);
   if (takes_float32(gemm, device)) return float32_gemm(call, gemm);
