@@ -1,6 +1,9 @@
 #include "ops/layer_norm_backward.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
 #include <string>
 
 #include "cpu/moments.h"
@@ -21,19 +24,51 @@ struct Tensors {
   double eps;
 };
 
+/// Of a row, where g is grad_y * weight and d is x - base.
+struct Sums {
+  double d = 0;
+  double squares = 0;  // of d
+  double g = 0;
+  double products = 0;  // of g * d
+};
+
+/// Adds the `count` elements of a block, in C, to those of the blocks before.
+template <class C>
+void add_block(Sums& sums, std::int64_t count, C base, const C* grad_y, const C* x,
+               const C* weight) {
+  std::array<C, cpu::lanes> d{};
+  std::array<C, cpu::lanes> squares{};
+  std::array<C, cpu::lanes> g{};
+  std::array<C, cpu::lanes> products{};
+  const auto add = [&](std::int64_t i, std::int64_t lane) {
+    const C d_i = x[i] - base;
+    const C g_i = grad_y[i] * weight[i];
+    d[lane] += d_i;
+    squares[lane] += d_i * d_i;
+    g[lane] += g_i;
+    products[lane] += g_i * d_i;
+  };
+  std::int64_t i = 0;
+  for (; i + cpu::lanes <= count; i += cpu::lanes) {
+    for (std::int64_t lane = 0; lane < cpu::lanes; ++lane) add(i + lane, lane);
+  }
+  for (std::int64_t lane = 0; i + lane < count; ++lane) add(i + lane, lane);
+  sums.d += cpu::reduce(d, std::plus<C>());
+  sums.squares += cpu::reduce(squares, std::plus<C>());
+  sums.g += cpu::reduce(g, std::plus<C>());
+  sums.products += cpu::reduce(products, std::plus<C>());
+}
+
 /// grad_x of a row; adds the gradients of the weight and of the bias to those of rows before.
 template <class T, class C>
 void add_row(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bias) {
   const T* const grad_y = of.grad_y + row * of.columns;
   const T* const x = of.x + row * of.columns;
   T* const grad_x = of.grad_x + row * of.columns;
-  const cpu::Normaliser<C> normalised = cpu::normaliser_of(x, of.columns, of.eps);
   cpu::Block<C> grad_y_block;
   cpu::Block<C> x_block;
   cpu::Block<C> weight_block;
   if (of.weight == nullptr) weight_block.fill(C(1));
-  cpu::Sum sum;      // of grad_y * weight
-  cpu::Sum product;  // of grad_y * weight * normalised x
   // Blocks of one size for all dtypes: an absent weight is a block of ones.
   const auto for_each_block = [&](const auto& body) {
     for (std::int64_t first = 0; first < of.columns; first += cpu::block_size) {
@@ -44,13 +79,23 @@ void add_row(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bia
            cpu::read(x + first, count, x_block), w);
     }
   };
+
+  // The median of three is near enough to the mean that little cancels, whatever one of them is.
+  const C first = load(x[0]);
+  const C middle = load(x[of.columns / 2]);
+  const C base =
+      std::max(std::min(first, middle), std::min(std::max(first, middle), load(x[of.columns - 1])));
+  Sums sums;
   for_each_block([&](std::int64_t, std::int64_t count, const C* g, const C* values, const C* w) {
-    sum.add(count, [&](std::int64_t i) { return g[i] * w[i]; });
-    product.add(count, [&](std::int64_t i) { return g[i] * w[i] * normalised(values[i]); });
+    add_block(sums, count, base, g, values, w);
   });
-  const auto columns = static_cast<double>(of.columns);
-  const auto mean = static_cast<C>(sum.total() / columns);
-  const auto slope = static_cast<C>(product.total() / columns);
+  const double share = 1 / static_cast<double>(of.columns);
+  const double rest = sums.d * share;
+  const double scale = 1 / std::sqrt(sums.squares * share - rest * rest + of.eps);
+  const cpu::Normaliser<C> normalised{base, static_cast<C>(scale), static_cast<C>(-rest * scale)};
+  const auto mean = static_cast<C>(sums.g * share);
+  const auto slope = static_cast<C>((sums.products - rest * sums.g) * scale * share);
+
   for_each_block(
       [&](std::int64_t first, std::int64_t count, const C* g, const C* values, const C* w) {
         C* const results = cpu::target(grad_x + first, x_block);
@@ -79,11 +124,12 @@ Status LayerNormBackward::cpu(const Call& call) {
                              columns,  call.real(0)};
     const std::int64_t rows = columns == 0 ? 0 : call.inputs[0].size() / columns;
     const std::int64_t of_part =
-        std::max<std::int64_t>((rows + most_parts - 1) / most_parts,
-                               std::min<std::int64_t>(group, 16384 / (columns + 1) + 1));
+        std::max((rows + most_parts - 1) / most_parts,
+                 std::clamp<std::int64_t>(16384 / (columns + 1), group / 2, group));
     const std::int64_t parts = (rows + of_part - 1) / of_part;
 
-    // For each part: totals in float64, and the sums of a group of rows; of weight and bias.
+    // Of weight and bias: for each part totals in float64, and for each that is under way the sums of
+    // a group of rows.
     const std::size_t bytes =
         static_cast<std::size_t>(parts * 2 * columns + 1) * (sizeof(double) + sizeof(C));
     auto* const totals = static_cast<double*>(call.execution.allocate(bytes));
@@ -94,9 +140,9 @@ Status LayerNormBackward::cpu(const Call& call) {
     auto* const sums = reinterpret_cast<C*>(totals + parts * 2 * columns);
     call.execution.parallel_for(parts, 1, [&](std::int64_t begin, std::int64_t end) {
       cpu::vectorised<cpu::Width::full>([&] {
+        C* const sum = sums + begin * 2 * columns;
         for (std::int64_t part = begin; part < end; ++part) {
           double* const total = totals + part * 2 * columns;
-          C* const sum = sums + part * 2 * columns;
           std::fill_n(total, 2 * columns, 0.0);
           const std::int64_t last = std::min(rows, (part + 1) * of_part);
           for (std::int64_t row = part * of_part; row < last;) {
@@ -111,12 +157,18 @@ Status LayerNormBackward::cpu(const Call& call) {
     });
     auto* const grad_weight = static_cast<T*>(call.outputs[1].data);
     auto* const grad_bias = static_cast<T*>(call.outputs[2].data);
-    for (std::int64_t i = 0; i < 2 * columns; ++i) {
-      double total = 0;
-      for (std::int64_t part = 0; part < parts; ++part) total += totals[part * 2 * columns + i];
-      T* const to = i < columns ? grad_weight + i : grad_bias + (i - columns);
-      *to = store<T>(static_cast<C>(total));
-    }
+    call.execution.parallel_for(2 * columns, 4096, [&](std::int64_t begin, std::int64_t end) {
+      cpu::vectorised<cpu::Width::full>([&] {
+        for (std::int64_t part = 1; part < parts; ++part) {
+          const double* const more = totals + part * 2 * columns + begin;
+          cpu::for_each_index(end - begin, [&](std::int64_t i) { totals[begin + i] += more[i]; });
+        }
+      });
+      for (std::int64_t i = begin; i < end; ++i) {
+        T* const to = i < columns ? grad_weight + i : grad_bias + (i - columns);
+        *to = store<T>(static_cast<C>(rows == 0 ? 0 : totals[i]));
+      }
+    });
     return Status();
   });
 }
