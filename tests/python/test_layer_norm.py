@@ -104,6 +104,24 @@ def test_gradients_are_the_same_bits_each_time(rows, columns, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("columns", [1, 3, 9, 70, 1001, 9001])
+def test_a_row_is_its_own(columns, offset, dtype, device):
+    """Rows that begin within a vector share it with the rows beside them."""
+    rows = 21
+    given = arguments(rows, columns, device=device, dtype=dtype)
+    x = torch.empty(rows * columns + offset, device=device, dtype=dtype)[offset:]
+    x = x.view(rows, columns).copy_(given[0])
+    grad_y, weight = x.flip(0).contiguous(), given[1]
+    expected = torch.ops.cudarelu.layer_norm_backward(grad_y, x, weight)[0]
+    x[1::2] = torch.nan
+    found = torch.ops.cudarelu.layer_norm_backward(grad_y, x, weight)[0]
+    assert torch.equal(found[::2], expected[::2])
+    assert found[1::2].isnan().all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_rows_of_one_value(device):
     """The variance is 0: what is left of x is nothing."""
     x = torch.full((3, 100), 1e4 / 3, device=device)

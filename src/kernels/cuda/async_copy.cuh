@@ -6,13 +6,13 @@
 
 namespace cudarelu::cuda {
 
-/// Copies 4 or 16 bytes, aligned as such; writes zeros, and does not read, where not `valid`.
+/// Copies 4 or 16 bytes, aligned as such; writes zeros in the place of those from `size` on, which
+/// it does not read.
 template <int bytes>
-__device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
+__device__ __forceinline__ void copy_async_part(void* to, const void* from, int size) {
   static_assert(bytes == 4 || bytes == 16);
 #if __CUDA_ARCH__ >= 800
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  const int size = valid ? bytes : 0;
   if constexpr (bytes == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
                  "r"(size)
@@ -23,8 +23,19 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool vali
   }
 #else
   using Word = std::conditional_t<bytes == 16, uint4, unsigned>;
-  *static_cast<Word*>(to) = valid ? *static_cast<const Word*>(from) : Word{};
+  if (size == bytes) {
+    *static_cast<Word*>(to) = *static_cast<const Word*>(from);
+  } else {
+    *static_cast<Word*>(to) = Word{};
+    for (int i = 0; i < size; ++i) static_cast<char*>(to)[i] = static_cast<const char*>(from)[i];
+  }
 #endif
+}
+
+/// Copies 4 or 16 bytes, aligned as such; writes zeros, and does not read, where not `valid`.
+template <int bytes>
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
+  copy_async_part<bytes>(to, from, valid ? bytes : 0);
 }
 
 /// Ends a group of this thread's copies.

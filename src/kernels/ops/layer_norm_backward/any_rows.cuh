@@ -1,0 +1,69 @@
+// Rows of any kind: read once for grad_x and once more for the sums.
+#pragma once
+
+#include "cuda/launch.cuh"
+#include "ops/layer_norm_backward/exchange.cuh"
+
+namespace cudarelu::ops::layer_norm_gradient {
+
+/// grad_x of a row in each block, and what its elements are normalised by.
+template <class T>
+__global__ void __launch_bounds__(256)
+    row_gradients(Arguments<T> of, cuda::Normaliser<Compute<T>>* normalisers) {
+  using C = Compute<T>;
+  cuda::wait_for_previous_kernel();
+  const std::int64_t offset = blockIdx.x * of.columns;
+  const auto g = [&](std::int64_t i) {
+    const C grad_y = load(of.grad_y[offset + i]);
+    return of.weight == nullptr ? grad_y : grad_y * load(of.weight[i]);
+  };
+  Sums<C> own{load(of.x[offset]), 0};
+  for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
+    own.add(load(of.x[offset + i]), g(i));
+    own.count += 1;
+  }
+  own.count = cuda::sum_in_warp(own.count);
+  own.template add_lanes<32>();
+  if (own.count > 0) own.move_to(own.base + own.d / own.count);
+  const Exchange<T, Layout<T, true, 0, 1>> exchange{0};
+  exchange.send(0, own);
+  const RowGradient<C> gradient(exchange.receive(0), 1 / static_cast<C>(of.columns), of.eps);
+  for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
+    const C normal = gradient.normalised(load(of.x[offset + i]));
+    of.grad_x[offset + i] = store<T>(gradient(normal, g(i)));
+  }
+  if (threadIdx.x == 0) normalisers[blockIdx.x] = gradient.normalised;
+}
+
+inline constexpr int tile_columns = 32;  // of a block
+inline constexpr int chunk_rows = 8;     // of a block at a time
+
+/// The sums over every gridDim.y-th eight rows: [gridDim.y, 2, columns].
+template <class T>
+__global__ void __launch_bounds__(tile_columns* chunk_rows)
+    sum_chunks(Arguments<T> of, const cuda::Normaliser<Compute<T>>* normalisers, Compute<T>* sums) {
+  using C = Compute<T>;
+  __shared__ C partial[2][chunk_rows][tile_columns];
+  cuda::wait_for_previous_kernel();
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * tile_columns + threadIdx.x;
+  C grad_weight = 0;
+  C grad_bias = 0;
+  if (column < of.columns) {
+    const std::int64_t step = static_cast<std::int64_t>(gridDim.y) * chunk_rows;
+    for (std::int64_t row = blockIdx.y * chunk_rows + threadIdx.y; row < of.rows; row += step) {
+      const C g = load(of.grad_y[row * of.columns + column]);
+      grad_weight =
+          cuda::fused(g, normalisers[row](load(of.x[row * of.columns + column])), grad_weight);
+      grad_bias += g;
+    }
+  }
+  partial[0][threadIdx.y][threadIdx.x] = grad_weight;
+  partial[1][threadIdx.y][threadIdx.x] = grad_bias;
+  __syncthreads();
+  if (threadIdx.y > 1 || column >= of.columns) return;
+  C total = 0;
+  for (int i = 0; i < chunk_rows; ++i) total += partial[threadIdx.y][i][threadIdx.x];
+  sums[(blockIdx.y * 2 + threadIdx.y) * of.columns + column] = total;
+}
+
+}  // namespace cudarelu::ops::layer_norm_gradient

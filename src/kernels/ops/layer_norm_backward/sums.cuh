@@ -1,0 +1,86 @@
+// What the gradient of a row of layer_norm needs to know of it.
+#pragma once
+
+#include "cuda/moments.cuh"
+
+namespace cudarelu::ops::layer_norm_gradient {
+
+template <class T>
+struct Arguments {
+  const T* grad_y;
+  const T* x;
+  const T* weight;  // or nullptr
+  T* grad_x;
+  std::int64_t rows;
+  std::int64_t columns;
+  Compute<T> eps;
+};
+
+/// Of `count` elements of a row, where g is grad_y * weight and d is x - base.
+template <class C>
+struct alignas(2 * sizeof(C)) Sums {
+  C base;  // near the mean of x
+  C count;
+  C d = 0;
+  C squares = 0;  // of d
+  C g = 0;
+  C products = 0;  // of g * d
+
+  /// Adds an element, but for the count.
+  __device__ void add(C x, C g_i) {
+    const C d_i = x - base;
+    d += d_i;
+    squares = cuda::fused(d_i, d_i, squares);
+    g += g_i;
+    products = cuda::fused(g_i, d_i, products);
+  }
+
+  /// The same about another base.
+  __device__ void move_to(C to) {
+    const C by = base - to;
+    squares = cuda::fused(by, cuda::fused(count, by, 2 * d), squares);
+    d = cuda::fused(count, by, d);
+    products = cuda::fused(g, by, products);
+    base = to;
+  }
+
+  /// Adds up those of `lanes` neighbours in a warp, all about one base, for each of them; but the
+  /// count. Half of the lanes go on with two of the sums, a quarter with one.
+  template <int lanes>
+  __device__ void add_lanes() {
+    const auto fold = [](int distance, C low, C high) {
+      const bool upper = threadIdx.x & distance;
+      return (upper ? high : low) + __shfl_xor_sync(0xffffffffu, upper ? low : high, distance);
+    };
+    const C d_or_g = fold(lanes / 2, d, g);
+    const C other = fold(lanes / 2, squares, products);
+    const C one = cuda::sum_in_warp<lanes / 4>(fold(lanes / 4, d_or_g, other));
+    const auto of_quarter = [&](int quarter) {
+      return __shfl_sync(0xffffffffu, one, quarter * (lanes / 4), lanes);
+    };
+    d = of_quarter(0);
+    squares = of_quarter(1);
+    g = of_quarter(2);
+    products = of_quarter(3);
+  }
+};
+
+/// What grad_x of a row is computed by.
+template <class C>
+struct RowGradient {
+  cuda::Normaliser<C> normalised;
+  C mean;     // of g
+  C product;  // the mean of g * normalised x
+
+  /// `share` is 1 / columns.
+  __device__ RowGradient(const Sums<C>& sums, C share, C eps)
+      : normalised({sums.base, sums.d, sums.squares, sums.count}, share, eps),
+        mean(sums.g * share),
+        product(cuda::fused(normalised.scale, sums.products, normalised.shift * sums.g) * share) {}
+
+  __device__ C operator()(C normal, C g) const {
+    return cuda::fused(-normal, product, g - mean) * normalised.scale;
+  }
+};
+
+}  // namespace cudarelu::ops::layer_norm_gradient
