@@ -1,8 +1,11 @@
 // The matrix product for compute capability 9.0, compared with float64.
 #include "cuda/gemm/hopper.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
+#include <vector>
 
 #include "activated.h"
 #include "cuda_device.h"
@@ -23,6 +26,17 @@ Gemm gemm_of(DType dtype, const Case& c, std::pair<bool, bool> layout) {
   gemm.a_transposed = layout.first;
   gemm.b_transposed = layout.second;
   return gemm;
+}
+
+/// How far a GELU may be off before it is rounded, as a part of the result: see activation.cuh.
+template <class T>
+constexpr double gelu_error = std::is_same_v<T, BFloat16> ? 4e-4 : 6e-5;
+
+/// The most that rounding `x` to T may add.
+template <class T>
+double half_of_last_place(double x) {
+  constexpr bool half = std::is_same_v<T, Half>;
+  return std::ldexp(half ? 0x1p-11 : 0x1p-8, std::max(std::ilogb(x), half ? -14 : -126));
 }
 
 class Hopper : public ::testing::Test {
@@ -80,7 +94,6 @@ class Hopper : public ::testing::Test {
       return static_cast<double>(load(static_cast<T*>(tensor.view().data)[at]));
     };
     const bool exact = activation == Activation::none || activation == Activation::relu;
-    const double unit = dtype == DType::float16 ? 0x1p-11 : 0x1p-8;
     const auto step = [](std::int64_t size) { return std::max<std::int64_t>(1, size / 61); };
     for (std::int64_t i = 0; i < c.batch; ++i) {
       for (std::int64_t row = 0; row < c.m; row += step(c.m)) {
@@ -98,8 +111,9 @@ class Hopper : public ::testing::Test {
           };
           if (exact) {
             ASSERT_EQ(value(d, at), rounded(expected)) << i << " " << row << " " << column;
-          } else {  // the rounding, and the activation's error
-            ASSERT_NEAR(value(d, at), expected, (unit + 6e-5) * std::abs(expected) + 0x1p-25)
+          } else {  // below -6 a GELU is less exact, and next to nothing
+            const double error = gelu_error<T> * std::abs(expected) + 0x1p-25;
+            ASSERT_NEAR(value(d, at), expected, half_of_last_place<T>(expected) + error)
                 << i << " " << row << " " << column << " of " << total;
           }
           if (with_sum) {
@@ -175,6 +189,49 @@ TEST_F(Hopper, CarriesNaNAndInfinityThroughTheActivations) {
     EXPECT_EQ(load(results[2]), 0);
     EXPECT_EQ(load(results[3]), 0);
   }
+}
+
+/// For every number of T in (-6, 16), which comes as the bias of a product of zeros.
+template <class T>
+void expect_gelu_of_every_number() {
+  constexpr DType dtype = dtype_of<T>;
+  std::vector<T> numbers;
+  for (int bits = 0; bits < 1 << 16; ++bits) {
+    const T x{static_cast<std::uint16_t>(bits)};
+    if (load(x) > -6 && load(x) < 16) numbers.push_back(x);
+  }
+  numbers.resize(numbers.size() / 8 * 8);
+  const auto count = static_cast<std::int64_t>(numbers.size());
+  for (const Activation activation : {Activation::gelu_erf, Activation::gelu_tanh}) {
+    GuardedTensor a(dtype, {1, 8}, 0), b(dtype, {count, 8}, 0), bias(dtype, {count}, 0);
+    GuardedTensor d(dtype, {1, count}, 0);
+    for (GuardedTensor* zeros : {&a, &b}) std::ranges::fill(zeros->data(), 0);
+    std::ranges::copy(numbers, static_cast<T*>(bias.view().data));
+    DeviceTensor device_a(a), device_b(b), device_bias(bias), device_d(d);
+    Gemm gemm = gemm_of(dtype, {1, 1, count, 8}, layouts[0]);
+    gemm.a = device_a.view().data;
+    gemm.b = device_b.view().data;
+    gemm.bias = device_bias.view().data;
+    gemm.d = device_d.view().data;
+    gemm.activation = activation;
+    CudaExecution execution;
+    ASSERT_TRUE(cuda::hopper_gemm({*find_op("relu"), {}, {}, {}, execution}, gemm).ok());
+    check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+    device_d.download();
+    const auto* results = static_cast<const T*>(d.view().data);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const double x = load(numbers[i]);
+      const double expected = activated(x, activation);
+      ASSERT_NEAR(load(results[i]), expected,
+                  half_of_last_place<T>(expected) + gelu_error<T> * std::abs(expected))
+          << static_cast<int>(activation) << " of " << x;
+    }
+  }
+}
+
+TEST_F(Hopper, RoundsTheGeluOfEveryNumber) {
+  expect_gelu_of_every_number<BFloat16>();
+  expect_gelu_of_every_number<Half>();
 }
 
 /// Rows need not be aligned where they are short: any m is taken, but where a lies as [k, m].

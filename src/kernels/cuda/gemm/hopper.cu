@@ -14,7 +14,7 @@ using hopper::Plan;
 
 using Tall = Plan<128, 192, 4, true>;
 using Wide = Plan<128, 256, 4, false>;
-using Small = Plan<128, 128, 6, true>;
+using Small = Plan<128, 128, 5, true>;
 
 /// About how many cycles a product takes. Small tiles read more, which costs power, and clock.
 template <class P>

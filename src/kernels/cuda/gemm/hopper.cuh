@@ -37,7 +37,7 @@ struct Plan {
   static constexpr int a_bytes = rows * depth * 2;
   static constexpr int b_bytes = columns * depth * 2;
   static constexpr int stage_bytes = a_bytes + b_bytes;
-  static constexpr int slots = 2;  // of results on their way out, for each warp
+  static constexpr int slots = 2 * blocks_of_rows;  // of results on their way out, for each warp
   static constexpr int slot_bytes = 16 * wgmma::line_bytes;  // 16 rows of 64 columns
   static constexpr int header_bytes = 256;                   // barriers, behind all else
   static constexpr int shared_bytes =
@@ -139,7 +139,7 @@ class Kernel {
     } else {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
       wait_for_previous_kernel();
-      compute(threadIdx.x / 128);
+      compute(warp_ / 4);
     }
   }
 
@@ -166,9 +166,7 @@ class Kernel {
   template <class F>
   __device__ void for_each_tile(const F& f) const {
     int number = 0;
-    for (int tile = blockIdx.x; tile < raster_.tiles; tile += gridDim.x, ++number) {
-      f(place<P>(raster_, tile), number);
-    }
+    for (int tile = blockIdx.x; tile < raster_.tiles; tile += gridDim.x, ++number) f(tile, number);
   }
 
   /// Asks for `rows` rows of an operand from `row` on, as deep as a stage.
@@ -188,16 +186,17 @@ class Kernel {
   /// Asks for the panels of all tiles, in one thread.
   __device__ void fetch() const {
     Ring ring;
-    for_each_tile([&](const Place& tile, int) {
+    for_each_tile([&](int tile, int) {
+      const Place place = hopper::place<P>(raster_, tile);
       for (int step = 0; step < steps_; ++step, ring.advance()) {
         wait(empty(ring.stage), ring.parity ^ 1);
         std::uint64_t* const barrier = full(ring.stage);
         ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
                                        P::stage_bytes);
-        fetch<a_depth_major, P::rows>(maps_.a, a_panels(ring.stage), tile.row, step * P::depth,
-                                      tile.batch, barrier);
-        fetch<b_depth_major, P::columns>(maps_.b, b_panels(ring.stage), tile.column,
-                                         step * P::depth, tile.batch, barrier);
+        fetch<a_depth_major, P::rows>(maps_.a, a_panels(ring.stage), place.row, step * P::depth,
+                                      place.batch, barrier);
+        fetch<b_depth_major, P::columns>(maps_.b, b_panels(ring.stage), place.column,
+                                         step * P::depth, place.batch, barrier);
       }
     });
   }
@@ -208,14 +207,19 @@ class Kernel {
   }
 
   using Sums = float[P::blocks_of_rows][P::columns / 2];
+  using Part = float[32];                  // of them, for 64 columns
+  using Bias = unsigned[P::columns / 64];  // of a tile's columns, two a lane
 
   /// Multiplies, in a warpgroup.
   __device__ void compute(int group) const {
     Ring ring;
     unsigned turn_parity = 0;
+    // Where they share a tile, one goes ahead through its last stages: while it ends its part, the
+    // other has the tensor cores. With fewer steps, it could be two tiles ahead.
+    const bool staggered = !P::take_turns && steps_ >= P::stages;
     if (P::take_turns && group == 1) ring.advance(steps_);
     int slot = 0;
-    for_each_tile([&](const Place& tile, int number) {
+    for_each_tile([&](int tile, int number) {
       if (P::take_turns && number % 2 != group) return;
       if constexpr (P::take_turns) {
         if (number > 0) {
@@ -225,41 +229,52 @@ class Kernel {
       }
       const int first_row = P::take_turns ? 0 : group * P::group_rows;
       Sums sums;
-      int last = 0;
-      for (int step = 0; step < steps_; ++step, ring.advance()) {
+      int last = ring.stage;
+      wait(full(last), ring.parity);
+      multiply<false>(sums, last, first_row);
+      ring.advance();
+      const Place place = hopper::place<P>(raster_, tile);  // it divides: beside the tensor cores
+      for (int step = 1; step < steps_; ++step, ring.advance()) {
         wait(full(ring.stage), ring.parity);
-        multiply(sums, ring.stage, first_row, step);
-        if (step > 0) {
-          wgmma::wait<1>();
-          release(last);
-        }
+        if (staggered && group == 1 && step == steps_ - P::stages + 1) wait(turn(1), number % 2);
+        multiply<true>(sums, ring.stage, first_row);
+        wgmma::wait<1>();
+        release(last);
         last = ring.stage;
       }
-      if constexpr (P::take_turns) {
-        if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(turn(1 - group));
+      if ((P::take_turns || (staggered && group == 0)) && threadIdx.x % 128 == 0) {
+        ptx::mbarrier_arrive(turn(1 - group));
+      }
+      Bias bias;
+#pragma unroll
+      for (int part = 0; part < P::columns / 64; ++part) {
+        bias[part] = bias_of(place.column + part * 64);
       }
       wgmma::wait<0>();
       release(last);
       if (P::take_turns) ring.advance(steps_);
       switch (epilogue_.activation) {
         case Activation::none:
-          finish<Activation::none>(sums, tile, first_row, slot);
+          finish<Activation::none>(sums, bias, place, first_row, slot);
           break;
         case Activation::relu:
-          finish<Activation::relu>(sums, tile, first_row, slot);
+          finish<Activation::relu>(sums, bias, place, first_row, slot);
           break;
         case Activation::gelu_erf:
-          finish<Activation::gelu_erf>(sums, tile, first_row, slot);
+          finish<Activation::gelu_erf>(sums, bias, place, first_row, slot);
           break;
         case Activation::gelu_tanh:
-          finish<Activation::gelu_tanh>(sums, tile, first_row, slot);
+          finish<Activation::gelu_tanh>(sums, bias, place, first_row, slot);
           break;
       }
     });
     ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>());
   }
 
-  __device__ static void multiply(Sums& sums, int stage, int first_row, int step) {
+  /// Adds the products of a stage to the sums, or sets them, without a flag at runtime: so the
+  /// compiler knows what was there to be dead, and has its registers for the epilogue before.
+  template <bool add>
+  __device__ static void multiply(Sums& sums, int stage, int first_row) {
     // 64 rows are a panel either way
     const std::uint64_t a = wgmma::descriptor(a_panels(stage) + first_row * wgmma::line_bytes);
     const std::uint64_t b = wgmma::descriptor(b_panels(stage));
@@ -271,7 +286,7 @@ class Kernel {
         wgmma::multiply<T, P::columns, a_depth_major, b_depth_major>(
             sums[block],
             a + i * wgmma::depth_step<a_depth_major> + block * (wgmma::panel_bytes / 16),
-            b + i * wgmma::depth_step<b_depth_major>, step > 0 || i > 0);
+            b + i * wgmma::depth_step<b_depth_major>, add || i > 0);
       }
     }
     wgmma::commit();
@@ -279,34 +294,46 @@ class Kernel {
 
   /// The epilogue of a warpgroup's part of a tile, 64 columns at a time.
   template <Activation activation>
-  __device__ void finish(Sums& sums, const Place& tile, int first_row, int& slot) const {
-    const int warp = threadIdx.x / 32 % 4;
+  __device__ void finish(Sums& sums, const Bias& bias, const Place& tile, int first_row,
+                         int& slot) const {
+    // The exact GELU of more than a block: its multiply-adds come so densely that they slow the
+    // tensor cores.
+    constexpr int at_once = activation == Activation::gelu_erf ? 1 : P::blocks_of_rows;
+    const int row = tile.row + first_row + warp_ % 4 * 16;
 #pragma unroll
-    for (int block = 0; block < P::blocks_of_rows; ++block) {
-      const int row = tile.row + first_row + block * 64 + warp * 16;
+    for (int part = 0; part < P::columns / 64; ++part) {
+      if (epilogue_.bias != nullptr) {
 #pragma unroll
-      for (int part = 0; part < P::columns / 64; ++part) {
-        float (&values)[32] = reinterpret_cast<float (&)[32]>(sums[block][part * 32]);
-        const int column = tile.column + part * 64;
-        add_bias(values, column);
-        if (epilogue_.sum) write(values, maps_.sum, row, column, tile.batch, slot);
+        for (int block = 0; block < P::blocks_of_rows; ++block) {
+          add_bias(part_of(sums, block, part), bias[part]);
+        }
+      }
 #pragma unroll
-        for (float& value : values) value = activate<activation>(value);
-        write(values, maps_.d, row, column, tile.batch, slot);
+      for (int block = 0; block < P::blocks_of_rows; block += at_once) {
+        const Place place{row + block * 64, tile.column + part * 64, tile.batch};
+        if (epilogue_.sum) {
+          write<Activation::none, at_once>(sums, block, part, maps_.sum, place, slot);
+        }
+        write<activation, at_once>(sums, block, part, maps_.d, place, slot);
       }
     }
   }
 
-  __device__ void add_bias(float (&values)[32], int column) const {
-    if (epilogue_.bias == nullptr) return;
-    const int first = column + static_cast<int>(threadIdx.x % 4) * 2;
-    const T* const bias = static_cast<const T*>(epilogue_.bias) + first;
+  __device__ static Part& part_of(Sums& sums, int block, int part) {
+    return reinterpret_cast<Part&>(sums[block][part * 32]);
+  }
+
+  /// Two elements of the bias for each lane of a warp: those of 64 columns.
+  __device__ unsigned bias_of(int column) const {
+    const int first = column + static_cast<int>(threadIdx.x) % 32 * 2;
+    if (epilogue_.bias == nullptr || first >= epilogue_.columns) return 0;
+    return __ldg(reinterpret_cast<const unsigned*>(static_cast<const T*>(epilogue_.bias) + first));
+  }
+
+  __device__ static void add_bias(Part& values, unsigned bias) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      unsigned both = 0;
-      if (first + j * 8 < epilogue_.columns) {
-        both = __ldg(reinterpret_cast<const unsigned*>(bias + j * 8));
-      }
+      const unsigned both = __shfl_sync(~0u, bias, j * 4 + static_cast<int>(threadIdx.x) % 4);
       const float low = load(T{static_cast<std::uint16_t>(both)});
       const float high = load(T{static_cast<std::uint16_t>(both >> 16)});
       values[4 * j] += low;
@@ -316,32 +343,42 @@ class Kernel {
     }
   }
 
-  /// Puts 16 rows of 64 columns, which a warp holds, into its next slot, and has them written.
-  __device__ static void write(const float (&values)[32], const CUtensorMap& map, int row,
-                               int column, int batch, int& number) {
-    const int lane = threadIdx.x % 32;
-    char* const to = slot(threadIdx.x / 32, number);
-    number = (number + 1) % P::slots;
-    if (lane == 0) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<P::slots - 1>());
-    __syncwarp();
+  /// Puts 16 rows of 64 columns of each of some blocks, which a warp holds, into the warp's next
+  /// slots, and has them written.
+  template <Activation activation, int blocks>
+  __device__ void write(Sums& sums, int first, int part, const CUtensorMap& map, const Place& place,
+                        int& next) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
     const int line = lane % 16;
-    const auto at = static_cast<unsigned>(__cvta_generic_to_shared(to)) + line * wgmma::line_bytes;
+    char* const to = slot(warp_, next);
+    next = (next + blocks) % P::slots;
+    if (lane == 0) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<P::slots / blocks - 1>());
+    __syncwarp();
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to)) +
+                        line * wgmma::line_bytes + ((lane / 16) ^ (line % 8)) * 16;
 #pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-      const int vector = j + lane / 16;
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                       at + ((vector ^ (line % 8)) * 16)),
-                   "r"(pack<T>(values[4 * j], values[4 * j + 1])),
-                   "r"(pack<T>(values[4 * j + 2], values[4 * j + 3])),
-                   "r"(pack<T>(values[4 * j + 4], values[4 * j + 5])),
-                   "r"(pack<T>(values[4 * j + 6], values[4 * j + 7]))
-                   : "memory");
+    for (int block = 0; block < blocks; ++block) {
+#pragma unroll
+      for (int i = 0; i < 32; i += 8) {
+        float* const values = part_of(sums, first + block, part) + i;
+#pragma unroll
+        for (int j = 0; j < 8; ++j) values[j] = activate<activation, T>(values[j]);
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                         (at ^ (i * 4)) + block * P::slot_bytes),
+                     "r"(pack<T>(values[0], values[1])), "r"(pack<T>(values[2], values[3])),
+                     "r"(pack<T>(values[4], values[5])), "r"(pack<T>(values[6], values[7]))
+                     : "memory");
+      }
     }
     ptx::fence_proxy_async(ptx::space_shared);
     __syncwarp();
     if (lane == 0) {
-      const std::int32_t place[3] = {column, row, batch};
-      ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &map, place, to);
+#pragma unroll
+      for (int block = 0; block < blocks; ++block) {
+        const std::int32_t corner[3] = {place.column, place.row + block * 64, place.batch};
+        ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &map, corner,
+                                  to + block * P::slot_bytes);
+      }
       ptx::cp_async_bulk_commit_group();
     }
   }
@@ -350,6 +387,7 @@ class Kernel {
   const Raster& raster_;
   const Epilogue& epilogue_;
   const int steps_;
+  const int warp_ = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);  // known to be uniform
 };
 
 template <class T, bool a_depth_major, bool b_depth_major, class P>
