@@ -79,7 +79,7 @@ class RegisterRows {
         const auto vector = Part::results(v, [&](int i) { return value(part_, i, combined); });
         const Column first = first_column(row, chunk, v);
         if (first >= 0 && first + Layout::width <= columns_) {
-          *reinterpret_cast<Vector*>(row + first) = vector;
+          vector.write_to(row + first);
           continue;
         }
 #pragma unroll

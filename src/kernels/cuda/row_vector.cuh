@@ -57,6 +57,16 @@ struct alignas(sizeof(T) * width_) RowVector {
     for (int i = 0; i < width; ++i) set(i, x);
   }
 
+  /// Writes all elements at once. After a plain assignment beside stores of single elements, where
+  /// a row ends within a vector, the compiler makes one sequence of single stores of both.
+  __device__ void write_to(T* to) const {
+    if constexpr (sizeof(words) == 16) {
+      __stwb(reinterpret_cast<uint4*>(to), {words[0], words[1], words[2], words[3]});
+    } else {
+      *reinterpret_cast<RowVector*>(to) = *this;
+    }
+  }
+
   /// Between two passes over two-byte elements: else the compiler holds them as float.
   __device__ void stay_packed() {
     if constexpr (per_word > 1) {
