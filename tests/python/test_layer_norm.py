@@ -72,6 +72,19 @@ def test_rows_of_any_length(columns, dtype, device):
     assert max(found) < (2e-6 if dtype is torch.float32 else 1.6e-2), found
 
 
+@NEEDS_GPU
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("columns", [8192, 8193, 32768, 50257, 131075])
+def test_many_long_rows(columns, given, dtype):
+    """More rows than the GPU has at a time: a block takes several, which lie alike in memory."""
+    rows = 5_000_000 // columns
+    x, weight, bias = arguments(rows, columns, given, device="cuda", dtype=dtype)
+    wide = (t if t is None else t.double() for t in (x, weight, bias))
+    found = errors([cudarelu.layer_norm(x, weight, bias).double()], [theirs(*wide)])
+    assert max(found) < (2e-6 if dtype is torch.float32 else 1.6e-2), found
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("given", GIVEN)
 @pytest.mark.parametrize("columns", [33, 64, 4096])

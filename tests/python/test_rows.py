@@ -14,6 +14,7 @@ DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 # A few, and more than one multiprocessor's share of the longest rows on any GPU.
 COLUMNS = [1, 2, 3, 5, 16, 31, 64, 100, 255, 256, 257, 1000, 1024, 2047, 2048, 2056, 4096, 5000]
 LONG = [8192, 8200, 16384, 20000, 32768, 40000, 65536, 100000, 131072, 262144, 300000, 600000]
+LONG += [8193, 50257, 131075]  # which no vector divides
 
 
 def rows_of(rows, columns, dtype, device, misaligned=0):
@@ -72,9 +73,12 @@ def test_long_rows(columns, dtype):
 
 
 @CUDA
-@pytest.mark.parametrize("columns", [64, 1024, 4096, 32768, 131072])
+@pytest.mark.parametrize("columns", [64, 1024, 4096, 8193, 32768, 50257, 131072])
 def test_rows_in_place_and_again(columns):
-    """In place, results are the same; and they are equal from run to run."""
+    """In place, results are the same; and they are equal from run to run.
+
+    Where no vector divides a row, rows share vectors with their neighbours, which may be written.
+    """
     x = rows_of(200, columns, torch.float32, "cuda")
     expected = cudarelu.softmax_backward(x, x)
     for _ in range(3):
