@@ -46,30 +46,36 @@ bool have_vectors_alike(const Call& call, int inputs) {
   return alike;
 }
 
-/// Of a row of these bytes in all inputs: enough blocks for each to have 128 KiB of it at most;
-/// where `shared` rows are kept too, 32 KiB, 64 of halves, or as much as leaves room for a row.
-inline unsigned row_cluster(std::int64_t bytes, int shared, bool halves) {
-  constexpr std::int64_t kib = 1024;
-  if (shared == 0 && bytes <= 96 * kib) return 1;
-  const std::int64_t wanted = (shared == 0 ? 128 : halves ? 64 : 32) * kib;
-  unsigned blocks = shared == 0 ? 2 : 1;
-  while (blocks * wanted < bytes) blocks *= 2;
-  const std::int64_t most = RowStages::most / (1 + shared) * RowStages::chunk_bytes;
-  if (shared > 0 && bytes <= RowStages::most_blocks * most) {
-    return std::min<unsigned>(blocks, RowStages::most_blocks);
-  }
+/// How many blocks share a row of these bytes in all inputs: enough for each to have 32 KiB of it.
+/// One input of halves takes its time for what is done once a row: 128 KiB.
+inline unsigned row_cluster(std::int64_t bytes, int inputs, int shared, bool halves) {
+  const std::int64_t slice = (halves && inputs + shared == 1 ? 128 : 32) * 1024;
+  unsigned blocks = 1;
+  while (blocks < RowStages::most_blocks && blocks * slice < bytes) blocks *= 2;
   return blocks;
 }
 
+/// The chunks of a block's slice of a row of these vectors.
+inline int chunks_of_slice(std::int64_t vectors, unsigned cluster) {
+  constexpr std::int64_t chunk = RowStages::chunk_bytes / vector_bytes;
+  return static_cast<int>(blocks_for(blocks_for(vectors, cluster), chunk));
+}
+
 /// How many clusters of a kernel the call's device runs at a time: 0 where it cannot run one. Asked
-/// for once for each size of a cluster, since the driver takes its time to answer, or to refuse.
+/// for once for each size of a cluster and of its memory, of at most `most` chunks, since the
+/// driver takes its time to answer, or to refuse.
 template <class KernelOf>
-int resident_clusters(const Call& call, const KernelOf&, const Grid& grid, const auto& kernel) {
-  static DeviceNumbers<RowStages::most_blocks + 1> numbers;  // of the one kernel of KernelOf
-  const auto ask = [&](int& one_more) {                      // 0 would not be remembered
+int resident_clusters(const Call& call, const KernelOf&, const Grid& grid, int chunks,
+                      const auto& kernel) {
+  // Of the one kernel of KernelOf.
+  static DeviceNumbers<(RowStages::most_blocks + 1) * (RowStages::most + 1)> numbers;
+  const auto ask = [&](int& one_more) {  // 0 would not be remembered
     int clusters = 0;
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             static_cast<int>(grid.shared_bytes));
+                                             RowStages::bytes_for(RowStages::most));
+    if (error == cudaSuccess) {
+      error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    }
     if (error == cudaSuccess) {
       error = with_configuration(call, grid, [&](const cudaLaunchConfig_t& config) {
         return cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
@@ -80,7 +86,8 @@ int resident_clusters(const Call& call, const KernelOf&, const Grid& grid, const
     return cudaSuccess;
   };
   int one_more = 1;
-  (void)numbers.get(call.execution.device_index, static_cast<int>(grid.cluster), one_more, ask);
+  const int index = static_cast<int>(grid.cluster) * (RowStages::most + 1) + chunks;
+  (void)numbers.get(call.execution.device_index, index, one_more, ask);
   return one_more - 1;
 }
 
@@ -142,16 +149,26 @@ Status launch_rows(const Call& call, const std::array<T, shared>& absent, const 
   if (inputs == 2 && vectors <= 512) return in_registers(RowLayout<0, 2, width>{}, vectors);
   if (vectors <= 1024) return in_registers(RowLayout<0, 4, width>{}, vectors);
   if (inputs == 1 && vectors <= 2048) return in_registers(RowLayout<0, 8, width>{}, vectors);
-  const unsigned cluster = row_cluster(vectors * vector_bytes * inputs, shared, sizeof(T) == 2);
-  if (even && cluster <= RowStages::most_blocks &&
-      has_programmatic_launch(call.execution.device_index)) {
-    constexpr int bytes = RowStages::bytes_for(RowStages::stages_for(inputs), inputs);
+  if (has_programmatic_launch(call.execution.device_index)) {
     const auto kernel = kernel_of(TypeTag<StagedRows<T, inputs, shared>>{});
-    Grid grid{cluster, RowStages::threads, bytes, cluster};
-    if (const int clusters = resident_clusters(call, kernel_of, grid, kernel); clusters > 0) {
+    unsigned cluster = row_cluster(vectors * vector_bytes * inputs, inputs, shared, sizeof(T) == 2);
+    for (; cluster > 0; cluster /= 2) {
+      const int chunks = chunks_of_slice(vectors, cluster);
+      const int stages =
+          std::min(RowStages::rows * chunks, (RowStages::most - shared * chunks) / inputs);
+      if (stages < chunks) break;
+      const int all = stages * inputs + shared * chunks;
+      Grid grid{cluster, RowStages::threads, static_cast<std::size_t>(RowStages::bytes_for(all)),
+                cluster};
+      const int resident = resident_clusters(call, kernel_of, grid, all, kernel);
+      // Shared rows are kept as they lie below one row: below each of a block, then.
+      const std::int64_t alike = even || shared == 0 ? 1 : width;
+      if (resident == 0) continue;
+      const std::int64_t clusters = std::max(resident - resident % alike, alike);
       // All take the same number of rows, or one less: none works on alone.
       const std::int64_t turns = (rows + clusters - 1) / clusters;
-      grid.blocks = blocks_for(rows, turns) * cluster;
+      const std::int64_t taken = (rows + turns - 1) / turns;
+      grid.blocks = blocks_for(taken, alike) * alike * cluster;
       return launch(call, kernel, grid, data, output, rows, columns, arguments...);
     }
   }
