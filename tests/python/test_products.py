@@ -140,7 +140,8 @@ def test_transposed_inputs(op, leading, device):
                 ]
                 with torch.profiler.profile() as profile:
                     y = call(*views)
-                torch.testing.assert_close(y, expected)
+                # Another engine may round the sum to bfloat16 before the activation, as PyTorch does.
+                torch.testing.assert_close(y, expected, rtol=0.016, atol=2e-3)
                 copied = any(event.name == "aten::clone" for event in profile.events())
                 is_split = any(tensors[i].dim() > 2 and len(op.inputs[i].dims) == 2 for i in chosen)
                 assert copied == is_split
