@@ -161,28 +161,37 @@ TEST_F(Hopper, EndsWithEachActivation) {
   }
 }
 
+/// What the activation makes of a bias, which comes behind a product of zeros.
+GuardedTensor activated_on_device(GuardedTensor& bias, Activation activation) {
+  const DType dtype = bias.view().dtype;
+  const std::int64_t count = bias.view().size();
+  GuardedTensor a(dtype, {1, 8}, 0), b(dtype, {count, 8}, 0), d(dtype, {1, count}, 0);
+  for (GuardedTensor* zeros : {&a, &b}) std::ranges::fill(zeros->data(), 0);
+  DeviceTensor device_a(a), device_b(b), device_bias(bias), device_d(d);
+  Gemm gemm = gemm_of(dtype, {1, 1, count, 8}, layouts[0]);
+  gemm.a = device_a.view().data;
+  gemm.b = device_b.view().data;
+  gemm.bias = device_bias.view().data;
+  gemm.d = device_d.view().data;
+  gemm.activation = activation;
+  CudaExecution execution;
+  EXPECT_TRUE(cuda::hopper_gemm({*find_op("relu"), {}, {}, {}, execution}, gemm).ok());
+  check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+  device_d.download();
+  return d;
+}
+
 TEST_F(Hopper, CarriesNaNAndInfinityThroughTheActivations) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const std::array values{std::nanf(""), infinity, 0.0f, -20.0f};
   for (const Activation activation :
        {Activation::relu, Activation::gelu_erf, Activation::gelu_tanh}) {
-    GuardedTensor a(DType::float16, {8, 8}, 0), b(DType::float16, {8, 8}, 0);
-    GuardedTensor bias(DType::float16, {8}, 0), d(DType::float16, {8, 8}, 0);
-    for (GuardedTensor* zeros : {&a, &b, &bias}) std::ranges::fill(zeros->data(), 0);
+    GuardedTensor bias(DType::float16, {8}, 0);
+    std::ranges::fill(bias.data(), 0);
     for (std::size_t i = 0; i < values.size(); ++i) {
       static_cast<Half*>(bias.view().data)[i] = store<Half>(values[i]);
     }
-    DeviceTensor device_a(a), device_b(b), device_bias(bias), device_d(d);
-    Gemm gemm = gemm_of(DType::float16, {1, 8, 8, 8}, layouts[0]);
-    gemm.a = device_a.view().data;
-    gemm.b = device_b.view().data;
-    gemm.bias = device_bias.view().data;
-    gemm.d = device_d.view().data;
-    gemm.activation = activation;
-    CudaExecution execution;
-    ASSERT_TRUE(cuda::hopper_gemm({*find_op("relu"), {}, {}, {}, execution}, gemm).ok());
-    check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
-    device_d.download();
+    GuardedTensor d = activated_on_device(bias, activation);
     const auto* results = static_cast<const Half*>(d.view().data);
     EXPECT_TRUE(std::isnan(load(results[0])));
     EXPECT_EQ(load(results[1]), infinity);
@@ -203,21 +212,9 @@ void expect_gelu_of_every_number() {
   numbers.resize(numbers.size() / 8 * 8);
   const auto count = static_cast<std::int64_t>(numbers.size());
   for (const Activation activation : {Activation::gelu_erf, Activation::gelu_tanh}) {
-    GuardedTensor a(dtype, {1, 8}, 0), b(dtype, {count, 8}, 0), bias(dtype, {count}, 0);
-    GuardedTensor d(dtype, {1, count}, 0);
-    for (GuardedTensor* zeros : {&a, &b}) std::ranges::fill(zeros->data(), 0);
+    GuardedTensor bias(dtype, {count}, 0);
     std::ranges::copy(numbers, static_cast<T*>(bias.view().data));
-    DeviceTensor device_a(a), device_b(b), device_bias(bias), device_d(d);
-    Gemm gemm = gemm_of(dtype, {1, 1, count, 8}, layouts[0]);
-    gemm.a = device_a.view().data;
-    gemm.b = device_b.view().data;
-    gemm.bias = device_bias.view().data;
-    gemm.d = device_d.view().data;
-    gemm.activation = activation;
-    CudaExecution execution;
-    ASSERT_TRUE(cuda::hopper_gemm({*find_op("relu"), {}, {}, {}, execution}, gemm).ok());
-    check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
-    device_d.download();
+    GuardedTensor d = activated_on_device(bias, activation);
     const auto* results = static_cast<const T*>(d.view().data);
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       const double x = load(numbers[i]);
