@@ -50,6 +50,17 @@ def errors(actual, expected):
     ]
 
 
+def test_ends_far_from_the_mean():
+    """The gradient on the CPU takes a row's first, middle or last element for its mean at first."""
+    for columns in (1024, 50257):
+        x, weight, bias = arguments(3, columns)
+        x *= 0.1
+        x[:, [0, -1]] += 1000.7
+        expected = exact(x, weight, bias)
+        ours = errors(outputs_of(cudarelu.layer_norm, x, weight, bias), expected)
+        assert max(ours) < 1e-6
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("columns", [64, 1000, 32768])
 def test_a_large_mean_costs_no_accuracy(columns, device):

@@ -31,7 +31,7 @@ class Product {
     if (gemm_.batch == 0 || gemm_.m == 0 || gemm_.n == 0) return {};
     if (!finishes_ && gemm_.k > 0) return execution_.gemm(gemm_);
     // The rows of a transposed matrix lie apart: no part of them is a matrix that the host takes.
-    const std::int64_t rows = gemm_.a_transposed
+    const std::int64_t rows = gemm_.a_transposed && !converts_
                                   ? gemm_.m
                                   : std::min(gemm_.m, std::max(strip_rows, strip_size / gemm_.n));
     const std::int64_t matrices =
@@ -85,7 +85,9 @@ class Product {
     part.d = static_cast<T*>(gemm_.d) + first * gemm_.n;
     if (converts_) {
       part.dtype = DType::float32;
-      part.a = widened(part.a, wide_a_, rows * gemm_.k);
+      part.a = gemm_.a_transposed && strip.rows < gemm_.m
+                   ? widened_transposed(strip)
+                   : widened(part.a, wide_a_, rows * gemm_.k);
       part.d = wide_d_;
       // The strips of one matrix have b and the bias in common.
       if (strip.first_row == 0) widened(part.b, wide_b_, strip.matrices * gemm_.k * gemm_.n);
@@ -109,6 +111,23 @@ class Product {
       });
     }
     return to;
+  }
+
+  /// Some rows of a transposed matrix, which are columns in memory, as a matrix of their own.
+  float* widened_transposed(const Strip& strip) {
+    if constexpr (is_narrow<T>) {
+      const T* const from =
+          static_cast<const T*>(gemm_.a) + strip.first_matrix * gemm_.m * gemm_.k + strip.first_row;
+      const std::int64_t least = std::max<std::int64_t>(1, grain / strip.rows);
+      execution_.parallel_for(gemm_.k, least, [&](std::int64_t begin, std::int64_t end) {
+        vectorised<Width::full>([&] {
+          for (std::int64_t k = begin; k < end; ++k) {
+            widen(from + k * gemm_.m, wide_a_ + k * strip.rows, strip.rows);
+          }
+        });
+      });
+    }
+    return wide_a_;
   }
 
   /// The sum of no products.

@@ -31,18 +31,6 @@ void for_each_index_of_few(std::int64_t n, const Body& body) {
   for (std::int64_t i = 0; i < n; ++i) body(i);
 }
 
-/// The same for an n as small, in a loop that stays one: GCC unrolls it before it can vectorise it.
-template <class Body>
-void for_each_index_of_vector(std::int64_t n, const Body& body) {
-#ifdef __clang__
-#pragma clang loop vectorize(assume_safety)
-#else
-#pragma GCC ivdep
-#pragma GCC unroll 1
-#endif
-  for (std::int64_t i = 0; i < n; ++i) body(i);
-}
-
 /// How wide vectors are to be, where there is a choice. The widest are faster at arithmetic; loops
 /// with little of it, which wait for memory, were measured to be slower with them.
 enum class Width { half, full };

@@ -71,7 +71,8 @@ __device__ __forceinline__ void let_next_kernel_start() {
 }
 
 /// How many blocks of how many threads. `cluster` blocks in a row share their shared memory: up to
-/// 8, and only where the device has programmatic launches; 0: the kernel knows no clusters.
+/// 8, or 16 where kernel and device allow it, and only where the device has programmatic launches;
+/// 0: the kernel knows no clusters.
 struct Grid {
   dim3 blocks;
   dim3 threads;

@@ -81,16 +81,26 @@ void add_row(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bia
   };
 
   // The median of three is near enough to the mean that little cancels, whatever one of them is.
+  // Where two are far off, the mean that comes out is the base of another turn.
   const C first = load(x[0]);
   const C middle = load(x[of.columns / 2]);
-  const C base =
+  C base =
       std::max(std::min(first, middle), std::min(std::max(first, middle), load(x[of.columns - 1])));
   Sums sums;
-  for_each_block([&](std::int64_t, std::int64_t count, const C* g, const C* values, const C* w) {
-    add_block(sums, count, base, g, values, w);
-  });
+  const auto add_up = [&] {
+    sums = {};
+    for_each_block([&](std::int64_t, std::int64_t count, const C* g, const C* values, const C* w) {
+      add_block(sums, count, base, g, values, w);
+    });
+  };
+  add_up();
   const double share = 1 / static_cast<double>(of.columns);
-  const double rest = sums.d * share;
+  double rest = sums.d * share;
+  if (rest * rest > 64 * (sums.squares * share - rest * rest)) {
+    base += static_cast<C>(rest);
+    add_up();
+    rest = sums.d * share;
+  }
   const double scale = 1 / std::sqrt(sums.squares * share - rest * rest + of.eps);
   const cpu::Normaliser<C> normalised{base, static_cast<C>(scale), static_cast<C>(-rest * scale)};
   const auto mean = static_cast<C>(sums.g * share);
@@ -128,8 +138,8 @@ Status LayerNormBackward::cpu(const Call& call) {
                  std::clamp<std::int64_t>(16384 / (columns + 1), group / 2, group));
     const std::int64_t parts = (rows + of_part - 1) / of_part;
 
-    // Of weight and bias: for each part totals in float64, and for each that is under way the sums of
-    // a group of rows.
+    // Of weight and bias: for each part totals in float64, and for each that is under way the sums
+    // of a group of rows.
     const std::size_t bytes =
         static_cast<std::size_t>(parts * 2 * columns + 1) * (sizeof(double) + sizeof(C));
     auto* const totals = static_cast<double*>(call.execution.allocate(bytes));

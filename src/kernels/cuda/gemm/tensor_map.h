@@ -1,4 +1,4 @@
-// Descriptions of matrices for the copy engine of compute capability 9.0.
+// Descriptions of matrices for the copy engine of compute capability 9.0 and later.
 #pragma once
 
 #include <cuda.h>
