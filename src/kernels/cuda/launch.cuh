@@ -54,6 +54,18 @@ int number_of(int device) {
   return -1;
 }
 
+/// Allows a kernel so much shared memory, which is the same for all its launches, on the call's
+/// device.
+template <auto kernel>
+Status allow_shared_memory(const Call& call, int bytes) {
+  static DeviceNumbers<> allowed;
+  int known = 0;
+  return check(call, allowed.get(call.execution.device_index, 0, known, [&](int& number) {
+    number = bytes;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  }));
+}
+
 /// Waits for the kernel before this one on the stream, which may still be running: a kernel that
 /// launch() starts calls this before it touches global memory.
 __device__ __forceinline__ void wait_for_previous_kernel() {

@@ -74,14 +74,11 @@ int resident(const Call& call, const cuda::Grid& grid) {
   const auto kernel = rows_of_blocks<T, Layout>;
   const auto ask = [&](int& number) {
     const int device = call.execution.device_index;
-    int room = 0;
-    cudaError_t error =
-        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (error != cudaSuccess) return error;
     cudaFuncAttributes attributes{};
-    error = cudaFuncGetAttributes(&attributes, kernel);
+    cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
     if (error != cudaSuccess) return error;
-    room -= static_cast<int>(attributes.sharedSizeBytes);
+    const int room = cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) -
+                     static_cast<int>(attributes.sharedSizeBytes);
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  std::min(room, Layout::shared_bytes(Layout::most_threads)));
     if (error != cudaSuccess) return error;
@@ -92,12 +89,9 @@ int resident(const Call& call, const cuda::Grid& grid) {
         return cudaOccupancyMaxActiveClusters(&number, kernel, &config);
       });
     }
-    int processors = 0;
-    error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-    if (error != cudaSuccess) return error;
     error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &number, kernel, static_cast<int>(grid.threads.x), grid.shared_bytes);
-    number *= processors;
+    number *= cuda::number_of<cudaDevAttrMultiProcessorCount>(device);
     return error;
   };
   const auto index = static_cast<int>(grid.threads.x / 32 * (most_blocks + 1) + grid.cluster);

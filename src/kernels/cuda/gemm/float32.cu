@@ -274,15 +274,10 @@ __global__ void __launch_bounds__(256)
 
 template <class T, Layout a, Layout b>
 Status launch_tiles(const Call& call, const Arguments& args, std::int64_t results) {
-  auto* const kernel = float32_kernel<T, a, b>;
-  static DeviceNumbers<> prepared;
-  int done = 0;
-  const cudaError_t error = prepared.get(call.execution.device_index, 0, done, [&](int& number) {
-    number = 1;
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                static_cast<int>(T::bytes));
-  });
-  if (Status status = check(call, error); !status.ok()) return status;
+  constexpr auto kernel = float32_kernel<T, a, b>;
+  if (Status status = allow_shared_memory<kernel>(call, static_cast<int>(T::bytes)); !status.ok()) {
+    return status;
+  }
   const std::int64_t blocks = results * args.tiles_m * args.tiles_n;
   return launch(call, kernel, {static_cast<unsigned>(blocks), T::threads, T::bytes}, args);
 }

@@ -22,12 +22,21 @@ bool prefers_hopper(const Gemm& gemm) {
 }
 
 /// How float32 is multiplied where the host does not ask for TF32: what the user says at the first
-/// product, or nothing.
-const std::string& float32_matmul() {
-  static const std::string value = [] {
-    const char* variable = std::getenv("CUDARELU_FLOAT32_MATMUL");
-    return variable == nullptr ? "" : variable;
-  }();
+/// product.
+struct Float32Matmul {
+  std::string said = value_of("CUDARELU_FLOAT32_MATMUL");
+  bool tf32x3 = said == "tf32x3";
+  bool is_known = tf32x3 || said.empty() || said == "ieee";
+
+ private:
+  static std::string value_of(const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  }
+};
+
+const Float32Matmul& float32_matmul() {
+  static const Float32Matmul value;
   return value;
 }
 
@@ -37,11 +46,10 @@ Status gemm(const Call& call, const Gemm& gemm) {
   if (gemm.batch == 0 || gemm.m == 0 || gemm.n == 0) return {};
   const int device = call.execution.device_index;
   const bool allow_tf32 = call.execution.allow_tf32();
-  if (gemm.dtype == DType::float32 && !float32_matmul().empty() && float32_matmul() != "ieee" &&
-      float32_matmul() != "tf32x3") {
-    return {Status::Code::invalid_argument, std::string(call.op.name) +
-                                                ": CUDARELU_FLOAT32_MATMUL is " + float32_matmul() +
-                                                "; it must be ieee or tf32x3, or be unset"};
+  if (gemm.dtype == DType::float32 && !float32_matmul().is_known) {
+    return {Status::Code::invalid_argument,
+            std::string(call.op.name) + ": CUDARELU_FLOAT32_MATMUL is " + float32_matmul().said +
+                "; it must be ieee or tf32x3, or be unset"};
   }
   const bool has_skinny = takes_skinny(gemm, device);
   // With few columns of a long k, cuBLASLt, which splits k, is faster in float32.
@@ -51,7 +59,7 @@ Status gemm(const Call& call, const Gemm& gemm) {
   const bool has_hopper = takes_hopper(gemm, device);
   if (has_hopper && prefers_hopper(gemm)) return hopper_gemm(call, gemm);
   const bool has_mma = takes_mma(gemm, device);
-  if (has_mma && gemm.dtype == DType::float32 && !allow_tf32 && float32_matmul() == "tf32x3") {
+  if (has_mma && gemm.dtype == DType::float32 && !allow_tf32 && float32_matmul().tf32x3) {
     return mma_gemm(call, gemm);
   }
   if (takes_cublaslt(gemm, device, allow_tf32)) return cublaslt_gemm(call, gemm, allow_tf32);

@@ -405,14 +405,9 @@ inline int ceil(std::int64_t n, std::int64_t size) {
 template <class T, bool a_depth_major, bool b_depth_major, class P>
 Status start(const Call& call, const Gemm& gemm, int multiprocessors) {
   constexpr auto kernel = multiply<T, a_depth_major, b_depth_major, P>;
-  static DeviceNumbers<> prepared;
-  int shared_bytes = 0;
-  const cudaError_t error =
-      prepared.get(call.execution.device_index, 0, shared_bytes, [&](int& number) {
-        number = P::shared_bytes;
-        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, number);
-      });
-  if (Status status = check(call, error); !status.ok()) return status;
+  if (Status status = allow_shared_memory<kernel>(call, P::shared_bytes); !status.ok()) {
+    return status;
+  }
 
   Maps maps{};
   const auto describe_operand = [&](CUtensorMap& map, const void* data, std::int64_t rows,

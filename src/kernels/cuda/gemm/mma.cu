@@ -295,13 +295,9 @@ Status launch_tiles(const Call& call, const Arguments& args, std::int64_t blocks
   constexpr int bytes = std::max(P::stages * (Panel<P, P::rows, a_depth_major>::bytes +
                                               Panel<P, P::columns, b_depth_major>::bytes),
                                  P::threads / 32 * 16 * P::result_pitch * 4);
-  static DeviceNumbers<> prepared;
-  int done = 0;
-  const cudaError_t error = prepared.get(call.execution.device_index, 0, done, [&](int& number) {
-    number = 1;
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  });
-  if (Status status = check(call, error); !status.ok()) return status;
+  if (Status status = allow_shared_memory<kernel>(call, bytes); !status.ok()) {
+    return status;
+  }
   return launch(call, kernel, {static_cast<unsigned>(blocks), P::threads, bytes}, args);
 }
 

@@ -240,14 +240,9 @@ __global__ void __launch_bounds__(S::threads)
 template <class S>
 Status launch_slices(const Call& call, const Gemm& gemm) {
   constexpr auto kernel = skinny_kernel<S>;
-  static DeviceNumbers<> prepared;
-  int done = 0;
-  const cudaError_t error = prepared.get(call.execution.device_index, 0, done, [&](int& number) {
-    number = 1;
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                S::shared_bytes);
-  });
-  if (Status status = check(call, error); !status.ok()) return status;
+  if (Status status = allow_shared_memory<kernel>(call, S::shared_bytes); !status.ok()) {
+    return status;
+  }
   Arguments args{.x = {},
                  .w = {},
                  .results = {gemm.bias, gemm.d, gemm.sum, gemm.activation},
