@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     if arguments.list:
         for suite in SUITES.values():
-            print(f"{suite.name:15}{suite.device:6}{suite.title}")
+            print(f"{suite.name:17}{suite.device:6}{suite.title}")
         return
     for name in arguments.without:
         if name not in CONTENDERS:

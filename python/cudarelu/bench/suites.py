@@ -187,6 +187,29 @@ def _cpu(*contenders: str) -> Iterator:
                 yield case, "loop", kept
 
 
+def _cpu_products(*contenders: str) -> Iterator:
+    for threads in (1, 2):
+        options = {"device": "cpu", "threads": threads}
+        for rows in (32, 512):
+            sizes = {"k": 768, "n": 3072}
+            for name, attributes in (
+                ("linear", {}),
+                ("linear_relu", {}),
+                ("linear_gelu", {"approximate": "none"}),
+                ("linear_gelu", {"approximate": "tanh"}),
+                ("linear_input_backward", {}),
+                ("linear_weight_backward", {}),
+            ):
+                bias = tuple(each.name for each in _op(name).inputs if each.name == "bias")
+                shared = {**options, "optional": bias}
+                case = Case(_op(name), "float32", (rows,), sizes, attributes, **shared)
+                yield case, "loop", contenders
+        for leading, side in (((), 256), ((), 1024), ((16,), 128)):
+            sizes = dict.fromkeys("mkn", side)
+            case = Case(_op("matmul"), "float32", leading, sizes, {}, **options)
+            yield case, "loop", contenders
+
+
 def _elementwise(record: Record) -> bool:
     return _op(record["op"]).elementwise
 
@@ -415,6 +438,22 @@ SUITES = {
             lambda: _cpu("cudarelu in ORT", "ORT"),
             (Target("every op, ONNX Runtime, CPU", "ORT", 1.0),),
             seconds=0.15,
+        ),
+        Suite(
+            "cpu-products",
+            "cpu",
+            "linear layers and products of matrices, float32, 1 and 2 threads",
+            lambda: _cpu_products("cudarelu", "torch"),
+            (Target("products, CPU", "torch", 0.95),),
+            seconds=0.3,
+        ),
+        Suite(
+            "ort-cpu-products",
+            "cpu",
+            "linear layers and products as nodes of ONNX Runtime, float32, 1 and 2 threads",
+            lambda: _cpu_products("cudarelu in ORT", "ORT"),
+            (Target("products, ONNX Runtime, CPU", "ORT", 0.95),),
+            seconds=0.3,
         ),
         Suite(
             "ort-cpu",
