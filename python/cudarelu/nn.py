@@ -1,8 +1,8 @@
 """The ops as `torch.nn` modules.
 
-`ReLU`, `LeakyReLU`, `Tanh`, `GELU`, `Softmax` and `LayerNorm` are subclasses of torch's modules of
-these names, with their arguments, attributes and representation, `LinearReLU` and `LinearGELU` of
-its `Linear`; `replace` swaps those in a model for them::
+`ReLU`, `LeakyReLU`, `Tanh`, `GELU`, `Softmax`, `Linear` and `LayerNorm` are subclasses of torch's
+modules of these names, with their arguments, attributes and representation, `LinearReLU` and
+`LinearGELU` of its `Linear`; `replace` swaps those in a model for them::
 
     import cudarelu.nn
 
@@ -28,6 +28,7 @@ __all__ = [
     "BiasReLU",
     "LayerNorm",
     "LeakyReLU",
+    "Linear",
     "LinearGELU",
     "LinearReLU",
     "ReLU",
@@ -168,11 +169,24 @@ class LayerNorm(torch.nn.LayerNorm):
         return cudarelu.layer_norm(input, self.weight, self.bias, eps=self.eps)
 
 
+_LINEAR_DTYPES = {
+    f"torch.{dtype}" for op in cudarelu.ops() if op.name == "linear" for dtype in op.dtypes
+}
+
+
 def _unlike_ours(module: torch.nn.Module) -> str | None:
     """Why a module of torch cannot run our op; None: it can."""
     if isinstance(module, torch.nn.LayerNorm) and len(module.normalized_shape) != 1:
         shape = list(module.normalized_shape)
         return f"LayerNorm over {shape}, not over the last dimension alone"
+    if isinstance(module, torch.nn.Linear):
+        weight = module.weight.data
+        if (
+            type(weight) is not torch.Tensor
+        ):  # which may have a product of its own, as quantised ones
+            return f"Linear with a weight of class {type(weight).__name__}"
+        if str(weight.dtype) not in _LINEAR_DTYPES:
+            return f"Linear of {weight.dtype}"
     return None
 
 
@@ -210,6 +224,16 @@ class BiasReLU(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.features}, scale={self.scale}"
+
+
+class Linear(torch.nn.Linear):
+    """`cudarelu.linear` as a module.
+
+    Arguments, parameters and state are those of `torch.nn.Linear`.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return cudarelu.linear(input, self.weight, self.bias)
 
 
 class LinearReLU(torch.nn.Linear):
@@ -260,9 +284,9 @@ _OURS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
     torch.nn.Tanh: Tanh,
     torch.nn.GELU: GELU,
     torch.nn.Softmax: Softmax,
+    torch.nn.Linear: Linear,
     torch.nn.LayerNorm: LayerNorm,
 }
-
 
 _FUSED: dict[type[torch.nn.Module], type[torch.nn.Linear]] = {
     torch.nn.ReLU: LinearReLU,
@@ -293,8 +317,8 @@ def replace(model: torch.nn.Module) -> Replacement:
 
     Each module stays the object that it is, the model itself too, and only its class changes:
     hooks, mode, sharing, and references from elsewhere hold. Left as they are: subclasses of these
-    classes, among them parametrized modules, modules with a `forward` of their own, and LayerNorm
-    over several dimensions.
+    classes, among them parametrized modules, modules with a `forward` of their own, LayerNorm over
+    several dimensions, and Linear with a weight that is quantised, complex or distributed.
 
     What torch.compile made of the model before is compiled again.
 
@@ -318,7 +342,7 @@ def replace(model: torch.nn.Module) -> Replacement:
             swapped[name] = found.__name__
         elif found in _OURS:
             left[name] = f"{found.__name__} with a forward of its own"
-        elif isinstance(module, tuple(_OURS)) and found not in _OURS.values():
+        elif isinstance(module, tuple(_OURS)) and found.__module__ != __name__:
             left[name] = f"{found.__name__}, a subclass"
     return Replacement(swapped, left)
 
@@ -338,7 +362,7 @@ def _fuse(model: torch.nn.Module) -> dict[torch.nn.Module, str]:
             pair = (linear, activation)
             if type(linear) is not torch.nn.Linear or type(activation) not in _FUSED:
                 continue
-            if any(modules.count(each) > 1 or _is_observed(each) for each in pair):
+            if _unlike_ours(linear) or any(modules.count(m) > 1 or _is_observed(m) for m in pair):
                 continue
             name = type(activation).__name__
             linear.__class__ = _FUSED[type(activation)]

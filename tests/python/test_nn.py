@@ -249,8 +249,10 @@ def test_training_of_bias_relu(backend):
     torch.testing.assert_close(losses(module, x, backend), torch.tensor(expected))
 
 
-LINEAR = [("LinearReLU", nn.ReLU, {})] + [
-    ("LinearGELU", nn.GELU, {"approximate": approximate}) for approximate in ("none", "tanh")
+LINEAR = [
+    ("Linear", nn.Identity, {}),
+    ("LinearReLU", nn.ReLU, {}),
+    *(("LinearGELU", nn.GELU, {"approximate": approximate}) for approximate in ("none", "tanh")),
 ]
 
 
@@ -266,7 +268,8 @@ def test_linear_with_its_activation(name, activation, named, bias):
     assert repr(copy.deepcopy(module)).startswith(f"{name}(in_features=4, out_features=3")
     with torch.no_grad(), Calls() as calls:
         torch.testing.assert_close(module(x), theirs(x))
-    assert calls.names == [{"LinearReLU": "linear_relu", "LinearGELU": "linear_gelu"}[name]]
+    op = {"Linear": "linear", "LinearReLU": "linear_relu", "LinearGELU": "linear_gelu"}[name]
+    assert calls.names == [op]
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -353,11 +356,11 @@ def test_replace_in_a_compiled_model():
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager")
     expected = compiled(x)
-    swapped = {"_orig_mod.1": "Tanh", "_orig_mod.2": "ReLU"}
+    swapped = {"_orig_mod.0": "Linear", "_orig_mod.1": "Tanh", "_orig_mod.2": "ReLU"}
     assert cudarelu.nn.replace(compiled).swapped == swapped
     with Calls() as calls:
         torch.testing.assert_close(compiled(x), expected)
-    assert calls.names == ["tanh", "relu"]
+    assert calls.names == ["linear", "tanh", "relu"]
 
 
 def test_replace_leaves_what_it_cannot_swap():
@@ -379,13 +382,36 @@ def test_replace_leaves_what_it_cannot_swap():
     assert model[1].slope == 0.5
 
 
+class Doubled(torch.Tensor):
+    """A weight with a product of its own, as quantised ones have."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs)
+        return result.as_subclass(torch.Tensor) * 2 if func is nn.functional.linear else result
+
+
+def test_replace_leaves_linear_with_other_weights():
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2, dtype=torch.complex64))
+    model[0].weight = nn.Parameter(model[0].weight.data.as_subclass(Doubled))
+    x = torch.randn(2, 4)
+    expected = model[:2](x)
+    report = cudarelu.nn.replace(model)
+    assert report.swapped == {"1": "ReLU"}
+    assert report.left == {
+        "0": "Linear with a weight of class Doubled",
+        "2": "Linear of torch.complex64",
+    }
+    assert torch.equal(model[:2](x), expected)
+
+
 def test_replace_in_resnet18():
     models = pytest.importorskip("torchvision.models", reason="torchvision is not installed")
     torch.manual_seed(0)
     theirs, x = models.resnet18(weights=None), torch.randn(2, 3, 64, 64)
     ours = copy.deepcopy(theirs)
     report = cudarelu.nn.replace(ours)
-    assert len(report.swapped) == 9
+    assert len(report.swapped) == 10
     torch.testing.assert_close(copy.deepcopy(ours).eval()(x), copy.deepcopy(theirs).eval()(x))
     torch.testing.assert_close(losses(ours, x, steps=1), losses(theirs, x, steps=1))
 
@@ -406,13 +432,17 @@ def test_replace_fuses_linear_and_activation():
         "0.1": "ReLU, done before",
         "0.2": "Linear with the GELU after it",
         "0.3": "GELU, done before",
+        "1.0": "Linear",
         "1.1": "ReLU",
+        "1.2": "Linear",
         "1.3": "GELU",
+        "2.0": "Linear",
         "2.1": "ReLU",
     }
     assert list(ours.state_dict()) == list(theirs.state_dict())
     with torch.no_grad(), Calls() as calls:
         torch.testing.assert_close(ours(x), theirs(x))
-    assert calls.names == ["linear_relu", "linear_gelu", "relu", "gelu", "relu"]
+    apart = ["linear", "relu", "linear", "gelu", "linear", "relu"]
+    assert calls.names == ["linear_relu", "linear_gelu", *apart]
     torch.testing.assert_close(losses(ours, x), losses(theirs, x))
     assert cudarelu.nn.replace(ours).swapped == {}
