@@ -11,7 +11,8 @@ enum class Activation : std::uint8_t { none, relu, gelu_erf, gelu_tanh };
 
 /// d[i] = activation(a[i] b[i] + bias) for each i of the batch: a [m, k], b [k, n], d [m, n], dense
 /// and row-major; the bias, [n], is added to each row. All of one floating dtype; float16 and
-/// bfloat16 are added up in float32 and rounded once.
+/// bfloat16 are added up in float32, and rounded once, or before the activation too where the
+/// engine at hand has no such epilogue.
 struct Gemm {
   DType dtype;
   std::int64_t batch;
