@@ -1,6 +1,7 @@
 #include "python_arguments.h"
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 #include "api.h"
@@ -22,20 +23,29 @@ namespace {
 }
 
 /// The error of a conversion to a number.
-[[noreturn]] void raise_conversion(const Op& op, const AttributeSpec& spec) {
-  if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) throw nb::python_error();
+[[noreturn]] void raise_conversion(const Op& op, const AttributeSpec& spec, nb::handle value) {
+  const bool is_number = PyErr_ExceptionMatches(PyExc_TypeError) == 0;
+  if (is_number && PyErr_ExceptionMatches(PyExc_OverflowError) == 0) throw nb::python_error();
   PyErr_Clear();
+  if (!is_number) refuse_type(op, spec, value);  // as of a complex number
   const std::string message = std::string(op.name) + ": " + std::string(spec.name);
   throw nb::value_error((message + " is out of range").c_str());
+}
+
+/// A str as it is, or as Python writes it where a string of C would not hold all of it.
+std::string text_of(nb::handle value) {
+  Py_ssize_t size = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(value.ptr(), &size);
+  if (text != nullptr && std::strlen(text) == static_cast<std::size_t>(size)) return text;
+  PyErr_Clear();
+  return nb::repr(value).c_str();
 }
 
 Attribute attribute_of(const Op& op, const AttributeSpec& spec, nb::handle value) {
   if (!spec.labels.empty()) {
     if (!nb::isinstance<nb::str>(value)) refuse_type(op, spec, value);
-    const char* const label = PyUnicode_AsUTF8(value.ptr());
-    if (label == nullptr) throw nb::python_error();
     Attribute position;
-    const Status status = find_label(op, spec, label, position);
+    const Status status = find_label(op, spec, text_of(value), position);
     if (!status.ok()) throw nb::value_error(status.message().c_str());
     return position;
   }
@@ -43,12 +53,12 @@ Attribute attribute_of(const Op& op, const AttributeSpec& spec, nb::handle value
   if (!nb::isinstance<nb::bool_>(value) && !nb::hasattr(value, "__dlpack__")) {
     if (spec.integer && PyIndex_Check(value.ptr()) != 0) {
       const long long number = PyLong_AsLongLong(value.ptr());
-      if (number == -1 && PyErr_Occurred() != nullptr) raise_conversion(op, spec);
+      if (number == -1 && PyErr_Occurred() != nullptr) raise_conversion(op, spec, value);
       return static_cast<std::int64_t>(number);
     }
     if (!spec.integer && PyNumber_Check(value.ptr()) != 0) {
       const double number = PyFloat_AsDouble(value.ptr());
-      if (number == -1 && PyErr_Occurred() != nullptr) raise_conversion(op, spec);
+      if (number == -1 && PyErr_Occurred() != nullptr) raise_conversion(op, spec, value);
       return number;
     }
   }
