@@ -22,6 +22,7 @@ is one) for a dtype.
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -86,6 +87,14 @@ class Attribute:
     def onnx_type(self) -> str:
         """The type in ONNX models: "int" or "float"."""
         return "int" if self.labels else self.type
+
+    def outside(self, value: float) -> str | None:
+        """The range that is declared, as text, where a number is not in it; a NaN is in none."""
+        if self.lowest is None and self.highest is None:
+            return None
+        low = -math.inf if self.lowest is None else self.lowest
+        high = math.inf if self.highest is None else self.highest
+        return None if low <= value <= high else f"[{low:g}, {high:g}]"
 
     def onnx_value(self, value: int | float | str) -> int | float:
         """A value in ONNX models. Raises ValueError for a label that there is not."""

@@ -382,9 +382,8 @@ class _Match:
                 raise _Kept(f"{each.name} = {value} is no float32, which ONNX's attributes are")
             if each.labels and value not in range(len(each.labels)):
                 raise _Kept(f"{each.name} = {value} is none of its {len(each.labels)} values")
-            low, high = each.lowest, each.highest
-            if (low is not None and value < low) or (high is not None and value > high):
-                raise _Kept(f"{each.name} = {value} is not in [{low}, {high}]")
+            if wanted := each.outside(value):
+                raise _Kept(f"{each.name} = {value} is not in {wanted}")
             result[each.name] = float(value) if each.type == "float" else int(value)
         return result
 

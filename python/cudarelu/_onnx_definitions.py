@@ -328,9 +328,8 @@ def _check(node: onnx.NodeProto, declared: Attribute, given: onnx.AttributeProto
     value = onnx.helper.get_attribute_value(given)
     if labels and value not in range(len(declared.labels)):
         raise ValueError(f"{_title(node)}: {given.name} must be {labels}, not {value}")
-    lowest, highest = declared.lowest, declared.highest
-    if (lowest is not None and value < lowest) or (highest is not None and value > highest):
-        raise ValueError(f"{_title(node)}: {given.name} must be in [{lowest}, {highest}]")
+    if wanted := declared.outside(value):
+        raise ValueError(f"{_title(node)}: {given.name} must be in {wanted}, not {value:g}")
 
 
 def _check_versions(model: onnx.ModelProto, called: dict[tuple[str, str], OpInfo]) -> None:

@@ -566,6 +566,17 @@ def test_an_attribute_that_float32_does_not_hold():
     assert any("0.1 is no float32" in each.reason for each in report.left)
 
 
+@pytest.mark.parametrize(("epsilon", "found"), [(0.0, 1), (np.inf, 1), (-1.0, 0), (np.nan, 0)])
+def test_an_attribute_out_of_range(epsilon, found):
+    text = "y = LayerNormalization(x, b)"
+    model = parse(f"main (float[N,4] x, float[4] b) => (float[N,4] y) {{ {text} }}")
+    model.graph.node[0].attribute.append(helper.make_attribute("epsilon", epsilon))
+    _, report = cudarelu.onnx.accelerate(model)
+    assert len(report.replaced) == found
+    reasons = [each.reason for each in report.left]
+    assert reasons == [f"eps = {epsilon} is not in [0, inf]"] * (1 - found)
+
+
 def test_an_initializer_that_is_a_default_is_no_constant():
     model = body("y = Mul(x, k)")
     model.graph.initializer.append(numpy_helper.from_array(np.float32(2), "k"))
