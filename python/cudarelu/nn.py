@@ -1,8 +1,8 @@
 """The ops as `torch.nn` modules.
 
-`ReLU`, `LeakyReLU`, `Tanh`, `GELU`, `Softmax`, `Linear` and `LayerNorm` are subclasses of torch's
-modules of these names, with their arguments, attributes and representation, `LinearReLU` and
-`LinearGELU` of its `Linear`; `replace` swaps those in a model for them::
+`ReLU`, `LeakyReLU`, `Tanh`, `GELU`, `Softmax`, `Linear`, `LayerNorm` and `Sequential` are
+subclasses of torch's modules of these names, with their arguments, attributes and representation,
+`LinearReLU` and `LinearGELU` of its `Linear`; `replace` swaps those in a model for them::
 
     import cudarelu.nn
 
@@ -33,6 +33,7 @@ __all__ = [
     "LinearReLU",
     "ReLU",
     "Replacement",
+    "Sequential",
     "Softmax",
     "Tanh",
     "replace",
@@ -278,6 +279,56 @@ class LinearGELU(torch.nn.Linear):
         return f"{super().extra_repr()}, approximate={self.approximate!r}"
 
 
+class Sequential(torch.nn.Sequential):
+    """`torch.nn.Sequential` that runs a `Linear` of ours and the ReLU or GELU after it as one op.
+
+    The modules stay what they are: called alone, each does its own part. A pair with a subclass of
+    one of them, a hook or a `forward` of its own runs as two.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if torch.jit.is_scripting():
+            for module in self:
+                input = module(input)
+            return input
+        modules = list(self)
+        while modules:
+            module = modules.pop(0)
+            if modules and _is_pair(module, modules[0]):
+                input = _run_pair(module, modules.pop(0), input)
+            else:
+                input = module(input)
+        return input
+
+
+def _run_pair(linear: Linear, activation: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
+    if isinstance(activation, torch.nn.GELU):
+        approximate = activation.approximate
+        return cudarelu.linear_gelu(input, linear.weight, linear.bias, approximate=approximate)
+    return cudarelu.linear_relu(input, linear.weight, linear.bias)
+
+
+def _is_pair(linear: torch.nn.Module, activation: torch.nn.Module) -> bool:
+    """Whether nobody can tell that two modules run as one."""
+    return (
+        type(linear) is Linear
+        and type(activation) in (torch.nn.ReLU, ReLU, torch.nn.GELU, GELU)
+        and not (_is_observed(linear) or _is_observed(activation))
+    )
+
+
+def _is_observed(module: torch.nn.Module) -> bool:
+    """Whether somebody sees what goes in and out of a module, or has changed that."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or torch.nn.modules.module._has_any_global_hook()
+        or "forward" in module.__dict__
+    )
+
+
 _OURS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
     torch.nn.ReLU: ReLU,
     torch.nn.LeakyReLU: LeakyReLU,
@@ -286,11 +337,6 @@ _OURS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
     torch.nn.Softmax: Softmax,
     torch.nn.Linear: Linear,
     torch.nn.LayerNorm: LayerNorm,
-}
-
-_FUSED: dict[type[torch.nn.Module], type[torch.nn.Linear]] = {
-    torch.nn.ReLU: LinearReLU,
-    torch.nn.GELU: LinearGELU,
 }
 
 
@@ -312,8 +358,8 @@ class Replacement:
 def replace(model: torch.nn.Module) -> Replacement:
     """Makes torch's modules of the classes above in a model run our ops.
 
-    A Linear and the ReLU or GELU after it in a Sequential become one: the Linear a `LinearReLU` or
-    `LinearGELU`, the other an Identity; unless one of them is in the model twice, or has hooks.
+    A Sequential with a Linear and the ReLU or GELU after it becomes a `Sequential` of ours, which
+    runs the two as one op.
 
     Each module stays the object that it is, the model itself too, and only its class changes:
     hooks, mode, sharing, and references from elsewhere hold. Left as they are: subclasses of these
@@ -329,13 +375,10 @@ def replace(model: torch.nn.Module) -> Replacement:
         What was swapped, and what was left; a shared module has a line for each of its names.
     """
     swapped, left, classes = {}, {}, {}
-    fused = _fuse(model)
     for name, module in model.named_modules(remove_duplicate=False):
         found = classes.setdefault(module, type(module))
         reason = _unlike_ours(module)
-        if module in fused:
-            swapped[name] = fused[module]
-        elif found in _OURS and reason:
+        if found in _OURS and reason:
             left[name] = reason
         elif found in _OURS and "forward" not in vars(module):
             module.__class__ = _OURS[found]
@@ -344,39 +387,17 @@ def replace(model: torch.nn.Module) -> Replacement:
             left[name] = f"{found.__name__} with a forward of its own"
         elif isinstance(module, tuple(_OURS)) and found.__module__ != __name__:
             left[name] = f"{found.__name__}, a subclass"
+    for name, module in model.named_modules(remove_duplicate=False):
+        if classes[module] is not torch.nn.Sequential or "forward" in vars(module):
+            continue
+        if pairs := _pairs(module):
+            module.__class__ = Sequential
+            swapped[name] = f"Sequential, with {', '.join(pairs)} fused"
     return Replacement(swapped, left)
 
 
-def _fuse(model: torch.nn.Module) -> dict[torch.nn.Module, str]:
-    """Makes one of each Linear and the activation after it in a Sequential.
-
-    Returns:
-        What the modules were that have changed.
-    """
-    modules = [module for _, module in model.named_modules(remove_duplicate=False)]
-    fused = {}
-    for sequence in modules:
-        if type(sequence) is not torch.nn.Sequential:
-            continue
-        for linear, activation in itertools.pairwise(sequence):
-            pair = (linear, activation)
-            if type(linear) is not torch.nn.Linear or type(activation) not in _FUSED:
-                continue
-            if _unlike_ours(linear) or any(modules.count(m) > 1 or _is_observed(m) for m in pair):
-                continue
-            name = type(activation).__name__
-            linear.__class__ = _FUSED[type(activation)]
-            if isinstance(activation, torch.nn.GELU):
-                linear.approximate = activation.approximate
-            activation.__class__ = torch.nn.Identity
-            fused |= {
-                linear: f"Linear with the {name} after it",
-                activation: f"{name}, done before",
-            }
-    return fused
-
-
-def _is_observed(module: torch.nn.Module) -> bool:
-    """Whether somebody sees what goes in and out of a module, or has changed that."""
-    hooks = (name for name in vars(module) if name.endswith("_hooks") and "state_dict" not in name)
-    return "forward" in vars(module) or any(vars(module)[name] for name in hooks)
+def _pairs(sequence: torch.nn.Sequential) -> list[str]:
+    """The names of a Sequential's modules that run as one: "0 + 1"."""
+    # `named_children` would leave out a module that is in it before.
+    following = itertools.pairwise(sequence._modules.items())
+    return [f"{a} + {b}" for (a, first), (b, second) in following if _is_pair(first, second)]

@@ -428,10 +428,12 @@ def test_replace_fuses_linear_and_activation():
     ours, x = copy.deepcopy(theirs), torch.randn(3, 4)
     report = cudarelu.nn.replace(ours)
     assert report.swapped == {
-        "0.0": "Linear with the ReLU after it",
-        "0.1": "ReLU, done before",
-        "0.2": "Linear with the GELU after it",
-        "0.3": "GELU, done before",
+        "0": "Sequential, with 0 + 1, 2 + 3 fused",
+        "0.0": "Linear",
+        "0.1": "ReLU",
+        "0.2": "Linear",
+        "0.3": "GELU",
+        "1": "Sequential, with 0 + 1, 2 + 3 fused",
         "1.0": "Linear",
         "1.1": "ReLU",
         "1.2": "Linear",
@@ -439,10 +441,92 @@ def test_replace_fuses_linear_and_activation():
         "2.0": "Linear",
         "2.1": "ReLU",
     }
+    assert repr(ours) == repr(theirs)
     assert list(ours.state_dict()) == list(theirs.state_dict())
     with torch.no_grad(), Calls() as calls:
         torch.testing.assert_close(ours(x), theirs(x))
-    apart = ["linear", "relu", "linear", "gelu", "linear", "relu"]
-    assert calls.names == ["linear_relu", "linear_gelu", *apart]
+    fused = ["linear_relu", "linear_gelu"]
+    assert calls.names == [*fused, *fused, "linear", "relu"]
     torch.testing.assert_close(losses(ours, x), losses(theirs, x))
     assert cudarelu.nn.replace(ours).swapped == {}
+
+
+class Apart(nn.Module):
+    """Uses the modules of a Sequential one by one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.GELU())
+
+    def forward(self, x):
+        seen = [x]
+        for layer in self.layers:
+            seen.append(layer(seen[-1]))
+        return torch.stack([*seen, self.layers[1](x), self.layers[:3](x), self.layers(x)])
+
+
+def test_fused_modules_alone_do_their_own_part():
+    torch.manual_seed(0)
+    theirs, x = Apart(), torch.randn(3, 4)
+    ours = copy.deepcopy(theirs)
+    cudarelu.nn.replace(ours)
+    with torch.no_grad(), Calls() as calls:
+        torch.testing.assert_close(ours(x), theirs(x))
+    alone = ["linear", "relu", "linear", "gelu", "relu"]
+    assert calls.names == [*alone, "linear_relu", "linear", "linear_relu", "linear_gelu"]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda module: module.register_forward_hook(lambda module, inputs, output: 2 * output),
+        lambda module: module.register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],)),
+        lambda module: module.register_full_backward_hook(lambda module, ours, _: (2 * ours[0],)),
+        lambda module: setattr(module, "forward", lambda x: 2 * x),
+        lambda _: nn.modules.module.register_module_forward_hook(
+            lambda module, inputs, output: 2 * output if isinstance(module, nn.Linear) else output
+        ),
+    ],
+    ids=["forward", "before", "backward", "own-forward", "global"],
+)
+def test_hooks_after_a_replacement(register, place):
+    torch.manual_seed(0)
+    ours = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    theirs, x = copy.deepcopy(ours), torch.randn(3, 4)
+    cudarelu.nn.replace(ours)
+    results = []
+    for model in (ours, theirs):
+        handle = register(model[place])
+        leaf = x.clone().requires_grad_()
+        y = model(leaf)
+        y.square().sum().backward()
+        results.append((y, leaf.grad))
+        if handle:
+            handle.remove()
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_fused_modules_in_graphs():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(3, 4)
+    cudarelu.nn.replace(model)
+    expected = model(x)
+    for strict in (False, True):
+        program = torch.export.export(model, (x,), strict=strict).run_decompositions({})
+        assert "cudarelu.linear_relu.default" in str(program.graph)
+    torch.testing.assert_close(torch.jit.script(model)(x), expected)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), expected)
+    with model[0].register_forward_hook(lambda module, inputs, output: -output):
+        torch.testing.assert_close(compiled(x), model(x))
+    torch.testing.assert_close(compiled(x), expected)
+
+
+def test_a_sequential_with_a_forward_of_its_own_is_left():
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(3, 4)
+    model.forward = lambda x: x + 1
+    assert cudarelu.nn.replace(model).swapped == {"0": "Linear", "1": "ReLU"}
+    torch.testing.assert_close(model(x), x + 1)
