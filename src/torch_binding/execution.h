@@ -7,9 +7,9 @@
 #include <ATen/ops/addmm_cpu_dispatch.h>
 #include <ATen/ops/baddbmm_cpu_dispatch.h>
 #include <ATen/ops/bmm_cpu_dispatch.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
@@ -41,9 +41,8 @@ class TorchExecution final : public Execution {
 
   void* allocate(std::size_t bytes) override {
     try {
-      const auto options = at::TensorOptions().dtype(at::kByte).device(device_);
-      workspace_.push_back(at::empty({static_cast<std::int64_t>(bytes)}, options));
-      return workspace_.back().mutable_data_ptr();
+      workspace_.push_back(c10::GetAllocator(device_.type())->allocate(bytes));
+      return workspace_.back().get();
     } catch (...) {  // the core does not throw: raise_error() does, when it has returned
       allocation_error_ = std::current_exception();
       return nullptr;
@@ -114,7 +113,7 @@ class TorchExecution final : public Execution {
   }
 
   c10::Device device_;
-  c10::SmallVector<at::Tensor, 2> workspace_;  // given back, in the order of the stream, at the end
+  c10::SmallVector<c10::DataPtr, 2> workspace_;  // given back at the end, in the stream's order
   std::exception_ptr allocation_error_;
 };
 
