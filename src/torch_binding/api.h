@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
@@ -44,9 +45,16 @@ inline c10::IValue ivalue_of(const AttributeSpec& spec, const Attribute& value) 
   return std::visit([](auto number) { return c10::IValue(number); }, value);
 }
 
-/// Runs an op past the dispatcher where the dispatcher would do nothing but call the kernel: for
-/// plain dense tensors of the CPU or CUDA, with no gradient to record, no autocast, no mode, no
-/// transform, no tracing and no profiler. False: it has not run.
+/// The arguments of a call as the dispatcher has them; it shares the tensors.
+[[gnu::visibility("default")]] torch::jit::Stack stack_of(const Op& op, Inputs inputs,
+                                                          std::span<const Attribute> attributes);
+
+/// Runs an op through the dispatcher.
+[[gnu::visibility("default")]] Tensors dispatch(const Op& op, torch::jit::Stack arguments);
+
+/// Runs an op past the dispatcher where the dispatcher would do nothing but record a gradient and
+/// call the kernel: for plain dense tensors of the CPU or CUDA, with no tangent, no autocast, no
+/// mode, no transform, no tracing and no profiler. False: it has not run.
 [[gnu::visibility("default")]] bool call_plain(const Op& op, Inputs inputs,
                                                std::span<const Attribute> attributes,
                                                Tensors& outputs);

@@ -20,6 +20,7 @@
 
 #include "api.h"
 #include "cudarelu/gradient.h"
+#include "kernels.h"
 
 namespace cudarelu::binding {
 namespace {
@@ -101,11 +102,11 @@ struct Scope {
   std::function<at::Tensor(int)> input;
   std::function<at::Tensor(int)> output;
   std::function<at::Tensor(int)> output_gradient;
-  std::function<c10::IValue(int)> attribute;
+  std::function<Attribute(int)> attribute;
   std::function<bool(int)> has_output_gradient = [](int) { return true; };
 };
 
-/// Evaluates expressions through the dispatcher, each text once.
+/// Evaluates expressions as a user's call of each op would, each text once.
 class Evaluator {
  public:
   Evaluator(const Op& op, Scope scope) : op_(op), scope_(std::move(scope)) {}
@@ -141,43 +142,47 @@ class Evaluator {
   }
 
   /// The outputs of the op that the expression calls.
-  const Tensors& call(const Expression& expression) {
+  Tensors call(const Expression& expression) {
     const std::string_view text =
         std::string_view(expression.text).substr(0, expression.text.rfind(')'));
     for (const auto& [known, values] : called_) {
       if (known == text) return values;
     }
     const Signature& called = expression.op->signature;
-    torch::jit::Stack stack;
+    Tensors held;
     for (std::size_t i = 0; i < called.inputs.size(); ++i) {
-      stack.push_back(argument(expression.arguments[i], called.inputs[i]));
+      held.push_back(argument(expression.arguments[i], called.inputs[i]));
     }
+    InputPointers inputs;
+    for (const at::Tensor& input : held) inputs.push_back(input.defined() ? &input : nullptr);
+    Attributes attributes;
     for (std::size_t i = 0; i < called.attributes.size(); ++i) {
-      stack.push_back(attribute(expression, static_cast<int>(i)));
+      attributes.push_back(attribute(expression, static_cast<int>(i)));
     }
-    handle_of(*expression.op).callBoxed(stack);
     Tensors values;
-    for (c10::IValue& value : stack) values.push_back(std::move(value).toTensor());
-    return called_.emplace_back(text, std::move(values)).second;
+    if (!call_plain(*expression.op, inputs, attributes, values)) {
+      values = dispatch(*expression.op, stack_of(*expression.op, inputs, attributes));
+    }
+    called_.emplace_back(text, values);
+    return values;
   }
 
   /// Attribute i of the op that the expression calls.
-  c10::IValue attribute(const Expression& expression, int i) const {
+  Attribute attribute(const Expression& expression, int i) const {
     const Signature& called = expression.op->signature;
     const auto index = static_cast<std::size_t>(i);
     const Expression& argument = expression.arguments[called.inputs.size() + index];
     if (argument.kind == Kind::attribute) return scope_.attribute(argument.index);
     const AttributeSpec& spec = called.attributes[index];
-    if (spec.integer) return ivalue_of(spec, static_cast<std::int64_t>(argument.number));
+    if (spec.integer) return static_cast<std::int64_t>(argument.number);
     return argument.number;
   }
 
  private:
-  /// An argument of a call; for one that is absent and must not be, what stands for it.
-  c10::IValue argument(const Expression& expression, const Parameter& parameter) {
-    const at::Tensor value = tensor(expression);
-    if (value.defined()) return value;
-    if (parameter.optional) return {};
+  /// An argument of a call; undefined: absent. For one that must not be, what stands for it.
+  at::Tensor argument(const Expression& expression, const Parameter& parameter) {
+    at::Tensor value = tensor(expression);
+    if (value.defined() || parameter.optional) return value;
     const int like = like_absent(op_.signature, expression.index);
     return stand_in_for(op_.signature, expression.index, scope_.input(like));
   }
@@ -198,7 +203,7 @@ class Evaluator {
   const Op& op_;
   Scope scope_;
   std::vector<std::pair<std::string_view, at::Tensor>> known_;
-  std::deque<std::pair<std::string_view, Tensors>> called_;  // without what follows the call
+  std::vector<std::pair<std::string_view, Tensors>> called_;  // without what follows the call
 };
 
 bool names_a_gradient(const Expression& expression) {
@@ -251,7 +256,7 @@ void transpose(const Expression& expression, const at::Tensor& tangent, Evaluato
 /// The backward pass through a call, but for the tensors of it.
 struct Backward {
   const Derivative& derivative;
-  std::vector<c10::IValue> attributes;
+  Attributes attributes;
 
   /// The gradients of the inputs that are wanted; undefined: zero. `zeros` stands in for an
   /// undefined gradient of an output.
@@ -287,7 +292,7 @@ struct Backward {
 
 class OpNode final : public ag::Node {
  public:
-  OpNode(const Derivative& derivative, std::vector<c10::IValue> attributes)
+  OpNode(const Derivative& derivative, Attributes attributes)
       : backward_{derivative, std::move(attributes)} {}
 
   /// The tensors of that kind that the gradients in need of computing name; a bit for each.
@@ -337,14 +342,8 @@ class OpNode final : public ag::Node {
     if (backward_.derivative.terms.empty()) raise_no_derivative(op, "");
     arguments.collect(std::string(op.name));
     arguments.collect(wanted());
-    for (const c10::IValue& attribute : backward_.attributes) {
-      if (attribute.isString()) {
-        arguments.collect(attribute.toStringRef());
-      } else if (attribute.isInt()) {
-        arguments.collect(attribute.toInt());
-      } else {
-        arguments.collect(attribute.toDouble());
-      }
+    for (const Attribute& attribute : backward_.attributes) {
+      std::visit([&](auto number) { arguments.collect(number); }, attribute);
     }
     arguments.collect_size(saved_.size());
     for (std::size_t i = 0; i < saved_.size(); ++i) {
@@ -418,12 +417,99 @@ class OpNode final : public ag::Node {
   std::vector<ag::SavedVariable> saved_;  // of places_
 };
 
-auto make_node(const Derivative& derivative, std::vector<c10::IValue> attributes) {
+auto make_node(const Derivative& derivative, Attributes attributes) {
 #if TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR >= 213
   return c10::make_intrusive<OpNode>(derivative, std::move(attributes));
 #else
   return std::shared_ptr<OpNode>(new OpNode(derivative, std::move(attributes)), ag::deleteNode);
 #endif
+}
+
+/// The tensors that the op works on: a stand-in has the place of an absent input, and so gets that
+/// one's gradient too.
+Tensors with_stand_ins(const Op& op, Inputs given) {
+  Tensors inputs;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const int stand_in = op.signature.inputs[i].stand_in();
+    if (given[i] != nullptr) {
+      inputs.push_back(*given[i]);
+    } else {
+      inputs.push_back(stand_in < 0 ? at::Tensor() : inputs[static_cast<std::size_t>(stand_in)]);
+    }
+  }
+  return inputs;
+}
+
+/// The node of a call, with the inputs saved that its gradients name; of `overwritten`, a copy.
+auto node_of(const Op& op, const Tensors& inputs, const Attributes& attributes,
+             const at::Tensor& overwritten = {}) {
+  auto node = make_node(derivative_of(op), attributes);
+  node->set_next_edges(ag::collect_next_edges(at::TensorList(inputs)));
+  const unsigned needed = node->needed(Kind::input);
+  for (int i = 0; i < static_cast<int>(inputs.size()); ++i) {
+    if ((needed >> i & 1u) == 0) continue;
+    const at::Tensor& input = inputs[static_cast<std::size_t>(i)];
+    const bool lost = input.defined() && input.is_same(overwritten);
+    node->save(Kind::input, i, lost ? input.clone() : input);
+  }
+  return node;
+}
+
+/// The tangents of the outputs; undefined where they are zero. `inputs` are as they were before the
+/// call.
+Tensors tangents_of(const Op& op, const Tensors& inputs, const Tensors& outputs,
+                    const Attributes& attributes) {
+  const Derivative& derivative = derivative_of(op);
+  if (derivative.terms.empty()) raise_no_derivative(op, "forward-mode ");
+  const auto primal = [](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor._fw_primal(0) : tensor;
+  };
+  Evaluator values(
+      op, {.input = [&](int i) { return primal(inputs[static_cast<std::size_t>(i)]); },
+           .output = [&](int i) { return primal(outputs[static_cast<std::size_t>(i)]); },
+           .output_gradient =
+               [&](int i) { return at::zeros_like(primal(outputs[static_cast<std::size_t>(i)])); },
+           .attribute = [&](int i) { return attributes[static_cast<std::size_t>(i)]; }});
+  Tensors tangents(outputs.size());
+  for (const Derivative::Term& term : derivative.terms) {
+    const at::Tensor& input = inputs[static_cast<std::size_t>(term.gradient.input)];
+    if (!ag::isFwGradDefined(input)) continue;
+    transpose(term.gradient.value, input._fw_grad(0), values, tangents);
+  }
+  return tangents;
+}
+
+/// The outputs that `compute` gives, with what they need for the gradients, the tangents, or both.
+Tensors record(const Op& op, const Tensors& inputs, const Attributes& attributes,
+               bool needs_gradient, bool has_tangents, c10::function_ref<Tensors()> compute) {
+  const auto node = needs_gradient ? node_of(op, inputs, attributes) : nullptr;
+  Tensors outputs = [&] {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return compute();
+  }();
+  if (needs_gradient) {
+    for (const at::Tensor& output : outputs) {
+      if (ag::isDifferentiableType(output.scalar_type())) {
+        ag::set_history(output, node);
+      } else {
+        node->add_input_metadata(ag::Node::undefined_input());  // keeps the outputs' numbers
+      }
+    }
+  }
+  if (has_tangents) {
+    const Tensors tangents = tangents_of(op, inputs, outputs, attributes);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (tangents[i].defined()) outputs[i]._set_fw_grad(tangents[i], 0, /*is_inplace_op=*/false);
+    }
+  }
+  if (!needs_gradient) return outputs;
+  const unsigned needed = node->needed(Kind::output);
+  for (int i = 0; i < static_cast<int>(outputs.size()); ++i) {
+    if ((needed >> i & 1u) != 0) {
+      node->save(Kind::output, i, outputs[static_cast<std::size_t>(i)]);
+    }
+  }
+  return outputs;
 }
 
 class AutogradKernel final : public c10::OperatorKernel {
@@ -432,7 +518,7 @@ class AutogradKernel final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) const {
-    const Tensors inputs = inputs_of(*stack);
+    const Tensors inputs = with_stand_ins(op_, inputs_of(op_, *stack));
     const bool needs_gradient = at::GradMode::is_enabled() &&
                                 std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& x) {
                                   return x.defined() && x.requires_grad();
@@ -448,113 +534,19 @@ class AutogradKernel final : public c10::OperatorKernel {
       handle_of(*form).redispatchBoxed(keys, stack);
       torch::jit::drop(*stack, form->signature.outputs.size() - op_.signature.outputs.size());
     } else {
-      record(handle, keys, *stack, inputs, needs_gradient, has_tangents);
+      const auto compute = [&] {
+        handle.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+        Tensors outputs;
+        for (const c10::IValue& output : torch::jit::last(*stack, op_.signature.outputs.size())) {
+          outputs.push_back(output.toTensor());
+        }
+        return outputs;
+      };
+      record(op_, inputs, attributes_of(op_, *stack), needs_gradient, has_tangents, compute);
     }
   }
 
  private:
-  /// The tensors that the op works on: a stand-in has the place of an absent input, and so gets
-  /// that one's gradient too.
-  Tensors inputs_of(const torch::jit::Stack& stack) const {
-    const Signature& signature = op_.signature;
-    auto argument = stack.end() - static_cast<std::ptrdiff_t>(signature.inputs.size() +
-                                                              signature.attributes.size());
-    Tensors inputs;
-    for (const Parameter& input : signature.inputs) {
-      if (!argument->isNone()) {
-        inputs.push_back(argument->toTensor());
-      } else {
-        const int stand_in = input.stand_in();
-        inputs.push_back(stand_in < 0 ? at::Tensor() : inputs[static_cast<std::size_t>(stand_in)]);
-      }
-      ++argument;
-    }
-    return inputs;
-  }
-
-  /// The node of a call, with the inputs saved that its gradients name.
-  auto node_of(const torch::jit::Stack& stack, const Tensors& inputs) const {
-    auto node = make_node(derivative_of(op_), attributes_of(stack));
-    node->set_next_edges(ag::collect_next_edges(at::TensorList(inputs)));
-    const unsigned needed = node->needed(Kind::input);
-    const at::Tensor overwritten = form_ == Form::in_place
-                                       ? inputs[static_cast<std::size_t>(op_.in_place_input)]
-                                       : at::Tensor();
-    for (int i = 0; i < static_cast<int>(inputs.size()); ++i) {
-      if ((needed >> i & 1u) == 0) continue;
-      const at::Tensor& input = inputs[static_cast<std::size_t>(i)];
-      const bool lost = input.defined() && input.is_same(overwritten);
-      node->save(Kind::input, i, lost ? input.clone() : input);
-    }
-    return node;
-  }
-
-  /// The tangents of the outputs; undefined where they are zero. `inputs` are as they were before
-  /// the call.
-  Tensors tangents_of(const Tensors& inputs, const Tensors& outputs,
-                      std::vector<c10::IValue> attributes) const {
-    const Derivative& derivative = derivative_of(op_);
-    if (derivative.terms.empty()) raise_no_derivative(op_, "forward-mode ");
-    const auto primal = [](const at::Tensor& tensor) {
-      return tensor.defined() ? tensor._fw_primal(0) : tensor;
-    };
-    Evaluator values(
-        op_,
-        {.input = [&](int i) { return primal(inputs[static_cast<std::size_t>(i)]); },
-         .output = [&](int i) { return primal(outputs[static_cast<std::size_t>(i)]); },
-         .output_gradient =
-             [&](int i) { return at::zeros_like(primal(outputs[static_cast<std::size_t>(i)])); },
-         .attribute = [&](int i) { return attributes[static_cast<std::size_t>(i)]; }});
-    Tensors tangents(outputs.size());
-    for (const Derivative::Term& term : derivative.terms) {
-      const at::Tensor& input = inputs[static_cast<std::size_t>(term.gradient.input)];
-      if (!ag::isFwGradDefined(input)) continue;
-      transpose(term.gradient.value, input._fw_grad(0), values, tangents);
-    }
-    return tangents;
-  }
-
-  std::vector<c10::IValue> attributes_of(const torch::jit::Stack& stack) const {
-    return {stack.end() - static_cast<std::ptrdiff_t>(op_.signature.attributes.size()),
-            stack.end()};
-  }
-
-  void record(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack& stack,
-              const Tensors& inputs, bool needs_gradient, bool has_tangents) const {
-    const auto node = needs_gradient ? node_of(stack, inputs) : nullptr;
-    std::vector<c10::IValue> attributes = attributes_of(stack);
-    {
-      const at::AutoDispatchBelowADInplaceOrView guard;
-      handle.redispatchBoxed(keys & c10::after_autograd_keyset, &stack);
-    }
-    Tensors outputs;
-    for (const c10::IValue& output : torch::jit::last(stack, op_.signature.outputs.size())) {
-      outputs.push_back(output.toTensor());
-    }
-    if (needs_gradient) {
-      for (const at::Tensor& output : outputs) {
-        if (ag::isDifferentiableType(output.scalar_type())) {
-          ag::set_history(output, node);
-        } else {
-          node->add_input_metadata(ag::Node::undefined_input());  // keeps the outputs' numbers
-        }
-      }
-    }
-    if (has_tangents) {
-      const Tensors tangents = tangents_of(inputs, outputs, std::move(attributes));
-      for (std::size_t i = 0; i < outputs.size(); ++i) {
-        if (tangents[i].defined()) outputs[i]._set_fw_grad(tangents[i], 0, /*is_inplace_op=*/false);
-      }
-    }
-    if (!needs_gradient) return;
-    const unsigned needed = node->needed(Kind::output);
-    for (int i = 0; i < static_cast<int>(outputs.size()); ++i) {
-      if ((needed >> i & 1u) != 0) {
-        node->save(Kind::output, i, outputs[static_cast<std::size_t>(i)]);
-      }
-    }
-  }
-
   void overwrite(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                  torch::jit::Stack& stack, const Tensors& inputs, bool needs_gradient,
                  bool has_tangents) const {
@@ -577,8 +569,8 @@ class AutogradKernel final : public c10::OperatorKernel {
                 handle.schema().operator_name(),
                 ") that would mutate a captured Tensor. This is not supported; please rewrite the "
                 "function being transformed to explicitly accept the mutated Tensor(s) as inputs.");
-    const auto node = needs_gradient ? node_of(stack, inputs) : nullptr;
-    std::vector<c10::IValue> attributes = attributes_of(stack);
+    const Attributes attributes = attributes_of(op_, stack);
+    const auto node = needs_gradient ? node_of(op_, inputs, attributes, target) : nullptr;
     Tensors before = inputs;
     if (has_tangents) before[target_index] = target.clone();  // with its tangent
     {
@@ -587,7 +579,7 @@ class AutogradKernel final : public c10::OperatorKernel {
     }
     if (needs_gradient) ag::rebase_history(target, node);
     if (has_tangents) {
-      const Tensors tangents = tangents_of(before, {target}, std::move(attributes));
+      const Tensors tangents = tangents_of(op_, before, {target}, attributes);
       const at::Tensor tangent = tangents[0].defined() ? tangents[0] : at::zeros_like(target);
       const at::Tensor& old = target._fw_grad(0);  // one that is there is overwritten, not replaced
       target._set_fw_grad(old.defined() ? old.copy_(tangent) : tangent, 0, /*is_inplace_op=*/true);
@@ -624,6 +616,18 @@ class VersionKernel final : public c10::OperatorKernel {
 };
 
 }  // namespace
+
+Tensors call_recorded(const Op& op, Inputs inputs, std::span<const Attribute> attributes) {
+  const Op* const form = derivative_of(op).training_form;
+  if (form == nullptr) {
+    return record(op, with_stand_ins(op, inputs), Attributes(attributes.begin(), attributes.end()),
+                  /*needs_gradient=*/true, /*has_tangents=*/false,
+                  [&] { return call_kernel(op, inputs, attributes); });
+  }
+  Tensors outputs = call_recorded(*form, inputs, attributes);
+  outputs.resize(op.signature.outputs.size());
+  return outputs;
+}
 
 torch::CppFunction autograd_kernel(const Op& op, Form form) {
   return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AutogradKernel>(op, form));

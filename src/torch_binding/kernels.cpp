@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "api.h"
+#include "autograd.h"
 #include "cudarelu/infer.h"
 #include "dtypes.h"
 #include "execution.h"
@@ -261,17 +262,8 @@ class BackendKernel final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& /*handle*/, c10::DispatchKeySet /*keys*/,
                   torch::jit::Stack* stack) const {
-    const Signature& signature = op_.signature;
-    const std::size_t count = signature.inputs.size() + signature.attributes.size();
-    auto argument = stack->end() - static_cast<std::ptrdiff_t>(count);
-    InputPointers inputs;
-    for (std::size_t i = 0; i < signature.inputs.size(); ++i, ++argument) {
-      inputs.push_back(argument->isNone() ? nullptr : &argument->toTensor());
-    }
-    Attributes attributes;
-    for (const AttributeSpec& spec : signature.attributes) {
-      attributes.push_back(attribute_of(op_, spec, *argument++));
-    }
+    const InputPointers inputs = inputs_of(op_, *stack);
+    const Attributes attributes = attributes_of(op_, *stack);
     Tensors outputs;
     if (form_ == Form::in_place) {
       backend_ == Backend::device ? overwrite<std::int64_t>(op_, inputs, attributes)
@@ -280,7 +272,7 @@ class BackendKernel final : public c10::OperatorKernel {
       outputs = backend_ == Backend::device ? call<std::int64_t>(op_, inputs, attributes)
                                             : call<c10::SymInt>(op_, inputs, attributes);
     }
-    torch::jit::drop(*stack, count);
+    torch::jit::drop(*stack, inputs.size() + attributes.size());
     for (at::Tensor& output : outputs) stack->emplace_back(std::move(output));
   }
 
@@ -291,18 +283,40 @@ class BackendKernel final : public c10::OperatorKernel {
 };
 
 /// Whether all that the dispatcher would do with the tensor is to call a kernel for the CPU or
-/// CUDA: no gradient, autocast, mode, transform or tracer has a key for it.
-bool is_plain(const at::Tensor& tensor, const c10::impl::LocalDispatchKeySet& local, bool records) {
+/// CUDA, once a gradient is recorded: no autocast, mode, transform or tracer has a key for it.
+bool is_plain(const at::Tensor& tensor, const c10::impl::LocalDispatchKeySet& local) {
   constexpr c10::DispatchKeySet plain =
       c10::default_included_set |
       c10::DispatchKeySet({c10::DispatchKey::CPU, c10::DispatchKey::CUDA,
                            c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA});
   const c10::DispatchKeySet keys = (tensor.key_set() | local.included_) - local.excluded_;
-  if ((keys.raw_repr() & ~plain.raw_repr()) != 0) return false;
-  return !(records && tensor.requires_grad()) && !tensor._fw_grad(0).defined();
+  return (keys.raw_repr() & ~plain.raw_repr()) == 0 && !tensor._fw_grad(0).defined();
 }
 
 }  // namespace
+
+InputPointers inputs_of(const Op& op, const torch::jit::Stack& stack) {
+  const Signature& signature = op.signature;
+  auto argument = stack.end() - static_cast<std::ptrdiff_t>(signature.inputs.size() +
+                                                            signature.attributes.size());
+  InputPointers inputs;
+  for (std::size_t i = 0; i < signature.inputs.size(); ++i, ++argument) {
+    inputs.push_back(argument->isNone() ? nullptr : &argument->toTensor());
+  }
+  return inputs;
+}
+
+Attributes attributes_of(const Op& op, const torch::jit::Stack& stack) {
+  const auto& specs = op.signature.attributes;
+  auto value = stack.end() - static_cast<std::ptrdiff_t>(specs.size());
+  Attributes attributes;
+  for (const AttributeSpec& spec : specs) attributes.push_back(attribute_of(op, spec, *value++));
+  return attributes;
+}
+
+Tensors call_kernel(const Op& op, Inputs inputs, std::span<const Attribute> attributes) {
+  return call<std::int64_t>(op, inputs, attributes);
+}
 
 torch::CppFunction backend_kernel(const Op& op, Backend backend, Form form) {
   return torch::CppFunction::makeFromBoxedFunctor(
@@ -313,12 +327,16 @@ bool call_plain(const Op& op, Inputs inputs, std::span<const Attribute> attribut
                 Tensors& outputs) {
   if (at::hasCallbacks()) return false;
   const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
-  const bool records = at::GradMode::is_enabled();
-  const bool plain = std::all_of(inputs.begin(), inputs.end(), [&](const at::Tensor* input) {
-    return input == nullptr || is_plain(*input, local, records);
-  });
-  if (plain) outputs = call<std::int64_t>(op, inputs, attributes);
-  return plain;
+  const bool may_record =
+      at::GradMode::is_enabled() && !local.excluded_.has_any(c10::autograd_dispatch_keyset);
+  bool records = false;
+  for (const at::Tensor* input : inputs) {
+    if (input == nullptr) continue;
+    if (!is_plain(*input, local)) return false;
+    records = records || (may_record && input->requires_grad());
+  }
+  outputs = records ? call_recorded(op, inputs, attributes) : call_kernel(op, inputs, attributes);
+  return true;
 }
 
 Status unknown_dtype(const Op& op, std::size_t input, std::string_view dtype) {

@@ -3,9 +3,18 @@
 
 #include <torch/library.h>
 
-#include "cudarelu/call.h"
+#include "api.h"
 
 namespace cudarelu::binding {
+
+/// The inputs of a call whose arguments are the last on the stack.
+InputPointers inputs_of(const Op& op, const torch::jit::Stack& stack);
+
+/// The attributes of such a call.
+Attributes attributes_of(const Op& op, const torch::jit::Stack& stack);
+
+/// The outputs of the op, on the CPU or CUDA, without autograd.
+Tensors call_kernel(const Op& op, Inputs inputs, std::span<const Attribute> attributes);
 
 enum class Backend { device, meta };
 enum class Form { functional, in_place };

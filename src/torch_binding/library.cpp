@@ -146,4 +146,23 @@ const c10::OperatorHandle& handle_of(const Op& op) {
   return handles[static_cast<std::size_t>(&op - op_table().data())];
 }
 
+torch::jit::Stack stack_of(const Op& op, Inputs inputs, std::span<const Attribute> attributes) {
+  torch::jit::Stack stack;
+  stack.reserve(inputs.size() + attributes.size());
+  for (const at::Tensor* input : inputs) {
+    stack.push_back(input != nullptr ? c10::IValue(*input) : c10::IValue());
+  }
+  for (std::size_t i = 0; i < attributes.size(); ++i) {
+    stack.push_back(ivalue_of(op.signature.attributes[i], attributes[i]));
+  }
+  return stack;
+}
+
+Tensors dispatch(const Op& op, torch::jit::Stack arguments) {
+  handle_of(op).callBoxed(arguments);
+  Tensors outputs;
+  for (c10::IValue& output : arguments) outputs.push_back(std::move(output).toTensor());
+  return outputs;
+}
+
 }  // namespace cudarelu::binding

@@ -22,23 +22,6 @@ namespace nb = nanobind;
 namespace cudarelu::binding {
 namespace {
 
-/// Runs the op through the dispatcher, without the GIL.
-Tensors dispatch(const Op& op, Inputs inputs, const Attributes& attributes) {
-  torch::jit::Stack stack;
-  stack.reserve(inputs.size() + attributes.size());
-  for (const at::Tensor* input : inputs) {
-    stack.push_back(input != nullptr ? c10::IValue(*input) : c10::IValue());
-  }
-  for (std::size_t i = 0; i < attributes.size(); ++i) {
-    stack.push_back(ivalue_of(op.signature.attributes[i], attributes[i]));
-  }
-  const nb::gil_scoped_release released;
-  handle_of(op).callBoxed(stack);
-  Tensors outputs;
-  for (c10::IValue& output : stack) outputs.push_back(std::move(output).toTensor());
-  return outputs;
-}
-
 /// Whether a call takes longer than to give up the GIL and to take it again.
 bool is_long(Inputs inputs) {
   constexpr std::int64_t many = 16384;
@@ -71,7 +54,9 @@ bool run(const Op& op, Inputs inputs, const Attributes& attributes, Tensors& out
   }
   HANDLE_TH_ERRORS
   if (error != nullptr) std::rethrow_exception(error);
-  outputs = dispatch(op, inputs, attributes);
+  torch::jit::Stack stack = stack_of(op, inputs, attributes);
+  const nb::gil_scoped_release released;
+  outputs = dispatch(op, std::move(stack));
   return true;
   END_HANDLE_TH_ERRORS_RET(false)
 }

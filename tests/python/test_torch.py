@@ -321,24 +321,29 @@ def test_modes_tracers_and_profilers_see_the_call():
 
 
 def test_plain_calls_go_past_the_dispatcher_and_others_do_not():
-    """The kernel for the key that the dispatcher would come to first is replaced by one that
-    counts."""
+    """The kernels for the key that the dispatcher would come to first are replaced by some that
+    count."""
     code = """
 import torch, cudarelu
 calls, x = [], torch.ones(2)
 library = torch.library.Library("cudarelu", "IMPL")
 library.impl("relu", lambda x: calls.append(1) or x, "AutogradCPU")
+library.impl("relu_backward", lambda grad_y, y: calls.append(1) or y, "AutogradCPU")
 cudarelu.relu(x)
 cudarelu.relu(x.T), cudarelu.relu(torch.nn.Parameter(x, requires_grad=False))
 with torch.no_grad():
     cudarelu.relu(torch.ones(2, requires_grad=True))
+leaf = torch.ones(2, requires_grad=True)
+cudarelu.relu(leaf).sum().backward(create_graph=True)
+assert leaf.grad.requires_grad
+with torch._C._AutoDispatchBelowAutograd():
+    assert not cudarelu.relu(leaf).requires_grad
 assert len(calls) == 0, calls
-cudarelu.relu(torch.ones(2, requires_grad=True))
 with torch.autocast("cpu"):
     cudarelu.relu(x)
 with torch.autograd.forward_ad.dual_level():
     cudarelu.relu(torch.autograd.forward_ad.make_dual(x, x))
-assert len(calls) == 3, calls
+assert len(calls) == 2, calls
 """
     result = python(code)
     assert result.returncode == 0, result.stderr
