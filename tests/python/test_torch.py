@@ -364,7 +364,8 @@ def test_torchscript_and_fx_see_the_op():
 
     x = torch.randn(8)
     for traced in (torch.jit.script(function), torch.fx.symbolic_trace(function)):
-        assert str(traced.graph).count("cudarelu") == 2
+        # Not the folder of this file, which TorchScript writes after each node.
+        assert re.findall(r"cudarelu(?:::|\.)(\w+)", str(traced.graph)) == ["relu", "leaky_relu"]
         torch.testing.assert_close(traced(x), function(x), rtol=0, atol=0)
 
 
