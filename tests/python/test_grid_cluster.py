@@ -69,11 +69,11 @@ def test_a_size_must_be_positive(size):
         cudarelu.grid_cluster(torch.rand(5, 2), torch.tensor([1.0, size]))
 
 
-@pytest.mark.parametrize("end", [1.0, -1.0])
+@pytest.mark.parametrize("end", [1.0, -1.0, -1e-7])
 def test_more_cells_than_int64_holds(end):
-    bounds = torch.zeros(3), torch.tensor([1.0, 1.0, end])
+    bounds = torch.zeros(4), torch.tensor([1.0, 1.0, 1.0, end])
     with pytest.raises(RuntimeError, match="cells between start and end, more than int64 holds"):
-        cudarelu.grid_cluster(torch.rand(5, 3), torch.full((3,), 1e-7), *bounds)
+        cudarelu.grid_cluster(torch.rand(5, 4), torch.full((4,), 1e-7), *bounds)
 
 
 @NEEDS_GPU

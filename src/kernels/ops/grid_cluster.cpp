@@ -73,7 +73,7 @@ Status count_cells(Grid<C>& grid) {
     const C extent = grid.end[dim] - grid.start[dim];
     stride = wrapping_sum(stride, truncated(extent / grid.size[dim]), stride);
     const double quotient = static_cast<double>(extent) / static_cast<double>(grid.size[dim]);
-    if (std::isfinite(quotient)) cells *= std::abs(std::trunc(quotient) + 1);
+    if (std::isfinite(quotient)) cells *= std::max(1.0, std::abs(std::trunc(quotient) + 1));
   }
   if (cells < 0x1p63) return {};
   std::ostringstream message;
