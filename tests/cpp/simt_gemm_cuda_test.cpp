@@ -137,7 +137,9 @@ TEST_F(SimtGemmOnCuda, SkinnyEqualsFloat64) {
          {Case{.m = 1, .n = 2, .k = 8}, Case{.m = 5, .n = 34, .k = 40},
           Case{.m = 16, .n = 130, .k = 776},
           Case{.m = 32, .n = 3072, .k = 64, .activation = Activation::gelu_erf},
-          Case{.m = 9, .n = 5002, .k = 72},  // wider slices
+          Case{.m = 9, .n = 5002, .k = 72},     // wider slices
+          Case{.m = 20, .n = 2500, .k = 1608},  // unequal ones, whose parts go around the slots
+          Case{.m = 30, .n = 1000, .k = 1608, .activation = Activation::relu},  // narrow ones
           Case{.m = 33, .n = 98, .k = 1032, .activation = Activation::relu},
           Case{.m = 64, .n = 770, .k = 136, .sum = false, .activation = Activation::gelu_tanh},
           Case{.m = 7, .n = 24, .k = 4096, .bias = false},
@@ -150,12 +152,15 @@ TEST_F(SimtGemmOnCuda, SkinnyEqualsFloat64) {
 /// The kernel lets the next one start early: a chain of products has to be that of one at a time.
 TEST_F(SimtGemmOnCuda, SkinnyWaitsForTheProductBefore) {
   constexpr std::int64_t m = 32;
-  constexpr std::int64_t n = 768;
+  constexpr std::int64_t narrow = 384;
+  constexpr std::int64_t wide = 3072;  // of these, blocks of two products are on a multiprocessor
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
-    GuardedTensor w = random_tensor(dtype, {n, n}, 0, 1 / std::sqrt(static_cast<double>(n)));
-    GuardedTensor first = random_tensor(dtype, {m, n}, 0, 1);
-    GuardedTensor second(dtype, {m, n}, 0);
-    DeviceTensor device_w(w);
+    GuardedTensor widen = random_tensor(dtype, {wide, narrow}, 0, 1 / std::sqrt(narrow));
+    GuardedTensor back = random_tensor(dtype, {narrow, wide}, 0, 1 / std::sqrt(wide));
+    GuardedTensor first = random_tensor(dtype, {m, narrow}, 0, 1);
+    GuardedTensor second(dtype, {m, wide}, 0);
+    DeviceTensor device_widen(widen);
+    DeviceTensor device_back(back);
     DeviceTensor device_first(first);
     DeviceTensor device_second(second);
     CudaExecution execution;
@@ -163,10 +168,12 @@ TEST_F(SimtGemmOnCuda, SkinnyWaitsForTheProductBefore) {
     std::vector<double> results[2];
     for (const bool one_at_a_time : {true, false}) {
       device_first.upload();
-      for (int i = 0; i < 20; ++i) {
-        DeviceTensor& from = i % 2 == 0 ? device_first : device_second;
-        DeviceTensor& to = i % 2 == 0 ? device_second : device_first;
-        Gemm gemm{dtype, 1, m, n, n, from.view().data, device_w.view().data, to.view().data};
+      for (int i = 0; i < 21; ++i) {
+        void* const small = device_first.view().data;
+        void* const large = device_second.view().data;
+        Gemm gemm = i % 2 == 0
+                        ? Gemm{dtype, 1, m, wide, narrow, small, device_widen.view().data, large}
+                        : Gemm{dtype, 1, m, narrow, wide, large, device_back.view().data, small};
         gemm.b_transposed = true;
         if (!cuda::takes_skinny(gemm, 0)) GTEST_SKIP() << "needs CUDA: compute capability 9.0";
         ASSERT_TRUE(cuda::skinny_gemm(call, gemm).ok());

@@ -12,19 +12,22 @@ namespace cudarelu::cuda {
 /// i gets the word i % 4 of line i / 4. Transposed, of two-byte elements: 2 (i % 4) and the next
 /// one of column i / 4.
 template <bool transposed>
-__device__ __forceinline__ void load_matrices(unsigned (&words)[4], const void* line) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(line));
+__device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned line) {
   if constexpr (transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(address)
+                 : "r"(line)
                  : "memory");
   } else {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(address)
+                 : "r"(line)
                  : "memory");
   }
+}
+template <bool transposed>
+__device__ __forceinline__ void load_matrices(unsigned (&words)[4], const void* line) {
+  load_matrices<transposed>(words, static_cast<unsigned>(__cvta_generic_to_shared(line)));
 }
 
 /// c += a b for 16 by 8 elements and 32 bytes of k, spread over the warp; float as TF32.

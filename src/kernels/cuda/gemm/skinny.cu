@@ -2,7 +2,8 @@
 // memory, 128 bytes of k of all their rows at a time; the block's warps share these parts out, each
 // adds up its own for all elements, and the sums are added together in a fixed order. So no two
 // blocks read the same weight, few instructions are spent on copies, and most of the operands are
-// under way at once.
+// under way at once. The code is kept short: most of it is executed once.
+#include <algorithm>
 #include <cuda/ptx>
 
 #include "cuda/alignment.h"
@@ -16,10 +17,11 @@
 namespace cudarelu::cuda {
 namespace {
 
-constexpr int line = 128;  // bytes of a row in a part
 constexpr int most_shared_bytes = 227 * 1024;
+constexpr int half_shared_bytes = 113 * 1024;  // of each of two blocks on a multiprocessor
+constexpr int line = 128;                      // bytes of a row in a part
 
-/// Of a block: its rows (of x, or more) and columns, and its warps.
+/// Of a block: its rows (of x, or more), the most columns, and its warps.
 template <class T_, int rows_, int columns_, int warps_>
 struct Slice {
   using T = T_;
@@ -29,57 +31,87 @@ struct Slice {
   static constexpr int threads = 32 * warps;
   static constexpr int part = line / sizeof(T);  // elements of k
   static constexpr int part_bytes = (rows + columns) * line;
-  static constexpr int slots = 2;  // of a warp, for parts
-  // So much that a multiprocessor has one block: the next kernel's do not gather on a few.
-  static constexpr int warp_bytes = slots * part_bytes;
-  static constexpr int shared_bytes = warps * (warp_bytes + slots * 8);
-  static_assert(shared_bytes > 114 * 1024 && shared_bytes <= most_shared_bytes);
+  /// With so many slots for parts in each warp. With two, a multiprocessor has room for one block:
+  /// the next kernel's, which start early, do not gather on a few.
+  static constexpr int shared_bytes(int slots) { return warps * slots * (part_bytes + 8); }
+  static_assert(shared_bytes(2) <= most_shared_bytes && shared_bytes(2) > half_shared_bytes);
+  static_assert(shared_bytes(1) <= half_shared_bytes);
   static constexpr int pairs = rows * columns / 2;  // of neighbours in a row of the result
   static constexpr int own_pairs = (pairs + threads - 1) / threads;
   // Of the sums in shared memory, such that the rows which a warp writes are in different banks.
   static constexpr int pitch = columns + (columns % 16 == 0 ? 8 : 0);
 };
 
+/// Of n in units of eight columns: a block has `each` of them, one of the first `more` one more.
+struct Shares {
+  int each;
+  int more;
+};
+
 struct Arguments {
   CUtensorMap x;  // [m, k]
   CUtensorMap w;  // [n, k]
   Results results;
+  Shares shares;
   int m;
   int n;
   int k;
+  int slots;  // of a warp, for parts: 1 or 2
 };
 
 #if __CUDA_ARCH__ >= 900
 
 namespace ptx = ::cuda::ptx;
 
-/// Where 16 bytes of a row lie in a part, as the copy engine spreads them over the banks.
-__device__ __forceinline__ const char* place(const char* part, int row, int vector) {
-  return part + row * line + (vector ^ row % 8) * 16;
+/// Whether this is the thread of the warp that acts for it.
+__device__ __forceinline__ bool is_elected() {
+  unsigned elected;
+  asm volatile("{.reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p;}" : "=r"(elected));
+  return elected != 0;
+}
+
+__device__ __forceinline__ void prefetch(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+/// Where 16 bytes of a row lie in a part, as the copy engine spreads them over the banks. Those of
+/// the row that are `vectors` of them further on, where no digit is carried, are at
+/// place ^ vectors * 16.
+__device__ __forceinline__ unsigned place(unsigned row, unsigned vector) {
+  return row * line + (vector ^ row % 8) * 16;
 }
 
 /// The products of a part of x and one of the weights, in a warp.
 template <class S, class T = typename S::T>
 class Products {
  public:
-  __device__ void add_part(const char* x, const char* w) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+  /// `part` is the address of a part's rows of x, which those of the weights follow.
+  __device__ explicit Products(unsigned part)
+      : x_(part + place(lane() % 16, lane() / 16)),
+        w_(part + S::rows * line + place(lane() % 8, lane() / 8)) {}
+
+  __device__ void add_part(unsigned offset) {
+    const unsigned x = x_ + offset;
+    const unsigned w = w_ + offset;
 #pragma unroll
-    for (int step = 0; step < 4; step += 2) {  // 32 bytes each
-      unsigned b[S::columns / 8][4];           // of both
+    for (unsigned step = 0; step < 4; step += 2) {  // 32 bytes each
+      unsigned b[S::columns / 8][4];                // of both
 #pragma unroll
       for (int j = 0; j < S::columns / 8; ++j) {
-        load_matrices<false>(b[j], place(w, 8 * j + lane % 8, 2 * step + lane / 8));
+        load_matrices<false>(b[j], (w ^ step * 32) + j * 8 * line);
       }
 #pragma unroll
-      for (int s = 0; s < 2; ++s) {
+      for (unsigned s = 0; s < 2; ++s) {
+        unsigned a[S::rows / 16][4];
 #pragma unroll
         for (int i = 0; i < S::rows / 16; ++i) {
-          unsigned a[4];
-          load_matrices<false>(a, place(x, 16 * i + lane % 16, 2 * (step + s) + lane / 16));
+          load_matrices<false>(a[i], (x ^ (step + s) * 32) + i * 16 * line);
+        }
+#pragma unroll
+        for (int i = 0; i < S::rows / 16; ++i) {
 #pragma unroll
           for (int j = 0; j < S::columns / 8; ++j) {
-            multiply<T>(sums_[i][j], a, b[j][2 * s], b[j][2 * s + 1]);
+            multiply<T>(sums_[i][j], a[i], b[j][2 * s], b[j][2 * s + 1]);
           }
         }
       }
@@ -87,13 +119,13 @@ class Products {
   }
 
   __device__ void write(float* to) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    float* const first = to + lane() / 4 * S::pitch + lane() % 4 * 2;
 #pragma unroll
     for (int i = 0; i < S::rows / 16; ++i) {
 #pragma unroll
       for (int j = 0; j < S::columns / 8; ++j) {
         const auto& sums = sums_[i][j];
-        float* const at = to + (16 * i + lane / 4) * S::pitch + 8 * j + lane % 4 * 2;
+        float* const at = first + 16 * i * S::pitch + 8 * j;
         *reinterpret_cast<float2*>(at) = {sums[0], sums[1]};
         *reinterpret_cast<float2*>(at + 8 * S::pitch) = {sums[2], sums[3]};
       }
@@ -101,6 +133,10 @@ class Products {
   }
 
  private:
+  __device__ static unsigned lane() { return threadIdx.x % 32; }
+
+  const unsigned x_;
+  const unsigned w_;
   float sums_[S::rows / 16][S::columns / 8][4] = {};
 };
 
@@ -109,15 +145,22 @@ class Products {
 template <class S>
 class Products<S, float> {
  public:
-  __device__ void add_part(const char* x, const char* w) {
-#pragma unroll 1
-    for (int vector = 0; vector < line / 16; ++vector) {
+  __device__ explicit Products(unsigned part)
+      : x_(part + place(row(), 0)), w_(part + S::rows * line + place(column(), 0)) {}
+
+  __device__ void add_part(unsigned offset) {
+    const unsigned x = x_ + offset;
+    const unsigned w = w_ + offset;
+#pragma unroll at_once
+    for (unsigned vector = 0; vector < line / 16; ++vector) {
       float a[rows][4];
       float b[columns][4];
 #pragma unroll
-      for (int i = 0; i < rows; ++i) load(a[i], place(x, row(i), vector));
+      for (unsigned i = 0; i < rows; ++i) {
+        load(a[i], (x ^ (vector ^ i % 2 * 4) * 16) + i * 4 * line);
+      }
 #pragma unroll
-      for (int j = 0; j < columns; ++j) load(b[j], place(w, column(j), vector));
+      for (unsigned j = 0; j < columns; ++j) load(b[j], (w ^ vector * 16) + j * 8 * line);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
 #pragma unroll
@@ -133,43 +176,54 @@ class Products<S, float> {
   }
 
   __device__ void write(float* to) const {
+    float* const first = to + row() * S::pitch + column();
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
 #pragma unroll
-      for (int j = 0; j < columns; ++j) to[row(i) * S::pitch + column(j)] = sums_[i][j];
+      for (int j = 0; j < columns; ++j) first[4 * i * S::pitch + 8 * j] = sums_[i][j];
     }
   }
 
  private:
-  static constexpr int rows = S::rows / 4;
-  static constexpr int columns = S::columns / 8;
+  static constexpr int rows = S::rows / 4;        // every fourth
+  static constexpr int columns = S::columns / 8;  // every eighth
+  // Few products do not hide that they wait for their factors: those of two vectors are loaded.
+  static constexpr int at_once = columns == 1 ? 2 : 1;
 
   // Neighbours in pairs and in pairs of pairs read the same words: a warp's vectors take few turns.
-  __device__ static int row(int i) { return 4 * i + (threadIdx.x & 1) + (threadIdx.x >> 3 & 2); }
-  __device__ static int column(int j) { return 8 * j + (threadIdx.x >> 1 & 7); }
-  __device__ static void load(float (&to)[4], const char* from) {
-    *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
+  __device__ static unsigned row() { return (threadIdx.x & 1) + (threadIdx.x >> 3 & 2); }
+  __device__ static unsigned column() { return threadIdx.x >> 1 & 7; }
+  __device__ static void load(float (&to)[4], unsigned from) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+                 : "r"(from)
+                 : "memory");
   }
 
+  const unsigned x_;
+  const unsigned w_;
   float sums_[rows][columns] = {};
 };
 
 #endif
 
 template <class S>
-__global__ void __launch_bounds__(S::threads)
+__global__ void __launch_bounds__(S::threads, 2)
     skinny_kernel(const __grid_constant__ Arguments args) {
 #if __CUDA_ARCH__ >= 900
   using T = typename S::T;
   let_next_kernel_start();
   extern __shared__ __align__(1024) char shared[];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  char* const mine = shared + warp * S::warp_bytes;
+  const unsigned warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be uniform
+  const int slots = args.slots;
+  char* const mine = shared + warp * slots * S::part_bytes;
   auto* const barriers =
-      reinterpret_cast<std::uint64_t*>(shared + S::warps * S::warp_bytes) + warp * S::slots;
-  const int n0 = static_cast<int>(blockIdx.x) * S::columns;
+      reinterpret_cast<std::uint64_t*>(shared + S::warps * slots * S::part_bytes) + warp * slots;
+  const auto block = static_cast<int>(blockIdx.x);
+  const int n0 = (block * args.shares.each + min(block, args.shares.more)) * 8;
+  const int n1 = min(n0 + (args.shares.each + (block < args.shares.more ? 1 : 0)) * 8, args.n);
   const int parts = (args.k + S::part - 1) / S::part;
-  const bool leads = threadIdx.x % 32 == 0;
+  const bool leads = is_elected();
   const auto fetch = [&](int slot, int part) {
     if (!leads || part >= parts) return;
     char* const to = mine + slot * S::part_bytes;
@@ -183,24 +237,29 @@ __global__ void __launch_bounds__(S::threads)
                               &barriers[slot]);
   };
   if (leads) {
-    for (int slot = 0; slot < S::slots; ++slot) ptx::mbarrier_init(&barriers[slot], 1);
+    prefetch(args.x);
+    prefetch(args.w);
+#pragma unroll 1
+    for (int slot = 0; slot < slots; ++slot) ptx::mbarrier_init(&barriers[slot], 1);
     ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
   }
   __syncwarp();
-  wait_for_previous_kernel();
-  for (int slot = 0; slot < S::slots; ++slot) fetch(slot, warp + slot * S::warps);
-
+  Products<S> products(static_cast<unsigned>(__cvta_generic_to_shared(mine)));
   // The pairs that the thread finishes begin with the bias, which is asked for early.
   float values[S::own_pairs][2] = {};
   const auto for_each_own = [&](const auto& visit) {
 #pragma unroll
     for (int i = 0; i < S::own_pairs; ++i) {
-      const int pair = static_cast<int>(threadIdx.x) + i * S::threads;
-      const int row = pair / (S::columns / 2);
-      const int column = pair % (S::columns / 2) * 2;
-      if (pair < S::pairs && row < args.m && n0 + column < args.n) visit(values[i], row, column);
+      const unsigned pair = threadIdx.x + i * S::threads;
+      const auto row = static_cast<int>(pair / (S::columns / 2));
+      const auto column = static_cast<int>(pair % (S::columns / 2) * 2);
+      if (row < args.m && n0 + column < n1) visit(values[i], row, column);
     }
   };
+
+  wait_for_previous_kernel();
+#pragma unroll 1
+  for (int slot = 0; slot < slots; ++slot) fetch(slot, static_cast<int>(warp) + slot * S::warps);
   if (args.results.bias != nullptr) {
     for_each_own([&](float (&value)[2], int, int column) {
       const T* const bias = static_cast<const T*>(args.results.bias) + n0 + column;
@@ -209,27 +268,26 @@ __global__ void __launch_bounds__(S::threads)
     });
   }
 
-  Products<S> products;
   int slot = 0;
   unsigned parity = 0;
-  for (int part = warp; part < parts; part += S::warps) {
+#pragma unroll 1
+  for (auto part = static_cast<int>(warp); part < parts; part += S::warps) {
     while (!ptx::mbarrier_try_wait_parity(&barriers[slot], parity)) {
     }
-    const char* const x = mine + slot * S::part_bytes;
-    products.add_part(x, x + S::rows * line);
+    products.add_part(slot * S::part_bytes);
     __syncwarp();
-    fetch(slot, part + S::slots * S::warps);
-    slot = slot + 1 == S::slots ? 0 : slot + 1;
+    fetch(slot, part + slots * S::warps);
+    slot = slot + 1 == slots ? 0 : slot + 1;
     if (slot == 0) parity ^= 1;
   }
   static_assert(S::rows * S::pitch * sizeof(float) <= S::part_bytes);
   products.write(reinterpret_cast<float*>(mine));
   __syncthreads();
   for_each_own([&](float (&value)[2], int row, int column) {
+    const char* sums = shared + (row * S::pitch + column) * sizeof(float);
 #pragma unroll
-    for (int i = 0; i < S::warps; ++i) {
-      add(value,
-          reinterpret_cast<const float*>(shared + i * S::warp_bytes) + row * S::pitch + column);
+    for (int i = 0; i < S::warps; ++i, sums += slots * S::part_bytes) {
+      add(value, reinterpret_cast<const float*>(sums));
     }
     const Results without_bias{nullptr, args.results.d, args.results.sum, args.results.activation};
     finish<T>(without_bias, value, static_cast<std::int64_t>(row) * args.n + n0 + column, 0);
@@ -240,15 +298,29 @@ __global__ void __launch_bounds__(S::threads)
 template <class S>
 Status launch_slices(const Call& call, const Gemm& gemm) {
   constexpr auto kernel = skinny_kernel<S>;
-  if (Status status = allow_shared_memory<kernel>(call, S::shared_bytes); !status.ok()) {
+  if (Status status = allow_shared_memory<kernel>(call, S::shared_bytes(2)); !status.ok()) {
     return status;
   }
+  const int multiprocessors =
+      number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
+  const auto units = static_cast<int>((gemm.n + 7) / 8);
+  auto blocks = static_cast<int>(blocks_for(units, S::columns / 8));
+  // One on each multiprocessor, where at most one unit of each block is then read in vain.
+  if (blocks < multiprocessors && units >= (S::columns / 8 - 1) * multiprocessors) {
+    blocks = multiprocessors;
+  }
+  // Where the warps need no second slot, and no multiprocessor is left idle, a block of the next
+  // kernel is ready beside each of these.
+  const auto parts = (gemm.k + S::part - 1) / S::part;
+  const int slots = blocks == multiprocessors && parts <= S::warps ? 1 : 2;
   Arguments args{.x = {},
                  .w = {},
                  .results = {gemm.bias, gemm.d, gemm.sum, gemm.activation},
+                 .shares = {units / blocks, units % blocks},
                  .m = static_cast<int>(gemm.m),
                  .n = static_cast<int>(gemm.n),
-                 .k = static_cast<int>(gemm.k)};
+                 .k = static_cast<int>(gemm.k),
+                 .slots = slots};
   const auto describe_rows = [&](CUtensorMap& map, const void* data, std::int64_t rows, int box) {
     return describe(call, map, gemm.dtype, data, 1, rows, gemm.k, box);
   };
@@ -256,22 +328,28 @@ Status launch_slices(const Call& call, const Gemm& gemm) {
   if (Status status = describe_rows(args.w, gemm.b, gemm.n, S::columns); !status.ok()) {
     return status;
   }
-  return launch(call, kernel, {blocks_for(gemm.n, S::columns), S::threads, S::shared_bytes}, args);
-}
-
-template <class T, int columns>
-Status launch_rows(const Call& call, const Gemm& gemm) {
-  if (gemm.m <= 16) return launch_slices<Slice<T, 16, columns, 16>>(call, gemm);
-  if (gemm.m <= 32) return launch_slices<Slice<T, 32, columns, 12>>(call, gemm);
-  return launch_slices<Slice<T, 64, columns, 8>>(call, gemm);
+  return launch(
+      call, kernel,
+      {static_cast<unsigned>(blocks), S::threads, static_cast<std::size_t>(S::shared_bytes(slots))},
+      args);
 }
 
 template <class T>
 Status launch_type(const Call& call, const Gemm& gemm) {
   const int multiprocessors =
       number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
-  if (gemm.n <= 24 * multiprocessors) return launch_rows<T, 24>(call, gemm);
-  return launch_rows<T, 32>(call, gemm);
+  const bool few_columns = gemm.n <= 24 * multiprocessors;
+  if (gemm.m <= 16) {
+    if (few_columns) return launch_slices<Slice<T, 16, 24, 16>>(call, gemm);
+    return launch_slices<Slice<T, 16, 32, 16>>(call, gemm);
+  }
+  if (gemm.m <= 32) {
+    if (gemm.n <= 8 * multiprocessors) return launch_slices<Slice<T, 32, 8, 12>>(call, gemm);
+    if (few_columns) return launch_slices<Slice<T, 32, 24, 12>>(call, gemm);
+    return launch_slices<Slice<T, 32, 32, 12>>(call, gemm);
+  }
+  if (few_columns) return launch_slices<Slice<T, 64, 24, 8>>(call, gemm);
+  return launch_slices<Slice<T, 64, 32, 8>>(call, gemm);
 }
 
 }  // namespace
