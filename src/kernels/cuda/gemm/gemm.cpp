@@ -17,8 +17,17 @@ namespace {
 /// measured on an H200; it alone has the exact GELU in one pass.
 bool prefers_hopper(const Gemm& gemm) {
   if (gemm.activation == Activation::gelu_erf) return true;
-  const bool large = gemm.batch == 1 && gemm.m * gemm.n >= std::int64_t{1} << 22;
-  return large && gemm.b_transposed && !gemm.a_transposed;
+  if (gemm.a_transposed) return false;
+  // So little is multiplied that reading and writing take longer.
+  if (gemm.batch > 1) return gemm.k <= 128 && gemm.m >= 128 && gemm.n >= 128;
+  return gemm.b_transposed && gemm.m * gemm.n >= std::int64_t{1} << 22;
+}
+
+/// Where the kernel for few rows is, which does not split k: with few columns of a long k, in
+/// float32, cuBLASLt is faster for one row and for many.
+bool prefers_skinny(const Gemm& gemm) {
+  if (gemm.dtype != DType::float32 || gemm.k <= gemm.n) return true;
+  return gemm.m > 1 && gemm.m <= 32 && gemm.n <= 1024 && gemm.k <= 4 * gemm.n;
 }
 
 /// How float32 is multiplied where the host does not ask for TF32: what the user says at the first
@@ -52,10 +61,7 @@ Status gemm(const Call& call, const Gemm& gemm) {
                 "; it must be ieee or tf32x3, or be unset"};
   }
   const bool has_skinny = takes_skinny(gemm, device);
-  // With few columns of a long k, cuBLASLt, which splits k, is faster in float32.
-  if (has_skinny && (gemm.dtype != DType::float32 || gemm.k <= gemm.n)) {
-    return skinny_gemm(call, gemm);
-  }
+  if (has_skinny && prefers_skinny(gemm)) return skinny_gemm(call, gemm);
   const bool has_hopper = takes_hopper(gemm, device);
   if (has_hopper && prefers_hopper(gemm)) return hopper_gemm(call, gemm);
   const bool has_mma = takes_mma(gemm, device);
