@@ -88,6 +88,45 @@ def test_rows_in_place_and_again(columns):
     assert torch.equal(target, expected)
 
 
+@CUDA
+@pytest.mark.parametrize("columns", [16384, 50257])
+def test_rows_are_shared_out_in_each_launch(columns):
+    """Clusters draw tickets for rows: with those of their own launch, and of each replay."""
+    x = rows_of(700, columns, torch.float32, "cuda")
+    weight = rows_of(1, columns, torch.float32, "cuda")[0]
+    expected = cudarelu.softmax(x), cudarelu.layer_norm(x, weight, weight)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    found = []
+    for _ in range(5):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                found.append((cudarelu.softmax(x), cudarelu.layer_norm(x, weight, weight)))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found.append((cudarelu.softmax(x), cudarelu.layer_norm(x, weight, weight)))
+    for _ in range(3):
+        for tensor in found[-1]:
+            tensor.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        for pair in found:
+            assert all(map(torch.equal, pair, expected))
+
+
+@CUDA
+@pytest.mark.parametrize("columns", [64, 1024, 32768, 50257, 131072])
+def test_softmax_errs_no_more_than_torch(columns):
+    """Its exponentials are those of the largest of a few elements, and multiplied."""
+    x = rows_of(64, columns, torch.float32, "cuda")
+    exact = softmax(x)
+    ours, theirs = (
+        ((y.double() - exact).abs() / exact).max() for y in (cudarelu.softmax(x), x.softmax(-1))
+    )
+    assert ours < 1.2 * theirs
+
+
 @pytest.mark.parametrize("columns", [3, 64, 1000, 8192, 16384, 40000, 131072])
 @pytest.mark.parametrize("device", DEVICES)
 def test_special_values_of_softmax(device, columns):

@@ -129,7 +129,7 @@ __device__ void write_normalised(Rows rows, T* output, std::int64_t columns, C e
     });
     return Normaliser<C>(moments.template of_lanes<32>(total), share, eps);
   };
-  rows.run(output, T{}, reduce, combine, value);
+  rows.run(output, T{}, Unchanged{}, reduce, combine, value);
 }
 
 }  // namespace cudarelu::cuda

@@ -10,13 +10,16 @@ namespace cudarelu::cuda {
 
 /// How a block divides rows: `lanes` threads of a warp have a row, or, for 0, the whole block has.
 /// Each holds `vectors` vectors of `width` elements of each input: of the row, or of a chunk of it.
-template <int lanes_, int vectors_, int width_, bool whole_ = true>
+/// Even rows are whole vectors.
+template <int lanes_, int vectors_, int width_, bool whole_ = true, bool even_ = false>
 struct RowLayout {
   static constexpr int lanes = lanes_;
   static constexpr int vectors = vectors_;
   static constexpr int width = width_;
   static constexpr bool whole = whole_;
-  static constexpr int most_threads = lanes == 0 && vectors <= 4 ? 512 : 256;
+  static constexpr bool even = even_;
+  static constexpr int most_threads =
+      lanes == 0 && vectors <= 4 ? 512 : (lanes == 32 && even ? 128 : 256);
 };
 
 template <class T, int inputs, class Layout, int shared = 0>
@@ -45,17 +48,19 @@ class RegisterRows {
     wait_for_previous_kernel();
   }
 
-  /// For the row of the thread: `reduce(visit)` gives the value of its warp, where visit(f) calls
+  /// For the row of the thread: prepare(part) changes each part as it is read, if it does, and may
+  /// leave a mark. `reduce(visit)` gives the value of its warp, where visit(f) calls
   /// f(part) for each part that the thread has, with `outside` in the place of elements that are
   /// not of the row. Where several warps have the row, `combine(all)` makes the row's value of
   /// theirs, where all(f) calls f(value) for each, in one lane of each warp. value(part, i,
   /// combined) goes to element i; shared rows are in the part for it alone.
-  template <class Reduce, class Combine, class Value>
-  __device__ void run(T* output, T outside, const Reduce& reduce, const Combine& combine,
-                      const Value& value) {
+  template <class Prepare, class Reduce, class Combine, class Value>
+  __device__ void run(T* output, T outside, const Prepare& prepare, const Reduce& reduce,
+                      const Combine& combine, const Value& value) {
     const auto of_warp = reduce([&](const auto& visit) {
       for_each_chunk([&](Column chunk) {
         load(chunk, outside);
+        prepare(part_);
         visit(part_);
       });
     });
@@ -72,12 +77,17 @@ class RegisterRows {
         part_.stay_packed();
       } else {
         load(chunk, outside);
+        prepare(part_);
       }
 #pragma unroll
       for (int v = 0; v < Layout::vectors; ++v) {
         load_shared_rows(part_, data_, v, first_column(row, chunk, v));
         const auto vector = Part::results(v, [&](int i) { return value(part_, i, combined); });
         const Column first = first_column(row, chunk, v);
+        if constexpr (Layout::even) {
+          if (part_.inside[v] == Part::all) vector.write_to(row + first);
+          continue;
+        }
         if (first >= 0 && first + Layout::width <= columns_) {
           vector.write_to(row + first);
           continue;
@@ -115,6 +125,7 @@ class RegisterRows {
 
   /// Vectors are aligned in memory: a row may begin within one.
   __device__ Column first_column(const T* row, Column chunk, int v) const {
+    if constexpr (Layout::even) return (v * lanes_ + lane_) * Layout::width;
     const auto before = reinterpret_cast<std::uintptr_t>(row) / sizeof(T) % Layout::width;
     return (chunk + v * lanes_ + lane_) * Layout::width - static_cast<Column>(before);
   }
@@ -126,6 +137,14 @@ class RegisterRows {
 #pragma unroll
       for (int v = 0; v < Layout::vectors; ++v) {
         const Column first = first_column(row, chunk, v);
+        if constexpr (Layout::even) {
+          part_.inside[v] = first < columns_ ? Part::all : 0;
+          part_.data[input][v].fill(outside);
+          if (first < columns_) {
+            part_.data[input][v] = *reinterpret_cast<const Vector*>(row + first);
+          }
+          continue;
+        }
         if (first >= 0 && first + Layout::width <= columns_) {
           part_.data[input][v] = *reinterpret_cast<const Vector*>(row + first);
           part_.inside[v] = Part::all;

@@ -13,10 +13,12 @@ template <class T, int count, int shared = 0>
 struct RowInputs {
   const T* data[count + shared];  // nullptr: a shared row of
   T absent[shared];               // this number
+  unsigned* tickets = nullptr;    // of StagedRows
 };
 template <class T, int count>
 struct RowInputs<T, count, 0> {
   const T* data[count];
+  unsigned* tickets = nullptr;
 };
 
 /// Elements as the registers hold them: two of two bytes in one.
@@ -90,6 +92,7 @@ struct RowPart {
 
   RowVector<T, width> data[count][vectors];
   unsigned inside[vectors];  // a bit for each element of a vector that is of the row
+  Compute<T> mark;           // what an op that changes its parts has to know of them
 
   /// Element i of an input.
   __device__ Compute<T> operator()(int input, int i) const {
@@ -112,6 +115,11 @@ struct RowPart {
     for (int j = 0; j < width; ++j) vector.set(j, store<T>(value(v * width + j)));
     return vector;
   }
+};
+
+/// What does not change the parts of rows once they are read.
+struct Unchanged {
+  __device__ void operator()(auto& /*part*/) const {}
 };
 
 /// Reads vector v of the shared rows, which begins at column `first`, behind the inputs of a part.

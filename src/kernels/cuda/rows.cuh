@@ -11,6 +11,7 @@
 #include "cuda/alignment.h"
 #include "cuda/register_rows.cuh"
 #include "cuda/staged_rows.cuh"
+#include "workspace.h"
 
 namespace cudarelu::cuda {
 
@@ -32,7 +33,7 @@ __device__ void write_from_sum(Rows rows, T* output, const Term& term, const Val
     all([&](C of_warp) { total += of_warp; });
     return sum_in_warp(total);
   };
-  rows.run(output, T{}, reduce, combine, value);
+  rows.run(output, T{}, Unchanged{}, reduce, combine, value);
 }
 
 /// Whether vectors lie at the same places in the first `inputs` inputs of the call and the output.
@@ -46,19 +47,36 @@ bool have_vectors_alike(const Call& call, int inputs) {
   return alike;
 }
 
-/// How many blocks share a row of these bytes in all inputs: enough for each to have 32 KiB of it.
-/// One input of halves takes its time for what is done once a row: 128 KiB.
-inline unsigned row_cluster(std::int64_t bytes, int inputs, int shared, bool halves) {
-  const std::int64_t slice = (halves && inputs + shared == 1 ? 128 : 32) * 1024;
-  unsigned blocks = 1;
-  while (blocks < RowStages::most_blocks && blocks * slice < bytes) blocks *= 2;
-  return blocks;
-}
-
 /// The chunks of a block's slice of a row of these vectors.
 inline int chunks_of_slice(std::int64_t vectors, unsigned cluster) {
   constexpr std::int64_t chunk = RowStages::chunk_bytes / vector_bytes;
   return static_cast<int>(blocks_for(blocks_for(vectors, cluster), chunk));
+}
+
+/// Of a block's slice of the shared rows.
+inline std::int64_t bytes_of_shared(std::int64_t vectors, unsigned cluster, int shared) {
+  return std::int64_t{shared} * blocks_for(vectors, cluster) * vector_bytes;
+}
+
+/// The stages of a block in a cluster: for so many rows as there is room for.
+inline int stages_of_block(std::int64_t vectors, unsigned cluster, int inputs, int shared) {
+  const std::int64_t room =
+      RowStages::most * RowStages::chunk_bytes - bytes_of_shared(vectors, cluster, shared);
+  const std::int64_t fit = std::max<std::int64_t>(room, 0) / (inputs * RowStages::chunk_bytes);
+  return static_cast<int>(
+      std::min<std::int64_t>(RowStages::rows * chunks_of_slice(vectors, cluster), fit));
+}
+
+/// How many blocks share a row of these vectors: each has 32 KiB of an input or more, unless that
+/// would take more than 8, or leave no room for two rows.
+inline unsigned row_cluster(std::int64_t vectors, int inputs, int shared) {
+  unsigned blocks = 1;
+  while (blocks < 8 && vectors * vector_bytes >= blocks * 64 * 1024) blocks *= 2;
+  while (blocks < RowStages::most_blocks &&
+         stages_of_block(vectors, blocks, inputs, shared) < 2 * chunks_of_slice(vectors, blocks)) {
+    blocks *= 2;
+  }
+  return blocks;
 }
 
 /// How many clusters of a kernel the call's device runs at a time: 0 where it cannot run one. Asked
@@ -89,6 +107,12 @@ int resident_clusters(const Call& call, const KernelOf&, const Grid& grid, int c
   const int index = static_cast<int>(grid.cluster) * (RowStages::most + 1) + chunks;
   (void)numbers.get(call.execution.device_index, index, one_more, ask);
   return one_more - 1;
+}
+
+/// Before StagedRows: no row has been taken.
+static __global__ void reset_tickets(unsigned* tickets) {
+  wait_for_previous_kernel();
+  tickets[threadIdx.x] = 0;
 }
 
 /// Launches the kernel of an op on rows: of `inputs` inputs and an output of one shape. `shared`
@@ -127,48 +151,55 @@ Status launch_rows(const Call& call, const std::array<T, shared>& absent, const 
   constexpr int width = vector_bytes / sizeof(T);
   const bool even = columns % width == 0 && misalignment(output) == 0;
   const std::int64_t vectors = columns / width + (even ? 0 : 2);
+  const auto in_warps = [&]<int lanes, int n>() {
+    if (even) return in_registers(RowLayout<lanes, n, width, true, true>{}, vectors);
+    return in_registers(RowLayout<lanes, n, width>{}, vectors);
+  };
   // What measured fastest on an H200. Few rows want many threads each. Else a thread of one input
   // has too little to do, with one vector, for what a row costs it; of two, no room for many.
   if (rows <= 256 && vectors <= 2048) {
-    if (vectors <= 32) return in_registers(RowLayout<32, 1, width>{}, vectors);
-    if (vectors <= 64) return in_registers(RowLayout<32, 2, width>{}, vectors);
+    if (vectors <= 32) return in_warps.template operator()<32, 1>();
+    if (vectors <= 64) return in_warps.template operator()<32, 2>();
     if (vectors <= 256) return in_registers(RowLayout<0, 1, width>{}, vectors);
     return in_registers(RowLayout<0, 4, width>{}, vectors);
   }
   if constexpr (inputs == 1) {
-    if (vectors <= 8) return in_registers(RowLayout<4, 2, width>{}, vectors);
-    if (vectors <= 16) return in_registers(RowLayout<8, 2, width>{}, vectors);
-    if (vectors <= 32) return in_registers(RowLayout<16, 2, width>{}, vectors);
+    if (vectors <= 8) return in_warps.template operator()<4, 2>();
+    if (vectors <= 16) return in_warps.template operator()<8, 2>();
+    if (vectors <= 32) return in_warps.template operator()<16, 2>();
   } else {
-    if (vectors <= 8) return in_registers(RowLayout<8, 1, width>{}, vectors);
-    if (vectors <= 16) return in_registers(RowLayout<16, 1, width>{}, vectors);
-    if (vectors <= 32) return in_registers(RowLayout<32, 1, width>{}, vectors);
+    if (vectors <= 8) return in_warps.template operator()<8, 1>();
+    if (vectors <= 16) return in_warps.template operator()<16, 1>();
+    if (vectors <= 32) return in_warps.template operator()<32, 1>();
   }
-  if (vectors <= 64) return in_registers(RowLayout<32, 2, width>{}, vectors);
-  if (vectors <= 128) return in_registers(RowLayout<32, 4, width>{}, vectors);
+  if (vectors <= 64) return in_warps.template operator()<32, 2>();
+  if (vectors <= 128) return in_warps.template operator()<32, 4>();
   if (inputs == 2 && vectors <= 512) return in_registers(RowLayout<0, 2, width>{}, vectors);
   if (vectors <= 1024) return in_registers(RowLayout<0, 4, width>{}, vectors);
   if (inputs == 1 && vectors <= 2048) return in_registers(RowLayout<0, 8, width>{}, vectors);
   if (has_programmatic_launch(call.execution.device_index)) {
     const auto kernel = kernel_of(TypeTag<StagedRows<T, inputs, shared>>{});
-    unsigned cluster = row_cluster(vectors * vector_bytes * inputs, inputs, shared, sizeof(T) == 2);
-    for (; cluster > 0; cluster /= 2) {
-      const int chunks = chunks_of_slice(vectors, cluster);
-      const int stages =
-          std::min(RowStages::rows * chunks, (RowStages::most - shared * chunks) / inputs);
-      if (stages < chunks) break;
-      const int all = stages * inputs + shared * chunks;
+    const std::int64_t whole = columns / width;
+    for (unsigned cluster = row_cluster(whole, inputs, shared); cluster > 0; cluster /= 2) {
+      const int stages = stages_of_block(whole, cluster, inputs, shared);
+      if (stages < chunks_of_slice(whole, cluster)) break;
+      const std::int64_t shared_bytes = bytes_of_shared(whole, cluster, shared);
+      const int all =
+          stages * inputs + static_cast<int>(blocks_for(shared_bytes, RowStages::chunk_bytes));
       Grid grid{cluster, RowStages::threads, static_cast<std::size_t>(RowStages::bytes_for(all)),
                 cluster};
       const int resident = resident_clusters(call, kernel_of, grid, all, kernel);
-      // Shared rows are kept as they lie below one row: below each of a block, then.
-      const std::int64_t alike = even || shared == 0 ? 1 : width;
       if (resident == 0) continue;
-      const std::int64_t clusters = std::max(resident - resident % alike, alike);
-      // All take the same number of rows, or one less: none works on alone.
-      const std::int64_t turns = (rows + clusters - 1) / clusters;
-      const std::int64_t taken = (rows + turns - 1) / turns;
-      grid.blocks = blocks_for(taken, alike) * alike * cluster;
+      grid.blocks = static_cast<unsigned>(std::min<std::int64_t>(rows, resident)) * cluster;
+      if (rows > resident) {
+        if (Status status = allocate(call, RowStages::kinds, data.tickets); !status.ok()) {
+          return status;
+        }
+        if (Status status = launch(call, reset_tickets, {1, RowStages::kinds}, data.tickets);
+            !status.ok()) {
+          return status;
+        }
+      }
       return launch(call, kernel, grid, data, output, rows, columns, arguments...);
     }
   }

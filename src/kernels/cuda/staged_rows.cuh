@@ -5,6 +5,9 @@
 // warps work apart, so that none waits for what another's row needs: one asks for chunks, in order,
 // as far ahead as there is room; some reduce them as they come; the others write the results of a
 // row once all blocks have reduced it. A chunk's room is free again when these have read it.
+//
+// Some multiprocessors get more of the memory's bandwidth than others: so a cluster takes its next
+// row when it has room for it, by drawing a ticket.
 #pragma once
 
 #include "cuda/launch.cuh"
@@ -26,7 +29,8 @@ struct RowStages {
   static constexpr int most = 192 * 1024 / chunk_bytes;  // of a block's 227 KiB; values need some
   static constexpr int rows = 3;                         // whose chunks a block has at a time
   static constexpr int most_blocks = 16;  // in a cluster; a device may have no more than 8
-  static constexpr int header_bytes = 256;
+  static constexpr int kinds = 8;         // places of a vector at which rows begin, at most
+  static constexpr int header_bytes = 512;
 
   static constexpr int bytes_for(int chunks) { return header_bytes + chunks * chunk_bytes; }
 };
@@ -53,22 +57,21 @@ class StagedRows {
       : data_(data),
         columns_(static_cast<int>(columns)),
         blocks_(Cluster::num_blocks()),
+        rows_(rows),
         row_(blockIdx.x / blocks_),
         step_(gridDim.x / blocks_) {
-    // A row that begins and ends within vectors has one more of them.
-    const bool even = columns_ % width == 0 && first_column(row_) == 0;
-    const int all = columns_ / width + (even ? 0 : 2);
-    slice_ = (all + blocks_ - 1) / blocks_;
+    kinds_ = shared == 0 || columns_ % width == 0 ? 1 : width;
+    slice_ = (columns_ / width + blocks_ - 1) / blocks_;
     chunks_ = (slice_ + chunk_vectors - 1) / chunk_vectors;
     const int bytes = ptx::get_sreg_dynamic_smem_size() - RowStages::header_bytes;
-    stages_ = (bytes / RowStages::chunk_bytes - shared * chunks_) / inputs;
-    turns_ = static_cast<int>((rows - row_ + step_ - 1) / step_);
+    stages_ = (bytes - shared * slice_ * 16) / RowStages::chunk_bytes / inputs;
     if (threadIdx.x == 0) {
       for (int stage = 0; stage < stages_; ++stage) {
         ptx::mbarrier_init(&header().full[stage], 1);
         ptx::mbarrier_init(&header().empty[stage], warps);
       }
-      for (auto& barrier : header().exchanged) ptx::mbarrier_init(&barrier, 1);
+      for (auto& barrier : header().exchanged) ptx::mbarrier_init(&barrier, warps);
+      for (auto& barrier : header().taken) ptx::mbarrier_init(&barrier, 1);
       ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
     }
     Cluster::sync();
@@ -76,16 +79,16 @@ class StagedRows {
   }
 
   /// As RegisterRows::run, for all rows of the block.
-  template <class Reduce, class Combine, class Value>
-  __device__ void run(T* output, T outside, const Reduce& reduce, const Combine& combine,
-                      const Value& value) const {
+  template <class Prepare, class Reduce, class Combine, class Value>
+  __device__ void run(T* output, T outside, const Prepare& prepare, const Reduce& reduce,
+                      const Combine& combine, const Value& value) const {
     if (threadIdx.x < RowStages::workers) {
-      reduce_all(outside, reduce);
+      reduce_all(outside, prepare, reduce);
     } else if (threadIdx.x < 2 * RowStages::workers) {
       using OfWarp = decltype(reduce([](const auto&) {}));
-      write_all<OfWarp>(output, outside, combine, value);
+      write_all<OfWarp>(output, outside, prepare, combine, value);
     } else if (threadIdx.x % 32 == 0) {
-      fetch_all();
+      fetch_all<!std::is_same_v<Prepare, Unchanged>>();
     }
   }
 
@@ -93,6 +96,8 @@ class StagedRows {
   /// A block has reduced a row once it has written the third before, which all had then reduced,
   /// and so had written the sixth before: the place of that one's values is free.
   static constexpr int exchanges = 2 * RowStages::rows;
+  /// A row is taken a turn ahead: the places of those taken last, and one to spare.
+  static constexpr int takes = exchanges + 2;
 
   using Cluster = cooperative_groups::cluster_group;
   using Vector = RowVector<T, width>;
@@ -100,15 +105,23 @@ class StagedRows {
     std::uint64_t full[RowStages::most];
     std::uint64_t empty[RowStages::most];
     std::uint64_t exchanged[exchanges];
+    std::uint64_t taken[takes];
+    std::int64_t rows[takes];
   };
   static_assert(sizeof(Header) <= RowStages::header_bytes);
 
-  /// The block's vectors of a row. Vectors are aligned in memory: a row may begin within one.
+  /// The block's slice of a row: vectors, which are aligned in memory, and, in the first and the
+  /// last block, the elements of the row before and behind all of them.
   struct Slice {
-    std::int64_t offset;  // of its first element in the tensors
-    int column;           // of that element in the row, negative where it is of the row before
+    std::int64_t offset;  // of the first vector in the tensors
+    int column;           // the same in the row
     int count;            // of vectors
+    int head;
+    int tail;
   };
+
+  /// One element of a row.
+  using Element = RowPart<T, inputs + shared, 1, 1>;
 
   /// The stage of a chunk, and how often it has been used before.
   struct Place {
@@ -139,37 +152,77 @@ class StagedRows {
     return values[turn % exchanges];
   }
 
+  /// The mark of the thread's part of the chunk in a stage.
+  __device__ static Compute<T>& mark_of(int stage) {
+    __shared__ Compute<T> marks[RowStages::most][RowStages::workers];
+    return marks[stage][threadIdx.x % RowStages::workers];
+  }
+
   /// Waits until a barrier has been passed `uses + 1` times.
   __device__ static void wait(std::uint64_t* barrier, unsigned uses) {
     while (!ptx::mbarrier_try_wait_parity(barrier, uses % 2)) {
     }
   }
 
-  /// Of the first vector of a row: zero, or less.
-  __device__ int first_column(std::int64_t row) const {
+  /// The row of a turn: past all where the cluster has no more.
+  __device__ std::int64_t row_of(int turn) const {
+    if (turn == 0) return row_;
+    const int place = (turn - 1) % takes;
+    wait(&header().taken[place], (turn - 1) / takes);
+    return header().rows[place];
+  }
+
+  /// Takes the row of the turn after `turn` for all blocks of the cluster, in one thread of each.
+  /// Shared rows are kept as they lie below the rows of one kind, those that begin at the same
+  /// place of a vector: so it goes on with rows of its `kind` while there are some.
+  __device__ void take_row(int turn, int& kind) const {
+    const int place = turn % takes;
+    std::uint64_t* const barrier = &header().taken[place];
+    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
+                                   sizeof(std::int64_t));
+    if (Cluster::block_rank() != 0) return;
+    std::int64_t row = rows_;
+    for (int tries = 0; data_.tickets != nullptr && tries < kinds_; ++tries) {
+      const std::int64_t first = (step_ - kind + kinds_ - 1) / kinds_;  // after those of turn 0
+      row = kind + kinds_ * (first + atomicAdd(data_.tickets + kind, 1u));
+      if (row < rows_) break;
+      kind = (kind + 1) % kinds_;
+    }
+    for (unsigned i = 0; i < blocks_; ++i) {
+      ptx::st_async(Cluster::map_shared_rank(&header().rows[place], i), row,
+                    Cluster::map_shared_rank(barrier, i));
+    }
+  }
+
+  __device__ Slice slice_of(std::int64_t row) const {
     const T* const first = data_.data[0] + row * columns_;
-    return -static_cast<int>(reinterpret_cast<std::uintptr_t>(first) / sizeof(T) % width);
+    const int past = static_cast<int>(reinterpret_cast<std::uintptr_t>(first) / sizeof(T) % width);
+    const int head = past == 0 ? 0 : width - past;
+    const int all = (columns_ - head) / width;
+    const unsigned rank = Cluster::block_rank();
+    const int before = static_cast<int>(rank) * slice_;
+    const int column = head + before * width;
+    return {row * columns_ + column, column, max(0, min(all - before, slice_)),
+            rank == 0 ? head : 0, rank == blocks_ - 1 ? (columns_ - head) % width : 0};
   }
 
-  __device__ Slice slice_of(int turn) const {
-    const std::int64_t row = row_ + turn * step_;
-    const int before = first_column(row);
-    const int first = static_cast<int>(Cluster::block_rank()) * slice_;
-    const int all = (columns_ - before + width - 1) / width;
-    const int column = before + first * width;
-    return {row * columns_ + column, column, max(0, min(all - first, slice_))};
+  /// The column of the element that the thread has of those at the ends of a slice, or -1.
+  __device__ int end_column(const Slice& slice) const {
+    const auto i = static_cast<int>(threadIdx.x % RowStages::workers);
+    if (i < slice.head) return i;
+    return i >= width && i < width + slice.tail ? columns_ - slice.tail + i - width : -1;
   }
 
-  /// Whether vectors [first, last) of a slice are of the row, with all their elements.
-  __device__ bool are_whole(const Slice& slice, int first, int last) const {
-    return slice.column + first * width >= 0 && last <= slice.count &&
-           slice.column + last * width <= columns_;
-  }
-
-  /// A bit for each element of a vector that is of the slice.
-  __device__ unsigned elements_of(const Slice& slice, int at) const {
-    const int column = slice.column + at * width;
-    return at < slice.count ? element_bits(max(-column, 0), min(columns_ - column, width)) : 0;
+  __device__ Element element_at(const Slice& slice, int column) const {
+    Element element;
+    element.inside[0] = column >= 0;
+    if (column >= 0) {
+#pragma unroll
+      for (int input = 0; input < inputs; ++input) {
+        element.data[input][0].set(0, data_.data[input][slice.offset - slice.column + column]);
+      }
+    }
+    return element;
   }
 
   /// The number in the slice of the thread's vector v of a chunk.
@@ -179,78 +232,117 @@ class StagedRows {
   }
 
   /// Asks for the chunks of all rows, in one thread: for the vectors that are of the row alone.
+  /// Threads may have changed those before them in the stages.
+  template <bool prepares>
   __device__ void fetch_all() const {
     Place place;
-    for (int turn = 0; turn < turns_; ++turn) {
-      const Slice slice = slice_of(turn);
+    auto kind = static_cast<int>(row_ % kinds_);
+    for (int turn = 0;; ++turn) {
+      const std::int64_t row = row_of(turn);
+      if (row >= rows_) break;
+      const Slice slice = slice_of(row);
       for (int chunk = 0; chunk < chunks_; ++chunk, place.advance(stages_)) {
         std::uint64_t* const full = &header().full[place.stage];
-        if (place.uses > 0) wait(&header().empty[place.stage], place.uses - 1);
+        if (place.uses > 0) {
+          wait(&header().empty[place.stage], place.uses - 1);
+          if constexpr (prepares) ptx::fence_proxy_async(ptx::space_shared);
+        }
         const int start = chunk * chunk_vectors;
-        int first = start;
-        int last = min(slice.count, start + chunk_vectors);
-        if (first < last && !are_whole(slice, first, first + 1)) ++first;
-        if (first < last && !are_whole(slice, last - 1, last)) --last;
-        const unsigned bytes = 16 * max(0, last - first);
+        const unsigned bytes = 16 * max(0, min(slice.count - start, chunk_vectors));
         ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, full,
                                        bytes * inputs);
         if (bytes == 0) continue;
 #pragma unroll
         for (int input = 0; input < inputs; ++input) {
-          ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global,
-                             stage_data(place.stage, input) + (first - start),
-                             data_.data[input] + slice.offset + first * width, bytes, full);
+          ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, stage_data(place.stage, input),
+                             data_.data[input] + slice.offset + start * width, bytes, full);
         }
       }
+      take_row(turn, kind);
     }
   }
 
   /// Reduces all rows, in the threads that do.
-  template <class Reduce>
-  __device__ void reduce_all(T outside, const Reduce& reduce) const {
+  template <class Prepare, class Reduce>
+  __device__ void reduce_all(T outside, const Prepare& prepare, const Reduce& reduce) const {
+    constexpr bool prepares = !std::is_same_v<Prepare, Unchanged>;
     Place place;
-    for (int turn = 0; turn < turns_; ++turn) {
-      const Slice slice = slice_of(turn);
+    for (int turn = 0;; ++turn) {
+      const std::int64_t row = row_of(turn);
+      if (row >= rows_) break;
+      const Slice slice = slice_of(row);
+      Element end = element_at(slice, end_column(slice));  // early: it comes from global memory
       send(turn, reduce([&](const auto& visit) {
              for (int chunk = 0; chunk < chunks_; ++chunk, place.advance(stages_)) {
                wait(&header().full[place.stage], place.uses);
-               with_part(slice, place.stage, chunk, outside, visit);
+               with_part(slice, place.stage, chunk, outside, [&](auto& part) {
+                 if constexpr (prepares) {
+                   static_assert(inputs == 1);
+                   prepare(part);
+#pragma unroll
+                   for (int v = 0; v < vectors; ++v) {
+                     stage_data(place.stage, 0)[number(0, v)] = part.data[0][v];
+                   }
+                   mark_of(place.stage) = part.mark;
+                 }
+                 visit(part);
+               });
+             }
+             if (end.inside[0]) {
+               prepare(end);
+               visit(end);
              }
            }));
     }
   }
 
   /// Writes the results of all rows, in the threads that do.
-  template <class OfWarp, class Combine, class Value>
-  __device__ void write_all(T* output, T outside, const Combine& combine,
+  template <class OfWarp, class Prepare, class Combine, class Value>
+  __device__ void write_all(T* output, T outside, const Prepare& prepare, const Combine& combine,
                             const Value& value) const {
-    if constexpr (shared > 0) keep_shared_rows();
     Place place;
-    for (int turn = 0; turn < turns_; ++turn) {
-      const Slice slice = slice_of(turn);
+    int kept = -1;  // the kind of the shared rows
+    for (int turn = 0;; ++turn) {
+      const std::int64_t row = row_of(turn);
+      if (row >= rows_) break;
+      const Slice slice = slice_of(row);
+      if constexpr (shared > 0) {
+        const auto kind = static_cast<int>(row % kinds_);
+        if (kind != kept) keep_shared_rows(slice);
+        kept = kind;
+      }
+      const int column = end_column(slice);
+      Element end = element_at(slice, column);
       const auto combined = combine([&](const auto& visit) { receive<OfWarp>(turn, visit); });
       for (int chunk = 0; chunk < chunks_; ++chunk, place.advance(stages_)) {
         wait(&header().full[place.stage], place.uses);
         with_part(slice, place.stage, chunk, outside, [&](auto& part) {
+          if constexpr (!std::is_same_v<Prepare, Unchanged>) part.mark = mark_of(place.stage);
+          Vector
+              written[vectors];  // at the end: nothing is read before a store that comes after it
 #pragma unroll
           for (int v = 0; v < vectors; ++v) {
             if (part.inside[v] == 0) continue;
 #pragma unroll
-            for (int i = 0; i < shared; ++i) part.data[inputs + i][v] = *shared_vector(i, chunk, v);
-            const Vector vector = Part::results(v, [&](int i) { return value(part, i, combined); });
-            T* const to = output + slice.offset + number(chunk, v) * width;
-            if (part.inside[v] == Part::all) {
-              vector.write_to(to);
-              continue;
+            for (int i = 0; i < shared; ++i) {
+              part.data[inputs + i][v] = *shared_vector(i, number(chunk, v));
             }
+            written[v] = Part::results(v, [&](int i) { return value(part, i, combined); });
+          }
 #pragma unroll
-            for (int j = 0; j < width; ++j) {
-              if (part.inside[v] >> j & 1u) to[j] = vector[j];
-            }
+          for (int v = 0; v < vectors; ++v) {
+            if (part.inside[v] == 0) continue;
+            written[v].write_to(output + slice.offset + number(chunk, v) * width);
           }
         });
         __syncwarp();  // after the results: the chunk has been read, not only asked for
         if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&header().empty[place.stage]);
+      }
+      if (column >= 0) {
+        prepare(end);
+        load_shared_rows(end, data_, 0, column);
+        const auto result = Element::results(0, [&](int i) { return value(end, i, combined); });
+        output[slice.offset - slice.column + column] = result[0];
       }
     }
   }
@@ -259,11 +351,14 @@ class StagedRows {
   template <class P>
   __device__ void send(int turn, const P& value) const {
     std::uint64_t* const barrier = &header().exchanged[turn % exchanges];
+    const unsigned lane = threadIdx.x % 32;
+    __syncwarp();  // what the warp has put into stages is there for those that pass the barrier
     if (threadIdx.x == 0) {
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
                                      blocks_ * warps * static_cast<unsigned>(sizeof(P)));
+    } else if (lane == 0) {
+      ptx::mbarrier_arrive(barrier);
     }
-    const unsigned lane = threadIdx.x % 32;
     if (lane >= blocks_) return;
     P* const place = values<P>(turn) + Cluster::block_rank() * warps + threadIdx.x / 32;
     using Word = std::conditional_t<sizeof(P) == 4, std::int32_t, std::int64_t>;
@@ -286,9 +381,9 @@ class StagedRows {
   template <class Use>
   __device__ void with_part(const Slice& slice, int stage, int chunk, T outside,
                             const Use& use) const {
-    const int start = chunk * chunk_vectors;
+    if (number(chunk, 0) >= slice.count) return;
     Part part;
-    if (are_whole(slice, start, start + chunk_vectors)) {
+    if (number(chunk, vectors - 1) < slice.count) {
 #pragma unroll
       for (int v = 0; v < vectors; ++v) {
         part.inside[v] = Part::all;
@@ -297,56 +392,50 @@ class StagedRows {
           part.data[input][v] = stage_data(stage, input)[number(0, v)];
         }
       }
-      use(part);  // compiled apart, for vectors that are known to be whole
+      use(part);  // compiled apart, for vectors that are known to be there
       return;
     }
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
-      const int at = number(chunk, v);
-      part.inside[v] = elements_of(slice, at);
+      const bool inside = number(chunk, v) < slice.count;
+      part.inside[v] = inside ? Part::all : 0;
 #pragma unroll
       for (int input = 0; input < inputs; ++input) {
-        if (part.inside[v] == Part::all) {
-          part.data[input][v] = stage_data(stage, input)[at - start];
-          continue;
-        }
-        const T* const from = data_.data[input] + slice.offset + at * width;
-#pragma unroll
-        for (int j = 0; j < width; ++j) {
-          part.data[input][v].set(j, part.inside[v] >> j & 1u ? from[j] : outside);
+        if (inside) {
+          part.data[input][v] = stage_data(stage, input)[number(0, v)];
+        } else {
+          part.data[input][v].fill(outside);
         }
       }
     }
     use(part);
   }
 
-  /// Where a thread keeps its vector v of a chunk of shared row i: behind the stages.
-  __device__ Vector* shared_vector(int i, int chunk, int v) const {
-    return stage_data(stages_, 0) + i * chunks_ * chunk_vectors + number(chunk, v);
+  /// The place of a vector of the slice of shared row i: behind the stages.
+  __device__ Vector* shared_vector(int i, int at) const {
+    return stage_data(stages_, 0) + i * slice_ + at;
   }
 
-  /// Each thread that writes reads the vectors of shared rows that it will need once for all rows.
-  __device__ void keep_shared_rows() const {
-    const Slice slice = slice_of(0);
-    for (int chunk = 0; chunk < chunks_; ++chunk) {
+  /// Each thread that writes reads the vectors of shared rows that it will need for many rows.
+  __device__ void keep_shared_rows(const Slice& slice) const {
+    const auto first = static_cast<int>(threadIdx.x % RowStages::workers);
+#pragma unroll 4
+    for (int at = first; at < slice.count; at += RowStages::workers) {
+      RowPart<T, inputs + shared, 1, width> part;
+      part.inside[0] = part.all;
+      load_shared_rows(part, data_, 0, slice.column + at * width);
 #pragma unroll
-      for (int v = 0; v < vectors; ++v) {
-        const int at = number(chunk, v);
-        Part part;
-        part.inside[v] = elements_of(slice, at);
-        load_shared_rows(part, data_, v, slice.column + at * width);
-#pragma unroll
-        for (int i = 0; i < shared; ++i) *shared_vector(i, chunk, v) = part.data[inputs + i][v];
-      }
+      for (int i = 0; i < shared; ++i) *shared_vector(i, at) = part.data[inputs + i][0];
     }
   }
 
   RowInputs<T, inputs, shared> data_;
   int columns_;
   unsigned blocks_;
-  std::int64_t row_;   // the first
-  std::int64_t step_;  // to the next
-  int turns_;          // rows of the block
+  std::int64_t rows_;
+  std::int64_t row_;   // the first of the cluster
+  std::int64_t step_;  // clusters
+  int kinds_;          // of rows that the cluster tells apart
   int slice_;          // vectors of a row for each block, or what is left for the last ones
   int chunks_;         // of a slice
   int stages_;

@@ -46,50 +46,83 @@ struct Sums {
   }
 };
 
-/// a / b for many a of one b: the compiler takes 1 / b out of the loop.
+/// a / b, to the precision of T, for many a of one b: the compiler takes 1 / b out of the loop.
 template <class T>
 __device__ Compute<T> quotient(Compute<T> a, Compute<T> b) {
-  if constexpr (sizeof(T) == 8) {
-    return a / b;
-  } else {
-    const float reciprocal = 1 / b;
-    const float rough = a * reciprocal;
-    if constexpr (sizeof(T) == 2) return rough;
-    return fmaf(fmaf(-rough, b, a), reciprocal, rough);  // as a division rounds, but for a few
-  }
+  if constexpr (sizeof(T) == 2) return a * (1 / b);
+  return a / b;
 }
+
+/// Changes the elements of a part to exp(element - mark), with the largest for its mark.
+struct Exponentials {
+  template <class Part>
+  __device__ void operator()(Part& part) const {
+    float largest = part(0, 0);
+#pragma unroll
+    for (int i = 1; i < Part::size; ++i) largest = larger(largest, part(0, i));
+    part.mark = largest;
+    const float base = largest == lowest<float> ? 0 : largest;  // -infinity less itself is NaN
+#pragma unroll
+    for (int v = 0; v < Part::size / Part::width; ++v) {
+      if (part.inside[v] == 0) {
+        part.data[0][v].fill(0);
+        continue;
+      }
+#pragma unroll
+      for (int j = 0; j < Part::width; ++j) {
+        part.data[0][v].set(j, exp_above<float>(part(0, v * Part::width + j), base));
+      }
+    }
+  }
+};
 
 template <class T, class Rows>
 __global__ void __launch_bounds__(Rows::most_threads)
     softmax(cuda::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns) {
   using C = Compute<T>;
-  const auto reduce = [](const auto& visit) {
+  // Exponentials take most of the time: of float32 they are kept. Halves have no room for them, and
+  // marks of float64 none in a block that stages rows.
+  constexpr bool once = sizeof(T) == 4;
+  const auto add = [](Sums<T>& sums, Sums<T> value) {
+    sums.raise(larger(sums.largest, value.largest));
+    value.raise(sums.largest);
+    sums.total += value.total;
+  };
+  const auto reduce = [&](const auto& visit) {
     Sums<T> sums{lowest<C>, 0};
     visit([&](auto& part) {
-      C largest = sums.largest;
+      if constexpr (once) {
+        Sums<T> of_part{part.mark, 0};
 #pragma unroll
-      for (int i = 0; i < part.size; ++i) largest = larger(largest, part(0, i));
-      part.stay_packed();
-      sums.raise(largest);
-      const C base = largest == lowest<C> ? C(0) : largest;  // -infinity less itself is NaN
+        for (int i = 0; i < part.size; ++i) of_part.total += part(0, i);
+        add(sums, of_part);
+      } else {
+        C largest = sums.largest;
 #pragma unroll
-      for (int i = 0; i < part.size; ++i) sums.total += exp_above<T>(part(0, i), base);
+        for (int i = 0; i < part.size; ++i) largest = larger(largest, part(0, i));
+        part.stay_packed();
+        sums.raise(largest);
+        const C base = largest == lowest<C> ? C(0) : largest;  // -infinity less itself is NaN
+#pragma unroll
+        for (int i = 0; i < part.size; ++i) sums.total += exp_above<T>(part(0, i), base);
+      }
     });
     return sums.template of_lanes<Rows::warp_lanes>();
   };
-  const auto combine = [](const auto& all) {
+  const auto combine = [&](const auto& all) {
     Sums<T> sums{lowest<C>, 0};
-    all([&](Sums<T> value) {
-      sums.raise(larger(sums.largest, value.largest));
-      value.raise(sums.largest);
-      sums.total += value.total;
-    });
+    all([&](Sums<T> value) { add(sums, value); });
     return sums.template of_lanes<32>();
   };
   const auto value = [](const auto& part, int i, const Sums<T>& sums) {
-    return quotient<T>(exp_above<T>(part(0, i), sums.largest), sums.total);
+    if constexpr (once) {
+      return part(0, i) * (exp_above<T>(part.mark, sums.largest) / sums.total);
+    } else {
+      return quotient<T>(exp_above<T>(part(0, i), sums.largest), sums.total);
+    }
   };
-  Rows(x, rows, columns).run(y, cudarelu::store<T>(lowest<C>), reduce, combine, value);
+  using Prepare = std::conditional_t<once, Exponentials, cuda::Unchanged>;
+  Rows(x, rows, columns).run(y, cudarelu::store<T>(lowest<C>), Prepare{}, reduce, combine, value);
 }
 
 }  // namespace
