@@ -13,7 +13,7 @@ template <class T, int count, int shared = 0>
 struct RowInputs {
   const T* data[count + shared];  // nullptr: a shared row of
   T absent[shared];               // this number
-  unsigned* tickets = nullptr;    // of StagedRows
+  unsigned* tickets = nullptr;    // see StagedRows
 };
 template <class T, int count>
 struct RowInputs<T, count, 0> {

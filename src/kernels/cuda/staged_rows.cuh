@@ -96,7 +96,7 @@ class StagedRows {
   /// A block has reduced a row once it has written the third before, which all had then reduced,
   /// and so had written the sixth before: the place of that one's values is free.
   static constexpr int exchanges = 2 * RowStages::rows;
-  /// A row is taken a turn ahead: the places of those taken last, and one to spare.
+  /// The same holds for numbers of rows, which are taken a turn ahead: one more, and one to spare.
   static constexpr int takes = exchanges + 2;
 
   using Cluster = cooperative_groups::cluster_group;
@@ -173,8 +173,10 @@ class StagedRows {
   }
 
   /// Takes the row of the turn after `turn` for all blocks of the cluster, in one thread of each.
-  /// Shared rows are kept as they lie below the rows of one kind, those that begin at the same
-  /// place of a vector: so it goes on with rows of its `kind` while there are some.
+  /// The tickets count the rows that are taken, of each kind, behind those of the first turn;
+  /// without tickets there are no more. Shared rows are kept as they lie below the rows of one
+  /// kind, those that begin at the same place of a vector: so it goes on with rows of its `kind`
+  /// while there are some.
   __device__ void take_row(int turn, int& kind) const {
     const int place = turn % takes;
     std::uint64_t* const barrier = &header().taken[place];
