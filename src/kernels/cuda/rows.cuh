@@ -151,29 +151,29 @@ Status launch_rows(const Call& call, const std::array<T, shared>& absent, const 
   constexpr int width = vector_bytes / sizeof(T);
   const bool even = columns % width == 0 && misalignment(output) == 0;
   const std::int64_t vectors = columns / width + (even ? 0 : 2);
-  const auto in_warps = [&]<int lanes, int n>() {
+  const auto in_warps = [&]<int lanes, int n>(RowLayout<lanes, n, width> layout) {
     if (even) return in_registers(RowLayout<lanes, n, width, true, true>{}, vectors);
-    return in_registers(RowLayout<lanes, n, width>{}, vectors);
+    return in_registers(layout, vectors);
   };
   // What measured fastest on an H200. Few rows want many threads each. Else a thread of one input
   // has too little to do, with one vector, for what a row costs it; of two, no room for many.
   if (rows <= 256 && vectors <= 2048) {
-    if (vectors <= 32) return in_warps.template operator()<32, 1>();
-    if (vectors <= 64) return in_warps.template operator()<32, 2>();
+    if (vectors <= 32) return in_warps(RowLayout<32, 1, width>{});
+    if (vectors <= 64) return in_warps(RowLayout<32, 2, width>{});
     if (vectors <= 256) return in_registers(RowLayout<0, 1, width>{}, vectors);
     return in_registers(RowLayout<0, 4, width>{}, vectors);
   }
   if constexpr (inputs == 1) {
-    if (vectors <= 8) return in_warps.template operator()<4, 2>();
-    if (vectors <= 16) return in_warps.template operator()<8, 2>();
-    if (vectors <= 32) return in_warps.template operator()<16, 2>();
+    if (vectors <= 8) return in_warps(RowLayout<4, 2, width>{});
+    if (vectors <= 16) return in_warps(RowLayout<8, 2, width>{});
+    if (vectors <= 32) return in_warps(RowLayout<16, 2, width>{});
   } else {
-    if (vectors <= 8) return in_warps.template operator()<8, 1>();
-    if (vectors <= 16) return in_warps.template operator()<16, 1>();
-    if (vectors <= 32) return in_warps.template operator()<32, 1>();
+    if (vectors <= 8) return in_warps(RowLayout<8, 1, width>{});
+    if (vectors <= 16) return in_warps(RowLayout<16, 1, width>{});
+    if (vectors <= 32) return in_warps(RowLayout<32, 1, width>{});
   }
-  if (vectors <= 64) return in_warps.template operator()<32, 2>();
-  if (vectors <= 128) return in_warps.template operator()<32, 4>();
+  if (vectors <= 64) return in_warps(RowLayout<32, 2, width>{});
+  if (vectors <= 128) return in_warps(RowLayout<32, 4, width>{});
   if (inputs == 2 && vectors <= 512) return in_registers(RowLayout<0, 2, width>{}, vectors);
   if (vectors <= 1024) return in_registers(RowLayout<0, 4, width>{}, vectors);
   if (inputs == 1 && vectors <= 2048) return in_registers(RowLayout<0, 8, width>{}, vectors);
