@@ -122,9 +122,12 @@ Status launch(const Call& call, void (*kernel)(Parameters...), const Grid& grid,
   return check(call, with_configuration(call, grid, start));
 }
 
-/// ceil(n / size) as a grid dimension; with blocks of 128 elements or more, n up to 2^38 fits.
+/// ceil(n / size)
+constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
+
+/// The same as a grid dimension; with blocks of 128 elements or more, n up to 2^38 fits.
 inline unsigned blocks_for(std::int64_t n, std::int64_t size) {
-  return static_cast<unsigned>((n + size - 1) / size);
+  return static_cast<unsigned>(ceil_div(n, size));
 }
 
 }  // namespace cudarelu::cuda

@@ -11,26 +11,28 @@ namespace cudarelu::ops {
 namespace {
 
 constexpr int block_size = 256;
-constexpr int rows_at_once = 4;  // of each thread: their loads are in flight together
+
+/// Of each thread: their loads are in flight together.
+template <int width>
+constexpr int rows_at_once = width == 1 ? 8 : 4;
 
 template <class T, int width>
 struct alignas(sizeof(T) * width) Columns {
   T items[width];
 };
 
-/// y[chunk, column] = the sum of x[row, column] over the rows of the chunk, which is blockIdx.y; a
-/// thread has `width` columns. No atomics: the order of the additions is fixed.
+/// y[i, column] = the sum of x[row, column] over a part of the rows, by gridDim.y blocks; a thread
+/// has `width` columns. The last rows come first: what wrote x may have left them in the cache. No
+/// atomics: the order of the additions is fixed.
 template <class T, class Out, int width>
 __global__ void __launch_bounds__(block_size)
-    sum_chunk(const T* x, Out* y, std::int64_t rows, std::int64_t columns,
-              std::int64_t chunk_rows) {
+    sum_part(const T* x, Out* y, std::int64_t rows, std::int64_t columns) {
   using C = Compute<T>;
   __shared__ C partial[block_size][width];
   cuda::wait_for_previous_kernel();
+  cuda::let_next_kernel_start();
   const std::int64_t column =
       (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * width;
-  const std::int64_t first = blockIdx.y * chunk_rows;
-  const std::int64_t last = first + chunk_rows < rows ? first + chunk_rows : rows;
   C total[width] = {};
   if (column < columns) {
     const auto at = [&](std::int64_t row) {
@@ -40,15 +42,16 @@ __global__ void __launch_bounds__(block_size)
 #pragma unroll
       for (int j = 0; j < width; ++j) total[j] += load(part.items[j]);
     };
-    std::int64_t row = first + threadIdx.y;
-    for (; row + (rows_at_once - 1) * blockDim.y < last; row += rows_at_once * blockDim.y) {
-      Columns<T, width> parts[rows_at_once];
+    const std::int64_t step = static_cast<std::int64_t>(gridDim.y) * blockDim.y;
+    std::int64_t row = rows - 1 - blockIdx.y * blockDim.y - threadIdx.y;
+    for (; row >= (rows_at_once<width> - 1) * step; row -= rows_at_once<width> * step) {
+      Columns<T, width> parts[rows_at_once<width>];
 #pragma unroll
-      for (int i = 0; i < rows_at_once; ++i) parts[i] = at(row + i * blockDim.y);
+      for (int i = 0; i < rows_at_once<width>; ++i) parts[i] = at(row - i * step);
 #pragma unroll
-      for (int i = 0; i < rows_at_once; ++i) add(parts[i]);
+      for (int i = 0; i < rows_at_once<width>; ++i) add(parts[i]);
     }
-    for (; row < last; row += blockDim.y) add(at(row));
+    for (; row >= 0; row -= step) add(at(row));
   }
 #pragma unroll
   for (int j = 0; j < width; ++j) partial[threadIdx.y * blockDim.x + threadIdx.x][j] = total[j];
@@ -64,31 +67,33 @@ __global__ void __launch_bounds__(block_size)
 
 template <int width, class T, class Out>
 Status launch_sum(const Call& call, const T* x, Out* y, std::int64_t rows, std::int64_t columns,
-                  std::int64_t chunks) {
+                  std::int64_t parts) {
   const std::int64_t threads = columns / width;
   const auto across = static_cast<unsigned>(
       std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(threads, 1, 32))));
-  const dim3 grid(cuda::blocks_for(threads, across), static_cast<unsigned>(chunks));
-  return cuda::launch(call, sum_chunk<T, Out, width>, {grid, dim3(across, block_size / across)}, x,
-                      y, rows, columns, (rows + chunks - 1) / chunks);
+  const dim3 grid(cuda::blocks_for(threads, across), static_cast<unsigned>(parts));
+  return cuda::launch(call, sum_part<T, Out, width>, {grid, dim3(across, block_size / across)}, x,
+                      y, rows, columns);
 }
 
-/// In stages, each of which leaves one row for each chunk: enough chunks for every multiprocessor,
-/// of rows enough to be worth it.
+/// In stages, each of which leaves one row for each part: enough parts that the device is full,
+/// once, of rows enough to be worth it.
 template <int width, class T, class Out>
 Status sum(const Call& call, const T* x, Out* y, std::int64_t rows, std::int64_t columns) {
   using C = Compute<T>;
   constexpr std::int64_t fewest_rows = 32;
-  const std::int64_t wanted = 2048 / cuda::blocks_for(columns, 32 * width);
-  const std::int64_t chunks = std::clamp<std::int64_t>(wanted, 1, rows / fewest_rows + 1);
-  if (chunks == 1 || rows <= 4 * fewest_rows) {
+  const int multiprocessors =
+      cuda::number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
+  const std::int64_t wanted = 4 * multiprocessors / cuda::ceil_div(columns, 32 * width);
+  const std::int64_t parts = std::clamp<std::int64_t>(wanted, 1, rows / fewest_rows + 1);
+  if (parts == 1 || rows <= 4 * fewest_rows) {
     return launch_sum<width>(call, x, y, rows, columns, 1);
   }
   C* partial = nullptr;
-  if (Status status = allocate(call, chunks * columns, partial); !status.ok()) return status;
-  Status status = launch_sum<width>(call, x, partial, rows, columns, chunks);
+  if (Status status = allocate(call, parts * columns, partial); !status.ok()) return status;
+  Status status = launch_sum<width>(call, x, partial, rows, columns, parts);
   if (!status.ok()) return status;
-  return sum<1>(call, static_cast<const C*>(partial), y, chunks, columns);
+  return sum<1>(call, static_cast<const C*>(partial), y, parts, columns);
 }
 
 }  // namespace

@@ -289,8 +289,6 @@ Layout layout_of(const Operand& operand, bool k_is_faster) {
   return vectors ? Layout::outer : Layout::outer_single;
 }
 
-constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
-
 using Large = Tiling<128, 128, 16, 1, 3, 2>;
 using Small = Tiling<64, 64, 16, 2, 3, 3>;
 

@@ -332,9 +332,8 @@ Arguments arguments_of(const Gemm& gemm) {
 /// About how long a product takes: the work of the busiest multiprocessor, at the tiling's speed.
 template <class P>
 double cost(const Gemm& gemm, int multiprocessors, double speed) {
-  const auto tiles = [](std::int64_t size, int tile) { return (size + tile - 1) / tile; };
   const auto all =
-      static_cast<double>(gemm.batch * tiles(gemm.m, P::rows) * tiles(gemm.n, P::columns));
+      static_cast<double>(gemm.batch * ceil_div(gemm.m, P::rows) * ceil_div(gemm.n, P::columns));
   return std::ceil(all / multiprocessors) * P::rows * P::columns / speed;
 }
 

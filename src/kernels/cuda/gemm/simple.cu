@@ -98,8 +98,7 @@ __global__ void __launch_bounds__(threads) multiply(Gemm gemm, std::int64_t tile
 }  // namespace
 
 Status simple_gemm(const Call& call, const Gemm& gemm) {
-  const std::int64_t tiles =
-      gemm.batch * ((gemm.m + tile - 1) / tile) * ((gemm.n + tile - 1) / tile);
+  const std::int64_t tiles = gemm.batch * ceil_div(gemm.m, tile) * ceil_div(gemm.n, tile);
   const auto blocks = std::min<std::int64_t>(tiles, std::numeric_limits<std::int32_t>::max());
   return visit_dtype<floating_types>(gemm.dtype, [&]<class T>(TypeTag<T>) {
     const Grid grid{dim3(static_cast<unsigned>(blocks)), dim3(threads)};
