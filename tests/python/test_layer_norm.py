@@ -50,15 +50,44 @@ def errors(actual, expected):
     ]
 
 
-def test_ends_far_from_the_mean():
-    """The gradient on the CPU takes a row's first, middle or last element for its mean at first."""
-    for columns in (1024, 50257):
-        x, weight, bias = arguments(3, columns)
-        x *= 0.1
-        x[:, [0, -1]] += 1000.7
-        expected = exact(x, weight, bias)
-        ours = errors(outputs_of(cudarelu.layer_norm, x, weight, bias), expected)
-        assert max(ours) < 1e-6
+def gradients(function, x, grad_y, weight):
+    return [each.double() for each in function(grad_y, x, weight)]
+
+
+def their_gradients(grad_y, x, weight):
+    _, mean, rstd = torch.native_layer_norm(x, x.shape[-1:], weight, torch.zeros_like(weight), 1e-5)
+    return torch.ops.aten.native_layer_norm_backward(
+        grad_y, x, x.shape[-1:], mean, rstd, weight, torch.zeros_like(weight), [True] * 3
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "far", [[0, -1], [0], slice(8), slice(700), slice(None, None, 512)], ids=str
+)
+@pytest.mark.parametrize("columns", [50, 1001, 1024, 5000, 50257, 131072, 300001])
+def test_columns_far_from_the_mean(columns, far, device):
+    """The gradient sums up a row about the mean of some elements, or about one of them."""
+    x, weight, _ = arguments(3, columns, device=device)
+    grad_y = x.flip(0) + x.roll(1, 1)
+    x *= 0.1
+    x[:, far] += 1000.7
+    wide = (t.double() for t in (x, grad_y, weight))
+    expected = gradients(their_gradients, *wide)
+    ours = errors(gradients(torch.ops.cudarelu.layer_norm_backward, x, grad_y, weight), expected)
+    of_torch = errors(gradients(their_gradients, x, grad_y, weight), expected)
+    assert all(a <= max(b, 5e-6) for a, b in zip(ours, of_torch, strict=True)), (ours, of_torch)
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("columns", [5003, 12290, 50257])
+@pytest.mark.parametrize("rows", [7, 64, 300])
+def test_gradients_of_rows_that_begin_anywhere(rows, columns, dtype):
+    """A block has rows that begin at one place of a vector, and then such at another."""
+    given = arguments(rows, columns, device="cuda", dtype=dtype)
+    found = errors(outputs_of(cudarelu.layer_norm, *given), exact(*given))
+    assert max(found) < (2e-6 if dtype is torch.float32 else 1.6e-2), found
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -120,7 +149,9 @@ def test_second_order_with_absent_inputs(given, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("rows", "columns"), [(5000, 64), (700, 1024), (300, 16384), (70, 1001)])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(5000, 64), (700, 1024), (300, 16384), (70, 1001), (90, 50257)]
+)
 def test_gradients_are_the_same_bits_each_time(rows, columns, device):
     given = arguments(rows, columns, device=device)
     first, second = (outputs_of(cudarelu.layer_norm, *given) for _ in range(2))

@@ -96,7 +96,7 @@ void add_row(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bia
   add_up();
   const double share = 1 / static_cast<double>(of.columns);
   double rest = sums.d * share;
-  if (rest * rest > 64 * (sums.squares * share - rest * rest)) {
+  if (rest * rest > 4 * (sums.squares * share - rest * rest)) {
     base += static_cast<C>(rest);
     add_up();
     rest = sums.d * share;
