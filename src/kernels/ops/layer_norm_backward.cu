@@ -2,6 +2,7 @@
 // added up here in a fixed order. Rows that cannot be read so, since they are too long, the tensors
 // begin at different places of a vector or the device is too old, are left to any_rows.cuh.
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "ops/layer_norm_backward.h"
@@ -14,26 +15,26 @@ namespace {
 
 using namespace layer_norm_gradient;
 
-constexpr int tile_rows = 32;
+constexpr int add_threads = 1024;
 
 /// Adds up the sums of `count` blocks: those of grad_weight, then those of grad_bias.
 template <class T>
-__global__ void __launch_bounds__(tile_columns* tile_rows)
+__global__ void __launch_bounds__(add_threads)
     add_sums(const Compute<T>* sums, T* grad_weight, T* grad_bias, int count,
              std::int64_t columns) {
   using C = Compute<T>;
-  __shared__ C partial[tile_rows][tile_columns];
+  __shared__ C partial[add_threads];
   cuda::wait_for_previous_kernel();
-  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * tile_columns + threadIdx.x;
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   C total = 0;
   if (column < 2 * columns) {
-#pragma unroll 4
-    for (int i = threadIdx.y; i < count; i += tile_rows) total += sums[i * 2 * columns + column];
+#pragma unroll 8
+    for (int i = threadIdx.y; i < count; i += blockDim.y) total += sums[i * 2 * columns + column];
   }
-  partial[threadIdx.y][threadIdx.x] = total;
+  partial[threadIdx.y * blockDim.x + threadIdx.x] = total;
   __syncthreads();
   if (threadIdx.y > 0 || column >= 2 * columns) return;
-  for (int i = 1; i < tile_rows; ++i) total += partial[i][threadIdx.x];
+  for (unsigned i = 1; i < blockDim.y; ++i) total += partial[i * blockDim.x + threadIdx.x];
   T* const to = column < columns ? grad_weight + column : grad_bias + (column - columns);
   *to = store<T>(total);
 }
@@ -41,10 +42,13 @@ __global__ void __launch_bounds__(tile_columns* tile_rows)
 template <class T>
 Status launch_add(const Call& call, const Compute<T>* sums, std::int64_t count,
                   std::int64_t columns) {
+  // A thread adds up eight or fewer, or there are 32 for each column.
+  const unsigned down = std::min(std::bit_ceil(cuda::blocks_for(count, 8) | 1u), 32u);
+  const unsigned across = add_threads / down;
   return cuda::launch(call, add_sums<T>,
-                      {cuda::blocks_for(2 * columns, tile_columns), dim3(tile_columns, tile_rows)},
-                      sums, static_cast<T*>(call.outputs[1].data),
-                      static_cast<T*>(call.outputs[2].data), static_cast<int>(count), columns);
+                      {cuda::blocks_for(2 * columns, across), dim3(across, down)}, sums,
+                      static_cast<T*>(call.outputs[1].data), static_cast<T*>(call.outputs[2].data),
+                      static_cast<int>(count), columns);
 }
 
 template <class T>
@@ -80,7 +84,7 @@ int resident(const Call& call, const cuda::Grid& grid) {
     const int room = cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) -
                      static_cast<int>(attributes.sharedSizeBytes);
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 std::min(room, Layout::shared_bytes(Layout::most_threads)));
+                                 std::min(room, Layout::shared_bytes(Layout::most_workers)));
     if (error != cudaSuccess) return error;
     if constexpr (Layout::cluster) {
       error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
@@ -108,61 +112,72 @@ int resident(const Call& call, const cuda::Grid& grid) {
 
 template <class T, class Layout>
 Status launch_rows(const Call& call, const Arguments<T>& of, std::int64_t vectors) {
-  constexpr std::int64_t width = Layout::width;
-  // Rows that begin at the same place of a vector come in steps of so many; the rows that a block
-  // of several has at a time are a multiple of it.
-  const std::int64_t period = Layout::lanes == 0 ? width / std::gcd(width, of.columns) : 1;
-
-  // The clusters with which most threads run at a time.
+  const int device = call.execution.device_index;
+  if (Layout::cluster ? !cuda::has_programmatic_launch(device)
+                      : Layout::lanes == 0 && !cuda::is_compiled_for(80, device)) {
+    return launch_any(call, of);
+  }
+  // The clusters of which most run at a time, each with a row.
   cuda::Grid grid;
   std::int64_t count = 0;
-  std::int64_t most = 0;
   unsigned cluster =
-      Layout::cluster ? cuda::blocks_for(vectors, Layout::vectors * Layout::most_threads) : 1;
+      Layout::cluster ? cuda::blocks_for(vectors, Layout::vectors * Layout::most_workers) : 1;
   for (; cluster <= (Layout::cluster ? most_blocks : 1); ++cluster) {
-    cuda::Grid next{cluster, Layout::most_threads};
-    if constexpr (Layout::cluster) next.cluster = cluster;
+    unsigned workers = Layout::most_workers;
     if constexpr (Layout::lanes == 0) {
-      next.threads = cuda::blocks_for(vectors, Layout::vectors * cluster * 32) * 32;
+      workers = cuda::blocks_for(vectors, Layout::vectors * cluster * 32) * 32;
     }
-    next.shared_bytes = Layout::shared_bytes(next.threads.x);
-    const std::int64_t clusters = resident<T, Layout>(call, next) / period * period;
-    if (clusters * cluster * next.threads.x <= most) continue;
-    most = clusters * cluster * next.threads.x;
+    const cuda::Grid next{cluster, workers + Layout::others,
+                          static_cast<std::size_t>(Layout::shared_bytes(workers)),
+                          Layout::cluster ? cluster : 0};
+    const int clusters = resident<T, Layout>(call, next);
+    if (clusters <= count) continue;
     grid = next;
     count = clusters;
   }
   if (count == 0) return launch_any(call, of);
 
   // All take the same number of rows, or one less.
-  const std::int64_t turns = (of.rows + count * Layout::rows - 1) / (count * Layout::rows);
-  count = (of.rows + turns * Layout::rows - 1) / (turns * Layout::rows);
-  count = (count + period - 1) / period * period;
+  const std::int64_t turns = cuda::ceil_div(of.rows, count * Layout::rows);
+  count = cuda::ceil_div(of.rows, turns * Layout::rows);
+  // Every so many rows begin at the same place of a vector.
+  const auto period = static_cast<int>(Layout::width / std::gcd(Layout::width, of.columns));
+  const std::int64_t parts = Layout::lanes == 0 && count % period != 0
+                                 ? count + std::min<std::int64_t>(period, of.rows) - 1
+                                 : count;
   Compute<T>* sums = nullptr;
-  if (Status status = allocate(call, count * 2 * of.columns, sums); !status.ok()) return status;
+  if (Status status = allocate(call, parts * 2 * of.columns, sums); !status.ok()) return status;
   grid.blocks.x *= static_cast<unsigned>(count);
-  Status status = cuda::launch(call, rows_of_blocks<T, Layout>, grid, of, sums);
+  Status status = cuda::launch(call, rows_of_blocks<T, Layout>, grid, of, sums, period);
   if (!status.ok()) return status;
-  return launch_add<T>(call, sums, count, of.columns);
+  return launch_add<T>(call, sums, parts, of.columns);
 }
 
-template <class T, bool whole>
+template <class T>
 Status launch_gradients(const Call& call, const Arguments<T>& of) {
   constexpr std::int64_t width = cuda::vector_bytes / sizeof(T);
-  const std::int64_t vectors = (of.columns + (whole ? 0 : 2 * width - 2)) / width;
+  const std::int64_t vectors = of.columns / width;
   const auto in = [&]<class L>(L) { return launch_rows<T, L>(call, of, vectors); };
-  if (vectors <= 8) return in(Layout<T, whole, 4, 2>{});
-  if (vectors <= 16) return in(Layout<T, whole, 8, 2>{});
-  if (vectors <= 32) return in(Layout<T, whole, 16, 2>{});
-  if (vectors <= 64) return in(Layout<T, whole, 32, 2>{});
-  if constexpr (sizeof(T) == 2) {
-    if (vectors <= 128) return in(Layout<T, whole, 32, 4>{});
-    if (vectors <= 1024) return in(Layout<T, whole, 0, 2>{});
-  } else if (vectors <= 2048) {
-    return in(Layout<T, whole, 0, 4>{});
+  if (cuda::misalignment(of.x) == 0 && of.columns % width == 0) {
+    if (vectors <= 8) return in(Layout<T, 4, 2>{});
+    if (vectors <= 16) return in(Layout<T, 8, 2>{});
+    if (vectors <= 32) return in(Layout<T, 16, 2>{});
+    if (vectors <= 64) return in(Layout<T, 32, 2>{});
+    if constexpr (sizeof(T) == 2) {
+      if (vectors <= 128) return in(Layout<T, 32, 4>{});
+    }
+  } else {
+    if (vectors <= 32) return in(Layout<T, 16, 2, true>{});
+    if (vectors <= 64) return in(Layout<T, 32, 2, true>{});
   }
-  if (!cuda::has_programmatic_launch(call.execution.device_index)) return launch_any(call, of);
-  return in(Layout<T, whole, 0, 4, true>{});
+  if constexpr (sizeof(T) == 2) {
+    if (vectors <= 640) return in(Layout<T, 0, 2, false, false, 320>{});
+    if (vectors <= 1024) return in(Layout<T, 0, 2>{});
+    return in(Layout<T, 0, 4, false, true>{});
+  } else {
+    if (vectors <= 2048) return in(Layout<T, 0, 4>{});
+    return in(Layout<T, 0, 4, false, true>{});
+  }
 }
 
 }  // namespace
@@ -187,8 +202,7 @@ Status LayerNormBackward::cuda(const Call& call) {
     if (cuda::misalignment(of.grad_y) != past || cuda::misalignment(of.grad_x) != past) {
       return launch_any(call, of);
     }
-    const bool whole = past == 0 && columns * sizeof(T) % cuda::vector_bytes == 0;
-    return whole ? launch_gradients<T, true>(call, of) : launch_gradients<T, false>(call, of);
+    return launch_gradients<T>(call, of);
   });
 }
 

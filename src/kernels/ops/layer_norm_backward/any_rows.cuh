@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/launch.cuh"
-#include "ops/layer_norm_backward/exchange.cuh"
+#include "ops/layer_norm_backward/sums.cuh"
 
 namespace cudarelu::ops::layer_norm_gradient {
 
@@ -17,17 +17,23 @@ __global__ void __launch_bounds__(256)
     const C grad_y = load(of.grad_y[offset + i]);
     return of.weight == nullptr ? grad_y : grad_y * load(of.weight[i]);
   };
-  Sums<C> own{load(of.x[offset]), 0};
+  const auto sum_in_block = [](C value) {
+    __shared__ C sums[8];
+    value = cuda::sum_in_warp(value);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
+    __syncthreads();
+    return cuda::sum_in_warp<8>(sums[threadIdx.x % 8]);
+  };
+  const auto total = static_cast<C>(of.columns);
+  C all = 0;
+  for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) all += load(of.x[offset + i]);
+  Sums<C> sums{sum_in_block(all) / total, total};
   for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
-    own.add(load(of.x[offset + i]), g(i));
-    own.count += 1;
+    sums.add(load(of.x[offset + i]), g(i));
   }
-  own.count = cuda::sum_in_warp(own.count);
-  own.template add_lanes<32>();
-  if (own.count > 0) own.move_to(own.base + own.d / own.count);
-  const Exchange<T, Layout<T, true, 0, 1>> exchange{0};
-  exchange.send(0, own);
-  const RowGradient<C> gradient(exchange.receive(0), 1 / static_cast<C>(of.columns), of.eps);
+  for (C* sum : {&sums.d, &sums.squares, &sums.g, &sums.products}) *sum = sum_in_block(*sum);
+  const RowGradient<C> gradient(sums, 1 / total, of.eps);
   for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
     const C normal = gradient.normalised(load(of.x[offset + i]));
     of.grad_x[offset + i] = store<T>(gradient(normal, g(i)));

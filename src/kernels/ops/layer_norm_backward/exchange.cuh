@@ -4,7 +4,7 @@
 #include "cuda/alignment.h"
 #include "ops/layer_norm_backward/sums.cuh"
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 800
 #include <cooperative_groups.h>
 
 #include <cuda/ptx>
@@ -12,129 +12,188 @@
 
 namespace cudarelu::ops::layer_norm_gradient {
 
-#if __CUDA_ARCH__ >= 900
-namespace ptx = ::cuda::ptx;
-#endif
+inline constexpr int most_blocks = 16;  // of a cluster, where the device has them
 
 /// How rows are divided: `lanes` threads of a warp have a row, or, for 0, all threads of the block
-/// or cluster; each has `vectors` vectors of it. `whole`: each vector is of one row.
-template <class T, bool whole_, int lanes_, int vectors_, bool cluster_ = false>
+/// or cluster but those of the last warps; each has `vectors` vectors of it. `edges`: rows may
+/// begin or end within a vector. `most`: of the threads that have vectors, where two blocks shall
+/// fit on a multiprocessor; 0: as many as one has registers for.
+template <class T, int lanes_, int vectors_, bool edges_ = false, bool cluster_ = false,
+          int most = 0>
 struct Layout {
-  static constexpr bool whole = whole_;
   static constexpr int lanes = lanes_;
   static constexpr int vectors = vectors_;
-  static constexpr int width = cuda::vector_bytes / sizeof(T);
+  static constexpr bool edges = edges_;
   static constexpr bool cluster = cluster_;
+  static constexpr int width = cuda::vector_bytes / sizeof(T);
   static constexpr bool large = vectors * width >= 32;  // takes all registers that there are
-  // 576: rows of 50,257 float32 fit clusters of 6, which leave fewest multiprocessors idle.
-  static constexpr int most_threads = lanes != 0 ? 256 : whole || large || !cluster ? 512 : 576;
-  static constexpr int least_blocks = lanes != 0 ? 2 : 1;             // on a multiprocessor
-  static constexpr int rows = lanes != 0 ? most_threads / lanes : 1;  // of a block at a time
-  static constexpr int stages = 3;                                    // rows in shared memory
+  static constexpr int others = lanes == 0 ? 32 : 0;    // threads of a block without vectors
+  // A large one has 128 registers if there are 16 warps, with the last. 544: rows of 50,257 float32
+  // fit clusters of 6.
+  static constexpr int most_workers = most != 0    ? most
+                                      : lanes != 0 ? 256
+                                      : !cluster   ? 512
+                                      : large      ? 480
+                                                   : 544;
+  static constexpr int most_threads = most_workers + others;
+  static constexpr int least_blocks = lanes != 0 || most != 0 ? 2 : 1;  // on a multiprocessor
+  static constexpr int rows = lanes != 0 ? most_threads / lanes : 1;    // of a block at a time
+  static constexpr int stages = 3;                                      // rows in shared memory
 
-  /// Of blocks of `threads`.
-  static constexpr int shared_bytes(int threads) {
-    return stages * vectors * 2 * threads * cuda::vector_bytes;
+  /// Of blocks with so many threads that have vectors.
+  static constexpr int shared_bytes(int workers) {
+    return stages * vectors * 2 * workers * cuda::vector_bytes;
   }
 };
 
-inline constexpr int most_blocks = 16;  // of a cluster, where the device has them
+#if __CUDA_ARCH__ >= 800
 
-/// Exchanges the sums of warps that have a row together: of two rows at a time, since each sends
-/// those of the next row before it receives those of this one.
-template <class T, class Layout>
+namespace ptx = ::cuda::ptx;
+
+/// How the warps of a block or cluster that have a row together learn its sums: each gives those of
+/// its part to the block's last warp, which adds them up, exchanges them with the other blocks and
+/// says what the gradient is computed by. Nobody waits for a row but for its sums; each gives those
+/// of the next row before it asks for this one's.
+template <class C, class Layout>
 class Exchange {
-  using C = Compute<T>;
-  static constexpr int most_warps = Layout::most_threads / 32;
-  // One by the most elements of a warp: by that, its mean is near enough that little cancels.
-  static constexpr C share_of_warp = C(1) / (32 * Layout::vectors * Layout::width);
-
  public:
-  /// `count`: of the block's elements of a row.
-  __device__ explicit Exchange(C count) : count_(count) {
+  /// For all threads of the block.
+  __device__ explicit Exchange(int warps) : warps_(warps) {
+    if constexpr (Layout::lanes != 0) return;
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < turns; ++i) {
+        ptx::mbarrier_init(&shared().summed[i], warps);
+        ptx::mbarrier_init(&shared().exchanged[i], 1);
+        ptx::mbarrier_init(&shared().ready[i], 1);
+      }
+#if __CUDA_ARCH__ >= 900
+      ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
+#endif
+    }
 #if __CUDA_ARCH__ >= 900
     if constexpr (Layout::cluster) {
-      if (threadIdx.x == 0) {
-        for (int i = 0; i < turns; ++i) ptx::mbarrier_init(barrier(i), 1);
-        ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
-      }
       Cluster::sync();
-    }
-#endif
-  }
-
-  /// Gives the sums of this warp to the others; `turn` counts the rows.
-  __device__ void send(int turn, const Sums<C>& of_warp) const {
-    if (threadIdx.x % 32 == 0) of_warps(turn)[threadIdx.x / 32] = of_warp;
-#if __CUDA_ARCH__ >= 900
-    if constexpr (Layout::cluster) {
-      __syncthreads();
-      if (threadIdx.x >= 32) return;
-      Sums<C> of_block = add_up(of_warps(turn), blockDim.x / 32, share_of_warp);
-      of_block.count = count_;
-      const unsigned blocks = Cluster::num_blocks();
-      if (threadIdx.x == 0) {
-        ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared,
-                                       barrier(turn),
-                                       blocks * static_cast<unsigned>(sizeof(Sums<C>)));
-      }
-      if (threadIdx.x >= blocks) return;
-      constexpr int words = sizeof(Sums<C>) / sizeof(std::int64_t);
-      auto* const to = reinterpret_cast<std::int64_t*>(
-          Cluster::map_shared_rank(of_blocks(turn) + Cluster::block_rank(), threadIdx.x));
-      const auto* const from = reinterpret_cast<const std::int64_t*>(&of_block);
-#pragma unroll
-      for (int i = 0; i < words; ++i) {
-        ptx::st_async(to + i, from[i], Cluster::map_shared_rank(barrier(turn), threadIdx.x));
-      }
-    }
-#endif
-  }
-
-  /// The sums of the row.
-  __device__ Sums<C> receive(int turn) const {
-#if __CUDA_ARCH__ >= 900
-    if constexpr (Layout::cluster) {
-      while (!ptx::mbarrier_try_wait_parity(barrier(turn), turn / turns % 2)) {
-      }
-      return add_up(of_blocks(turn), Cluster::num_blocks(), 0);
+      return;
     }
 #endif
     __syncthreads();
-    return add_up(of_warps(turn), blockDim.x / 32, share_of_warp);
+  }
+
+  /// Gives the sums of this warp; `turn` counts the rows.
+  __device__ void send(int turn, const Sums<C>& of_warp) const {
+    const unsigned lane = threadIdx.x % 32;
+    if (lane != 0) return;
+    shared().of_warps[turn % turns][threadIdx.x / 32] = of_warp;
+    (void)ptx::mbarrier_arrive(&shared().summed[turn % turns]);
+  }
+
+  /// What the gradient of the row is computed by.
+  __device__ RowGradient<C> receive(int turn) const {
+    wait(shared().ready, turn);
+    return shared().gradients[turn % turns];
+  }
+
+  /// In the last warp: the gradient of a row, of the sums of the warps and of single elements
+  /// besides: of those lanes that have one. `count`: of the block's elements.
+  __device__ RowGradient<C> combine(int turn, C count, C columns, bool has_element, C x, C g,
+                                    C eps) const {
+    wait(shared().summed, turn);
+    Sums<C> sums = add_up(shared().of_warps[turn % turns], warps_, count, has_element, x, g);
+#if __CUDA_ARCH__ >= 900
+    if constexpr (Layout::cluster) {
+      send_to_blocks(turn, sums);
+      wait(shared().exchanged, turn);
+      sums = add_up(shared().of_blocks[turn % turns], Cluster::num_blocks(), columns, false, 0, 0);
+    }
+#endif
+    const RowGradient<C> gradient(sums, 1 / columns, eps);
+    if (threadIdx.x % 32 == 0) {
+      shared().gradients[turn % turns] = gradient;
+      (void)ptx::mbarrier_arrive(&shared().ready[turn % turns]);
+    }
+    return gradient;
   }
 
  private:
-  /// Who sends the sums of a row has those of the row before the last from everybody, who had then
-  /// read those of the row two before that.
+  /// Who gives the sums of a row has those of the row before the last, of everybody, who had then
+  /// read those of the row before that.
   static constexpr int turns = 4;
 
-  /// Of up to 32 parts of a row, about base + share * d of the first; but the count.
-  __device__ static Sums<C> add_up(const Sums<C>* parts, unsigned count, C share) {
-    Sums<C> sums{cuda::fused(parts[0].d, share, parts[0].base), 0};
-    const C base = sums.base;
-    if (threadIdx.x % 32 < count) sums = parts[threadIdx.x % 32];
-    sums.move_to(base);
+  struct Shared {
+    Sums<C> of_warps[turns][Layout::most_workers / 32];
+    Sums<C> of_blocks[turns][most_blocks];
+    RowGradient<C> gradients[turns];
+    std::uint64_t summed[turns];
+    std::uint64_t exchanged[turns];
+    std::uint64_t ready[turns];
+  };
+  __device__ static Shared& shared() {
+    __shared__ alignas(Shared) unsigned char bytes[sizeof(Shared)];
+    return *reinterpret_cast<Shared*>(bytes);
+  }
+
+  __device__ static void wait(std::uint64_t (&barriers)[turns], int turn) {
+#if __CUDA_ARCH__ >= 900
+    while (!ptx::mbarrier_try_wait_parity(&barriers[turn % turns], turn / turns % 2)) {
+    }
+#else
+    while (!ptx::mbarrier_test_wait_parity(&barriers[turn % turns], turn / turns % 2)) {
+    }
+#endif
+  }
+
+  /// Of up to 32 parts of a row, and an element of each lane that has one, `count` elements, about
+  /// their mean: nothing cancels that did not in a part.
+  __device__ static Sums<C> add_up(const Sums<C>* parts, unsigned number, C count, bool has_element,
+                                   C x, C g) {
+    Sums<C> sums{};
+    if (threadIdx.x % 32 < number) sums = parts[threadIdx.x % 32];
+    const C total = cuda::fused(sums.count, sums.base, sums.d) + (has_element ? x : C(0));
+    sums.move_to(count > 0 ? cuda::rough_quotient(cuda::sum_in_warp(total), count) : C(0));
+    if (has_element) sums.add(x, g);
     sums.template add_lanes<32>();
+    sums.count = count;
     return sums;
   }
-  __device__ static Sums<C>* of_warps(int turn) {
-    __shared__ Sums<C> sums[turns][most_warps];
-    return sums[turn % turns];
-  }
+
 #if __CUDA_ARCH__ >= 900
   using Cluster = cooperative_groups::cluster_group;
-  __device__ static Sums<C>* of_blocks(int turn) {
-    __shared__ Sums<C> sums[turns][most_blocks];
-    return sums[turn % turns];
-  }
-  __device__ static std::uint64_t* barrier(int turn) {
-    __shared__ std::uint64_t barriers[turns];
-    return &barriers[turn % turns];
+
+  /// The stores complete the barrier.
+  __device__ static void send_to_blocks(int turn, const Sums<C>& of_block) {
+    const unsigned lane = threadIdx.x % 32;
+    const unsigned blocks = Cluster::num_blocks();
+    std::uint64_t* const barrier = &shared().exchanged[turn % turns];
+    if (lane == 0) {
+      ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
+                                     blocks * static_cast<unsigned>(sizeof(Sums<C>)));
+    }
+    if (lane >= blocks) return;
+    constexpr int words = sizeof(Sums<C>) / sizeof(std::int64_t);
+    Sums<C>* const place = &shared().of_blocks[turn % turns][Cluster::block_rank()];
+    auto* const to = reinterpret_cast<std::int64_t*>(Cluster::map_shared_rank(place, lane));
+    const auto* const from = reinterpret_cast<const std::int64_t*>(&of_block);
+#pragma unroll
+    for (int i = 0; i < words; ++i) {
+      ptx::st_async(to + i, from[i], Cluster::map_shared_rank(barrier, lane));
+    }
   }
 #endif
 
-  C count_;
+  int warps_;  // that have vectors
 };
+
+#else
+
+/// Never launched: has what the kernels name.
+template <class C, class Layout>
+struct Exchange {
+  __device__ explicit Exchange(int) {}
+  __device__ void send(int, const Sums<C>&) const {}
+  __device__ RowGradient<C> receive(int) const { return {{}, 0, 0}; }
+  __device__ RowGradient<C> combine(int, C, C, bool, C, C, C) const { return {{}, 0, 0}; }
+};
+
+#endif
 
 }  // namespace cudarelu::ops::layer_norm_gradient

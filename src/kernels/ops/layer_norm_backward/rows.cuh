@@ -3,8 +3,9 @@
 // they work on a row, the next ones are on their way to shared memory; each thread asks for what it
 // will read itself, and sums up the next row before it waits for the sums of this one.
 //
-// Vectors are aligned in memory, and a row may begin within one: who has a row has those that begin
-// at the same place of a vector, and so the same columns of each.
+// Vectors are aligned in memory, and a row may begin within one. The elements before its first
+// whole vector and after its last are its edges, a lane's each. Which columns a thread has depends
+// on where in a vector a row begins: it takes rows that begin at the same place.
 #pragma once
 
 #include "cuda/async_copy.cuh"
@@ -13,244 +14,302 @@
 
 namespace cudarelu::ops::layer_norm_gradient {
 
-/// Writes grad_x, and the sums of the gradients of weight and bias over the rows of each block or
-/// cluster: [blocks, 2, columns].
+/// Rows that begin at the same place of a vector.
+struct Rows {
+  std::int64_t first;
+  std::int64_t step;
+  int number;
+  int turn;  // of the first of them, among the rows of the block
+};
+
+/// Writes grad_x of the rows, and the sums of the gradients of weight and bias over them.
 template <class T, class Layout>
-__global__ void __launch_bounds__(Layout::most_threads, Layout::least_blocks)
-    rows_of_blocks(Arguments<T> of, Compute<T>* sums_of_rows) {
+__device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows& rows,
+                                             const Exchange<Compute<T>, Layout>& exchange,
+                                             unsigned rank, Compute<T>* sums_of_rows) {
   using C = Compute<T>;
   constexpr int width = Layout::width;
   constexpr int vectors = Layout::vectors;
-  constexpr bool whole = Layout::whole;
-  constexpr int lanes = Layout::lanes == 0 ? 32 : Layout::lanes;  // of a warp that share a row
-  constexpr int apart = lanes * width;                            // elements between its vectors
+  constexpr bool of_warp = Layout::lanes != 0;         // has a warp, or a part of one, a row?
+  constexpr int lanes = of_warp ? Layout::lanes : 32;  // of a warp that share a row
   using Vector = cuda::RowVector<T, width>;
-  extern __shared__ uint4 staged[];
+  // Else copies into shared memory would cross a boundary of 128 bytes, and take twice as long.
+  extern __shared__ __align__(128) uint4 staged[];
 
-  // The thread's rows, and its columns of each, which stay the same.
-  std::int64_t row = blockIdx.x;
-  std::int64_t step = gridDim.x;
-  int first_of_block = 0;  // vector of the row
-#if __CUDA_ARCH__ >= 900
-  if constexpr (Layout::cluster) {
-    using Cluster = cooperative_groups::cluster_group;
-    row /= Cluster::num_blocks();
-    step /= Cluster::num_blocks();
-    first_of_block = Cluster::block_rank() * blockDim.x * vectors;
-  }
-#endif
-  C* const sums_of_block = sums_of_rows + row * 2 * of.columns;
-  const int warp = threadIdx.x / 32;
-  int first = first_of_block + threadIdx.x % lanes;
-  if constexpr (Layout::lanes == 0) {
-    first += warp * lanes * vectors;
-  } else {
-    row = row * Layout::rows + threadIdx.x / lanes;
-    step *= Layout::rows;
-  }
-  // The threads of a warp take the same number of turns: those past the end have nothing to do.
-  const auto turns_from = [&](std::int64_t row) {
-    return row < of.rows ? static_cast<int>((of.rows - row + step - 1) / step) : 0;
-  };
-  const int own_turns = turns_from(row);
-  const int turns = Layout::lanes == 0 ? own_turns : turns_from(row - threadIdx.x % 32 / lanes);
-  int before = 0;  // elements from the boundary of a vector to the row
-  if constexpr (!whole) {
-    before = static_cast<int>(
-        (reinterpret_cast<std::uintptr_t>(of.x) / sizeof(T) + row * of.columns) % width);
-  }
+  const int workers = static_cast<int>(blockDim.x) - Layout::others;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int columns = static_cast<int>(of.columns);
-  const auto column = [&](int v) { return first * width + v * apart - before; };
-  int mine = 0;   // how many vectors the thread has
-  int tail = -1;  // the one that goes past the end of the row
-#pragma unroll
-  for (int v = 0; v < vectors; ++v) {
-    if (column(v) >= columns) continue;
-    mine = v + 1;
-    if (column(v) + width > columns) tail = v;
-  }
-  asm volatile("" : "+r"(mine));  // else they are computed again and again
-  if constexpr (!whole) asm volatile("" : "+r"(tail));
-  const bool has_head = !whole && column(0) < 0;
-  const auto is_cut = [&](int v) { return !whole && (v == tail || (v == 0 && has_head)); };
-  const auto is_inside = [&](int v, int j) {
-    return v < mine && (whole || (column(v) + j >= 0 && column(v) + j < columns));
+
+  // The thread's columns: whole vectors `lanes` apart, and perhaps an edge.
+  const auto before = static_cast<int>(
+      (reinterpret_cast<std::uintptr_t>(of.x) / sizeof(T) + rows.first * of.columns) % width);
+  const int head = before == 0 ? 0 : min(width - before, columns);
+  const int whole = (columns - head) / width;  // vectors
+  const int edges = columns - whole * width;
+  const int first_of_block = of_warp ? 0 : static_cast<int>(rank) * workers * vectors;
+  const int first = first_of_block + (of_warp ? 0 : warp * lanes * vectors) + lane;
+  const auto column = [&](int v) { return head + (first + v * lanes) * width; };
+  constexpr int apart = lanes * width;  // columns from a vector to the next
+  const bool is_worker = of_warp || warp < workers / 32;
+  int mine = is_worker ? min(max((whole - first + lanes - 1) / lanes, 0), vectors) : 0;
+  asm volatile("" : "+r"(mine));  // else it is computed again and again
+  const bool may_have_edge = of_warp ? Layout::edges : !is_worker && rank == 0;
+  const bool has_edge = may_have_edge && lane < edges;
+  const int edge = lane < head ? lane : lane + whole * width;
+
+  // The threads of a warp take the same number of turns: those past the end have nothing to do.
+  const int turns = rows.number;
+  const auto is_there = [&](int turn) {
+    return of_warp ? rows.first + turn * rows.step < of.rows : turn < turns;
+  };
+  std::int64_t at = rows.first * of.columns + column(0);  // of the turn
+  const std::int64_t at_step = rows.step * of.columns;
+
+  struct Element {
+    C grad_y = 0;
+    C x = 0;
+  };
+  const auto edge_of = [&](int turn) {
+    if (!has_edge || !is_there(turn)) return Element{};
+    const std::int64_t i = (rows.first + turn * rows.step) * of.columns + edge;
+    return Element{load(of.grad_y[i]), load(of.x[i])};
+  };
+  const C edge_weight = has_edge && of.weight != nullptr ? load(of.weight[edge]) : C(1);
+  C edge_grad_weight = 0;
+  C edge_grad_bias = 0;
+  const auto write_edge = [&](int turn, const Element& element, const RowGradient<C>& gradient) {
+    if (!has_edge || !is_there(turn)) return;
+    const C normal = gradient.normalised(element.x);
+    edge_grad_weight = cuda::fused(element.grad_y, normal, edge_grad_weight);
+    edge_grad_bias += element.grad_y;
+    of.grad_x[(rows.first + turn * rows.step) * of.columns + edge] =
+        store<T>(gradient(normal, element.grad_y * edge_weight));
   };
 
-  /// Element(j) in the places of a vector that are of the row, and `outside` in the others.
-  const auto inside_of = [&](int v, const auto& element, T outside) {
-    Vector vector;
-#pragma unroll
-    for (int j = 0; j < width; ++j) vector.set(j, is_inside(v, j) ? element(j) : outside);
-    return vector;
-  };
-
-  const auto slot = [&](int stage, int v, int input) {
-    auto* const of_thread =
-        reinterpret_cast<Vector*>(staged) + warp * 64 * vectors + threadIdx.x % 32;
-    return of_thread + stage * (2 * vectors * static_cast<int>(blockDim.x)) + (v * 2 + input) * 32;
-  };
-  std::int64_t at = row * of.columns + column(0);  // of the turn
-  const std::int64_t at_step = step * of.columns;
-  const auto fetch = [&](int turn, int stage, std::int64_t from) {
-    if (turn < own_turns) {
-      const T* const grad_y = of.grad_y + from;
-      const T* const x = of.x + from;
-#pragma unroll
-      for (int v = 0; v < vectors; ++v) {
-        if (v >= mine) continue;
-        Vector* const grad_y_slot = slot(stage, v, 0);
-        Vector* const x_slot = slot(stage, v, 1);
-        if (!is_cut(v)) {
-          cuda::copy_async<cuda::vector_bytes>(grad_y_slot, grad_y + v * apart, true);
-          cuda::copy_async<cuda::vector_bytes>(x_slot, x + v * apart, true);
-        } else if (v == 0 && from < 0) {  // begins before the tensor
-          *grad_y_slot = inside_of(v, [&](int j) { return grad_y[j]; }, T{});
-          *x_slot = inside_of(v, [&](int j) { return x[j]; }, T{});
-        } else {
-          const int size = min(columns - column(v), width) * static_cast<int>(sizeof(T));
-          cuda::copy_async_part<cuda::vector_bytes>(grad_y_slot, grad_y + v * apart, size);
-          cuda::copy_async_part<cuda::vector_bytes>(x_slot, x + v * apart, size);
-        }
-      }
-    }
-    cuda::commit_copies();
-  };
-
-  const auto total = static_cast<C>(of.columns);
-  const C share = 1 / total;
-  C count = 0;
-#pragma unroll
-  for (int i = 0; i < vectors * width; ++i) count += is_inside(i / width, i % width) ? C(1) : C(0);
-  const C of_warp = cuda::sum_in_warp(count);
-  const int origin = Layout::lanes == 0 ? first_of_block * width - before : 0;
-  const int extent = (Layout::lanes == 0 ? blockDim.x : lanes) * vectors * width;
-  const Exchange<T, Layout> exchange{
-      static_cast<C>(max(min(columns, origin + extent) - max(origin, 0), 0))};
-  cuda::wait_for_previous_kernel();
-#pragma unroll
-  for (int stage = 0; stage < Layout::stages; ++stage) {
-    fetch(stage, stage, at + stage * at_step);
-  }
-  Vector weights[vectors];
-#pragma unroll
-  for (int v = 0; v < vectors; ++v) {
-#pragma unroll
-    for (int j = 0; j < width; ++j) {
-      const bool is_there = of.weight != nullptr && is_inside(v, j);
-      weights[v].set(j, is_there ? of.weight[column(v) + j] : store<T>(1));
-    }
-  }
   C grad_weight[vectors * width] = {};
   C grad_bias[vectors * width] = {};
-
-  // Else the compiler reads all vectors ahead, and holds weights of two bytes as float: too many
-  // registers.
-  const auto one_at_a_time = [&](int v) {
-    if constexpr (Layout::large) asm volatile("" ::: "memory");
-    weights[v].stay_packed();
-  };
-  const auto sums_of = [&](int turn, int stage) {
-    Sums<C> own;
-    if constexpr (whole) {
-      const Vector x = *slot(stage, 0, 1);
-      own.base = 0;
+  const auto work = [&] {
+    const auto slot = [&](int stage, int v, int input) {
+      auto* const of_thread =
+          reinterpret_cast<Vector*>(staged) + warp * 64 * vectors + threadIdx.x % 32;
+      return of_thread + stage * (2 * vectors * workers) + (v * 2 + input) * 32;
+    };
+    const auto fetch = [&](int turn, int stage, std::int64_t from) {
+      if (is_there(turn)) {
 #pragma unroll
-      for (int j = 0; j < width; ++j) own.base += load(x[j]);
-      own.base *= C(1) / width;
-    } else {
-      own.base = load(reinterpret_cast<const T*>(slot(stage, 0, 1))[has_head ? before : 0]);
-    }
-    own.base = __shfl_sync(0xffffffffu, mine > 0 ? own.base : C(0), 0, lanes);
-    own.count = of_warp;
-#pragma unroll
-    for (int v = 0; v < vectors; ++v) {
-      one_at_a_time(v);
-      if (v >= mine) continue;
-      Vector grad_y = *slot(stage, v, 0);
-      Vector x = *slot(stage, v, 1);
-      if (is_cut(v)) {  // what lies outside adds nothing
-        grad_y = inside_of(v, [&](int j) { return grad_y[j]; }, store<T>(0));
-        x = inside_of(v, [&](int j) { return x[j]; }, store<T>(own.base));
-        *slot(stage, v, 0) = grad_y;
-        *slot(stage, v, 1) = x;
+        for (int v = 0; v < vectors; ++v) {
+          if (v >= mine) continue;
+          cuda::copy_async<cuda::vector_bytes>(slot(stage, v, 0), of.grad_y + from + v * apart,
+                                               true);
+          cuda::copy_async<cuda::vector_bytes>(slot(stage, v, 1), of.x + from + v * apart, true);
+        }
       }
+      cuda::commit_copies();
+    };
 #pragma unroll
-      for (int j = 0; j < width; ++j) own.add(load(x[j]), load(grad_y[j]) * load(weights[v][j]));
+    for (int stage = 0; stage < Layout::stages; ++stage) {
+      fetch(stage, stage, at + stage * at_step);
     }
-    own.template add_lanes<lanes>();
-    if constexpr (Layout::lanes == 0) exchange.send(turn, own);
-    return own;
-  };
-  const auto write = [&](int turn, int stage, Sums<C> sums) {
-    if constexpr (Layout::lanes == 0) sums = exchange.receive(turn);
-    const RowGradient<C> gradient(sums, share, of.eps);
-    if (turn >= own_turns) return;
-    T* const grad_x = of.grad_x + at;
+    Element edge_now = of_warp ? edge_of(0) : Element{};
+    Element edge_next = of_warp ? edge_of(1) : Element{};
+    Vector weights[vectors];
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
-      one_at_a_time(v);
-      if (v >= mine) continue;
-      const Vector grad_y = *slot(stage, v, 0);
-      const Vector x = *slot(stage, v, 1);
-      Vector result;
 #pragma unroll
       for (int j = 0; j < width; ++j) {
-        const C g = load(grad_y[j]);
-        const C normal = gradient.normalised(load(x[j]));
-        C& sum = grad_weight[v * width + j];
-        sum = cuda::fused(g, normal, sum);
-        grad_bias[v * width + j] += g;
-        result.set(j, store<T>(gradient(normal, g * load(weights[v][j]))));
-      }
-      if (is_cut(v)) {
-#pragma unroll
-        for (int j = 0; j < width; ++j) {
-          if (is_inside(v, j)) grad_x[v * apart + j] = result[j];
-        }
-      } else {
-        *reinterpret_cast<Vector*>(grad_x + v * apart) = result;
+        const bool given = of.weight != nullptr && v < mine;
+        weights[v].set(j, given ? of.weight[column(v) + j] : store<T>(1));
       }
     }
+
+    // Sums are about the mean of the first vectors and the edges. Whatever the elements are, their
+    // squares about it are at most `vectors` times those about the mean of all.
+    const C edge_count = of_warp && has_edge ? 1 : 0;
+    const C count = cuda::sum_in_warp<lanes>(static_cast<C>(mine * width) + edge_count);
+    const C firsts = cuda::sum_in_warp<lanes>((mine > 0 ? C(width) : C(0)) + edge_count);
+    const C share_of_firsts = firsts > 0 ? 1 / firsts : C(0);
+    // Else the compiler reads all vectors ahead, and holds weights of two bytes as float: too many
+    // registers.
+    const auto one_at_a_time = [&](int v) {
+      if constexpr (Layout::large) asm volatile("" ::: "memory");
+      weights[v].stay_packed();
+    };
+    const auto sums_of = [&](int stage, const Element& edge) {
+      Sums<C> sums{};
+      if (mine > 0) {
+        const Vector x = *slot(stage, 0, 1);
+#pragma unroll
+        for (int j = 0; j < width; ++j) sums.base += load(x[j]);
+      }
+      if (of_warp && has_edge) sums.base += edge.x;
+      sums.base = cuda::sum_in_warp<lanes>(sums.base) * share_of_firsts;
+      sums.count = count;
+#pragma unroll
+      for (int v = 0; v < vectors; ++v) {
+        one_at_a_time(v);
+        if (v >= mine) continue;
+        const Vector grad_y = *slot(stage, v, 0);
+        const Vector x = *slot(stage, v, 1);
+#pragma unroll
+        for (int j = 0; j < width; ++j) sums.add(load(x[j]), load(grad_y[j]) * load(weights[v][j]));
+      }
+      if (of_warp && has_edge) sums.add(edge.x, edge.grad_y * edge_weight);
+      sums.template add_lanes<lanes>();
+      return sums;
+    };
+    const auto write = [&](int turn, int stage, const RowGradient<C>& gradient) {
+      if (!is_there(turn)) return;
+#pragma unroll
+      for (int v = 0; v < vectors; ++v) {
+        one_at_a_time(v);
+        if (v >= mine) continue;
+        const Vector grad_y = *slot(stage, v, 0);
+        const Vector x = *slot(stage, v, 1);
+        Vector result;
+#pragma unroll
+        for (int j = 0; j < width; ++j) {
+          const C g = load(grad_y[j]);
+          const C normal = gradient.normalised(load(x[j]));
+          C& sum = grad_weight[v * width + j];
+          sum = cuda::fused(g, normal, sum);
+          grad_bias[v * width + j] += g;
+          result.set(j, store<T>(gradient(normal, g * load(weights[v][j]))));
+        }
+        *reinterpret_cast<Vector*>(of.grad_x + at + v * apart) = result;
+      }
+    };
+
+    int stage = 0;
+    cuda::wait_for_copies<Layout::stages - 1>();
+    Sums<C> sums = sums_of(0, edge_now);
+    if constexpr (!of_warp) exchange.send(rows.turn, sums);
+    for (int turn = 0; turn < turns; ++turn) {
+      cuda::wait_for_copies<Layout::stages - 2>();
+      const int next_stage = stage + 1 == Layout::stages ? 0 : stage + 1;
+      const Element edge_later = of_warp ? edge_of(turn + 2) : Element{};
+      Sums<C> next = sums;
+      if (turn + 1 < turns) {
+        next = sums_of(next_stage, edge_next);
+        if constexpr (!of_warp) exchange.send(rows.turn + turn + 1, next);
+      }
+      if constexpr (of_warp) {
+        const RowGradient<C> gradient(sums, 1 / static_cast<C>(of.columns), of.eps);
+        write(turn, stage, gradient);
+        write_edge(turn, edge_now, gradient);
+      } else {
+        write(turn, stage, exchange.receive(rows.turn + turn));
+      }
+      fetch(turn + Layout::stages, stage, at + Layout::stages * at_step);
+      at += at_step;
+      sums = next;
+      edge_now = edge_next;
+      edge_next = edge_later;
+      stage = next_stage;
+    }
+    cuda::wait_for_copies<0>();
   };
 
-  int stage = 0;
-  Sums<C> sums{};
-  cuda::wait_for_copies<Layout::stages - 1>();
-  if (turns > 0) sums = sums_of(0, 0);
-  for (int turn = 0; turn < turns; ++turn) {
-    cuda::wait_for_copies<Layout::stages - 2>();
-    const int next_stage = stage + 1 == Layout::stages ? 0 : stage + 1;
-    const Sums<C> next = turn + 1 < turns ? sums_of(turn + 1, next_stage) : Sums<C>{};
-    write(turn, stage, sums);
-    fetch(turn + Layout::stages, stage, at + Layout::stages * at_step);
-    at += at_step;
-    sums = next;
-    stage = next_stage;
+  // The columns of the block, but for the edges of a row that is not a warp's.
+  const int origin = of_warp ? 0 : head + first_of_block * width;
+  const int extent =
+      of_warp ? columns : max(min(whole - first_of_block, workers * vectors), 0) * width;
+  if constexpr (of_warp) {
+    work();
+  } else if (is_worker) {
+    work();
+  } else {
+    const C count = static_cast<C>(extent + (rank == 0 ? edges : 0));
+    Element next = edge_of(0);
+    for (int turn = 0; turn < turns; ++turn) {
+      const Element element = next;
+      next = edge_of(turn + 1);
+      write_edge(turn, element,
+                 exchange.combine(rows.turn + turn, count, static_cast<C>(of.columns), has_edge,
+                                  element.x, element.grad_y * edge_weight, of.eps));
+    }
   }
 
   // Rows of one block are added up in shared memory.
   C* const of_rows = reinterpret_cast<C*>(staged);
-  const int place = threadIdx.x / lanes % Layout::rows * extent - origin;
-  cuda::wait_for_copies<0>();
-  const auto add_up = [&](const C(&of_thread)[vectors* width], C* to) {
+  const int place = static_cast<int>(threadIdx.x) / lanes % Layout::rows * extent - origin;
+  const auto add_up = [&](const C(&of_vectors)[vectors* width], C of_edge, C* to) {
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < vectors * width; ++i) {
-      const int v = i / width;
-      const int j = i % width;
-      if (is_inside(v, j)) of_rows[place + column(v) + j] = of_thread[i];
+    for (int v = 0; v < vectors; ++v) {
+      if (v >= mine) continue;
+#pragma unroll
+      for (int j = 0; j < width; ++j) of_rows[place + column(v) + j] = of_vectors[v * width + j];
     }
+    if (has_edge) (of_warp ? of_rows + place : to)[edge] = of_edge;
     __syncthreads();
     for (int i = threadIdx.x; i < extent; i += blockDim.x) {
-      if (origin + i < 0 || origin + i >= columns) continue;
       C total = 0;
       for (int row = 0; row < Layout::rows; ++row) total += of_rows[row * extent + i];
       to[origin + i] = total;
     }
   };
-  add_up(grad_weight, sums_of_block);
-  add_up(grad_bias, sums_of_block + of.columns);
+  add_up(grad_weight, edge_grad_weight, sums_of_rows);
+  add_up(grad_bias, edge_grad_bias, sums_of_rows + of.columns);
+}
+
+/// Writes grad_x, and the sums of the gradients of weight and bias over the rows of each block or
+/// cluster: [blocks, 2, columns]. Every `period`-th row begins at the same place of a vector. A
+/// block that takes rows of two kinds has two such sums: [blocks + kinds - 1, 2, columns].
+template <class T, class Layout>
+__global__ void __launch_bounds__(Layout::most_threads, Layout::least_blocks)
+    rows_of_blocks(Arguments<T> of, Compute<T>* sums_of_rows, int period) {
+  using C = Compute<T>;
+  std::int64_t block = blockIdx.x;
+  std::int64_t blocks = gridDim.x;
+  unsigned rank = 0;
+#if __CUDA_ARCH__ >= 900
+  if constexpr (Layout::cluster) {
+    using Cluster = cooperative_groups::cluster_group;
+    block /= Cluster::num_blocks();
+    blocks /= Cluster::num_blocks();
+    rank = Cluster::block_rank();
+  }
+#endif
+  const Exchange<C, Layout> exchange((blockDim.x - Layout::others) / 32);
+  cuda::wait_for_previous_kernel();
+  if constexpr (Layout::lanes != 0) {  // a multiple of the period, since there are so many of them
+    const std::int64_t first = block * Layout::rows + threadIdx.x / 32 * (32 / Layout::lanes);
+    const std::int64_t step = blocks * Layout::rows;
+    const auto number = first < of.rows ? static_cast<int>((of.rows - first + step - 1) / step) : 0;
+    gradients_of(of, Rows{first + threadIdx.x % 32 / Layout::lanes, step, number, 0}, exchange,
+                 rank, sums_of_rows + block * 2 * of.columns);
+  } else {
+    const std::int64_t end = (block + 1) * of.rows / blocks;
+    std::int64_t i = block * of.rows / blocks;
+    int turn = 0;
+    do {
+      Rows rows{block, blocks, static_cast<int>((of.rows - block + blocks - 1) / blocks), 0};
+      std::int64_t part = block;
+      if (blocks % period == 0) {
+        i = end;
+      } else {
+        // In the order of the places at which rows begin, the blocks have parts of the same size.
+        const std::int64_t least = of.rows / period;
+        const std::int64_t more =
+            of.rows % period * (least + 1);  // rows of the kinds with one more
+        const std::int64_t of_kind = i < more ? least + 1 : least;
+        const std::int64_t kind = i < more ? i / of_kind : of.rows % period + (i - more) / of_kind;
+        const std::int64_t in_kind = i < more ? i % of_kind : (i - more) % of_kind;
+        rows = {kind + in_kind * period, period, static_cast<int>(min(of_kind - in_kind, end - i)),
+                turn};
+        part = block + kind;
+        if (turn == 0 && in_kind == 0 && block > 0 && rank == 0) {  // nobody has the part before
+          C* const before = sums_of_rows + (part - 1) * 2 * of.columns;
+          for (std::int64_t c = threadIdx.x; c < 2 * of.columns; c += blockDim.x) before[c] = 0;
+        }
+        if (turn > 0) __syncthreads();
+        i += rows.number;
+        turn += rows.number;
+      }
+      gradients_of(of, rows, exchange, rank, sums_of_rows + part * 2 * of.columns);
+    } while (i < end);
+  }
 }
 
 }  // namespace cudarelu::ops::layer_norm_gradient

@@ -65,21 +65,24 @@ struct alignas(2 * sizeof(C)) Sums {
   }
 };
 
-/// What grad_x of a row is computed by.
+/// What grad_x of a row is computed by: it is scale * (g - mean(g) - normal * mean(g * normal)).
 template <class C>
 struct RowGradient {
   cuda::Normaliser<C> normalised;
-  C mean;     // of g
-  C product;  // the mean of g * normalised x
+  C slope;  // by normal
+  C offset;
 
   /// `share` is 1 / columns.
   __device__ RowGradient(const Sums<C>& sums, C share, C eps)
-      : normalised({sums.base, sums.d, sums.squares, sums.count}, share, eps),
-        mean(sums.g * share),
-        product(cuda::fused(normalised.scale, sums.products, normalised.shift * sums.g) * share) {}
+      : normalised({sums.base, sums.d, sums.squares, sums.count}, share, eps) {
+    const C scale = normalised.scale;
+    slope = -cuda::fused(scale, sums.products, normalised.shift * sums.g) * share * scale;
+    offset = -sums.g * share * scale;
+  }
 
+  /// Of an element of x, normalised, and of g.
   __device__ C operator()(C normal, C g) const {
-    return cuda::fused(-normal, product, g - mean) * normalised.scale;
+    return cuda::fused(normal, slope, cuda::fused(g, normalised.scale, offset));
   }
 };
 
