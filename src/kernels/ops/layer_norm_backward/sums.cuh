@@ -69,20 +69,23 @@ struct alignas(2 * sizeof(C)) Sums {
 template <class C>
 struct RowGradient {
   cuda::Normaliser<C> normalised;
-  C slope;  // by normal
+  C factor;  // of g
+  C slope;   // by normal
   C offset;
 
   /// `share` is 1 / columns.
   __device__ RowGradient(const Sums<C>& sums, C share, C eps)
       : normalised({sums.base, sums.d, sums.squares, sums.count}, share, eps) {
     const C scale = normalised.scale;
+    // Of one element it is 0, but for what the product in `offset` would be rounded by.
+    factor = share < 1 ? scale : C(0);
     slope = -cuda::fused(scale, sums.products, normalised.shift * sums.g) * share * scale;
-    offset = -sums.g * share * scale;
+    offset = -sums.g * share * factor;
   }
 
   /// Of an element of x, normalised, and of g.
   __device__ C operator()(C normal, C g) const {
-    return cuda::fused(normal, slope, cuda::fused(g, normalised.scale, offset));
+    return cuda::fused(normal, slope, cuda::fused(g, factor, offset));
   }
 };
 
