@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -31,7 +32,9 @@ bool is_long(Inputs inputs) {
 }
 
 bool run_plain(const Op& op, Inputs inputs, const Attributes& attributes, Tensors& outputs) {
-  if (!is_long(inputs)) return call_plain(op, inputs, attributes, outputs);
+  // In anomaly mode torch makes nodes under a lock of its own, and takes the GIL there.
+  const bool takes_gil = torch::autograd::AnomalyMode::is_enabled();
+  if (!takes_gil && !is_long(inputs)) return call_plain(op, inputs, attributes, outputs);
   // Of our own: without the GIL, another thread may put other tensors into Python's objects.
   Tensors held;
   held.reserve(inputs.size());

@@ -369,6 +369,27 @@ def test_torchscript_and_fx_see_the_op():
         torch.testing.assert_close(traced(x), function(x), rtol=0, atol=0)
 
 
+THREADS_IN_ANOMALY_MODE = """
+import threading, torch, cudarelu
+torch.autograd.set_detect_anomaly(True, check_nan=False)
+weight, bias = torch.ones(8, 8, requires_grad=True), torch.ones(8, requires_grad=True)
+def work():
+    for _ in range(500):
+        cudarelu.linear(torch.ones(2, 8), weight, bias).sum().backward()
+threads = [threading.Thread(target=work) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_in_anomaly_mode():
+    # Of its own, as threads that wait for each other never end.
+    command = [sys.executable, "-W", "ignore", "-c", THREADS_IN_ANOMALY_MODE]
+    subprocess.run(command, check=True, timeout=100)
+
+
 def test_tensors_swapped_by_another_thread():
     """While the GIL is given up, the tensor of a call belongs to the call."""
     code = """
