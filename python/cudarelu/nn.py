@@ -283,7 +283,8 @@ class Sequential(torch.nn.Sequential):
     """`torch.nn.Sequential` that runs a `Linear` of ours and the ReLU or GELU after it as one op.
 
     The modules stay what they are: called alone, each does its own part. A pair with a subclass of
-    one of them, a hook or a `forward` of its own runs as two.
+    one of them, a hook, a `forward` of its own, or compiled apart runs as two; a tracer that takes
+    modules as leaves sees the op.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -325,6 +326,7 @@ def _is_observed(module: torch.nn.Module) -> bool:
         or module._backward_hooks
         or module._backward_pre_hooks
         or torch.nn.modules.module._has_any_global_hook()
+        or module._compiled_call_impl is not None
         or "forward" in module.__dict__
     )
 
@@ -377,14 +379,13 @@ def replace(model: torch.nn.Module) -> Replacement:
     swapped, left, classes = {}, {}, {}
     for name, module in model.named_modules(remove_duplicate=False):
         found = classes.setdefault(module, type(module))
-        reason = _unlike_ours(module)
-        if found in _OURS and reason:
+        if found in _OURS and "forward" in vars(module):
+            left[name] = f"{found.__name__} with a forward of its own"
+        elif found in _OURS and (reason := _unlike_ours(module)):
             left[name] = reason
-        elif found in _OURS and "forward" not in vars(module):
+        elif found in _OURS:
             module.__class__ = _OURS[found]
             swapped[name] = found.__name__
-        elif found in _OURS:
-            left[name] = f"{found.__name__} with a forward of its own"
         elif isinstance(module, tuple(_OURS)) and found.__module__ != __name__:
             left[name] = f"{found.__name__}, a subclass"
     for name, module in model.named_modules(remove_duplicate=False):

@@ -405,6 +405,31 @@ def test_replace_leaves_linear_with_other_weights():
     assert torch.equal(model[:2](x), expected)
 
 
+def test_replace_reads_no_weight_of_what_it_leaves():
+    packed = nn.Linear(3, 4)
+    weight = packed.weight.detach().clone()
+    del packed.weight
+    packed.forward = lambda x: x @ weight.T
+    model = nn.Sequential(packed, nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)))
+    before = copy.deepcopy(model.state_dict())
+    report = cudarelu.nn.replace(model)
+    assert report.swapped == {}
+    assert report.left == {
+        "0": "Linear with a forward of its own",
+        "1": "ParametrizedLinear, a subclass",
+    }
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def test_a_module_that_is_compiled_apart_runs_apart():
+    model, seen = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), []
+    cudarelu.nn.replace(model)
+    torch._dynamo.reset()
+    model[0].compile(backend=lambda graph, _: seen.append(graph) or graph)
+    model(torch.randn(2, 4))
+    assert len(seen) == 1
+
+
 def test_replace_in_resnet18():
     models = pytest.importorskip("torchvision.models", reason="torchvision is not installed")
     torch.manual_seed(0)
