@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -188,26 +188,16 @@ def _cpu(*contenders: str) -> Iterator:
 
 
 def _cpu_products(*contenders: str) -> Iterator:
+    cases: list[Case] = []
+    for rows in (32, 512):
+        shape = ("float32", rows, 768, 3072)
+        cases += [_linear("linear", *shape), *_linears(*shape)]
+        cases += [_linear(f"linear_{of}_backward", *shape) for of in ("input", "weight")]
+    for leading, side in (((), 256), ((), 1024), ((16,), 128)):
+        cases.append(Case(_op("matmul"), "float32", leading, dict.fromkeys("mkn", side), {}))
     for threads in (1, 2):
-        options = {"device": "cpu", "threads": threads}
-        for rows in (32, 512):
-            sizes = {"k": 768, "n": 3072}
-            for name, attributes in (
-                ("linear", {}),
-                ("linear_relu", {}),
-                ("linear_gelu", {"approximate": "none"}),
-                ("linear_gelu", {"approximate": "tanh"}),
-                ("linear_input_backward", {}),
-                ("linear_weight_backward", {}),
-            ):
-                bias = tuple(each.name for each in _op(name).inputs if each.name == "bias")
-                shared = {**options, "optional": bias}
-                case = Case(_op(name), "float32", (rows,), sizes, attributes, **shared)
-                yield case, "loop", contenders
-        for leading, side in (((), 256), ((), 1024), ((16,), 128)):
-            sizes = dict.fromkeys("mkn", side)
-            case = Case(_op("matmul"), "float32", leading, sizes, {}, **options)
-            yield case, "loop", contenders
+        for case in cases:
+            yield replace(case, device="cpu", threads=threads), "loop", contenders
 
 
 def _elementwise(record: Record) -> bool:
