@@ -369,7 +369,8 @@ def test_torchscript_and_fx_see_the_op():
         torch.testing.assert_close(traced(x), function(x), rtol=0, atol=0)
 
 
-THREADS_IN_ANOMALY_MODE = """
+def test_threads_in_anomaly_mode():
+    code = """
 import threading, torch, cudarelu
 torch.autograd.set_detect_anomaly(True, check_nan=False)
 weight, bias = torch.ones(8, 8, requires_grad=True), torch.ones(8, requires_grad=True)
@@ -382,12 +383,8 @@ for thread in threads:
 for thread in threads:
     thread.join()
 """
-
-
-def test_threads_in_anomaly_mode():
-    # Of its own, as threads that wait for each other never end.
-    command = [sys.executable, "-W", "ignore", "-c", THREADS_IN_ANOMALY_MODE]
-    subprocess.run(command, check=True, timeout=100)
+    result = python(code, timeout=100)  # threads that wait for each other never end
+    assert result.returncode == 0, result.stderr
 
 
 def test_tensors_swapped_by_another_thread():
@@ -969,8 +966,9 @@ def test_numpy_takes_optional_inputs_and_gives_several_outputs():
 # The package
 
 
-def python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+def python(code, timeout=None):
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
 
 
 def test_functions_are_documented_and_pickled():
