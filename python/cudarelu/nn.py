@@ -182,9 +182,8 @@ def _unlike_ours(module: torch.nn.Module) -> str | None:
         return f"LayerNorm over {shape}, not over the last dimension alone"
     if isinstance(module, torch.nn.Linear):
         weight = module.weight.data
-        if (
-            type(weight) is not torch.Tensor
-        ):  # which may have a product of its own, as quantised ones
+        # Other classes may have a product of their own, as quantised ones do.
+        if type(weight) is not torch.Tensor:
             return f"Linear with a weight of class {type(weight).__name__}"
         if str(weight.dtype) not in _LINEAR_DTYPES:
             return f"Linear of {weight.dtype}"
