@@ -109,6 +109,15 @@ Status run_with_stand_ins(const Call& call) {
                        call.attributes, call.execution});
 }
 
+/// The error for an exception; where there is no memory for its text, that.
+Status internal_error(const char* what) noexcept {
+  try {
+    return {Code::internal, what};
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory();
+  }
+}
+
 }  // namespace
 
 std::string cublaslt_problem() {
@@ -123,10 +132,12 @@ Status run(const Call& call) noexcept {
   try {
     const bool complete = std::ranges::all_of(call.inputs, &TensorView::present);
     return complete ? run_complete(call) : run_with_stand_ins(call);
-  } catch (const std::bad_alloc& error) {
-    return {Code::out_of_memory, error.what()};
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory();
   } catch (const std::exception& error) {
-    return {Code::internal, error.what()};
+    return internal_error(error.what());
+  } catch (...) {
+    return internal_error("an exception of an unknown type");
   }
 }
 

@@ -1,7 +1,26 @@
-// run(): stand-ins and the checks of values.
+// run(): stand-ins, the checks of values, and exceptions.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+
 #include "arguments.h"
+
+namespace {
+thread_local bool no_memory = false;  // on this thread every allocation fails
+}  // namespace
+
+// Not inlined: a compiler that sees one of a pair alone warns of it.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  void* const memory = no_memory ? nullptr : std::malloc(size > 0 ? size : 1);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t /*size*/) noexcept {
+  std::free(memory);
+}
 
 namespace cudarelu::testing {
 namespace {
@@ -37,6 +56,55 @@ TEST(Run, OffsetsAreChecked) {
             "knn_query: offset[1] is 10, over dimension n, which is 9");
   EXPECT_EQ(run_knn({4, 9}, {9, 8}).message(),
             "knn_query: new_offset[1] is 8, less than 9 before it");
+}
+
+/// Runs an op of that signature, on the CPU, whose output is an int64 of the one element.
+Status run_signature(const char* signature, std::span<const TensorView> inputs, Kernel kernel) {
+  Op op;
+  op.name = "f";
+  op.signature = parse_signature(signature);
+  op.cpu = kernel;
+  std::int64_t element = 0;
+  const Sizes one{1};
+  const TensorView output{&element, DType::int64, one};
+  SerialExecution execution(0);
+  return run({op, inputs, {&output, 1}, {}, execution});
+}
+
+/// What run() makes of a kernel that throws.
+Status run_throwing(Kernel kernel) {
+  std::vector<float> x(2);
+  const Sizes two{2};
+  const TensorView input{x.data(), DType::float32, two};
+  Status status = run_signature("f(x: T[n]) -> y: i64[1]", std::array{input}, kernel);
+  no_memory = false;
+  return status;
+}
+
+const std::string long_text(100, 'x');  // too long to be held in a std::string itself
+
+TEST(Run, ExceptionsBecomeErrors) {
+  const Status status =
+      run_throwing([](const Call&) -> Status { throw std::runtime_error(long_text); });
+  EXPECT_EQ(status.code(), Status::Code::internal);
+  EXPECT_EQ(status.message(), long_text);
+  EXPECT_EQ(run_throwing([](const Call&) -> Status { throw 1; }).code(), Status::Code::internal);
+}
+
+TEST(Run, ErrorsNeedNoMemoryWhereThereIsNone) {
+  const Status of_bad_alloc = run_throwing([](const Call&) -> Status {
+    no_memory = true;
+    throw std::bad_alloc();
+  });
+  const Status of_other = run_throwing([](const Call&) -> Status {
+    const std::runtime_error error(long_text);
+    no_memory = true;
+    throw error;  // a copy shares the text
+  });
+  for (const Status* status : {&of_bad_alloc, &of_other}) {
+    EXPECT_EQ(status->code(), Status::Code::out_of_memory);
+    EXPECT_EQ(status->message(), "out of memory");
+  }
 }
 
 }  // namespace

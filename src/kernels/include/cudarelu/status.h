@@ -14,14 +14,21 @@ class [[nodiscard]] Status {
     invalid_argument,   // a shape, a value or an attribute that the op does not accept
     unsupported_dtype,  // an element type that the op does not have
     unavailable,        // the build or the machine lacks what the call needs
-    out_of_memory,      // the host could not lend the workspace
+    out_of_memory,      // the host could not lend the workspace, or an allocation failed
     device_failure,     // CUDA reported an error
     internal,           // a defect of ours
   };
 
   Status() = default;
-  Status(Code code, std::string message)
-      : error_(std::make_unique<const Error>(code, std::move(message))) {}
+  Status(Code code, std::string message) : error_(new Error{code, std::move(message)}) {}
+
+  /// The error of an allocation that failed; itself it allocates nothing.
+  static Status out_of_memory() noexcept {
+    static const Error error{Code::out_of_memory, "out of memory", /*shared=*/true};
+    Status status;
+    status.error_.reset(&error);
+    return status;
+  }
 
   bool ok() const { return error_ == nullptr; }
   Code code() const { return ok() ? Code::ok : error_->code; }
@@ -30,13 +37,17 @@ class [[nodiscard]] Status {
 
  private:
   struct Error {
-    Error(Code code, std::string message) : code(code), message(std::move(message)) {}
-
     Code code;
     std::string message;
+    bool shared = false;  // by all that point to it, and never deleted
+  };
+  struct Delete {
+    void operator()(const Error* error) const {
+      if (!error->shared) delete error;
+    }
   };
 
-  std::unique_ptr<const Error> error_;  // a success is one null pointer: calls return many
+  std::unique_ptr<const Error, Delete> error_;  // a success is one null pointer: calls return many
 };
 
 }  // namespace cudarelu
