@@ -21,9 +21,8 @@ struct Result {
   std::vector<Sizes> shapes;
 };
 
-Result infer_op(const char* name, const std::vector<Argument>& arguments,
+Result infer_op(const Op& op, const std::vector<Argument>& arguments,
                 std::vector<Attribute> attributes = {}) {
-  const Op& op = *find_op(name);
   for (std::size_t i = attributes.size(); i < op.signature.attributes.size(); ++i) {
     attributes.push_back(default_of(op.signature.attributes[i]));
   }
@@ -35,6 +34,11 @@ Result infer_op(const char* name, const std::vector<Argument>& arguments,
     result.shapes.emplace_back(output.shape.span().begin(), output.shape.span().end());
   }
   return result;
+}
+
+Result infer_op(const char* name, const std::vector<Argument>& arguments,
+                std::vector<Attribute> attributes = {}) {
+  return infer_op(*find_op(name), arguments, std::move(attributes));
 }
 
 constexpr DType f32 = DType::float32;
@@ -116,6 +120,13 @@ TEST(Infer, RanksUpToTheLimit) {
   EXPECT_TRUE(infer_op("relu", {{f32, Sizes(max_rank, 1)}}).status.ok());
   expect_error(infer_op("relu", {{f32, Sizes(max_rank + 1, 1)}}), Status::Code::invalid_argument,
                "relu: x has 65 dimensions; at most 64 are supported");
+  Op op;
+  op.name = "f";
+  op.spec.dtypes = floating_types;
+  op.signature = parse_signature("f(x: T[*, c]) -> (y: T[*, c], z: T[*, 3, c, 5])");
+  EXPECT_EQ(infer_op(op, {{f32, Sizes(max_rank - 2, 1)}}).shapes[1].size(), max_rank);
+  expect_error(infer_op(op, {{f32, Sizes(max_rank - 1, 1)}}), Status::Code::invalid_argument,
+               "f: z would have 65 dimensions; at most 64 are supported");
 }
 
 }  // namespace

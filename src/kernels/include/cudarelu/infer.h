@@ -24,6 +24,7 @@ struct DimTraits {
   static std::string text(const Dim& dim) { return std::to_string(dim); }
 };
 
+/// At most max_rank sizes.
 template <class Dim>
 class Shape {
  public:
@@ -222,7 +223,15 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
   for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
     const Parameter& output = signature.outputs[i];
     outputs[i].dtype = output.dtype(variable);
-    outputs[i].shape.assign(output.leading ? binding.leading() : std::span<const Dim>());
+    const auto leading = output.leading ? binding.leading() : std::span<const Dim>();
+    const std::size_t rank = leading.size() + output.dims.size();
+    if (rank > max_rank) {
+      return detail::error(Code::invalid_argument, op,
+                           std::string(output.name) + " would have " + std::to_string(rank) +
+                               " dimensions; at most " + std::to_string(max_rank) +
+                               " are supported");
+    }
+    outputs[i].shape.assign(leading);
     for (const Dimension& dim : output.dims) {
       if (dim.name.empty()) {
         outputs[i].shape.push_back(Dim(dim.size));
