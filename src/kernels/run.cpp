@@ -48,7 +48,7 @@ Status check_offsets(const Op& op, const Parameter& input, const TensorView& off
 }
 
 Status check_positive(const Op& op, const Parameter& input, const TensorView& tensor) {
-  return visit_dtype<floating_types>(tensor.dtype, [&]<class T>(TypeTag<T>) {
+  return visit_dtype<real_types>(tensor.dtype, [&]<class T>(TypeTag<T>) {
     const auto* values = static_cast<const T*>(tensor.data);
     for (std::int64_t i = 0; i < tensor.size(); ++i) {
       const auto value = static_cast<double>(load(values[i]));
@@ -64,14 +64,14 @@ Status check_positive(const Op& op, const Parameter& input, const TensorView& te
 Status check_values(const Op& op, std::span<const TensorView> inputs) {
   const auto& parameters = op.signature.inputs;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].positive) {
+    if (parameters[i].positive && inputs[i].present) {
       Status status = check_positive(op, parameters[i], inputs[i]);
       if (!status.ok()) return status;
     }
     if (parameters[i].kind != ElementKind::offsets) continue;
     for (std::size_t other = 0; other < parameters.size(); ++other) {
       const int dim = index_of(parameters[other].dims, parameters[i].offsets_into);
-      if (dim < 0) continue;
+      if (dim < 0 || !inputs[other].present) continue;
       const auto& shape = inputs[other].shape;
       const std::size_t lead = shape.size() - parameters[other].dims.size();
       Status status =

@@ -71,6 +71,37 @@ Status run_signature(const char* signature, std::span<const TensorView> inputs, 
   return run({op, inputs, {&output, 1}, {}, execution});
 }
 
+Status succeed(const Call& /*call*/) { return {}; }
+
+TEST(Run, AbsentInputsAreNotLookedAt) {
+  std::vector<float> x(2, 1.0f);
+  std::vector<std::int32_t> offset{1, 3};
+  const Sizes two{2};
+  const TensorView rows{x.data(), DType::float32, two};
+  const TensorView ends{offset.data(), DType::int32, two};
+  const TensorView absent{nullptr, DType::float32, {}, false};
+  EXPECT_EQ(run_signature("f(x: T[n], o: offsets(n)[b], w: T[n]? > 0 = 1) -> y: i64[1]",
+                          std::array{rows, ends, absent}, succeed)
+                .message(),
+            "f: o[1] is 3, over dimension n, which is 2");
+  EXPECT_TRUE(
+      run_signature("f(x: T[n], w: T[n]? > 0 = 1) -> y: i64[1]", std::array{rows, absent}, succeed)
+          .ok());
+  EXPECT_EQ(run_signature("f(x: T[n], o: offsets(n)[b], u: T[m]?, v: T[m]? = x, "
+                          "p: offsets(m)[b]? = o) -> y: i64[1]",
+                          std::array{rows, ends, absent, absent, ends}, succeed)
+                .message(),
+            "f: o[1] is 3, over dimension n, which is 2");
+}
+
+TEST(Run, ElementsOfAnyTypeMustBePositive) {
+  std::vector<std::int32_t> x{2, 0};
+  const Sizes two{2};
+  const TensorView input{x.data(), DType::int32, two};
+  EXPECT_EQ(run_signature("f(x: i32[n] > 0) -> y: i64[1]", std::array{input}, succeed).message(),
+            "f: x[1] is 0, but must be over 0");
+}
+
 /// What run() makes of a kernel that throws.
 Status run_throwing(Kernel kernel) {
   std::vector<float> x(2);
