@@ -28,15 +28,10 @@ Op entry() {
         .onnx_type = camel_case(signature.name),
         .spec = F::spec,
         .signature = signature};
-  constexpr std::string_view in_place = F::spec.in_place;
-  if constexpr (!in_place.empty()) {
-    constexpr std::size_t middle = in_place.find(" = ");
-    static_assert(middle != in_place.npos, "in_place must be `output = input`");
-    constexpr int output = index_of(signature.outputs, in_place.substr(0, middle));
-    constexpr int input = index_of(signature.inputs, in_place.substr(middle + 3));
-    static_assert(output >= 0 && input >= 0, "in_place names no output or no input");
-    op.in_place_output = output;
-    op.in_place_input = input;
+  if constexpr (!F::spec.in_place.empty()) {
+    constexpr InPlace in_place = parse_in_place(signature, F::spec.in_place);
+    op.in_place_output = in_place.output;
+    op.in_place_input = in_place.input;
   }
   if constexpr (requires(const Call& call) { F::gemm(call); }) {
     op.cpu = [](const Call& call) { return cpu::gemm(call, F::gemm(call)); };
@@ -44,6 +39,10 @@ Op entry() {
   } else if constexpr (requires(const Call& call) { F::cpu(call); }) {
     op.cpu = F::cpu;
   } else {
+    static_assert(signature.is_pointwise(),
+                  "an op without kernels of its own is elementwise: all tensors are of type T, "
+                  "there is one output, and each input is required and has the output's shape, or "
+                  "its last dimension");
     op.cpu = pointwise_cpu<F>;
     op.elementwise = pointwise::row_inputs<F> == 0;
   }

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace cudarelu {
 namespace {
 
@@ -79,10 +84,40 @@ TEST(Signature, IsUniformWhereAllTensorsHaveOneShape) {
   EXPECT_TRUE(
       parse_signature("f(x: T[*], w: T[*], *, a: int = 1) -> (y: T[*], z: T[*])").uniform());
   for (const char* other :
-       {"f() -> y: T[*]", "f(x: T[*], w: T[*]?) -> y: T[*]", "f(x: T[*], w: i32[*]) -> y: T[*]",
+       {"f(x: T[*], w: T[*]?) -> y: T[*]", "f(x: T[*], w: i32[*]) -> y: T[*]",
         "f(x: T[*], w: T[c]) -> y: T[*]", "f(x: T[*, c]) -> y: T[*, c]", "f(x: T[3]) -> y: T[3]",
         "f(x: T[*]) -> y: i64[*]", "f(x: T[*]) -> y: T[*, 2]"}) {
     EXPECT_FALSE(parse_signature(other).uniform()) << other;
+  }
+}
+
+TEST(Signature, IsPointwiseWhereTheElementwiseEngineCanRunIt) {
+  for (const char* each :
+       {"f(x: T[*], w: T[*]) -> y: T[*]", "f(x: T[*, c], w: T[c]) -> y: T[*, c]",
+        "f(w: T[c], x: T[*, 2, c]) -> y: T[*, 2, c]", "f(x: T[n, 3], w: T[n, 3]) -> y: T[n, 3]",
+        "f(x: T[*], w: T[*]? = x) -> y: T[*]"}) {
+    EXPECT_TRUE(parse_signature(each).is_pointwise()) << each;
+  }
+  for (const char* other :
+       {"f(x: T[*], w: T[*]?) -> y: T[*]", "f(x: T[*], w: T[c]) -> y: T[*]",
+        "f(x: T[n, c], w: T[c]) -> y: T[n, c]", "f(x: T[*, c], w: T[n, c]) -> y: T[*, c]",
+        "f(x: T[*, c], w: T[d]) -> y: T[*, c]", "f(x: T[a], w: T[b]) -> y: T[a]",
+        "f(x: T[*], w: i32[*]) -> y: T[*]", "f(x: T[*]) -> y: i32[*]", "f(x: T[*, c]) -> y: T[*]",
+        "f(x: T[*]) -> (y: T[*], z: T[*])"}) {
+    EXPECT_FALSE(parse_signature(other).is_pointwise()) << other;
+  }
+}
+
+TEST(Signature, AnOutputOverwritesAnInputOfItsDtypeAndShape) {
+  const Signature s = parse_signature(
+      "f(a: T[*, c], b: T[*, c], i: i32[*, c], r: T[c], o: T[*, c]? = a) -> "
+      "(x: T[c], y: T[*, c])");
+  EXPECT_EQ(parse_in_place(s, "y = b").output, 1);
+  EXPECT_EQ(parse_in_place(s, "y = b").input, 1);
+  EXPECT_EQ(parse_in_place(s, "x = r").input, 3);
+  for (const char* text :
+       {"y", "y=b", "y = ", "z = b", "y = z", "y = i", "y = r", "x = a", "y = o"}) {
+    EXPECT_THROW(parse_in_place(s, text), std::invalid_argument) << text;
   }
 }
 
@@ -99,6 +134,94 @@ INSTANTIATE_TEST_SUITE_P(
                     "f(x: T[*, c]) -> y: T[*, d]", "f(x: T[n], o: offsets(k)[b]) -> y: T[n]",
                     "f(x: T[n], *, k: float = 1.0) -> y: T[n, k]",
                     "f(x: T[a, b, c, d, e, f, g, h, i]) -> y: T[a]"));
+
+/// What no call could run, and a part of the sentence that says so.
+class Impossible : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+TEST_P(Impossible, IsRefusedInASentence) {
+  const auto [text, sentence] = GetParam();
+  try {
+    parse_signature(text);
+    FAIL() << text << " is accepted";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_PRED_FORMAT2(testing::IsSubstring, std::string("signature: ") + sentence, error.what());
+  }
+}
+INSTANTIATE_TEST_SUITE_P(
+    Absence, Impossible,
+    testing::ValuesIn(std::vector<std::pair<const char*, const char*>>{
+        {"f(x: T[n], o: offsets(n)[b]?) -> y: T[n]", "o is optional: other offsets must"},
+        {"f(x: T[n], o: offsets(n)[b]? = 1) -> y: T[n]", "o is optional: other offsets must"},
+        {"f(x: T[n], d: T[n]? > 0) -> y: T[n]", "d is optional: an input or a number over 0 must"},
+        {"f(x: T[n], d: T[n]? > 0 = 0) -> y: T[n]", "d is optional: an input or a number over 0"},
+        {"f(x: T[n, d], e: T[d]? > 0 = max(x)) -> y: T[n]", "e is optional: an input or a number"},
+        {"f(x: T[n], o: T[n]?, p: T[n]? = o) -> y: T[n]", "o, which takes the place of p, must be"},
+        {"f(x: T[n, d], o: T[n, d]?, p: T[d]? = min(o)) -> y: T[n]", "o, which takes the place of"},
+        {"f(x: i32[n], t: T[n], p: T[n]? = x) -> y: T[n]", "x, which takes the place of p, must"},
+        {"f(x: T[n, c], p: T[n]? = x) -> y: T[n]", "x, which takes the place of p, must be"},
+        {"f(x: T[n, 3], p: T[m, 4]? = x) -> y: T[n]", "x, which takes the place of p, must be"},
+        {"f(x: T[*, n], p: T[n]? = x) -> y: T[n]", "x, which takes the place of p, must be"},
+        {"f(x: T[n], p: T[n]? = max(x)) -> y: T[n]", "x, which takes the place of p, must be"},
+        {"f(x: T[*, n], p: T[*]? = max(x)) -> y: T[*]", "x, which takes the place of p, must be"},
+        {"f(x: T[n], p: T[n]? = mean(x)) -> y: T[n]", "what takes the place of p must be an"},
+        {"f(x: T[n], p: T[n]? = p) -> y: T[n]", "p, which takes the place of p, must be an input"},
+        {"f(x: T[n], p: T[m]? = 1) -> y: T[n]", "p, whose place a number takes, must have"},
+        {"f(x: T[*], p: T[*]? = 1) -> y: T[*]", "p, whose place a number takes, must have"},
+        {"f(x: T[n], p: i32[n]? = 0.5) -> y: T[n]", "p must be an integer"},
+        {"f() -> y: i32[3]", "there must be an input that is required"},
+        {"f(x: T[n]?) -> y: i32[3]", "x, the first input, must be required"},
+        {"f(x: T[n], w: T[n]?, z: T[n]) -> y: T[n]", "z, which is required, must come before"},
+        {"f(x: i32[n], w: T[n]?) -> y: T[n]", "y is of type T: an input that is never absent"},
+        {"f(x: T[n], w: T[*]?) -> y: T[*]", "y begins with *: an input that is never absent"},
+        {"f(x: T[n], w: T[m]?) -> y: T[m]", "m, a dimension of y, must be that of an input that"},
+        {"f(x: T[n], w: T[m]?, o: offsets(m)[b]? = x) -> y: T[n]", "x, which takes the place of"},
+        {"f(x: T[n], i: offsets(n)[b], w: T[m]?, o: offsets(m)[b]? = i) -> y: T[n]",
+         "m, which o divides, must be a dimension of an input that is never absent"},
+        {"f(x: i32[n], p: offsets(k)[b]) -> y: i32[n]", "k, which p divides, must be a dimension"},
+        {"f(x: T[n]) -> y: T[n]?", "there is `?` after the outputs"},
+        {"f(x: T[n]) -> y: T[n] > 0", "there is `> 0` after the outputs"}}));
+INSTANTIATE_TEST_SUITE_P(
+    Names, Impossible,
+    testing::ValuesIn(std::vector<std::pair<const char*, const char*>>{
+        {"lambda(x: T[*]) -> y: T[*]", "lambda is a keyword of Python"},
+        {"f(in: T[*]) -> y: T[*]", "in is a keyword of Python"},
+        {"f(x: T[*], *, from: int = 1) -> y: T[*]", "from is a keyword of Python"},
+        {"f(x: T[*]) -> is: T[*]", "is is a keyword of Python"},
+        {"f(True: T[*]) -> y: T[*]", "True is a keyword of Python"},
+        {"f(none: T[*]) -> y: T[*]", "none is a keyword of Python or of gradients"},
+        {"f(inf: T[*]) -> y: T[*]", "inf is a keyword of Python or of gradients"},
+        {"f(2x: T[*]) -> y: T[*]", "a name must not begin with a digit"},
+        {"f(x: T[*], x: T[*]) -> y: T[*]", "two inputs, attributes or outputs have the name x"},
+        {"f(x: T[*], *, x: int) -> y: T[*]", "two inputs, attributes or outputs have the name x"},
+        {"f(x: T[*], *, a: int, a: int) -> y: T[*]", "two inputs, attributes or outputs have the"},
+        {"f(x: T[*]) -> x: T[*]", "two inputs, attributes or outputs have the name x"},
+        {"f(x: T[*], *, a: int) -> a: T[*]", "two inputs, attributes or outputs have the name a"},
+        {"f(x: T[*]) -> (y: T[*], y: T[*])",
+         "two inputs, attributes or outputs have the name y"}}));
+INSTANTIATE_TEST_SUITE_P(
+    Numbers, Impossible,
+    testing::ValuesIn(std::vector<std::pair<const char*, const char*>>{
+        {"f(x: T[n], *, k: int = 2) -> y: T[n, k]", "k, a dimension of y, must be an integer with"},
+        {"f(x: T[n], *, k: int = 2 in [-1, 9]) -> y: T[n, k]", "k, a dimension of y, must be an"},
+        {"f(x: T[n], *, k: int = 2.5) -> y: T[n]", "k must be an integer"},
+        {"f(x: T[n], *, k: int = inf) -> y: T[n]", "k must be an integer"},
+        {"f(x: T[n], *, k: int = 5 in [1, 4]) -> y: T[n]", "the default of k must be in its range"},
+        {"f(x: T[n], *, k: int = 0 in [1, 4]) -> y: T[n]", "the default of k must be in its range"},
+        {"f(x: T[n], *, k: int in [4, 1]) -> y: T[n]", "the range of k is empty"},
+        {"f(x: T[n], *, k: a | b | a) -> y: T[n]", "the labels of k must differ: a stands twice"},
+        {"f(x: T[n], *, k: float = 1.2.3) -> y: T[n]", "`,` is missing before `.3)"},
+        {"f(x: T[2.5]) -> y: T[2]", "a dimension must be an integer"},
+        {"f(x: T[1e30]) -> y: T[2]", "a dimension must be an integer"},
+        {"f(x: T[n], o: offsets(n)[]) -> y: T[n]", "o must have one dimension, as offsets have"},
+        {"f(x: T[n], o: offsets(n)[*]) -> y: T[n]", "o must have one dimension, as offsets have"},
+        {"f(x: T[n], o: offsets(n)[b, c]) -> y: T[n]", "o must have one dimension"},
+        {"f(a: T[n], b: T[n], c: T[n], d: T[n], e: T[n], g: T[n], h: T[n], i: T[n], j: T[n]) -> "
+         "y: T[n]",
+         "there are more than 8 inputs"},
+        {"f(x: T[n], *, a: int, b: int, c: int, d: int, e: int, g: int, h: int, i: int, j: int) "
+         "-> y: T[n]",
+         "there are more than 8 attributes"},
+        {"f(x: T[n]) -> (a: T[n], b: T[n], c: T[n], d: T[n], e: T[n])",
+         "there are more than 4 outputs"}}));
 
 }  // namespace
 }  // namespace cudarelu

@@ -10,12 +10,19 @@
 //              `other`;
 //                                                            also max)
 //              name: dtype[dims] > 0                        (its elements must be)
+//   output     name: dtype[dims]
 //   dtype      T (one of the op's dtypes, the same for all)   i32   i64
 //              offsets(n): int32, where each batch of n rows ends; none decreases, none is over n
 //   dims       names bind across tensors, numbers are fixed, a leading * is any shape;
-//              in outputs a name may also be an integer attribute
+//              in outputs a name may also be an integer attribute whose range begins at 0 or above
 //   attribute  name: float = 1.0      name: int = 16 in [1, 1024]      (no default: required)
 //              name: none | tanh = none   (an enumeration: a label, whose position is its value)
+//
+// Required inputs come first, and there is at least one: it says which device a call is on. The
+// dtypes and the dimensions of outputs, and the dimensions that offsets divide, are read from
+// inputs that are never absent: required ones, and those whose place another input takes. Optional
+// offsets have such a stand-in; so has an optional input > 0, or a number. No name is a keyword of
+// Python, since Python's functions have the names.
 #pragma once
 
 #include <algorithm>
@@ -24,6 +31,7 @@
 #include <cstdint>
 #include <limits>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 
 #include "cudarelu/dtype.h"
@@ -34,8 +42,9 @@ namespace cudarelu {
 template <class T, std::size_t N>
 class FixedVector {
  public:
-  constexpr void push_back(const T& value) {
-    if (size_ == N) throw std::invalid_argument("too many elements");
+  /// Throws std::invalid_argument(error) where it is full.
+  constexpr void push_back(const T& value, const char* error) {
+    if (size_ == N) throw std::invalid_argument(error);
     items_[size_++] = value;
   }
   static constexpr std::size_t capacity() { return N; }
@@ -86,7 +95,15 @@ struct Parameter {
   /// The input that takes this one's place where it is absent; -1: none does.
   constexpr int stand_in() const { return absent == Absent::input ? source : -1; }
 
+  /// Whether there is a tensor in each call: its own or another input's.
+  constexpr bool always_there() const { return !optional || stand_in() >= 0; }
+
   constexpr bool operator==(const Parameter&) const = default;
+
+  /// Whether the tensors always have one dtype and one shape.
+  constexpr bool is_like(const Parameter& other) const {
+    return kind == other.kind && leading == other.leading && dims == other.dims;
+  }
 
   /// The element type where the type variable stands for `variable`.
   constexpr DType dtype(DType variable) const {
@@ -119,14 +136,28 @@ struct Signature {
   FixedVector<AttributeSpec, 8> attributes;
   FixedVector<Parameter, 4> outputs;
 
-  /// Whether there are inputs, and all tensors are `T[*]` and required: of one dtype and one shape.
+  /// Whether all tensors are `T[*]` and required: of one dtype and one shape.
   constexpr bool uniform() const {
     const auto is_free = [](const Parameter& tensor) {
       return tensor.kind == ElementKind::type_variable && tensor.leading && tensor.dims.empty() &&
              !tensor.optional;
     };
-    return !inputs.empty() && std::all_of(inputs.begin(), inputs.end(), is_free) &&
+    return std::all_of(inputs.begin(), inputs.end(), is_free) &&
            std::all_of(outputs.begin(), outputs.end(), is_free);
+  }
+
+  /// Whether the elementwise engine can run the op: all tensors are of type T, there is one output,
+  /// and each input is always there and has the output's shape, or its last dimension after a *.
+  constexpr bool is_pointwise() const {
+    const Parameter& output = outputs[0];
+    return outputs.size() == 1 && output.kind == ElementKind::type_variable &&
+           std::all_of(inputs.begin(), inputs.end(), [&](const Parameter& input) {
+             const bool is_row = output.leading && !output.dims.empty() && !input.leading &&
+                                 input.dims.size() == 1 &&
+                                 input.dims[0] == output.dims[output.dims.size() - 1];
+             return input.kind == output.kind && input.always_there() &&
+                    (is_row || input.is_like(output));
+           });
   }
 };
 
@@ -141,12 +172,21 @@ constexpr int index_of(const List& list, std::string_view name) {
 
 namespace detail {
 
+/// The keywords of Python that are made of the characters of names, and what the gradients of ops
+/// read as values.
+inline constexpr std::array<std::string_view, 37> reserved_names{
+    "and",    "as",       "assert", "async",  "await",  "break",   "class",    "continue",
+    "def",    "del",      "elif",   "else",   "except", "finally", "for",      "from",
+    "global", "if",       "import", "in",     "is",     "lambda",  "nonlocal", "not",
+    "or",     "pass",     "raise",  "return", "try",    "while",   "with",     "yield",
+    "True",   "infinity", "inf",    "nan",    "none"};
+
 class SignatureParser {
  public:
   constexpr explicit SignatureParser(std::string_view text) : rest_(text) {}
 
   constexpr Signature parse() {
-    signature_.name = word();
+    signature_.name = name();
     expect("(");
     bool attributes = false;
     while (!accept(")")) {
@@ -156,26 +196,34 @@ class SignatureParser {
         expect(",");
       }
       if (attributes) {
-        signature_.attributes.push_back(attribute());
+        signature_.attributes.push_back(attribute(), "signature: there are more than 8 attributes");
       } else {
-        signature_.inputs.push_back(parameter());
+        signature_.inputs.push_back(input(), "signature: there are more than 8 inputs");
       }
     }
     expect("->");
     if (accept("(")) {
-      do signature_.outputs.push_back(parameter());
+      do add_output();
       while (accept(","));
       expect(")");
     } else {
-      signature_.outputs.push_back(parameter());
+      add_output();
     }
-    if (!rest_.empty()) throw std::invalid_argument("signature: text after the outputs");
+    if (!rest_.empty()) fail("there is `", rest_, "` after the outputs");
+    check_inputs();
     for (const Parameter& output : signature_.outputs) check_output(output);
-    for (const Parameter& input : signature_.inputs) check_offsets(input);
     return signature_;
   }
 
  private:
+  /// Not constexpr: where the compiler parses a signature, it stops here and shows the call.
+  template <class... Text>
+  [[noreturn]] static void fail(const Text&... text) {
+    std::string message = "signature: ";
+    (message.append(text), ...);
+    throw std::invalid_argument(message);
+  }
+
   constexpr void skip_space() {
     while (!rest_.empty() && rest_.front() == ' ') rest_.remove_prefix(1);
   }
@@ -187,7 +235,7 @@ class SignatureParser {
     return true;
   }
   constexpr void expect(std::string_view token) {
-    if (!accept(token)) throw std::invalid_argument("signature: a token is missing");
+    if (!accept(token)) fail("`", token, "` is missing before `", rest_, "`");
   }
   static constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
   constexpr std::string_view word() {
@@ -198,10 +246,23 @@ class SignatureParser {
             (rest_[length] >= 'a' && rest_[length] <= 'z') || rest_[length] == 'T')) {
       ++length;
     }
-    if (length == 0) throw std::invalid_argument("signature: a name is missing");
+    if (length == 0) fail("a name is missing before `", rest_, "`");
     const std::string_view result = rest_.substr(0, length);
     rest_.remove_prefix(length);
     skip_space();
+    return result;
+  }
+  /// The name of the op, an input, an attribute or an output.
+  constexpr std::string_view name() {
+    const std::string_view result = word();
+    if (is_digit(result.front())) fail("a name must not begin with a digit, as ", result, " does");
+    if (std::ranges::find(reserved_names, result) != reserved_names.end()) {
+      fail(result, " is a keyword of Python or of gradients; it must have another name");
+    }
+    if (index_of(signature_.inputs, result) >= 0 || index_of(signature_.attributes, result) >= 0 ||
+        index_of(signature_.outputs, result) >= 0) {
+      fail("two inputs, attributes or outputs have the name ", result);
+    }
     return result;
   }
   /// A decimal number; `inf` stands for infinity. Up to 15 digits: exact before the one division.
@@ -209,12 +270,12 @@ class SignatureParser {
     const double sign = accept("-") ? -1.0 : 1.0;
     if (accept("inf")) return sign * std::numeric_limits<double>::infinity();
     if (rest_.empty() || !is_digit(rest_.front())) {
-      throw std::invalid_argument("signature: a number is missing");
+      fail("a number is missing before `", rest_, "`");
     }
     double digits = 0;
     double divisor = 1;
     bool fraction = false;
-    for (; !rest_.empty() && (is_digit(rest_.front()) || rest_.front() == '.');
+    for (; !rest_.empty() && (is_digit(rest_.front()) || (rest_.front() == '.' && !fraction));
          rest_.remove_prefix(1)) {
       if (rest_.front() == '.') {
         fraction = true;
@@ -232,16 +293,26 @@ class SignatureParser {
     skip_space();
     return sign * digits / divisor;
   }
+  /// Of at most 15 digits, which both double and int64 hold.
+  constexpr double integer(std::string_view of) {
+    const double value = number();
+    const bool held = value > -1e15 && value < 1e15;
+    if (!held || static_cast<double>(static_cast<std::int64_t>(value)) != value) {
+      fail(of, " must be an integer of at most 15 digits");
+    }
+    return value;
+  }
   constexpr Dimension dimension() {
     skip_space();
     if (!rest_.empty() && is_digit(rest_.front())) {
-      return {{}, static_cast<std::int64_t>(number())};
+      return {{}, static_cast<std::int64_t>(integer("a dimension"))};
     }
     return {word(), -1};
   }
-  constexpr Parameter parameter() {
+  /// name: dtype[dims]
+  constexpr Parameter tensor() {
     Parameter result;
-    result.name = word();
+    result.name = name();
     expect(":");
     const std::string_view dtype = word();
     if (dtype == "offsets") {
@@ -254,49 +325,69 @@ class SignatureParser {
     } else if (dtype == "i64") {
       result.kind = ElementKind::int64;
     } else if (dtype != "T") {
-      throw std::invalid_argument("signature: unknown dtype");
+      fail("the dtype of ", result.name, " must be T, i32, i64 or offsets(n), not ", dtype);
     }
     expect("[");
     if (accept("*")) result.leading = true;
     bool first = !result.leading;
     while (!accept("]")) {
       if (!first) expect(",");
-      result.dims.push_back(dimension());
+      result.dims.push_back(dimension(), "signature: a tensor has more than 8 dimensions");
       first = false;
     }
+    if (result.kind == ElementKind::offsets && (result.leading || result.dims.size() != 1)) {
+      fail(result.name, " must have one dimension, as offsets have");
+    }
+    return result;
+  }
+  constexpr void add_output() {
+    signature_.outputs.push_back(tensor(), "signature: there are more than 4 outputs");
+  }
+  constexpr Parameter input() {
+    Parameter result = tensor();
     result.optional = accept("?");
     if (accept(">")) {
       expect("0");
       result.positive = true;
     }
     if (!result.optional || !accept("=")) return result;
-    if (is_digit(rest_.front())) {
+    if (!rest_.empty() && is_digit(rest_.front())) {
       result.absent = Absent::number;
-      result.number = number();
+      const bool may_be_fraction = result.kind == ElementKind::type_variable;
+      result.number = may_be_fraction ? number() : integer(result.name);
       return result;
     }
-    std::string_view name = word();
+    std::string_view other = word();
     result.absent = Absent::input;
     if (accept("(")) {
-      if (name != "min" && name != "max") throw std::invalid_argument("signature: no stand-in");
-      result.absent = name == "min" ? Absent::minimum : Absent::maximum;
-      name = word();
+      if (other != "min" && other != "max") {
+        fail("what takes the place of ", result.name, " must be an input, a number, min(input) or ",
+             "max(input), not ", other);
+      }
+      result.absent = other == "min" ? Absent::minimum : Absent::maximum;
+      other = word();
       expect(")");
     }
-    result.source = index_of(signature_.inputs, name);
-    if (result.source < 0) throw std::invalid_argument("signature: unknown stand-in");
+    result.source = index_of(signature_.inputs, other);
+    if (result.source < 0) {
+      fail(other, ", which takes the place of ", result.name, ", must be an input before it");
+    }
     return result;
   }
   constexpr AttributeSpec attribute() {
     AttributeSpec result;
-    result.name = word();
+    result.name = name();
     expect(":");
     const std::string_view type = word();
     if (accept("|")) return enumeration(result, type);
-    if (type != "int" && type != "float") throw std::invalid_argument("signature: unknown type");
+    if (type != "int" && type != "float") {
+      fail("the type of ", result.name, " must be int, float or two or more labels, not ", type);
+    }
     result.integer = type == "int";
     result.required = !accept("=");
-    if (!result.required) result.default_value = number();
+    if (!result.required) {
+      result.default_value = result.integer ? integer(result.name) : number();
+    }
     if (accept("in")) {
       expect("[");
       result.lowest = number();
@@ -304,45 +395,135 @@ class SignatureParser {
       result.highest = number();
       expect("]");
     }
+    if (result.lowest > result.highest) fail("the range of ", result.name, " is empty");
+    const double value = result.default_value;
+    if (!result.required && (value < result.lowest || value > result.highest)) {
+      fail("the default of ", result.name, " must be in its range");
+    }
     return result;
   }
   /// The rest of an attribute, after its first label.
   constexpr AttributeSpec enumeration(AttributeSpec result, std::string_view first) {
     result.integer = true;
-    result.labels.push_back(first);
-    do result.labels.push_back(word());
+    const auto add = [&](std::string_view label) {
+      if (std::ranges::find(result.labels, label) != result.labels.end()) {
+        fail("the labels of ", result.name, " must differ: ", label, " stands twice");
+      }
+      result.labels.push_back(label, "signature: an enumeration has more than 8 labels");
+    };
+    add(first);
+    do add(word());
     while (accept("|"));
     result.lowest = 0;
     result.highest = static_cast<double>(result.labels.size() - 1);
     result.required = !accept("=");
     if (!result.required) {
       const auto label = std::ranges::find(result.labels, word());
-      if (label == result.labels.end()) throw std::invalid_argument("signature: unknown label");
+      if (label == result.labels.end()) fail("the default of ", result.name, " must be a label");
       result.default_value = static_cast<double>(label - result.labels.begin());
     }
     return result;
   }
-  constexpr bool is_bound(std::string_view dimension) const {
-    for (const Parameter& input : signature_.inputs) {
-      if (index_of(input.dims, dimension) >= 0) return true;
-    }
-    return false;
+
+  /// Whether there is an input for which the predicate holds.
+  template <class Predicate>
+  constexpr bool has_input(const Predicate& predicate) const {
+    return std::any_of(signature_.inputs.begin(), signature_.inputs.end(), predicate);
   }
-  constexpr void check_offsets(const Parameter& input) const {
-    if (input.kind == ElementKind::offsets && !is_bound(input.offsets_into)) {
-      throw std::invalid_argument("signature: offsets into an unknown dimension");
+  static constexpr bool has_dimension(const Parameter& tensor, const Dimension& dimension) {
+    return std::find(tensor.dims.begin(), tensor.dims.end(), dimension) != tensor.dims.end();
+  }
+  /// Whether the dimension has a size in each call.
+  constexpr bool is_bound(const Dimension& dimension) const {
+    return has_input([&](const Parameter& input) {
+      return input.always_there() && has_dimension(input, dimension);
+    });
+  }
+
+  constexpr void check_inputs() const {
+    bool optional = false;
+    if (signature_.inputs.empty()) fail("there must be an input that is required");
+    for (const Parameter& input : signature_.inputs) {
+      if (&input == signature_.inputs.begin() && input.optional) {
+        fail(input.name, ", the first input, must be required");
+      }
+      if (optional && !input.optional) {
+        fail(input.name, ", which is required, must come before the inputs that are optional");
+      }
+      optional = input.optional;
+      if (optional) check_optional(input);
+      if (input.kind == ElementKind::offsets && !is_bound({input.offsets_into, -1})) {
+        fail(input.offsets_into, ", which ", input.name,
+             " divides, must be a dimension of an input that is never absent");
+      }
     }
+  }
+  constexpr void check_optional(const Parameter& input) const {
+    const bool by_input = input.absent == Absent::input;
+    if (input.kind == ElementKind::offsets && !by_input) {
+      fail(input.name, " is optional: other offsets must take its place, offsets(n)[b]? = other");
+    }
+    const bool by_positive = input.absent == Absent::number && input.number > 0;
+    if (input.positive && !by_input && !by_positive) {
+      fail(input.name, " is optional: an input or a number over 0 must take its place, ",
+           "T[d]? > 0 = 1");
+    }
+    if (input.absent == Absent::number) {
+      check_number(input);
+    } else if (input.absent != Absent::nothing) {
+      check_source(input, signature_.inputs[static_cast<std::size_t>(input.source)]);
+    }
+  }
+  /// A number has the shape of the input that it stands for, which others say.
+  constexpr void check_number(const Parameter& input) const {
+    bool has_shape = !input.leading && !input.dims.empty();
+    for (const Dimension& dim : input.dims) {
+      has_shape = has_shape && has_input([&](const Parameter& other) {
+                    return !other.optional && has_dimension(other, dim);
+                  });
+    }
+    if (!has_shape) {
+      fail(input.name, ", whose place a number takes, must have dimensions of required inputs, ",
+           "and no *");
+    }
+  }
+  /// `source` takes the place of the input, or its rows' extreme does.
+  constexpr void check_source(const Parameter& input, const Parameter& source) const {
+    const bool of_rows = input.absent != Absent::input;
+    const std::size_t rows = of_rows ? 1 : 0;
+    bool fits = !source.optional && source.kind == input.kind && source.leading == input.leading &&
+                !(of_rows && input.leading) && source.dims.size() == input.dims.size() + rows;
+    for (std::size_t i = 0; fits && i < input.dims.size(); ++i) {
+      fits = source.dims[i + rows].size == input.dims[i].size;
+    }
+    if (fits) return;
+    fail(source.name, ", which takes the place of ", input.name, ", must be required and have its ",
+         of_rows ? "dtype, and one dimension before its own" : "dtype, rank and fixed sizes");
   }
   constexpr void check_output(const Parameter& output) const {
+    const bool has_type = has_input([](const Parameter& input) {
+      return input.always_there() && input.kind == ElementKind::type_variable;
+    });
+    if (output.kind == ElementKind::type_variable && !has_type) {
+      fail(output.name, " is of type T: an input that is never absent must be, too");
+    }
+    const bool has_leading =
+        has_input([](const Parameter& input) { return input.always_there() && input.leading; });
+    if (output.leading && !has_leading) {
+      fail(output.name, " begins with *: an input that is never absent must, too");
+    }
     for (const Dimension& dim : output.dims) {
-      if (dim.name.empty()) continue;
-      bool known = is_bound(dim.name);
+      if (dim.name.empty() || is_bound(dim)) continue;
       const int attribute = index_of(signature_.attributes, dim.name);
-      if (attribute >= 0) {
-        const AttributeSpec& spec = signature_.attributes[static_cast<std::size_t>(attribute)];
-        known |= spec.integer && spec.labels.empty();
+      if (attribute < 0) {
+        fail(dim.name, ", a dimension of ", output.name,
+             ", must be that of an input that is never absent, or an integer attribute");
       }
-      if (!known) throw std::invalid_argument("signature: an output has an unknown dimension");
+      const AttributeSpec& spec = signature_.attributes[static_cast<std::size_t>(attribute)];
+      if (!spec.integer || !spec.labels.empty() || spec.lowest < 0) {
+        fail(dim.name, ", a dimension of ", output.name,
+             ", must be an integer with a range from 0 or above: int in [0, inf]");
+      }
     }
   }
 
@@ -356,6 +537,29 @@ class SignatureParser {
 /// compile-time error; the result refers to `text`, which must outlive it.
 constexpr Signature parse_signature(std::string_view text) {
   return detail::SignatureParser(text).parse();
+}
+
+struct InPlace {
+  int output;
+  int input;
+};
+
+/// Parses `output = input`: the output may overwrite the input. Throws std::invalid_argument where
+/// the input is optional, or they may differ in dtype or shape.
+constexpr InPlace parse_in_place(const Signature& signature, std::string_view text) {
+  constexpr std::string_view equals = " = ";
+  const std::size_t middle = text.find(equals);
+  if (middle == text.npos) throw std::invalid_argument("in_place must be `output = input`");
+  const int output = index_of(signature.outputs, text.substr(0, middle));
+  const int input = index_of(signature.inputs, text.substr(middle + equals.size()));
+  if (output < 0 || input < 0) throw std::invalid_argument("in_place names no output or no input");
+  const Parameter& overwritten = signature.inputs[static_cast<std::size_t>(input)];
+  if (overwritten.optional ||
+      !overwritten.is_like(signature.outputs[static_cast<std::size_t>(output)])) {
+    throw std::invalid_argument(
+        "in_place: the input must be required and have the dtype and the dimensions of the output");
+  }
+  return {output, input};
 }
 
 }  // namespace cudarelu
