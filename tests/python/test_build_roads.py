@@ -9,6 +9,7 @@ run, and 3 more for the others once ccache remembers; 6 where it does not.
 from __future__ import annotations
 
 import fcntl
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -28,6 +29,7 @@ from environment import torch_cuda_missing
 
 ROOT = Path(__file__).parents[2]
 TORCH = Path(torch.__path__[0])
+TORCH_MINOR = ".".join(torch.__version__.split(".")[:2])
 CPP_INFERENCE = ROOT / "examples/cpp_inference"
 
 SLOW = pytest.mark.skipif(
@@ -98,6 +100,77 @@ def once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]:
         return folder
 
     return filled
+
+
+# What a wheel says of itself
+
+METADATA = """
+import pathlib, sys
+from scikit_build_core.build import prepare_metadata_for_build_wheel
+folder = pathlib.Path(sys.argv[1])
+print((folder / prepare_metadata_for_build_wheel(folder) / "METADATA").read_text())
+"""
+SDIST = """
+import sys, tarfile
+from scikit_build_core.build import build_sdist
+name = build_sdist(sys.argv[1])
+file = name.removesuffix(".tar.gz") + "/PKG-INFO"
+print(tarfile.open(f"{sys.argv[1]}/{name}").extractfile(file).read().decode())
+"""
+
+
+def required(metadata: str) -> list[str]:
+    """The dependencies, without those of extras."""
+    return re.findall(r"^Requires-Dist: ([^;\n]+)$", metadata, re.MULTILINE)
+
+
+@needs("cmake", module="scikit_build_core")
+class TestDependencies:
+    """As the build backend says them, in an environment that holds what it needs, and a PyTorch."""
+
+    @pytest.fixture
+    def ask(self, tmp_path):
+        for name in ("scikit-build-core", "packaging", "pathspec"):
+            distribution = importlib.metadata.distribution(name)
+            for top in {file.parts[0] for file in distribution.files} - {".."}:
+                (tmp_path / top).symlink_to(distribution.locate_file(top))
+
+        def run_it(code: str, version: str | None) -> subprocess.CompletedProcess:
+            if version:
+                (tmp_path / "torch.dist-info").mkdir()
+                text = f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
+                (tmp_path / "torch.dist-info/METADATA").write_text(text)
+            (tmp_path / "out").mkdir()
+            return subprocess.run(
+                [sys.executable, "-S", "-c", code, tmp_path / "out"],
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+                env=environment(PYTHONPATH=tmp_path),
+                check=False,
+            )
+
+        return run_it
+
+    @pytest.mark.parametrize(
+        ("version", "minor"), [(torch.__version__, TORCH_MINOR), ("2.15.0a0+git1a2b", "2.15")]
+    )
+    def test_of_a_wheel(self, version, minor, ask):
+        done = ask(METADATA, version)
+        assert required(done.stdout)[0] == f"torch=={minor}.*", done.stderr
+
+    def test_without_pytorch(self, ask):
+        done = ask(METADATA, None)
+        assert done.returncode == 1
+        assert done.stderr.startswith("a wheel of cudarelu depends on the version of PyTorch")
+        assert "Traceback" not in done.stderr
+
+    @pytest.mark.parametrize("version", [None, torch.__version__])
+    def test_of_the_sources(self, version, ask):
+        """They are built with any PyTorch that is new enough, and say that a wheel says more."""
+        done = ask(SDIST, version)
+        assert required(done.stdout)[0] == "torch>=2.11", done.stderr
+        assert "\nDynamic: Requires-Dist\n" in done.stdout
 
 
 # The wheel
@@ -187,8 +260,11 @@ class TestWheel:
         (name,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
         metadata = archive.read(name).decode()
         assert re.search(r"^Requires-Python: >=3.11$", metadata, re.MULTILINE)
-        required = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", metadata, re.MULTILINE)
-        assert required == ["torch", "numpy", "onnx", "ml_dtypes"]
+        (built_with,) = re.findall(
+            r'TORCH = "(.*)"', archive.read("cudarelu/_build_info.py").decode()
+        )
+        torch_here = f"torch=={built_with}.*"
+        assert required(metadata) == [torch_here, "numpy>=2", "onnx>=1.17", "ml_dtypes"]
         extras = re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)
         assert extras == ["export", "ort", "ort-gpu", "plots"]
 
