@@ -35,6 +35,9 @@ if [ ! -f "$include/Python.h" ]; then
   bash "$root/cmake/debian_package.sh" "$venv/debian-python" own "lib$version-dev"
 fi
 
-# `import cudarelu` in this environment is the package of the build folder.
+# `import cudarelu` in this environment is the package of the build folder, and so is its command.
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 echo "$root/build/python" >"$site/cudarelu.pth"
+printf '#!%s\nimport sys\n\nfrom _cudarelu_command import main\n\nsys.exit(main())\n' "$venv/bin/python" \
+  >"$venv/bin/cudarelu"
+chmod +x "$venv/bin/cudarelu"

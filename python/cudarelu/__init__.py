@@ -23,17 +23,21 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-if sys.argv[:2] == ["-m", "doctor"] and "cudarelu" in sys.orig_argv:
+# argv[0] is "-m" while Python looks for the module of that option, whose name stands in orig_argv
+# before the arguments: cudarelu, -mcudarelu or, with other options, -Imcudarelu.
+if sys.argv[:2] == ["-m", "doctor"] and re.fullmatch(
+    "(-[^m]*m)?cudarelu", sys.orig_argv[-len(sys.argv) :][0]
+):
     # `python -m cudarelu doctor` runs here: it says why what follows fails.
-    from cudarelu.doctor.command import main
+    from cudarelu.__main__ import main
 
-    main()
-    sys.exit()
+    sys.exit(main())
 
 import torch
 from torch.jit import _builtins

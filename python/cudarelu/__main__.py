@@ -1,4 +1,4 @@
-"""The command line: `python -m cudarelu COMMAND`."""
+"""The command line of cudarelu."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import sys
 from pathlib import Path
 
+# The doctor runs where neither the package nor PyTorch imports: commands import what they need.
 from .bench.command import add_command as add_bench
 from .doctor.command import add_command as add_doctor
 
@@ -73,9 +74,9 @@ def inspect(arguments: argparse.Namespace) -> None:
     print(json.dumps(description, indent=2) if arguments.json else text(description))
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int:
     """Runs a command and returns the exit status; `argv` is that of the process by default."""
-    parser = argparse.ArgumentParser(prog="python -m cudarelu", description=__doc__)
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     command = commands.add_parser("ops", help="list the ops")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -252,7 +253,8 @@ class TestWheel:
         )
         assert wheel.name.startswith(f"cudarelu-{version}-")
         assert {name for name in others if ".dist-info/" not in name} == {
-            f"cudarelu-{version}.data/scripts/ort_infer"
+            "_cudarelu_command.py",
+            f"cudarelu-{version}.data/scripts/ort_infer",
         }
 
     def test_metadata(self, wheel):
@@ -285,6 +287,24 @@ class TestWheel:
         said = run(ort_infer, "myrelu.onnx", "--input", "x=x.npy", cwd=tmp_path)
         assert "[[0. 2. 0. 4.]]" in said
         assert "custom_domain::CustomRelu on CPUExecutionProvider" in said
+
+    def test_the_program(self, installed, tmp_path):
+        program = installed / "bin/cudarelu"
+        settings = environment(PYTHONPATH=installed)
+        assert "relu(x: T[*]) -> y: T[*]\n" in run(program, "ops", cwd=tmp_path, env=settings)
+        (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+        settings = environment(PYTHONPATH=f"{tmp_path}:{installed}")
+        done = subprocess.run(
+            [program, "doctor", "--provider", "cpu", "--json"],
+            capture_output=True,
+            text=True,
+            env=settings,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (1, "")
+        found = {each["id"]: each for each in json.loads(done.stdout)}
+        assert found["pytorch.import"]["evidence"] == "ModuleNotFoundError: No module named 'torch'"
+        assert found["pytorch.build"]["status"] == "ok"
 
     def test_passes_the_tests(self, installed, tmp_path):
         """Those of everything that the wheel holds, for the CPU, as this wheel is."""

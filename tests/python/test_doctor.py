@@ -127,13 +127,20 @@ def compiled(path: Path, code: str, *flags: object) -> Path:
 
 # The whole command
 
+PACKAGE = ("-m", "cudarelu")
+PROGRAM = ("-c", "import sys; from _cudarelu_command import main; sys.exit(main())")
 
-def doctor(*arguments: object, folder: Path | None = None) -> subprocess.CompletedProcess:
-    """Runs the command, with the modules that this process finds, after those of a folder."""
+
+def python(*arguments: object, folder: Path | None = None) -> subprocess.CompletedProcess:
+    """Runs Python, with the modules that this process finds, after those of a folder."""
     paths = [str(folder)] if folder else []
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths + sys.path)}
-    call = [sys.executable, "-m", "cudarelu", "doctor", *map(str, arguments)]
+    call = [sys.executable, *map(str, arguments)]
     return subprocess.run(call, capture_output=True, text=True, env=environment, cwd="/")
+
+
+def doctor(*arguments: object, folder: Path | None = None) -> subprocess.CompletedProcess:
+    return python(*PACKAGE, "doctor", *arguments, folder=folder)
 
 
 def records_of(done: subprocess.CompletedProcess) -> dict[str, dict]:
@@ -190,9 +197,10 @@ def test_where_nothing_imports(shadow):
     assert f"running: {sys.executable} -m pip install onnx\n" in done.stderr
 
 
-def test_without_pytorch_for_a_person(shadow):
+@pytest.mark.parametrize("entry", [PACKAGE, PROGRAM], ids=["package", "program"])
+def test_without_pytorch_for_a_person(entry, shadow):
     folder = shadow("torch", missing("torch"))
-    done = doctor("--provider", "cpu", folder=folder)
+    done = python(*entry, "doctor", "--provider", "cpu", folder=folder)
     assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr
     assert "\033" not in done.stdout
@@ -201,6 +209,48 @@ def test_without_pytorch_for_a_person(shadow):
     assert lines[3].endswith(f'-m pip install "torch=={_build_info.TORCH}.*"')
     assert len(lines) <= 40
     assert "  ok       cpu: our ops in a session on CPU" in lines
+
+
+@pytest.mark.parametrize(
+    ("options", "prog"),
+    [
+        (PACKAGE, "python -m cudarelu"),
+        (["-mcudarelu"], "python -m cudarelu"),
+        (["-X", "dev", "-W", "ignore", *PACKAGE], "python -m cudarelu"),
+        (["-Bsm", "cudarelu"], "python -m cudarelu"),
+        (PROGRAM, "cudarelu"),
+    ],
+)
+def test_it_starts_where_the_package_does_not_import(options, prog, shadow):
+    done = python(*options, "doctor", "--help", folder=shadow("torch", stub_torch("2.1.0")))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: {prog} doctor ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-m", "anything", "doctor", "cudarelu"],
+        ["-m", "anything", "doctor", "-m", "cudarelu", "doctor"],
+        ["-m", "mycudarelu", "doctor"],
+        ["-mmycudarelu", "doctor"],
+        ["-m", "pytest", "-p", "cudarelu", "doctor", "cudarelu"],
+        ["-c", "import cudarelu", "-m", "cudarelu", "doctor"],
+        ["{folder}/anything", "-m", "cudarelu", "doctor"],
+        ["-c", "import sys; sys.argv = ['-m', 'doctor']; import cudarelu"],
+        ["-m", "cudarelu", "ops", "doctor"],
+        [*PROGRAM, "ops", "doctor"],
+    ],
+)
+def test_nothing_else_starts_it(command, shadow):
+    for name in ("anything", "mycudarelu"):
+        folder = shadow(name, "import cudarelu")
+        (folder / name / "__main__.py").write_text("import cudarelu")
+    shadow("torch", missing("torch"))
+    done = python(*(each.format(folder=folder) for each in command), folder=folder)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert "No module named 'torch'" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["--provider", "tpu"], ["model.onnx"]])

@@ -45,13 +45,6 @@ def add_command(commands: Any) -> None:
     command.set_defaults(run=run)
 
 
-def main() -> None:
-    """The command alone, where the package may not import."""
-    parser = argparse.ArgumentParser(prog="python -m cudarelu")
-    add_command(parser.add_subparsers(required=True, metavar="COMMAND"))
-    run(parser.parse_args())
-
-
 def run(arguments: argparse.Namespace) -> None:
     """Raises SystemExit(1) where something that was asked for does not work."""
     records = examine(arguments)

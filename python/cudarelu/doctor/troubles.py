@@ -335,10 +335,11 @@ python -m cudarelu doctor --fix                                   # runs the men
 python -m cudarelu doctor --json
 ```
 
-The doctor runs even where PyTorch, ONNX Runtime or cudarelu itself does not import. Everything is
-asked for but CUDA, which is asked for where there is an NVIDIA GPU that CUDA_VISIBLE_DEVICES does
-not hide; `--provider cuda` asks for it anywhere, and `--provider cpu` nowhere. The exit status is 0
-if all that was asked for works, 1 if something does not, and 2 if the command line is wrong.
+The program `cudarelu doctor` is the same. The doctor runs even where PyTorch, ONNX Runtime or
+cudarelu itself does not import. Everything is asked for but CUDA, which is asked for where there is
+an NVIDIA GPU that CUDA_VISIBLE_DEVICES does not hide; `--provider cuda` asks for it anywhere, and
+`--provider cpu` nowhere. The exit status is 0 if all that was asked for works, 1 if something does
+not, and 2 if the command line is wrong.
 
 `--fix` runs only what pip can mend without a choice: it takes `onnxruntime` away from beside
 `onnxruntime-gpu`, and installs a library of NVIDIA's that the CUDA provider lacks, `onnx` and
