@@ -182,6 +182,58 @@ TEST(PointwiseOnCuda, ReachesPast32Bits) {
   check(cudaFree(memory));
 }
 
+// One launch takes 2^30 elements at the most: parts are of whole rows, or of a row that is longer.
+TEST(PointwiseOnCuda, RepeatsTheLastDimensionInEveryPart) {
+  constexpr std::int64_t part = std::int64_t{1} << 30;
+  for (const auto& [rows, columns] : {std::pair{part / 3 + 7, std::int64_t{3}}, {2, part + 5}}) {
+    const std::int64_t size = rows * columns;
+    const std::size_t bytes = 2 * static_cast<std::size_t>(size + columns);
+    std::size_t free = 0;
+    std::size_t total = 0;
+    if (cudaMemGetInfo(&free, &total) != cudaSuccess || free < bytes) {
+      GTEST_SKIP() << "needs CUDA: no device with " << bytes << " bytes free";
+    }
+    void* memory = nullptr;
+    check(cudaMalloc(&memory, bytes));
+    auto* const x = static_cast<std::uint16_t*>(memory);
+    std::uint16_t* const bias = x + size;
+    check(cudaMemset(memory, 0, bytes));
+    constexpr std::int64_t length = 40;
+    const std::int64_t second_part = columns < part ? part / columns * columns : part;
+    const std::int64_t last_row = columns * (rows - 1);
+    const std::array<std::int64_t, 4> starts{0, std::min(second_part - length / 2, size - length),
+                                             std::min(last_row - length / 2, size - length),
+                                             size - length};
+    const auto expected = [&](std::int64_t i) {
+      return static_cast<std::uint16_t>(0x3c00 + i % columns % 256);  // from 1.0 on
+    };
+    for (const std::int64_t start : starts) {
+      for (std::int64_t i = start; i < start + length; ++i) {
+        const std::uint16_t value = expected(i);
+        check(cudaMemcpy(bias + i % columns, &value, sizeof(value), cudaMemcpyHostToDevice));
+      }
+    }
+    check(cudaDeviceSynchronize());
+    CudaExecution cuda;
+    const Sizes shape{rows, columns};
+    const Sizes row{columns};
+    const std::array inputs{TensorView{x, DType::float16, shape},
+                            TensorView{bias, DType::float16, row}};
+    const TensorView output{x, DType::float16, shape};
+    const std::array<Attribute, 1> scale{1.0};
+    ASSERT_TRUE(run({*find_op("bias_relu"), inputs, {&output, 1}, scale, cuda}).ok());
+    check(cudaStreamSynchronize(static_cast<cudaStream_t>(cuda.stream)));
+    for (const std::int64_t start : starts) {
+      std::array<std::uint16_t, length> values{};
+      check(cudaMemcpy(values.data(), x + start, sizeof(values), cudaMemcpyDeviceToHost));
+      for (std::int64_t i = 0; i < length; ++i) {
+        EXPECT_EQ(values[static_cast<std::size_t>(i)], expected(start + i)) << start + i;
+      }
+    }
+    check(cudaFree(memory));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cuda, EveryOpOnCuda, ::testing::Range(std::size_t{0}, op_table().size()),
                          [](const auto& info) { return std::string(op_table()[info.param].name); });
 

@@ -14,6 +14,12 @@ namespace pointwise {
 
 inline constexpr int block_size = 256;
 
+/// What an element is counted with: divisions of 32 bits are cheap.
+using Index = std::uint32_t;
+
+/// Elements of one launch at the most: no sum of an index and a grid's surplus overflows an Index.
+inline constexpr std::int64_t most_elements = std::int64_t{1} << 30;
+
 template <class T, int width>
 struct alignas(sizeof(T) * width) Vector {
   T items[width];
@@ -39,7 +45,7 @@ __device__ Compute<T> result_of(const Compute<T>* x, const Compute<T>* attribute
 /// `head` elements, then `vectors` of `width`, then the rest: vectors go to the first threads, the
 /// single elements to those after them. `columns` counts for row inputs alone; `row_vectors` says
 /// that a vector never crosses the end of a row and that row inputs are aligned.
-template <class F, int choice, class T, int width, class Index>
+template <class F, int choice, class T, int width>
 __global__ void __launch_bounds__(block_size)
     kernel(const __grid_constant__ Operands<F, T> operands, Index size, Index head, Index vectors,
            Index columns, bool row_vectors) {
@@ -89,16 +95,12 @@ __global__ void __launch_bounds__(block_size)
   operands.output[at] = store<T>(result_of<F, choice, T>(values, operands.attributes));
 }
 
-template <class F, int choice, class T, int width, class Index>
-Status launch(const Call& call, Extent extent) {
-  Operands<F, T> operands{};
+template <class F, int choice, class T, int width>
+Status launch(const Call& call, const Operands<F, T>& operands, Extent extent) {
   bool row_vectors = extent.columns % width == 0;
   for (int i = 0; i < input_count<F>; ++i) {
-    operands.inputs[i] = static_cast<const T*>(call.inputs[i].data);
-    if (is_row<F>(i)) row_vectors &= cuda::misalignment(call.inputs[i].data) == 0;
+    if (is_row<F>(i)) row_vectors &= cuda::misalignment(operands.inputs[i]) == 0;
   }
-  operands.output = static_cast<T*>(call.outputs[0].data);
-  read_attributes<F>(call, operands.attributes);
   std::int64_t head = 0;
   if constexpr (width > 1) {
     const auto past = static_cast<std::int64_t>(cuda::misalignment(operands.output) / sizeof(T));
@@ -107,26 +109,49 @@ Status launch(const Call& call, Extent extent) {
   const std::int64_t vectors = (extent.size - head) / width;
   const std::int64_t threads = vectors + (extent.size - vectors * width);
   return cuda::launch(
-      call, kernel<F, choice, T, width, Index>, {cuda::blocks_for(threads, block_size), block_size},
+      call, kernel<F, choice, T, width>, {cuda::blocks_for(threads, block_size), block_size},
       operands, static_cast<Index>(extent.size), static_cast<Index>(head),
       static_cast<Index>(vectors), static_cast<Index>(extent.columns), row_vectors && head == 0);
 }
 
-template <class F, int choice, class T>
-Status run(const Call& call, Extent extent) {
-  // Vectors want all pointers the same distance past a boundary, a whole number of elements.
-  const std::uintptr_t past = cuda::misalignment(call.outputs[0].data);
-  bool aligned = past % sizeof(T) == 0;
-  for (int i = 0; i < input_count<F>; ++i) {
-    if (!is_row<F>(i)) aligned &= cuda::misalignment(call.inputs[i].data) == past;
+/// The elements from `begin` on that one launch takes: whole rows, or a part of one.
+template <class F>
+Extent part_from(std::int64_t begin, Extent whole) {
+  const std::int64_t rest = whole.size - begin;
+  if (row_inputs<F> == 0) {
+    const std::int64_t size = std::min(rest, most_elements);
+    return {size, size};
   }
-  constexpr int width = cuda::vector_bytes / sizeof(T);
-  // Below 2^31, no sum of an index and a grid's surplus overflows 32 bits, where division is cheap.
-  const bool small = extent.size < (std::int64_t{1} << 31);
-  if (aligned && small) return launch<F, choice, T, width, std::uint32_t>(call, extent);
-  if (aligned) return launch<F, choice, T, width, std::uint64_t>(call, extent);
-  if (small) return launch<F, choice, T, 1, std::uint32_t>(call, extent);
-  return launch<F, choice, T, 1, std::uint64_t>(call, extent);
+  const std::int64_t column = begin % whole.columns;
+  if (column == 0 && whole.columns <= most_elements) {
+    return {std::min(rest, most_elements / whole.columns * whole.columns), whole.columns};
+  }
+  const std::int64_t size = std::min(whole.columns - column, most_elements);
+  return {size, size};
+}
+
+template <class F, int choice, class T>
+Status run(const Call& call, Extent whole) {
+  Operands<F, T> operands{};
+  read_attributes<F>(call, operands.attributes);
+  for (std::int64_t begin = 0; begin < whole.size;) {
+    const Extent part = part_from<F>(begin, whole);
+    operands.output = static_cast<T*>(call.outputs[0].data) + begin;
+    // Vectors want all pointers the same distance past a boundary, a whole number of elements.
+    const std::uintptr_t past = cuda::misalignment(operands.output);
+    bool aligned = past % sizeof(T) == 0;
+    for (int i = 0; i < input_count<F>; ++i) {
+      const std::int64_t first = is_row<F>(i) ? begin % whole.columns : begin;
+      operands.inputs[i] = static_cast<const T*>(call.inputs[i].data) + first;
+      if (!is_row<F>(i)) aligned &= cuda::misalignment(operands.inputs[i]) == past;
+    }
+    constexpr int width = cuda::vector_bytes / sizeof(T);
+    Status status = aligned ? launch<F, choice, T, width>(call, operands, part)
+                            : launch<F, choice, T, 1>(call, operands, part);
+    if (!status.ok()) return status;
+    begin += part.size;
+  }
+  return {};
 }
 
 }  // namespace pointwise
@@ -134,7 +159,6 @@ Status run(const Call& call, Extent extent) {
 template <class F>
 Status pointwise_cuda(const Call& call) {
   const pointwise::Extent extent = pointwise::extent_of<F>(call);
-  if (extent.size == 0) return {};
   return visit_dtype<F::spec.dtypes>(call.outputs[0].dtype, [&]<class T>(TypeTag<T>) {
     return pointwise::visit_choice<F>(call, [&]<int choice>(std::integral_constant<int, choice>) {
       return pointwise::run<F, choice, T>(call, extent);
