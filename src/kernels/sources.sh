@@ -41,8 +41,8 @@ part cuda cuda/device.cu cuda/gemm/gemm.cpp cuda/gemm/activate.cu cuda/gemm/cubl
   cuda/gemm/simple.cu cuda/gemm/skinny.cu cuda/gemm/tuning.cpp
 part hopper cuda/gemm/hopper.cu
 
-# Each op is a header of ops/. It has kernels of its own beside it, or is a matrix product, or is an
-# elementwise functor. The engines are instantiated for a functor in files of its own, so that a change
+# Each op is a header of ops/. It has kernels beside it, or in another op's files, or is a matrix
+# product, or is an elementwise functor. The engines are instantiated for a functor in files of its own, so that a change
 # rebuilds one op.
 headers=
 for header in ops/*.h; do

@@ -1,4 +1,5 @@
 #include "cuda/rows.cuh"
+#include "ops/row_mean.h"
 #include "ops/row_sum.h"
 
 namespace cudarelu::ops {
@@ -6,20 +7,29 @@ namespace {
 
 template <class T, class Rows>
 __global__ void __launch_bounds__(Rows::most_threads)
-    row_sum(cuda::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns) {
+    row_sum(cuda::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns,
+            Compute<T> divisor) {
   using C = Compute<T>;
   cuda::write_from_sum(
       Rows(x, rows, columns), y, [](const auto& part, int i) { return part(0, i); },
-      [](const auto&, int, C total) { return total; });
+      [=](const auto&, int, C total) { return total / divisor; });
+}
+
+/// The sum of each row, divided by `divisor`.
+Status quotient_of_sums(const Call& call, double divisor) {
+  return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
+    return cuda::launch_rows<T, 1>(
+        call, {}, []<class Rows>(TypeTag<Rows>) { return row_sum<T, Rows>; },
+        static_cast<Compute<T>>(divisor));
+  });
 }
 
 }  // namespace
 
-Status RowSum::cuda(const Call& call) {
-  return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return cuda::launch_rows<T, 1>(call,
-                                   []<class Rows>(TypeTag<Rows>) { return row_sum<T, Rows>; });
-  });
+Status RowSum::cuda(const Call& call) { return quotient_of_sums(call, 1); }
+
+Status RowMean::cuda(const Call& call) {
+  return quotient_of_sums(call, static_cast<double>(call.inputs[0].shape.back()));
 }
 
 }  // namespace cudarelu::ops
