@@ -5,6 +5,7 @@
 #
 # The packages come from the mirror that this machine's apt uses, in the suite named (a release, or
 # "own" for this machine's), and apt checks their signatures. FOLDER is written whole or not at all.
+# The lists of packages stay beside it, since to fetch and to read them takes seconds.
 set -euo pipefail
 folder=$1 suite=$2
 shift 2
@@ -12,7 +13,7 @@ keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/tree"
+mkdir -p "$work/tree"
 
 # The main archive is the one whose release has no suffix such as -updates or -security.
 read -r mirror release < <(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' \
@@ -21,11 +22,17 @@ read -r mirror release < <(apt-get indextargets --format '$(REPO_URI) $(CODENAME
 [ "$suite" = own ] && suite=$release
 echo "deb [signed-by=$keyring] $mirror $suite main" >"$work/sources.list"
 
+state=$(dirname "$folder")/apt-$suite
+mkdir -p "$state/lists/partial" "$state/cache/archives/partial"
 options=(-o "Dir::Etc::sourcelist=$work/sources.list" -o "Dir::Etc::sourceparts=-"
-         -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work/cache"
+         -o "Dir::State::Lists=$state/lists" -o "Dir::Cache=$state/cache"
          -o "APT::Sandbox::User=$(id -un)" -o "Acquire::http::Timeout=20" -o "Acquire::Retries=2")
-apt-get "${options[@]}" -qq update
-(cd "$work" && apt-get "${options[@]}" -qq download "$@")
+fetch() { (cd "$work" && apt-get "${options[@]}" -qq download "$@"); }
+[ -e "$state/updated" ] && fetch "$@" 2>/dev/null || {
+  apt-get "${options[@]}" -qq update
+  touch "$state/updated"
+  fetch "$@"
+}
 for package in "$work"/*.deb; do dpkg-deb -x "$package" "$work/tree"; done
 rm -rf "$folder"
 mkdir -p "$(dirname "$folder")"
