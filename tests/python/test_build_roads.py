@@ -1,9 +1,9 @@
 """The other roads from the sources to the ops: a wheel, PyTorch's extension builder, C++ alone.
 
 Each is built as its user would, for the CPU, in a process of its own that does not see the build
-folder. The two roads that compile all sources take minutes where ccache does not remember them, so
-they are tested where CUDARELU_SLOW_TESTS=1. Budget on two cores: 1 minute for the tests that always
-run, and 3 more for the others once ccache remembers; 6 where it does not.
+folder. What compiles all sources takes minutes where ccache does not remember them, so it is tested
+where CUDARELU_SLOW_TESTS=1. Budget on two cores: 90 seconds for the tests that always run, and 3
+minutes more for the others once ccache remembers; 10 where it does not.
 """
 
 from __future__ import annotations
@@ -355,12 +355,16 @@ def test_jit_load(device, tmp_path):
 # C++ without Python
 
 
-def build_cpp_inference(build: Path) -> None:
+def configure_cpp_inference(build: Path, *options: str) -> None:
     launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
     run(
-        *("cmake", "-G", "Ninja", "-S", CPP_INFERENCE, "-B", build, f"-DTORCH_FOLDER={TORCH}"),
+        *("cmake", "-G", "Ninja", "-S", CPP_INFERENCE, "-B", build, *options),
         *("-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror", *launcher),
     )
+
+
+def build_cpp_inference(build: Path) -> None:
+    configure_cpp_inference(build, f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}")
     run("cmake", "--build", build)
 
 
@@ -423,3 +427,74 @@ class TestCppInference:
         done = subprocess.run(command, cwd=models, capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert "cudarelu" in done.stderr
+
+
+def link_libtorch(folder: Path) -> None:
+    """An unpacked LibTorch: links to what PyTorch's package has of it without what is Python's, and
+    to the libraries of CUDA, which are in other packages."""
+    ignore = shutil.ignore_patterns("libtorch_python*")
+    for part in ("include", "lib", "share"):
+        shutil.copytree(TORCH / part, folder / part, copy_function=os.symlink, ignore=ignore)
+    for library in TORCH.parent.glob("nvidia/**/lib/*.so*"):
+        if not (folder / "lib" / library.name).exists():
+            (folder / "lib" / library.name).symlink_to(library)
+
+
+@needs("cmake", "ninja", "c++", "readelf")
+class TestLibTorchWithoutPython:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def libtorch(once) -> Path:
+        return once("libtorch", link_libtorch)
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def build(once, libtorch) -> Path:
+        """A configuration of the project that sees LibTorch and no Python."""
+
+        def configure(folder: Path) -> None:
+            said = run(
+                *("cmake", "-G", "Ninja", "-S", ROOT, "-B", folder, "-DCUDARELU_TORCH=ON"),
+                *("-DCUDARELU_CUDA=OFF", "-DCUDARELU_ORT=OFF", "-DCUDARELU_TESTS=OFF"),
+                *("-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON", f"-DCMAKE_PREFIX_PATH={libtorch}"),
+                env=environment(CCACHE_BASEDIR=folder.parent, CCACHE_NOHASHDIR=1),
+            )
+            version = torch.__version__.split("+")[0]
+            assert f"PyTorch {version} ({libtorch}/include)" in said
+            assert "Python module         off" in said
+
+        return once("libtorch_build", configure)
+
+    def test_compiles_and_links_with_it_alone(self, build, libtorch):
+        """One file is compiled; of the library, and of the example, the commands are looked at."""
+        file = "src/torch_binding/CMakeFiles/cudarelu_torch.dir/autocast.cpp.o"
+        settings = environment(CCACHE_BASEDIR=build.parent, CCACHE_NOHASHDIR=1)
+        run("ninja", "-C", build, file, env=settings)
+        commands = run("ninja", "-C", build, "-t", "commands", "cudarelu_torch")
+        assert f"-isystem {libtorch}/include " in commands
+        assert str(libtorch / "lib/libtorch_cpu.so") in commands
+        assert str(TORCH) not in commands
+        assert "python" not in commands.split("libcudarelu_torch.so")[-1]
+
+    def test_example_links_with_it_alone(self, libtorch, tmp_path):
+        configure_cpp_inference(tmp_path, f"-DTorch_DIR={libtorch}/share/cmake/Torch")
+        commands = run("ninja", "-C", tmp_path, "-t", "commands", "cpp_inference")
+        assert str(libtorch / "lib/libtorch.so") in commands
+        assert str(TORCH) not in commands
+
+    @SLOW
+    def test_runs_models(self, build, libtorch, models, tmp_path):
+        settings = environment(CCACHE_BASEDIR=build.parent, CCACHE_NOHASHDIR=1)
+        run("ninja", "-C", build, "cudarelu_torch", env=settings)
+        library = build / "python/cudarelu/libcudarelu_torch.so"
+        assert dynamic(library, "RUNPATH") == [f"{libtorch}/lib"]
+        configure_cpp_inference(tmp_path, f"-DTorch_DIR={libtorch}/share/cmake/Torch")
+        run("cmake", "--build", tmp_path)
+
+        command = (tmp_path / "cpp_inference", library, "example.pt", "scripted.pt", "aoti.pt2")
+        said = run(*command, cwd=models, env=environment(LD_DEBUG="files"))
+        assert said.count("equals the expected output") == 2
+        opened = re.findall(r"file=(\S+) \[0\];\s+generating link map", said)
+        torch_libraries = [name for name in opened if re.search(r"lib(torch|c10)", name)]
+        assert torch_libraries
+        assert all(Path(name).parent == libtorch / "lib" for name in torch_libraries)

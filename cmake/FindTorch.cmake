@@ -1,0 +1,124 @@
+#[=======================================================================[.rst:
+FindTorch
+---------
+
+Find PyTorch's C++ libraries and headers: an unpacked LibTorch, or Python's package ``torch``. The
+module stands alone and can be copied into another project.
+
+Torch's own config package is not used. It requires a CUDA toolkit even for code without CUDA, rewrites
+``CMAKE_CUDA_FLAGS`` with architectures that CUDA 13 refuses, and links nvrtc.
+
+The first of these is taken, with the libraries that lie beside its headers:
+
+1. ``Torch_ROOT``, a variable or in the environment: the folder with ``include`` and ``lib``
+2. ``Torch_DIR``, a variable or in the environment: its folder ``share/cmake/Torch``
+3. ``CMAKE_PREFIX_PATH``, with that folder or with its folder ``share/cmake``, which is what
+   ``torch.utils.cmake_prefix_path`` says
+4. the package of the interpreter, where ``find_package(Python COMPONENTS Interpreter)`` was called
+5. the system's folders
+
+Imported Targets
+^^^^^^^^^^^^^^^^
+
+``Torch::CPU``
+  The headers, ``libtorch_cpu`` and ``libc10``. A library of operators that links these alone serves
+  PyTorch with CUDA and without.
+
+``Torch::Torch``
+  ``Torch::CPU`` and ``libtorch``, which brings the libraries of the GPU where this PyTorch has them.
+  Programs link this.
+
+``Torch::Python``
+  ``Torch::CPU`` and ``libtorch_python``, for Python modules; only where that library is present.
+
+Result Variables
+^^^^^^^^^^^^^^^^
+
+``Torch_FOUND``
+  Whether PyTorch was found, in a version that suits.
+
+``Torch_VERSION``
+  Its version, for example ``2.14.1``.
+
+``Torch_INCLUDE_DIRS``
+  The folders of its headers.
+
+Cache Variables
+^^^^^^^^^^^^^^^
+
+``Torch_INCLUDE_DIR``
+  The folder that holds ``torch/library.h``.
+
+``Torch_LIBRARY``, ``Torch_CPU_LIBRARY``, ``Torch_C10_LIBRARY``, ``Torch_PYTHON_LIBRARY``
+  The libraries.
+
+#]=======================================================================]
+
+set(_torch_folders ${Torch_ROOT} $ENV{Torch_ROOT})
+foreach(_torch_folder IN ITEMS "${Torch_DIR}" "$ENV{Torch_DIR}")
+  if(_torch_folder)
+    get_filename_component(_torch_folder "${_torch_folder}/../../.." ABSOLUTE)
+    list(APPEND _torch_folders "${_torch_folder}")
+  endif()
+endforeach()
+string(REPLACE ":" ";" _torch_prefixes "$ENV{CMAKE_PREFIX_PATH}")
+foreach(_torch_folder IN LISTS CMAKE_PREFIX_PATH _torch_prefixes)
+  if(_torch_folder MATCHES "/share/cmake/?$")
+    get_filename_component(_torch_folder "${_torch_folder}/../.." ABSOLUTE)
+    list(APPEND _torch_folders "${_torch_folder}")
+  endif()
+endforeach()
+set(_torch_package "")
+if(Python_Interpreter_FOUND)  # the package is not imported
+  execute_process(COMMAND ${Python_EXECUTABLE} -c
+      "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    OUTPUT_VARIABLE _torch_package OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+endif()
+# The first call makes Torch_DIR come before CMAKE_PREFIX_PATH, as it does for config packages.
+find_path(Torch_INCLUDE_DIR torch/library.h PATHS ${_torch_folders} PATH_SUFFIXES include
+          NO_DEFAULT_PATH)
+find_path(Torch_INCLUDE_DIR torch/library.h HINTS ${_torch_package} PATH_SUFFIXES include)
+
+if(Torch_INCLUDE_DIR)
+  foreach(_torch_header IN ITEMS torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
+    if(EXISTS "${Torch_INCLUDE_DIR}/${_torch_header}")
+      file(STRINGS "${Torch_INCLUDE_DIR}/${_torch_header}" _torch_lines
+           REGEX "#define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
+      string(REGEX REPLACE "[^0-9;]" "" Torch_VERSION "${_torch_lines}")
+      string(REPLACE ";" "." Torch_VERSION "${Torch_VERSION}")
+      break()
+    endif()
+  endforeach()
+  get_filename_component(_torch_folder "${Torch_INCLUDE_DIR}" DIRECTORY)
+  set(_torch_beside PATHS "${_torch_folder}" PATH_SUFFIXES lib lib/${CMAKE_LIBRARY_ARCHITECTURE}
+                    NO_DEFAULT_PATH)
+  find_library(Torch_LIBRARY torch ${_torch_beside})
+  find_library(Torch_CPU_LIBRARY torch_cpu ${_torch_beside})
+  find_library(Torch_C10_LIBRARY c10 ${_torch_beside})
+  find_library(Torch_PYTHON_LIBRARY torch_python ${_torch_beside})
+endif()
+mark_as_advanced(Torch_INCLUDE_DIR Torch_LIBRARY Torch_CPU_LIBRARY Torch_C10_LIBRARY
+                 Torch_PYTHON_LIBRARY)
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(Torch
+  REQUIRED_VARS Torch_INCLUDE_DIR Torch_LIBRARY Torch_CPU_LIBRARY Torch_C10_LIBRARY
+  VERSION_VAR Torch_VERSION HANDLE_VERSION_RANGE
+  REASON_FAILURE_MESSAGE "Add an unpacked LibTorch, or torch.utils.cmake_prefix_path, to CMAKE_PREFIX_PATH")
+
+if(Torch_FOUND)
+  set(Torch_INCLUDE_DIRS "${Torch_INCLUDE_DIR}" "${Torch_INCLUDE_DIR}/torch/csrc/api/include")
+  if(NOT TARGET Torch::CPU)
+    add_library(Torch::CPU INTERFACE IMPORTED)
+    target_include_directories(Torch::CPU INTERFACE ${Torch_INCLUDE_DIRS})
+    target_link_libraries(Torch::CPU INTERFACE "${Torch_CPU_LIBRARY}" "${Torch_C10_LIBRARY}")
+    # A linker that drops libraries of which no symbol is used must keep libtorch.
+    add_library(Torch::Torch INTERFACE IMPORTED)
+    target_link_libraries(Torch::Torch INTERFACE Torch::CPU
+      "-Wl,--push-state,--no-as-needed" "${Torch_LIBRARY}" "-Wl,--pop-state")
+    if(Torch_PYTHON_LIBRARY)
+      add_library(Torch::Python INTERFACE IMPORTED)
+      target_link_libraries(Torch::Python INTERFACE Torch::CPU "${Torch_PYTHON_LIBRARY}")
+    endif()
+  endif()
+endif()

@@ -1,0 +1,35 @@
+# Whether the PyTorch binding is built, and the Python module on top of it. Sets CUDARELU_HAS_TORCH and
+# CUDARELU_HAS_PYTHON_MODULE, and finds Torch and nanobind for them.
+
+set(CUDARELU_HAS_TORCH OFF)
+set(CUDARELU_HAS_PYTHON_MODULE OFF)
+if(CUDARELU_TORCH STREQUAL "OFF")
+  cudarelu_report("PyTorch binding" "off" "CUDARELU_TORCH=OFF")
+  return()
+endif()
+find_package(Torch 2.11 QUIET MODULE)
+if(NOT Torch_FOUND)
+  if(Torch_VERSION AND Torch_VERSION VERSION_LESS 2.11)
+    cudarelu_off(CUDARELU_TORCH "PyTorch binding" "PyTorch ${Torch_VERSION} is older than 2.11")
+  elseif(Python_Interpreter_FOUND)
+    cudarelu_off(CUDARELU_TORCH "PyTorch binding"
+      "no PyTorch in ${Python_EXECUTABLE}: pip install torch, or set Python_EXECUTABLE, or Torch_DIR")
+  else()
+    cudarelu_off(CUDARELU_TORCH "PyTorch binding"
+      "no Python and no LibTorch: set Python_EXECUTABLE, or Torch_DIR to LibTorch's share/cmake/Torch")
+  endif()
+  return()
+endif()
+set(CUDARELU_HAS_TORCH ON)
+cudarelu_report("PyTorch binding" "on " "PyTorch ${Torch_VERSION} (${Torch_INCLUDE_DIR})")
+
+cudarelu_python_package(nanobind_folder nanobind)
+if(NOT TARGET Torch::Python)
+  cudarelu_report("Python module" "off" "needs libtorch_python, which this LibTorch does not have")
+elseif(nanobind_folder AND Python_Development.Module_FOUND)
+  find_package(nanobind CONFIG REQUIRED HINTS ${nanobind_folder}/cmake)
+  set(CUDARELU_HAS_PYTHON_MODULE ON)
+  cudarelu_report("Python module" "on " "Python ${Python_VERSION}, nanobind ${nanobind_VERSION}")
+else()
+  cudarelu_report("Python module" "off" "needs nanobind and Python's headers: pip install nanobind; apt-get install python3-dev")
+endif()

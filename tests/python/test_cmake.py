@@ -1,0 +1,289 @@
+"""What CMake finds and chooses: its find modules and the closing table.
+
+Only configurations, nothing is built. What is to be found are folders of empty files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PATH = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
+
+pytestmark = pytest.mark.skipif(
+    any(shutil.which(tool, path=PATH) is None for tool in ("cmake", "ninja", "c++")),
+    reason="cmake, ninja or c++ is missing",
+)
+
+# What a machine may have set that would decide here.
+DECIDING = re.compile(r"(Torch|OnnxRuntime|ORT|CMAKE|CUDA|TORCH_CUDA)\w*|.*_ROOT")
+
+
+def cmake(*arguments: object, **environment: object) -> tuple[int, str]:
+    """The exit status and the output of cmake."""
+    kept = {name: value for name, value in os.environ.items() if not DECIDING.fullmatch(name)}
+    done = subprocess.run(
+        ["cmake", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+        env=kept | {"PATH": PATH} | {name: str(value) for name, value in environment.items()},
+    )
+    return done.returncode, done.stdout
+
+
+def configured(*arguments: object, **environment: object) -> str:
+    """The output of a configuration that must succeed."""
+    status, said = cmake(*arguments, **environment)
+    assert status == 0, said
+    return said
+
+
+def row(said: str, part: str) -> str:
+    """What the closing table says of a part."""
+    (found,) = re.findall(rf"^  {part} +(o.*)$", said, re.MULTILINE)
+    return re.sub(" +", " ", found)
+
+
+# The find modules
+
+
+def write(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def torch_folder(folder: Path, version: str = "2.14.1", python: bool = True) -> Path:
+    """A LibTorch, as far as CMake looks at it."""
+    numbers = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
+    text = "".join(f"#define TORCH_VERSION_{name} {number}\n" for name, number in numbers)
+    api = folder / "include/torch/csrc/api/include/torch"
+    older = version.startswith("2.7.")
+    write((api if older else folder / "include/torch/headeronly") / "version.h", text)
+    write(api / "torch.h")
+    write(folder / "include/torch/library.h")
+    write(folder / "share/cmake/Torch/TorchConfig.cmake", "message(FATAL_ERROR config)")
+    for name in ("torch", "torch_cpu", "c10", *["torch_python"] * python):
+        write(folder / f"lib/lib{name}.so")
+    return folder
+
+
+def ort_folder(folder: Path, api: int = 30, suffix: str = "include", library: bool = True) -> Path:
+    write(folder / suffix / "onnxruntime_c_api.h", f"#define ORT_API_VERSION {api}\n")
+    if library:
+        write(folder / "lib/libonnxruntime.so")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Callable[..., tuple[int, str]]:
+    """project(PACKAGE, *options, **environment): what a project that finds the package is told."""
+    source = tmp_path_factory.mktemp("project")
+    (source / "CMakeLists.txt").write_text(f"""
+        cmake_minimum_required(VERSION 3.25)
+        project(finds LANGUAGES CXX)
+        list(APPEND CMAKE_MODULE_PATH {ROOT}/cmake)
+        if(PYTHON)
+          find_package(Python COMPONENTS Interpreter REQUIRED)
+        endif()
+        find_package(${{PACKAGE}})
+        list(GET PACKAGE 0 name)
+        foreach(variable FOUND VERSION INCLUDE_DIRS API_VERSION LIBRARY)
+          message("${{variable}}=${{${{name}}_${{variable}}}}")
+        endforeach()
+        get_property(targets DIRECTORY PROPERTY IMPORTED_TARGETS)
+        message("targets=${{targets}}")
+        foreach(target ${{targets}})
+          get_target_property(libraries ${{target}} INTERFACE_LINK_LIBRARIES)
+          message("${{target}}=${{libraries}}")
+        endforeach()
+    """)
+    build = source / "build"
+
+    def configure(package: str, *options: object, **environment: object) -> dict[str, str]:
+        forget = ["-UTorch*", "-UOnnxRuntime*", "-UORT*", "-UCMAKE_PREFIX_PATH", "-U*Python*"]
+        options = (*forget, "-UPYTHON", f"-DPACKAGE={package}", *options)
+        status, said = cmake("-G", "Ninja", "-S", source, "-B", build, *options, **environment)
+        found = dict(re.findall(r"^([\w:]+)=(.*)$", said, re.MULTILINE))
+        return found | {"status": str(status), "said": re.sub(r"\s+", " ", said)}
+
+    return configure
+
+
+@pytest.mark.xdist_group("find_modules")
+class TestFindTorch:
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"Torch_ROOT": ""},
+            {"Torch_DIR": "share/cmake/Torch"},
+            {"CMAKE_PREFIX_PATH": ""},
+            {"CMAKE_PREFIX_PATH": "share/cmake"},  # torch.utils.cmake_prefix_path
+        ],
+        ids=["root", "dir", "prefix", "config_prefix"],
+    )
+    @pytest.mark.parametrize("by", ["option", "environment"])
+    def test_finds_what_is_given(self, project, tmp_path, given, by):
+        ((name, place),) = given.items()
+        folder = torch_folder(tmp_path / "libtorch")
+        if by == "option":
+            found = project("Torch;2.11", f"-D{name}={folder / place}")
+        else:
+            found = project("Torch;2.11", **{name: folder / place})
+        assert found["FOUND"] == "TRUE", found["said"]
+        assert found["VERSION"] == "2.14.1"
+        include = folder / "include"
+        assert found["INCLUDE_DIRS"] == f"{include};{include}/torch/csrc/api/include"
+        lib = folder / "lib"
+        assert found["Torch::CPU"] == f"{lib}/libtorch_cpu.so;{lib}/libc10.so"
+        assert found["Torch::Python"] == f"Torch::CPU;{lib}/libtorch_python.so"
+        assert f"{lib}/libtorch.so" in found["Torch::Torch"].split(";")
+
+    def test_finds_the_interpreters_package(self, project, tmp_path):
+        package = torch_folder(tmp_path / "site/torch")
+        write(package / "__init__.py", "raise SystemExit('imported')")
+        found = project("Torch", "-DPYTHON=ON", PYTHONPATH=tmp_path / "site")
+        assert found["INCLUDE_DIRS"].startswith(f"{package}/include;"), found["said"]
+        assert project("Torch", PYTHONPATH=tmp_path / "site")["FOUND"] == "FALSE"
+
+        given = torch_folder(tmp_path / "libtorch")
+        for option in (f"-DCMAKE_PREFIX_PATH={given}", f"-DTorch_DIR={given}/share/cmake/Torch"):
+            found = project("Torch", "-DPYTHON=ON", option, PYTHONPATH=tmp_path / "site")
+            assert found["INCLUDE_DIRS"].startswith(f"{given}/include;")
+
+    def test_order_and_one_folder_for_all(self, project, tmp_path):
+        first = torch_folder(tmp_path / "first", python=False)
+        second = torch_folder(tmp_path / "second")
+        found = project(
+            "Torch", f"-DTorch_DIR={first}/share/cmake/Torch", f"-DCMAKE_PREFIX_PATH={second}"
+        )
+        assert found["Torch::CPU"].startswith(f"{first}/lib/")
+        assert "Torch::Python" not in found["targets"]  # the second has that library
+
+    @pytest.mark.parametrize(
+        ("wanted", "version", "suits"),
+        [
+            ("2.11", "2.11.0", True),
+            ("2.11", "2.10.2", False),
+            ("2.15", "2.14.1", False),
+            ("2.11...<2.14", "2.14.1", False),
+            ("2.14.1;EXACT", "2.14.1", True),
+        ],
+    )
+    def test_version(self, project, tmp_path, wanted, version, suits):
+        folder = torch_folder(tmp_path, version)
+        found = project(f"Torch;{wanted}", f"-DTorch_ROOT={folder}")
+        assert found["FOUND"] == ("TRUE" if suits else "FALSE")
+        assert found["VERSION"] == version
+
+    def test_says_what_is_missing(self, project, tmp_path):
+        found = project("Torch;REQUIRED")
+        assert found["status"] == "1"
+        assert "Could NOT find Torch" in found["said"]
+        assert "CMAKE_PREFIX_PATH" in found["said"]
+        folder = torch_folder(tmp_path)
+        (folder / "lib/libc10.so").unlink()
+        assert "missing: Torch_C10_LIBRARY" in project("Torch", f"-DTorch_ROOT={folder}")["said"]
+
+
+@pytest.mark.xdist_group("find_modules")
+class TestFindOnnxRuntime:
+    @pytest.mark.parametrize("name", ["ORT_ROOT", "OnnxRuntime_ROOT", "CMAKE_PREFIX_PATH"])
+    @pytest.mark.parametrize("suffix", ["include", "include/onnxruntime/core/session"])
+    def test_finds_what_is_given(self, project, tmp_path, name, suffix):
+        folder = ort_folder(tmp_path / "include/onnxruntime", suffix=suffix)
+        for found in (
+            project("OnnxRuntime;1.23", f"-D{name}={folder}"),
+            project("OnnxRuntime;1.23", **{name: folder}),
+        ):
+            assert found["FOUND"] == "TRUE", found["said"]
+            assert (found["VERSION"], found["API_VERSION"]) == ("1.30", "30")
+            assert found["INCLUDE_DIRS"] == str(folder / suffix)
+            assert found["LIBRARY"] == f"{folder}/lib/libonnxruntime.so"
+            assert found["targets"] == "OnnxRuntime::Headers"
+
+    def test_headers_are_enough(self, project, tmp_path):
+        found = project("OnnxRuntime", f"-DORT_ROOT={ort_folder(tmp_path, library=False)}")
+        assert found["FOUND"] == "TRUE"
+        assert found["LIBRARY"].endswith("-NOTFOUND")
+
+    def test_a_wrong_root_is_not_replaced(self, project, tmp_path):
+        folder = ort_folder(tmp_path / "right")
+        found = project(
+            "OnnxRuntime", f"-DORT_ROOT={tmp_path}/wrong", f"-DCMAKE_PREFIX_PATH={folder}"
+        )
+        assert found["FOUND"] == "FALSE"
+
+    def test_version(self, project, tmp_path):
+        found = project("OnnxRuntime;1.23", f"-DORT_ROOT={ort_folder(tmp_path, api=22)}")
+        assert (found["FOUND"], found["VERSION"]) == ("FALSE", "1.22")
+
+
+# The project itself
+
+
+def configure_project(build: Path, *options: object, **environment: object) -> tuple[int, str]:
+    chosen = dict.fromkeys(("CUDA", "TORCH", "ORT", "TESTS"), "OFF")
+    for option in options:
+        if match := re.match(r"-DCUDARELU_(CUDA|TORCH|ORT|TESTS)=(.*)", str(option)):
+            chosen[match[1]] = match[2]
+    switches = [f"-DCUDARELU_{part}={value}" for part, value in chosen.items()]
+    python = f"-DPython_EXECUTABLE={sys.executable}"
+    return cmake("-G", "Ninja", "-S", ROOT, "-B", build, python, *switches, *options, **environment)
+
+
+class TestClosingTable:
+    """And what stops the configuration, where a part is required."""
+
+    @pytest.fixture
+    def configure(self, tmp_path):
+        def configure(*options: object, **environment: object) -> tuple[int, str]:
+            return configure_project(tmp_path / "build", *options, **environment)
+
+        return configure
+
+    def test_torch_of_a_folder_without_python(self, configure, tmp_path):
+        folder = torch_folder(tmp_path / "libtorch", python=False)
+        options = ("-DCUDARELU_TORCH=AUTO", "-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON")
+        status, said = configure(*options, f"-DTorch_DIR={folder}/share/cmake/Torch")
+        assert status == 0, said
+        assert row(said, "PyTorch binding") == f"on PyTorch 2.14.1 ({folder}/include)"
+        assert "this LibTorch does not have" in row(said, "Python module")
+
+    def test_torch_that_is_too_old(self, configure, tmp_path):
+        option = f"-DTorch_ROOT={torch_folder(tmp_path / 'libtorch', '2.7.0')}"
+        status, said = configure("-DCUDARELU_TORCH=AUTO", option)
+        assert status == 0, said
+        assert row(said, "PyTorch binding") == "off PyTorch 2.7.0 is older than 2.11"
+        status, said = configure("-DCUDARELU_TORCH=ON", option)
+        assert status == 1
+        assert "CUDARELU_TORCH=ON, but PyTorch 2.7.0 is older than 2.11" in re.sub(
+            r"\s+", " ", said
+        )
+
+    def test_no_torch(self, configure):
+        options = ("-DCUDARELU_TORCH=AUTO", "-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON")
+        _, said = configure(*options)
+        assert row(said, "PyTorch binding").startswith("off no Python and no LibTorch: set ")
+
+    def test_ort_root(self, configure, tmp_path):
+        status, said = configure("-DCUDARELU_ORT=AUTO", ORT_ROOT=tmp_path / "nothing")
+        assert status == 1
+        missing = f"ORT_ROOT is {tmp_path}/nothing, which has no include/onnxruntime_c_api.h"
+        assert missing in re.sub(r"\s+", " ", said)  # CMake breaks lines
+        old = ort_folder(tmp_path / "old", api=22)
+        _, said = configure("-DCUDARELU_ORT=AUTO", ORT_ROOT=old)
+        assert row(said, "ONNX Runtime plugin") == (
+            f"off the headers in {old}/include are of API 22; 23 is the least"
+        )
