@@ -1,11 +1,17 @@
 # CUDA: an installed toolkit, else the one that Python's packages carry. Sets CUDARELU_HAS_CUDA and
 # makes the target cudarelu_cublaslt_header.
 #
-#   CUDARELU_CUDA_ARCHITECTURES  for example "90" or "80;90"; "" (default): the GPUs that are present,
-#                                else those of the list below that this nvcc knows
+# The architectures are the first of:
+#
+#   CUDARELU_CUDA_ARCHITECTURES  for example "90" or "80;90"; "all": those of a release, compressed
+#   CMAKE_CUDA_ARCHITECTURES     CMake's own variable, or CUDAARCHS in the environment
+#   TORCH_CUDA_ARCH_LIST         PyTorch's, in the environment, for example "8.0 9.0+PTX"
+#   the GPUs that are present; also where one of the variables above is "native"
+#   one, or in a wheel "all", where there is no GPU
 
-set(CUDARELU_CUDA_ARCHITECTURES "" CACHE STRING "Compute capabilities, for example 80;90")
-set(default_architectures 75 80 86 89 90 100 120)
+set(CUDARELU_CUDA_ARCHITECTURES "" CACHE STRING "Compute capabilities, for example 80;90, or all")
+set(release_architectures 75 80 86 89 90 100 120)
+set(default_architecture 90)  # for which the kernels for Hopper are compiled too
 
 # The packages nvidia-cuda-nvcc, -crt, -cccl, -runtime and nvidia-nvvm unpack into one folder, which
 # lacks what a toolkit's has: lib64, and the names of the libraries without a version. A folder of
@@ -55,32 +61,88 @@ function(cudarelu_cublaslt_header_of variable)
   endif()
 endfunction()
 
-function(cudarelu_choose_architectures variable)
-  if(CUDARELU_CUDA_ARCHITECTURES)
-    set(${variable} ${CUDARELU_CUDA_ARCHITECTURES} PARENT_SCOPE)
-    return()
-  endif()
-  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
-                  OUTPUT_VARIABLE present ERROR_QUIET RESULT_VARIABLE result)
-  if(result EQUAL 0)
-    string(REGEX MATCHALL "[0-9]+\\.[0-9]+" present "${present}")
-    list(REMOVE_DUPLICATES present)
-    string(REPLACE "." "" present "${present}")
-  endif()
-  if(result EQUAL 0 AND present)
-    set(${variable} ${present} PARENT_SCOPE)
-    return()
-  endif()
+# Those of a release that this nvcc knows, and PTX for the GPUs after them.
+function(cudarelu_release_architectures variable)
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known)
   set(chosen "")
-  foreach(architecture IN LISTS default_architectures)
+  foreach(architecture IN LISTS release_architectures)
     if(known MATCHES "compute_${architecture}\n")
       list(APPEND chosen ${architecture}-real)
       set(newest ${architecture})
     endif()
   endforeach()
-  list(APPEND chosen ${newest}-virtual)  # for the GPUs after it
-  set(${variable} ${chosen} PARENT_SCOPE)
+  set(${variable} ${chosen} ${newest}-virtual PARENT_SCOPE)
+endfunction()
+
+# The architectures of the GPUs that are present; empty where there is none.
+function(cudarelu_present_architectures variable)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE present ERROR_QUIET RESULT_VARIABLE result)
+  if(NOT result EQUAL 0)
+    set(present "")
+  endif()
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]+" present "${present}")
+  list(REMOVE_DUPLICATES present)
+  string(REPLACE "." "" present "${present}")
+  set(${variable} "${present}" PARENT_SCOPE)
+endfunction()
+
+# CMake's words for what TORCH_CUDA_ARCH_LIST says: 8.0 is machine code alone, +PTX adds PTX.
+function(cudarelu_architectures_of_torch variable text)
+  string(REGEX REPLACE "[ ,]+" ";" entries "${text}")
+  list(TRANSFORM entries REPLACE "^Turing$" "7.5+PTX")
+  list(TRANSFORM entries REPLACE "^Ampere$" "8.0;8.6+PTX")
+  list(TRANSFORM entries REPLACE "^Ada$" "8.9+PTX")
+  list(TRANSFORM entries REPLACE "^Hopper$" "9.0+PTX")
+  list(TRANSFORM entries REPLACE "^Blackwell$" "10.0;12.0+PTX")
+  set(chosen "")
+  foreach(entry IN LISTS entries)
+    if(entry STREQUAL "native")
+      list(APPEND chosen native)
+    elseif(entry MATCHES "^([0-9]+)\\.([0-9][af]?)(\\+PTX)?$")
+      set(suffix -real)
+      if(CMAKE_MATCH_3)
+        set(suffix "")
+      endif()
+      list(APPEND chosen ${CMAKE_MATCH_1}${CMAKE_MATCH_2}${suffix})
+    elseif(entry)
+      message(FATAL_ERROR "TORCH_CUDA_ARCH_LIST is ${text}: ${entry} is no compute capability")
+    endif()
+  endforeach()
+  set(${variable} "${chosen}" PARENT_SCOPE)
+endfunction()
+
+# Sets the variables to the architectures and to where they come from. `of_cmake` is what
+# CMAKE_CUDA_ARCHITECTURES was.
+function(cudarelu_choose_architectures architectures source of_cmake)
+  set(chosen "")
+  if(CUDARELU_CUDA_ARCHITECTURES)
+    set(chosen ${CUDARELU_CUDA_ARCHITECTURES})
+    set(from CUDARELU_CUDA_ARCHITECTURES)
+  elseif(of_cmake)
+    set(chosen ${of_cmake})
+    set(from CMAKE_CUDA_ARCHITECTURES)
+  elseif(NOT "$ENV{CUDAARCHS}" STREQUAL "")
+    set(chosen $ENV{CUDAARCHS})
+    set(from CUDAARCHS)
+  elseif(NOT "$ENV{TORCH_CUDA_ARCH_LIST}" STREQUAL "")
+    cudarelu_architectures_of_torch(chosen "$ENV{TORCH_CUDA_ARCH_LIST}")
+    set(from TORCH_CUDA_ARCH_LIST)
+  endif()
+  set(others "CUDARELU_CUDA_ARCHITECTURES chooses others")
+  if(NOT chosen OR chosen STREQUAL "native")
+    cudarelu_present_architectures(chosen)
+    set(from "of the GPUs here: ${others}")
+  endif()
+  if(NOT chosen)
+    set(chosen ${default_architecture})
+    if(SKBUILD)
+      set(chosen all)
+    endif()
+    set(from "no GPU here: ${others}")
+  endif()
+  set(${architectures} "${chosen}" PARENT_SCOPE)
+  set(${source} "${from}" PARENT_SCOPE)
 endfunction()
 
 set(CUDARELU_HAS_CUDA OFF)
@@ -102,6 +164,7 @@ else()
     endif()
   endif()
   if(CMAKE_CUDA_COMPILER OR DEFINED ENV{CUDACXX})
+    set(of_cmake "${CMAKE_CUDA_ARCHITECTURES}")
     set(CMAKE_CUDA_ARCHITECTURES OFF)  # for the compiler's test; chosen below, when nvcc is known
     enable_language(CUDA)
     if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.0)
@@ -119,8 +182,14 @@ else()
     add_library(cudarelu_cublaslt_header INTERFACE)
     target_include_directories(cudarelu_cublaslt_header SYSTEM INTERFACE ${cublaslt_header})
     set(CUDARELU_HAS_CUDA ON)
-    cudarelu_choose_architectures(CMAKE_CUDA_ARCHITECTURES)
-    cudarelu_report("CUDA kernels" "on " "nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${CMAKE_CUDA_COMPILER}), architectures ${CMAKE_CUDA_ARCHITECTURES}")
+    cudarelu_choose_architectures(CMAKE_CUDA_ARCHITECTURES source "${of_cmake}")
+    if(CMAKE_CUDA_ARCHITECTURES MATCHES "^all(-major)?$")
+      cudarelu_release_architectures(CMAKE_CUDA_ARCHITECTURES)
+      if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+        add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
+      endif()
+    endif()
+    cudarelu_report("CUDA kernels" "on " "nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${CMAKE_CUDA_COMPILER}), architectures ${CMAKE_CUDA_ARCHITECTURES} (${source})")
   else()
     cudarelu_off(CUDARELU_CUDA "CUDA kernels"
       "no nvcc: install a CUDA toolkit, or pip install 'cuda-toolkit[nvcc,cccl,cudart,crt,nvvm,cublas]==13.0.*'")

@@ -1,6 +1,7 @@
-"""What CMake finds and chooses: its find modules and the closing table.
+"""What CMake finds and chooses: its find modules, the architectures of CUDA, the closing table.
 
-Only configurations, nothing is built. What is to be found are folders of empty files.
+Only configurations, nothing is built. What is to be found are folders of empty files, and the GPUs
+are what an nvidia-smi of the test says.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch.utils.cpp_extension import CUDA_HOME
 
 ROOT = Path(__file__).parents[2]
 PATH = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
@@ -287,3 +289,109 @@ class TestClosingTable:
         assert row(said, "ONNX Runtime plugin") == (
             f"off the headers in {old}/include are of API 22; 23 is the least"
         )
+
+
+@pytest.fixture(scope="module")
+def configure_cuda(tmp_path_factory) -> Callable[..., str]:
+    """configure_cuda(*options, gpus=CAPABILITIES, **environment): the architectures of the closing
+    table, or all that is said where there is none."""
+    folder = tmp_path_factory.mktemp("cuda")
+    nvidia_smi = folder / "bin/nvidia-smi"
+    write(nvidia_smi)
+    nvidia_smi.chmod(0o755)
+
+    def configure(*options, gpus: str = "", **environment) -> str:
+        code = f"printf '{gpus}'" if gpus else "exit 9"
+        nvidia_smi.write_text(f"#!/bin/sh\n{code}\n")
+        forget = ("-UCUDARELU_CUDA_ARCHITECTURES", "-UCMAKE_CUDA_ARCHITECTURES", "-USKBUILD")
+        _, said = configure_project(
+            folder / "build",
+            "-DCUDARELU_CUDA=ON",
+            *forget,
+            *options,
+            **{"PATH": f"{nvidia_smi.parent}:{PATH}", "CUDACXX": f"{CUDA_HOME}/bin/nvcc"},
+            **environment,
+        )
+        if "CUDA kernels" not in said:
+            return said
+        return row(said, "CUDA kernels").split("architectures ")[1]
+
+    configure.build = folder / "build"
+    return configure
+
+
+@pytest.mark.skipif(CUDA_HOME is None, reason="PyTorch finds no CUDA toolkit")
+@pytest.mark.xdist_group("cuda_architectures")
+class TestArchitectures:
+    OURS = "-DCUDARELU_CUDA_ARCHITECTURES=80;90a"
+    CMAKES = "-DCMAKE_CUDA_ARCHITECTURES=86"
+
+    def test_order(self, configure_cuda):
+        torch = {"TORCH_CUDA_ARCH_LIST": "7.5"}
+        everything = {"CUDAARCHS": "89", **torch, "gpus": "8.0\n"}
+        assert configure_cuda(self.OURS, self.CMAKES, **everything) == (
+            "80;90a (CUDARELU_CUDA_ARCHITECTURES)"
+        )
+        assert configure_cuda(self.CMAKES, **everything) == "86 (CMAKE_CUDA_ARCHITECTURES)"
+        assert configure_cuda(**everything) == "89 (CUDAARCHS)"
+        assert configure_cuda(**torch, gpus="8.0\n") == "75-real (TORCH_CUDA_ARCH_LIST)"
+        assert configure_cuda(gpus="9.0\n8.0\n9.0\n") == (
+            "90;80 (of the GPUs here: CUDARELU_CUDA_ARCHITECTURES chooses others)"
+        )
+        assert configure_cuda() == "90 (no GPU here: CUDARELU_CUDA_ARCHITECTURES chooses others)"
+
+    @pytest.mark.parametrize(
+        ("listed", "chosen"),
+        [
+            ("8.0;9.0a+PTX", "80-real;90a"),
+            ("8.0 9.0+PTX", "80-real;90"),
+            ("Hopper", "90"),
+            ("Ampere 10.0f", "80-real;86;100f-real"),
+        ],
+    )
+    def test_list_of_torch(self, configure_cuda, listed, chosen):
+        assert configure_cuda(TORCH_CUDA_ARCH_LIST=listed) == f"{chosen} (TORCH_CUDA_ARCH_LIST)"
+
+    def test_native_is_the_gpus_here(self, configure_cuda):
+        for said in (
+            configure_cuda("-DCMAKE_CUDA_ARCHITECTURES=native", gpus="8.9\n"),
+            configure_cuda(TORCH_CUDA_ARCH_LIST="native", gpus="8.9\n"),
+        ):
+            assert said.startswith("89 (of the GPUs here:")
+
+    def test_list_of_torch_that_is_none(self, configure_cuda):
+        said = configure_cuda(TORCH_CUDA_ARCH_LIST="8.0;sm_90")
+        assert "TORCH_CUDA_ARCH_LIST is 8.0;sm_90: sm_90 is no compute capability" in said
+        assert configure_cuda(self.OURS, TORCH_CUDA_ARCH_LIST="sm_90").startswith("80;90a (")
+
+    def test_all_of_a_release(self, configure_cuda):
+        said = configure_cuda("-DCUDARELU_CUDA_ARCHITECTURES=all")
+        chosen = said.split(" ")[0].split(";")
+        assert {"80-real", "86-real", "90-real"} <= set(chosen)
+        assert [name for name in chosen if name.endswith("-virtual")] == chosen[-1:]
+        commands = [
+            line
+            for line in (configure_cuda.build / "build.ninja").read_text().split("\n")
+            if "compute_8" in line
+        ]
+        knows = "--compress-mode" in subprocess.check_output(
+            [f"{CUDA_HOME}/bin/nvcc", "--help"], text=True
+        )
+        assert {"--compress-mode=size" in line for line in commands} == {knows}
+
+        assert configure_cuda("-DSKBUILD=2").split(" ")[0].split(";") == chosen  # a wheel
+        assert configure_cuda("-DSKBUILD=2", gpus="8.0\n").startswith("80 (of the GPUs here")
+
+    @pytest.mark.parametrize("chosen", ["90", "90-real", "90a", "90a-real", "80;90", "all"])
+    def test_hopper_is_compiled_for_90a(self, configure_cuda, chosen):
+        configure_cuda(f"-DCUDARELU_CUDA_ARCHITECTURES={chosen}")
+        (command,) = re.findall(
+            r"^build [^\n]*hopper\.cu\.o:.*?^$",
+            (configure_cuda.build / "build.ninja").read_text(),
+            re.M | re.S,
+        )
+        assert set(re.findall(r"(?:compute|sm)_\w+", command)) == {"compute_90a", "sm_90a"}
+
+    def test_no_hopper_where_90_is_not_compiled_for(self, configure_cuda):
+        configure_cuda("-DCUDARELU_CUDA_ARCHITECTURES=80")
+        assert "hopper.cu" not in (configure_cuda.build / "build.ninja").read_text()
