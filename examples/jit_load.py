@@ -3,14 +3,17 @@
 usage: python examples/jit_load.py [--build-directory FOLDER]
 
 For a program that carries the sources and must not depend on CMake. This needs PyTorch, ninja and
-a C++20 compiler. The kernels for GPUs are built where PyTorch sees one and there is an nvcc. The
-first run takes minutes; the next ones find their library in the folder.
+a C++20 compiler. The kernels for GPUs are built where PyTorch sees one and there is an nvcc, for
+the GPUs present or for TORCH_CUDA_ARCH_LIST; the matrix products of compute capability 9.0 only
+where there is no other, since the builder compiles all files for the same ones. The first run
+takes minutes; the next ones find their library in the folder.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
+import os
+import subprocess
 from pathlib import Path
 
 import torch
@@ -21,72 +24,84 @@ KERNELS = ROOT / "src/kernels"
 BINDING = ROOT / "src/torch_binding"
 
 
-def listed_sources(folder: Path, library: str) -> list[Path]:
-    """The sources that the folder's CMakeLists.txt names for the library."""
-    text = (folder / "CMakeLists.txt").read_text()
-    (names,) = re.findall(rf"add_library\({library} (?:STATIC|SHARED) ([^)]*)\)", text)
-    return [folder / name for name in names.split()]
-
-
-def write(path: Path, text: str) -> Path:
-    """Write the file, unless it says so already: ninja goes by its time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists() or path.read_text() != text:
-        path.write_text(text)
-    return path
-
-
-def op_sources(generated: Path, cuda: bool) -> list[Path]:
-    """The sources of the ops. An elementwise op has a header alone: its engines are instantiated
-    in files that are generated, as src/kernels/CMakeLists.txt does."""
-    template = (KERNELS / "pointwise/instantiate.in").read_text()
-    ops = sorted(path.stem for path in (KERNELS / "ops").glob("*.h") if path.stem != "list")
-    write(generated / "all_ops.h", "".join(f'#include "ops/{op}.h"\n' for op in ops))
-
-    engines = [("cpp", "cpu.h", "cpu")] + [("cu", "cuda.cuh", "cuda")] * cuda
-    sources = []
-    for op in ops:
-        for suffix, engine, device in engines:
-            source = KERNELS / f"ops/{op}.{suffix}"
-            if not (KERNELS / f"ops/{op}.cpp").exists():
-                functor = "".join(word.capitalize() for word in op.split("_"))
-                values = {"op": op, "engine": engine, "device": device, "functor": functor}
-                text = re.sub(r"@(\w+)@", lambda match, values=values: values[match[1]], template)
-                source = write(generated / f"pointwise/{op}.{suffix}", text)
-            sources.append(source)
+def kernel_sources(generated: Path) -> dict[str, list[str]]:
+    """The sources of the kernels by part: cpu, cuda and hopper. Writes those that are generated."""
+    command = ["sh", str(KERNELS / "sources.sh"), str(generated)]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    sources: dict[str, list[str]] = {}
+    for line in said.splitlines():
+        part, _, path = line.partition(" ")
+        sources.setdefault(part, []).append(path)
     return sources
+
+
+def cublaslt_headers(generated: Path) -> Path:
+    """A folder with cublasLt.h. A toolkit may come without it, and PyTorch's packages have it, with
+    headers of CUDA that must not come before the toolkit's: the folder has links to two headers."""
+    from_packages = Path(torch.__path__[0]).parent / "nvidia/cu13/include"
+    for folder in (Path(cpp_extension.CUDA_HOME) / "include", from_packages):
+        if (folder / "cublasLt.h").exists():
+            links = generated / "cublaslt"
+            links.mkdir(parents=True, exist_ok=True)
+            for name in ("cublasLt.h", "cublas_api.h"):
+                (links / name).unlink(missing_ok=True)
+                (links / name).symlink_to(folder / name)
+            return links
+    raise FileNotFoundError("no cublasLt.h: install the CUDA toolkit's cuBLAS headers")
+
+
+def only_hopper() -> bool:
+    """Whether compute capability 9.0 is the only one to compile for."""
+    if listed := os.environ.get("TORCH_CUDA_ARCH_LIST"):
+        return listed in ("9.0", "9.0a")
+    devices = range(torch.cuda.device_count())
+    return {torch.cuda.get_device_capability(device) for device in devices} == {(9, 0)}
 
 
 def has_cuda() -> bool:
     return torch.cuda.is_available() and cpp_extension.CUDA_HOME is not None
 
 
-def load(build_directory: Path, *, verbose: bool = False) -> None:
-    """Build what is not built, and register torch.ops.cudarelu."""
-    cuda = has_cuda()
+def extension(build_directory: Path, *, cuda: bool) -> dict:
+    """The arguments of cpp_extension.load, for the CPU and, where asked for, for CUDA."""
     generated = build_directory / "generated"
-    sources = listed_sources(KERNELS, "cudarelu_kernels") + op_sources(generated, cuda)
-    sources += listed_sources(BINDING, "cudarelu_torch")
-    defines = []
+    kernels = kernel_sources(generated)
+    sources = kernels["cpu"]
+    sources += [str(BINDING / name) for name in (BINDING / "sources.txt").read_text().split()]
+    includes = [KERNELS / "include", KERNELS, generated]
+    defines, cuda_flags = [], []
     if cuda:
-        sources.append(KERNELS / "cuda/device.cu")
+        sources += kernels["cuda"]
+        includes.append(cublaslt_headers(generated))
         defines.append("-DCUDARELU_WITH_CUDA")
-    cpp_extension.load(
-        name="cudarelu_jit",
-        sources=[str(source) for source in sources],
-        extra_include_paths=[str(path) for path in (KERNELS / "include", KERNELS, generated)],
+        if only_hopper():
+            sources += kernels["hopper"]
+            defines.append("-DCUDARELU_WITH_HOPPER")
+            cuda_flags.append("-gencode=arch=compute_90a,code=sm_90a")
+    return {
+        "name": "cudarelu_jit",
+        "sources": sources,
+        "extra_include_paths": [str(path) for path in includes],
         # The same numbers as the CMake build's, as fast, and at::parallel_for's threads.
-        extra_cflags=[
+        "extra_cflags": [
             *("-std=c++20", "-O3", "-fopenmp"),
             *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
             *defines,
         ],
-        extra_cuda_cflags=["-std=c++20", "-O3", "--fmad=false", "-diag-suppress=186", *defines],
-        build_directory=str(build_directory),
-        with_cuda=cuda,
-        is_python_module=False,
-        verbose=verbose,
-    )
+        "extra_cuda_cflags": [
+            *("-std=c++20", "-O3", "--fmad=false", "-diag-suppress=177,186"),
+            *cuda_flags,
+            *defines,
+        ],
+        "build_directory": str(build_directory),
+        "with_cuda": cuda,
+        "is_python_module": False,
+    }
+
+
+def load(build_directory: Path, *, verbose: bool = False) -> None:
+    """Build what is not built, and register torch.ops.cudarelu."""
+    cpp_extension.load(**extension(build_directory, cuda=has_cuda()), verbose=verbose)
 
 
 def main() -> None:

@@ -352,6 +352,37 @@ def test_jit_load(device, tmp_path):
     assert library.stat().st_mtime_ns == built  # a second run builds nothing
 
 
+COMPILE_CUDA = """
+import sys
+from pathlib import Path
+from torch.utils import cpp_extension
+import jit_load
+
+arguments = jit_load.extension(Path(sys.argv[1]), cuda=True)
+sources = [source for source in arguments["sources"] if source.endswith(tuple(sys.argv[2:]))]
+assert len(sources) == len(sys.argv) - 2, sources
+cpp_extension.load(**arguments | {"sources": sources}, verbose=True)
+"""
+
+
+@SLOW
+@NEEDS_NVCC
+@needs("ninja", "c++", "nm")
+def test_jit_load_compiles_for_cuda(tmp_path):
+    """An engine, cuBLASLt and Hopper's products, which one library holds: no GPU is needed."""
+    files = ("cuda/device.cu", "pointwise/relu.cu", "cublaslt_library.cpp", "gemm/hopper.cu")
+    settings = environment(
+        PYTHONPATH=ROOT / "examples",
+        TORCH_CUDA_ARCH_LIST="9.0",
+        CCACHE_BASEDIR=tmp_path,
+        CCACHE_NOHASHDIR=1,
+    )
+    run(sys.executable, "-c", COMPILE_CUDA, tmp_path / "jit", *files, cwd=tmp_path, env=settings)
+    symbols = run("nm", "-C", "--defined-only", tmp_path / "jit/cudarelu_jit.so")
+    assert "cudarelu::cuda::hopper_gemm(" in symbols
+    assert "cudarelu::pointwise_cuda<cudarelu::ops::Relu>(" in symbols
+
+
 # C++ without Python
 
 

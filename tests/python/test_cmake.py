@@ -6,6 +6,8 @@ are what an nvidia-smi of the test says.
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import re
 import shutil
@@ -395,3 +397,27 @@ class TestArchitectures:
     def test_no_hopper_where_90_is_not_compiled_for(self, configure_cuda):
         configure_cuda("-DCUDARELU_CUDA_ARCHITECTURES=80")
         assert "hopper.cu" not in (configure_cuda.build / "build.ninja").read_text()
+
+    def test_jit_load_compiles_the_same(self, configure_cuda, monkeypatch, tmp_path):
+        """The same files, with what decides on numbers and on parts, as in examples/jit_load.py."""
+        configure_cuda("-DCUDARELU_CUDA_ARCHITECTURES=90", "-DCUDARELU_TORCH=ON")
+        text = (configure_cuda.build / "compile_commands.json").read_text()
+        commands = {
+            name(Path(command["file"])): command["command"]
+            for command in json.loads(text)
+            if re.search(r"cudarelu_(kernels|hopper|torch)\.dir", command["command"])
+        }
+
+        monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+        monkeypatch.syspath_prepend(ROOT / "examples")
+        built = importlib.import_module("jit_load").extension(tmp_path, cuda=True)
+        assert {name(Path(source)) for source in built["sources"]} == set(commands)
+        decides = re.compile(r"-O\d|-ff\S+|-fno-(?:math|trapping)\S+|--fmad\S+|-DCUDARELU\S+")
+        for file, command in commands.items():
+            own = built["extra_cuda_cflags" if file.endswith(".cu") else "extra_cflags"]
+            assert set(decides.findall(command)) <= set(own), file
+
+
+def name(source: Path) -> str:
+    """A source of the kernels or of the binding, wherever its generated ones are."""
+    return "/".join(source.parts[-2:])
