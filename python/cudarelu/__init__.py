@@ -25,7 +25,7 @@ import importlib
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +100,7 @@ class Attribute:
         high = math.inf if self.highest is None else self.highest
         return None if low <= value <= high else f"[{low:g}, {high:g}]"
 
-    def onnx_value(self, value: int | float | str) -> int | float:
+    def onnx_value(self, value: Any) -> int | float:
         """A value in ONNX models. Raises ValueError for a label that there is not."""
         return self.labels.index(value) if self.labels else value
 
@@ -134,7 +134,7 @@ class OpInfo:
     # float32 where one input is
     in_place: str  # "y = x": torch.ops.cudarelu.<name>_ writes y over x; empty: there is none
 
-    def onnx_attributes(self, values: dict[str, int | float | str]) -> dict[str, int | float]:
+    def onnx_attributes(self, values: Mapping[str, Any]) -> dict[str, int | float]:
         """Attributes as ONNX models have them."""
         declared = {each.name: each for each in self.attributes}
         return {name: declared[name].onnx_value(value) for name, value in values.items()}
@@ -256,6 +256,5 @@ from cudarelu._after_import import after_import  # noqa: E402
 after_import("torch._dynamo", _substitute_in_graphs)
 after_import("torch.distributed.tensor", lambda: importlib.import_module("cudarelu._dtensor"))
 
-if TYPE_CHECKING:  # type checkers do not see the functions being made
-
-    def __getattr__(name: str) -> Callable[..., Any]: ...
+if TYPE_CHECKING:  # type checkers do not see the functions being made: the build writes their types
+    from cudarelu._functions import *  # noqa: F403
