@@ -52,8 +52,9 @@ void append(std::string& list, std::string_view item) {
 
 /// What is wrong with the names of a node's attributes: ONNX Runtime ignores one that nobody asks
 /// for.
-std::string unknown_attribute(const OpName& name, const std::set<std::string>& attributes) {
-  const Op* op = own_op(name);
+std::string unknown_attribute(const OpName& name, const DomainNames& own,
+                              const std::set<std::string>& attributes) {
+  const Op* op = own.contains(name.domain) ? own_op(name) : nullptr;
   if (op == nullptr) return "";
   const auto& specs = op->signature.attributes;
   for (const std::string& attribute : attributes) {
@@ -89,7 +90,8 @@ std::string scalar_input(std::string_view value_bytes) {
   return has_shape && !has_dims ? name : "";
 }
 
-void read_graph(std::string_view bytes, std::uint64_t node_field, int depth, ModelOps& ops) {
+void read_graph(std::string_view bytes, std::uint64_t node_field, const DomainNames& own, int depth,
+                ModelOps& ops) {
   constexpr int max_depth = 64;
   if (depth > max_depth) return;
   Message graph(bytes);
@@ -108,34 +110,34 @@ void read_graph(std::string_view bytes, std::uint64_t node_field, int depth, Mod
       while (attribute.next()) {
         if (attribute.field() == attribute_name) attributes.emplace(attribute.data());
         if (attribute.field() == attribute_graph || attribute.field() == attribute_graphs) {
-          read_graph(attribute.data(), graph_node, depth + 1, ops);
+          read_graph(attribute.data(), graph_node, own, depth + 1, ops);
         }
       }
     }
-    if (ops.mistake.empty()) ops.mistake = unknown_attribute(name, attributes);
+    if (ops.mistake.empty()) ops.mistake = unknown_attribute(name, own, attributes);
     ops.calls[name].insert(node_label);
   }
 }
 
-bool is_known(const OpName& name) {
+bool is_known(const OpName& name, const DomainNames& own) {
   if (name.domain.empty() || name.domain.starts_with("ai.onnx") ||
       name.domain.starts_with("com.microsoft")) {
     return true;
   }
-  return own_op(name) != nullptr;
+  return own.contains(name.domain) && own_op(name) != nullptr;
 }
 
 /// "cudarelu (Relu, Tanh), custom_domain (CustomRelu)"
-std::string known_ops() {
-  std::string own;
+std::string known_ops(const DomainNames& own) {
+  std::string types;
   std::set<OpName> aliases;
   for (const Op& op : op_table()) {
-    append(own, op.onnx_type);
-    const OnnxName& alias = op.spec.onnx_alias;
-    if (!alias.domain.empty())
-      aliases.insert({std::string(alias.domain), std::string(alias.op_type)});
+    append(types, op.onnx_type);
+    const OpName alias{std::string(op.spec.onnx_alias.domain),
+                       std::string(op.spec.onnx_alias.op_type)};
+    if (own.contains(alias.domain)) aliases.insert(alias);
   }
-  std::string list = std::string(onnx_domain) + " (" + own + ")";
+  std::string list = std::string(onnx_domain) + " (" + types + ")";
   for (auto alias = aliases.begin(); alias != aliases.end();) {
     const std::string& domain = alias->domain;
     std::string types;
@@ -157,7 +159,7 @@ std::string ModelOps::domain_of(const std::string& node, const std::string& type
   return candidates.size() == 1 ? candidates.front()->domain : "";
 }
 
-ModelOps read_model_ops(const std::filesystem::path& path) {
+ModelOps read_model_ops(const std::filesystem::path& path, const DomainNames& own) {
   const MappedFile file(path);
   ModelOps ops;
   Message model(file.bytes());
@@ -165,14 +167,14 @@ ModelOps read_model_ops(const std::filesystem::path& path) {
   while (model.next()) {
     if (model.field() == model_graph) {
       has_graph = true;
-      read_graph(model.data(), graph_node, 0, ops);
+      read_graph(model.data(), graph_node, own, 0, ops);
       Message graph(model.data());
       while (graph.next()) {
         if (graph.field() == graph_input) ops.scalar_inputs.insert(scalar_input(graph.data()));
       }
     }
     if (model.field() != model_functions) continue;
-    read_graph(model.data(), function_node, 0, ops);
+    read_graph(model.data(), function_node, own, 0, ops);
     OpName name;
     Message function(model.data());
     while (function.next()) {
@@ -185,22 +187,25 @@ ModelOps read_model_ops(const std::filesystem::path& path) {
   return ops;
 }
 
-std::string why_not_loaded(const std::filesystem::path& model, const std::string& message) {
-  const ModelOps ops = read_model_ops(model);
+std::string why_not_loaded(const std::filesystem::path& model, const DomainNames& own,
+                           const std::string& message) {
+  const ModelOps ops = read_model_ops(model, own);
   if (!ops.complete) {
     return model.string() + ": not an ONNX model, or a truncated one; export or copy it again";
   }
   std::string unknown;
   for (const auto& [name, nodes] : ops.calls) {
-    if (!is_known(name) && !ops.functions.contains(name)) {
-      append(unknown, std::string(name.domain).append("::").append(name.type));
+    if (!is_known(name, own) && !ops.functions.contains(name)) {
+      const bool left_to_others = own_op(name) != nullptr;
+      append(unknown, name.domain + "::" + name.type +
+                          (left_to_others ? " (its domain is that of a --library)" : ""));
     }
   }
   const bool unregistered = message.find("is not a registered function/op") != message.npos ||
                             message.find("No opset import for domain") != message.npos;
   if (unregistered && !unknown.empty()) {
     return model.string() + ": wants the custom ops " + unknown + ", which are not among " +
-           known_ops() + "; name the library that has them with --library FILE";
+           known_ops(own) + "; name the library that has them with --library FILE";
   }
   return model.string() + ": " + message;
 }

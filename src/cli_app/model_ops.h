@@ -26,10 +26,15 @@ struct ModelOps {
   std::string domain_of(const std::string& node, const std::string& type) const;
 };
 
-ModelOps read_model_ops(const std::filesystem::path& model);
+/// Domains of ONNX models.
+using DomainNames = std::set<std::string>;
+
+/// `own` are the domains that our ops are registered under.
+ModelOps read_model_ops(const std::filesystem::path& model, const DomainNames& own);
 
 /// Why ONNX Runtime has not loaded the model, in one line that says how to mend it: `message` is
 /// what the runtime says.
-std::string why_not_loaded(const std::filesystem::path& model, const std::string& message);
+std::string why_not_loaded(const std::filesystem::path& model, const DomainNames& own,
+                           const std::string& message);
 
 }  // namespace cudarelu::cli

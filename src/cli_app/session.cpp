@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <sstream>
 #include <string_view>
 
 #include "error.h"
@@ -62,6 +63,20 @@ Tensor tensor_of(const Runtime& runtime, Owned<OrtValue> value) {
   return tensor;
 }
 
+/// The domains that the ops have been registered under, as they say it in the options.
+DomainNames own_domains(const Runtime& runtime, const OrtSessionOptions& options) {
+  constexpr const char* entry = "cudarelu.registered";
+  std::size_t size = 0;
+  runtime.check(runtime->GetSessionConfigEntry(&options, entry, nullptr, &size));
+  std::string list(size, '\0');
+  runtime.check(runtime->GetSessionConfigEntry(&options, entry, list.data(), &size));
+  list.pop_back();  // the NUL at the end
+  DomainNames domains;
+  std::istringstream stream(list);
+  for (std::string domain; std::getline(stream, domain, ',');) domains.insert(domain);
+  return domains;
+}
+
 }  // namespace
 
 Owned<OrtValue> value_of(const Runtime& runtime, const Tensor& tensor) {
@@ -104,10 +119,12 @@ Session::Session(const Runtime& runtime, const std::filesystem::path& model,
   runtime.check(runtime->CreateSessionOptions(&created));
   const Owned<OrtSessionOptions> options(created, runtime->ReleaseSessionOptions);
   runtime.check(runtime->EnableProfiling(options.get(), profile_.prefix().c_str()));
-  runtime.check(RegisterCustomOps(options.get(), &runtime.base()));
   for (const std::string& library : libraries) {
     runtime.check(runtime->RegisterCustomOpsLibrary_V2(options.get(), library.c_str()));
   }
+  // After the libraries, so that it leaves them the domains that they have.
+  runtime.check(RegisterCustomOps(options.get(), &runtime.base()));
+  const DomainNames own = own_domains(runtime, *options);
   provider_ = add_provider(runtime, *options, choice);
   if (choice.require_cuda) {
     runtime.check(
@@ -123,10 +140,10 @@ Session::Session(const Runtime& runtime, const std::filesystem::path& model,
       throw Error(model.string() + ": --require-provider cuda: nodes of it run on the CPU; see " +
                   "which by --explain without --require-provider");
     }
-    throw Error(why_not_loaded(model, error.what()));
+    throw Error(why_not_loaded(model, own, error.what()));
   }
   session_ = {session, runtime->ReleaseSession};
-  ops_ = read_model_ops(model);
+  ops_ = read_model_ops(model, own);
   if (!ops_.mistake.empty()) throw Error(model.string() + ": " + ops_.mistake);
   describe();
 }

@@ -9,12 +9,6 @@
 namespace cudarelu::ort {
 namespace {
 
-bool succeeded(const OrtApi& api, OrtStatus* status) {
-  if (status == nullptr) return true;
-  api.ReleaseStatus(status);
-  return false;
-}
-
 std::optional<Attribute> read_real(const OrtApi& api, const OrtKernelInfo& node, const char* name) {
   float value = 0;
   if (!succeeded(api, api.KernelInfoGetAttribute_float(&node, name, &value))) return std::nullopt;

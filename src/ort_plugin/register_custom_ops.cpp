@@ -1,16 +1,42 @@
 // The entry point: adds every op of the table to the options of a session.
+//
+// A session refuses two domains of one name, and an alias domain is of a name that other libraries
+// have too. So it is added only where the options do not have it yet. What is added later cannot be
+// foreseen: for that, an entry of the options lists the alias domains that may be added.
 
 #include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <stdexcept>
 #include <string>
 
 #include "custom_op.h"
+#include "taken_domain.h"
 
 namespace cudarelu::ort {
 namespace {
+
+// Entries of a session's options, both lists of domains with commas between them.
+constexpr const char* allowed_entry = "cudarelu.alias_domains";  // if missing: all
+constexpr const char* registered_entry = "cudarelu.registered";  // left by us
+
+std::optional<std::string> config_entry(const OrtApi& api, const OrtSessionOptions& options,
+                                        const char* key) {
+  int present = 0;
+  check(api.HasSessionConfigEntry(&options, key, &present));
+  if (present == 0) return std::nullopt;
+  std::size_t size = 0;  // with the NUL at the end
+  check(api.GetSessionConfigEntry(&options, key, nullptr, &size));
+  std::string value(size, '\0');
+  check(api.GetSessionConfigEntry(&options, key, value.data(), &size));
+  value.pop_back();
+  return value;
+}
 
 /// The ops in the form of one copy of ONNX Runtime.
 class Domains {
@@ -22,13 +48,47 @@ class Domains {
     }
   }
 
-  void add_to(OrtSessionOptions& options) const {
+  /// Adds our domain and the alias domains that may be added and that nobody has added before.
+  /// Returns their names. Throws std::runtime_error where there is no alias domain of an allowed
+  /// name.
+  std::string add_to(OrtSessionOptions& options) const {
+    const OrtApi& api = *runtime_.api;
+    const std::set<std::string> allowed = allowed_names(options);
+    std::string added;
     for (const auto& [name, domain] : domains_) {
-      check(runtime_.api->AddCustomOpDomain(&options, domain));
+      if (!allowed.contains(name)) continue;
+      if (name != onnx_domain && is_taken(api, options, *domain)) continue;
+      check(api.AddCustomOpDomain(&options, domain));
+      added.append(added.empty() ? "" : ",").append(name);
     }
+    return added;
   }
 
  private:
+  std::set<std::string> allowed_names(const OrtSessionOptions& options) const {
+    std::set<std::string> names{std::string(onnx_domain)};
+    const auto entry = config_entry(*runtime_.api, options, allowed_entry);
+    if (!entry) {
+      for (const auto& [name, domain] : domains_) names.insert(name);
+      return names;
+    }
+    std::istringstream list(*entry);
+    for (std::string name; std::getline(list, name, ',');) {
+      if (!domains_.contains(name)) throw std::runtime_error(no_alias_domain(name));
+      names.insert(name);
+    }
+    return names;
+  }
+
+  std::string no_alias_domain(const std::string& name) const {
+    std::string known;
+    for (const auto& [other, domain] : domains_) {
+      if (other != onnx_domain) known.append(known.empty() ? "" : ", ").append(other);
+    }
+    return std::string(allowed_entry) + ": cudarelu has no alias domain " + name + "; it has " +
+           known;
+  }
+
   /// A CPU kernel always comes along: ONNX Runtime puts nodes on the CPU for reasons of its own.
   void add(const Op& op, const OnnxName& name) {
     add(op, name, DeviceType::cpu);
@@ -71,15 +131,13 @@ const Domains& domains_of(const Runtime& runtime) {
   return *domains;
 }
 
-/// Leaves a mark in the options, so that registering again, or by another copy of this library,
-/// does nothing: a session refuses a domain that comes twice.
+/// Leaves the names of the domains in the options, so that registering again, or by another copy of
+/// this library, does nothing: a session refuses a domain that comes twice.
 void register_ops(const Runtime& runtime, OrtSessionOptions& options) {
-  constexpr const char* mark = "cudarelu.registered";
-  int registered = 0;
-  check(runtime.api->HasSessionConfigEntry(&options, mark, &registered));
-  if (registered != 0) return;
-  domains_of(runtime).add_to(options);
-  check(runtime.api->AddSessionConfigEntry(&options, mark, "1"));
+  const OrtApi& api = *runtime.api;
+  if (config_entry(api, options, registered_entry)) return;
+  const std::string added = domains_of(runtime).add_to(options);
+  check(api.AddSessionConfigEntry(&options, registered_entry, added.c_str()));
 }
 
 }  // namespace

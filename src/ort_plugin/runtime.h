@@ -38,6 +38,13 @@ inline void check(OrtStatus* status) {
   }
 }
 
+/// The same for an error that does not matter.
+inline bool succeeded(const OrtApi& api, OrtStatus* status) {
+  if (status == nullptr) return true;
+  api.ReleaseStatus(status);
+  return false;
+}
+
 /// Throws the error as a Failure.
 [[noreturn]] void fail(const OrtApi& api, const Status& status);
 

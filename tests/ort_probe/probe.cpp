@@ -1,5 +1,5 @@
-// The op probe::Neg, float32: y = -x on the CPU provider. It notes where its tensors are, which is
-// all that it does on the CUDA provider: there nothing is written.
+// The op PROBE_DOMAIN::PROBE_OP, float32: y = -x on the CPU provider. It notes where its tensors
+// are, which is all that it does on the CUDA provider: there nothing is written.
 
 #include <onnxruntime_c_api.h>
 
@@ -16,7 +16,7 @@ std::vector<const void*> addresses;  // of x and of y, call by call
 struct Probe : OrtCustomOp {
   explicit Probe(const char* provider) : OrtCustomOp{}, provider(provider) {
     version = 16;
-    GetName = [](const OrtCustomOp*) { return "Neg"; };
+    GetName = [](const OrtCustomOp*) { return PROBE_OP; };
     GetExecutionProviderType = [](const OrtCustomOp* self) {
       return static_cast<const Probe*>(self)->provider;
     };
@@ -94,7 +94,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
   static Probe on_cuda(Probe::cuda);
   const OrtApi& api = *base->GetApi(16);
   OrtCustomOpDomain* domain = nullptr;  // leaked: a session may outlive all
-  Probe::Kernel::check(api.CreateCustomOpDomain("probe", &domain));
+  Probe::Kernel::check(api.CreateCustomOpDomain(PROBE_DOMAIN, &domain));
   Probe::Kernel::check(api.CustomOpDomain_Add(domain, &on_cpu));
   Probe::Kernel::check(api.CustomOpDomain_Add(domain, &on_cuda));
   return api.AddCustomOpDomain(options, domain);

@@ -119,6 +119,30 @@ def test_library_from_elsewhere():
     assert "1 x custom_domain::CustomRelu" in succeed("model.onnx", "--library", library)
 
 
+OTHER = BUILD / "libcudarelu_ort_other.so"  # its custom_domain::CustomRelu is -x
+
+
+def test_a_library_that_has_the_domain_of_an_alias():
+    """Its op runs beside ours; which attributes it has, we do not know."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"], domain="cudarelu"),
+        helper.make_node("CustomRelu", ["x"], ["z"], domain="custom_domain", alpha=1.0),
+    ]
+    outputs = [tensor("y", ["N", 4]), tensor("z", ["N", 4])]
+    onnx.save(make_model(nodes, [tensor("x", ["N", 4])], outputs), "model.onnx")
+    arguments = ["model.onnx", "--provider", "cpu", "--input", "x=x.npy"]
+    ours, theirs = map(array_of, succeed_json(*arguments, "--library", OTHER)["outputs"])
+    np.testing.assert_array_equal(ours, np.where(X < 0, 0, X))
+    np.testing.assert_array_equal(theirs, -X)
+    assert "CustomRelu has no attribute alpha" in fail(*arguments)
+
+
+def test_an_alias_whose_domain_is_of_a_library_that_lacks_it():
+    message = fail("model.onnx", "--library", BUILD / "libcudarelu_ort_other_neg.so")
+    assert "custom_domain::CustomRelu (its domain is that of a --library)" in message
+    assert "custom_domain (" not in message
+
+
 def test_ort_by_variable(monkeypatch):
     monkeypatch.setenv("CUDARELU_ORT_LIBRARY", "/nowhere/libonnxruntime.so")
     assert "/nowhere/libonnxruntime.so" in fail("model.onnx")

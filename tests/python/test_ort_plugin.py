@@ -117,6 +117,101 @@ def test_registered_by_two_copies_of_the_library(tmp_path):
     )
 
 
+OTHER = str(BUILD / "libcudarelu_ort_other.so")  # its custom_domain::CustomRelu is -x
+
+
+def both_libraries() -> bytes:
+    """A model of an op of ours and of one of the other library's."""
+    nodes = [node("Relu", ["x"], ["y"]), node("CustomRelu", ["x"], ["z"], "custom_domain")]
+    return make_model(nodes, [tensor("x", ["N", 4])], [tensor("y", None), tensor("z", None)])
+
+
+def check_both_libraries(options: ort.SessionOptions) -> None:
+    ours, theirs = make_session(both_libraries(), options).run(None, {"x": X})
+    np.testing.assert_array_equal(ours, relu(X))
+    np.testing.assert_array_equal(theirs, -X)
+
+
+def registered_domains(options: ort.SessionOptions) -> list[str]:
+    return options.get_session_config_entry("cudarelu.registered").split(",")
+
+
+@pytest.mark.parametrize("by_path", [False, True])
+def test_the_domain_of_an_alias_is_left_to_a_library_that_comes_first(by_path):
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(OTHER)
+    if MINOR < 23:  # which does not tell us
+        cudarelu.ort.register(options, alias_domains=[])
+    elif by_path:
+        options.register_custom_ops_library(cudarelu.ort.library_path())
+    else:
+        cudarelu.ort.register(options)
+    assert registered_domains(options) == ["cudarelu"]
+    check_both_libraries(options)
+
+
+@pytest.mark.parametrize("by_path", [False, True])
+def test_the_domain_of_an_alias_is_left_to_a_library_that_comes_last(by_path):
+    options = ort.SessionOptions()
+    if by_path:
+        options.add_session_config_entry("cudarelu.alias_domains", "")
+        options.register_custom_ops_library(cudarelu.ort.library_path())
+    else:
+        cudarelu.ort.register(options, alias_domains=())
+    options.register_custom_ops_library(OTHER)
+    assert registered_domains(options) == ["cudarelu"]
+    check_both_libraries(options)
+
+
+def test_alias_domains_that_are_asked_for():
+    options = cudarelu.ort.register(ort.SessionOptions(), alias_domains={"custom_domain"})
+    assert registered_domains(options) == ["cudarelu", "custom_domain"]
+    ours, alias = make_session(both_libraries(), options).run(None, {"x": X})
+    np.testing.assert_array_equal(ours, relu(X))
+    np.testing.assert_array_equal(alias, relu(X))
+
+
+def test_alias_domains_that_there_are_not():
+    with pytest.raises(Exception, match="has no alias domain custom; it has custom_domain"):
+        cudarelu.ort.register(ort.SessionOptions(), alias_domains=["custom_domain", "custom"])
+    with pytest.raises(TypeError, match="not the string 'custom_domain'"):
+        cudarelu.ort.register(ort.SessionOptions(), alias_domains="custom_domain")
+
+
+def test_registration_leaves_no_trace_and_no_log(tmp_path, monkeypatch, capfd):
+    """Though it asks ONNX Runtime for a session, to find out which domains the options have."""
+    monkeypatch.chdir(tmp_path)
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.log_severity_level = 0
+    options.register_custom_ops_library(OTHER)
+    cudarelu.ort.register(options)
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_alone_it_sets_nothing_up_before_the_first_session(tmp_path):
+    """As that session's options do for its process."""
+    script = """
+import sys
+import numpy as np
+import onnxruntime as ort
+
+model, library = sys.argv[1:]
+options = ort.SessionOptions()
+options.register_custom_ops_library(library)
+options.add_session_config_entry("session.set_denormal_as_zero", "1")
+session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+print(session.run(None, {"x": np.full((2, 4), 1e-40, np.float32)})[0].any())
+"""
+    model = tmp_path / "model.onnx"
+    nodes = [helper.make_node("Add", ["x", "x"], ["y"])]
+    model.write_bytes(make_model(nodes, [tensor("x", ["N", 4])], [tensor("y", ["N", 4])]))
+    command = [sys.executable, "-c", script, str(model), cudarelu.ort.library_path()]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
+
+
 def test_many_sessions_in_many_threads():
     model = one_node("LeakyRelu", negative_slope=0.5)
 

@@ -27,7 +27,7 @@ from environment import cupy_missing, jax_missing, ort_cuda_missing, torch_cuda_
 from hosts import Torch, numpy_of, one_op_model
 from reference import assert_equal, reference
 from test_ort_cuda import reversed_rows
-from test_ort_plugin import make_model, node, one_node, tensor
+from test_ort_plugin import OTHER, both_libraries, make_model, node, one_node, tensor
 
 OPS = {op.name: op for op in cudarelu.ops()}
 OP_DTYPES = [(op.name, dtype) for op in cudarelu.ops() for dtype in op.dtypes]
@@ -122,6 +122,17 @@ def test_what_came_in_goes_out(library):
     assert isinstance(y, kind)
     assert type(y) is type(make(X))
     np.testing.assert_array_equal(np.asarray(y), RELU)
+
+
+def test_beside_a_library_that_has_the_domain_of_an_alias():
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(OTHER)
+    ours, theirs = cudarelu.ort.Session(both_libraries(), "cpu", session_options=options)(X)
+    np.testing.assert_array_equal(ours, RELU)
+    np.testing.assert_array_equal(theirs, -X)
+    nodes = [node("CustomRelu", ["x"], ["y"], "custom_domain")]
+    model = make_model(nodes, [tensor("x", ["N", 4])], [tensor("y", None)])
+    np.testing.assert_array_equal(cudarelu.ort.Session(model, "cpu")(X), RELU)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -169,7 +169,7 @@ TROUBLES = {
     "domain-twice": Trouble(
         "Domain already set in registry",
         "two libraries register one domain, or one that is not cudarelu's is registered twice",
-        "register each library once; cudarelu's own may be registered again",
+        "register each library once, cudarelu's after the others; it may be registered again",
         r"Domain already set in registry",
     ),
     # CUDA
