@@ -2,12 +2,43 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "error.h"
 
 namespace cudarelu::cli {
 
 using Json = nlohmann::ordered_json;
+
+namespace {
+
+/// One line, valid whatever bytes the texts have.
+std::string line_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// An item as JSON can name it.
+struct ItemName {
+  std::string text;  // with U+FFFD for what is not UTF-8
+  Json bytes;        // the path in hexadecimal where the text differs from it, else null
+
+  bool operator==(const ItemName&) const = default;
+};
+
+ItemName name_of(const std::string& item) {
+  ItemName name{Json::parse(line_of(item)).get<std::string>(), {}};
+  if (name.text == item) return name;
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string bytes;
+  for (const unsigned char byte : item) {
+    bytes += digits[byte >> 4];
+    bytes += digits[byte & 15];
+  }
+  name.bytes = bytes;
+  return name;
+}
+
+}  // namespace
 
 Manifest::Manifest(const std::filesystem::path& folder, const std::vector<std::string>& items,
                    bool resume)
@@ -38,9 +69,10 @@ void Manifest::read(const std::vector<std::string>& items) {
       throw Error(path_.string() + ": is damaged: " + line);
     }
     const auto index = json["index"].get<std::size_t>();
-    if (index >= items.size() || json["item"] != items[index]) {
+    const ItemName name{json["item"].get<std::string>(), json.value("item_bytes", Json())};
+    if (index >= items.size() || name != name_of(items[index])) {
       throw Error(path_.string() + ": is of another list: its item " + std::to_string(index) +
-                  " is " + json["item"].get<std::string>() + "; name another --output-dir");
+                  " is " + name.text + "; name another --output-dir");
     }
     done_[index] = json["status"] == "done";
     whole += line.size() + 1;
@@ -55,13 +87,15 @@ void Manifest::read(const std::vector<std::string>& items) {
 
 void Manifest::add(const ItemResult& result) {
   const bool done = result.error.empty();
+  const ItemName name = name_of(result.item);
   const Json json{{"index", result.index},
-                  {"item", result.item},
+                  {"item", name.text},
+                  {"item_bytes", name.bytes},
                   {"status", done ? "done" : "failed"},
                   {"error", done ? Json() : Json(result.error)},
                   {"outputs", result.outputs},
                   {"seconds", result.seconds}};
-  file_ << json.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n' << std::flush;
+  file_ << line_of(json) << '\n' << std::flush;
   if (!file_) throw Error(path_.string() + ": cannot be written");
 }
 

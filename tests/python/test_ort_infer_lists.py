@@ -100,6 +100,39 @@ def test_bad_items(items):
     check_outputs({f"items/{i}.npy": X + i for i in range(5)})
 
 
+def test_names_that_are_not_utf8():
+    """The manifest is UTF-8 all the same, and tells such names apart."""
+    folder = Path("items")
+    folder.mkdir()
+    names = [b"a\xfe.npy", b"a\xff.npy", "\N{REPLACEMENT CHARACTER}.npy".encode()]
+    for i, name in enumerate(names):
+        np.save(folder / os.fsdecode(name), X + i)
+    (folder / os.fsdecode(names[1])).write_bytes(b"nonsense")
+    assert start(*RUN, "--list", "items").returncode == 2
+    lines = manifest()
+    assert [line["status"] for line in lines] == ["done", "failed", "done"]
+    assert [line["item"] for line in lines[:2]] == ["items/a\N{REPLACEMENT CHARACTER}.npy"] * 2
+    assert [bytes.fromhex(line["item_bytes"]) for line in lines[:2]] == [
+        b"items/" + name for name in names[:2]
+    ]
+    assert (lines[2]["item"], lines[2]["item_bytes"]) == (f"items/{names[2].decode()}", None)
+    np.save(folder / os.fsdecode(names[1]), X)
+    report = succeed_json(*RUN, "--list", "items", "--resume")
+    assert (report["done"], report["done_before"]) == (1, 2)
+    (folder / os.fsdecode(names[0])).rename(folder / os.fsdecode(b"a\xfd.npy"))
+    assert "is of another list" in fail(*RUN, "--list", "items", "--resume")
+
+
+def test_a_manifest_without_the_bytes_of_names(items):
+    """As before they were written."""
+    succeed(*RUN, "--list", "items")
+    lines = manifest()
+    for line in lines:
+        del line["item_bytes"]
+    Path("out/manifest.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert succeed_json(*RUN, "--list", "items", "--resume")["done_before"] == 5
+
+
 def test_stop_at_a_bad_item(items):
     Path("items/2.npy").write_bytes(b"nonsense")
     assert "items/2.npy: not a .npy file" in fail(*RUN, "--list", "items", "--on-error", "stop")
