@@ -17,9 +17,9 @@ namespace {
 constexpr int oldest_minor = 16;  // the oldest that the ops serve
 
 std::vector<std::string> places(const std::string& file) {
-  if (!file.empty()) return {file};
+  if (!file.empty()) return {library_name(file)};
   const char* variable = std::getenv("CUDARELU_ORT_LIBRARY");
-  if (variable != nullptr && *variable != '\0') return {variable};
+  if (variable != nullptr && *variable != '\0') return {library_name(variable)};
   std::vector<std::string> places;
   const std::string built_with = CUDARELU_ORT_LIBRARY;
   if (!built_with.empty() && std::filesystem::exists(built_with)) places.push_back(built_with);
@@ -46,6 +46,12 @@ int minor_of(std::string_view version) {
 }
 
 }  // namespace
+
+std::string library_name(const std::string& file) {
+  std::error_code error;
+  const bool here = file.find('/') == file.npos && std::filesystem::is_regular_file(file, error);
+  return here ? std::filesystem::absolute(file).string() : file;
+}
 
 Runtime::Runtime(const std::string& file) {
   void* entry = nullptr;

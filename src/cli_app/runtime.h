@@ -18,6 +18,10 @@ Owned<T> nothing() {
   return {nullptr, [](T*) {}};
 }
 
+/// What to call a library for the loader, which looks for a name without a slash in its own folders
+/// alone: the path where it is a file here, else the name.
+std::string library_name(const std::string& file);
+
 class Runtime {
  public:
   /// Opens the library `file`; where that is empty, the first to be had of $CUDARELU_ORT_LIBRARY,

@@ -120,7 +120,8 @@ Session::Session(const Runtime& runtime, const std::filesystem::path& model,
   const Owned<OrtSessionOptions> options(created, runtime->ReleaseSessionOptions);
   runtime.check(runtime->EnableProfiling(options.get(), profile_.prefix().c_str()));
   for (const std::string& library : libraries) {
-    runtime.check(runtime->RegisterCustomOpsLibrary_V2(options.get(), library.c_str()));
+    runtime.check(
+        runtime->RegisterCustomOpsLibrary_V2(options.get(), library_name(library).c_str()));
   }
   // After the libraries, so that it leaves them the domains that they have.
   runtime.check(RegisterCustomOps(options.get(), &runtime.base()));

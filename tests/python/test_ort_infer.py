@@ -150,6 +150,36 @@ def test_ort_by_variable(monkeypatch):
     assert str(library) in succeed("model.onnx", "--ort", library)
 
 
+def test_libraries_in_the_current_folder():
+    """Names without a slash, which the loader alone would look for elsewhere."""
+    Path("mine.so").symlink_to(OTHER)
+    report = succeed_json("model.onnx", "--provider", "cpu", "--library", "mine.so", "--dim", "N=1")
+    given, output = array_of(report["inputs"][0]), array_of(report["outputs"][0])
+    np.testing.assert_array_equal(output, -given)
+
+
+def test_onnx_runtime_in_the_current_folder(monkeypatch):
+    (library,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
+    here = Path("runtime.so").absolute()
+    here.symlink_to(library)
+    for arguments in (["--ort", "runtime.so"], []):
+        report = succeed_json("model.onnx", "--provider", "cpu", *arguments)
+        assert report["runtime"]["library"] == str(here)
+        monkeypatch.setenv("CUDARELU_ORT_LIBRARY", "runtime.so")
+
+
+def test_libraries_that_the_loader_finds(monkeypatch):
+    (library,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
+    Path("libraries").mkdir()
+    Path("libraries/mine.so").symlink_to(OTHER)
+    Path("libraries/runtime.so").symlink_to(library)
+    Path("mine.so").mkdir()  # which is no file
+    arguments = ["model.onnx", "--provider", "cpu", "--library", "mine.so", "--ort", "runtime.so"]
+    assert "runtime.so" in fail(*arguments)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(Path("libraries").absolute()))
+    succeed(*arguments)
+
+
 def test_help_fits_a_screen():
     text = succeed("--help")
     lines = text.splitlines()
