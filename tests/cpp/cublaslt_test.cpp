@@ -263,8 +263,13 @@ TEST_P(CublasLtOnCuda, HasTheProductOfAnyShape) {
 TEST_P(CublasLtOnCuda, HasEveryEpilogue) {
   CudaExecution execution;
   std::mt19937 random(2);
-  constexpr std::array<std::array<std::int64_t, 4>, 4> shapes{
-      {{1, 33, 64, 48}, {1, 7, 9, 5}, {3, 16, 24, 40}, {2, 1, 1, 1}}};
+  // Of the last ones k is long, which algorithms may split.
+  constexpr std::array<std::array<std::int64_t, 4>, 6> shapes{{{1, 33, 64, 48},
+                                                               {1, 7, 9, 5},
+                                                               {3, 16, 24, 40},
+                                                               {2, 1, 1, 1},
+                                                               {1, 8, 64, 4096},
+                                                               {1, 7, 9, 999}}};
   for (const auto& [batch, m, n, k] : shapes) {
     for (const std::size_t offset : {0, 1}) {
       for (const bool bias : {false, true}) {

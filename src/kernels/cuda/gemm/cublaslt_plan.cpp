@@ -201,10 +201,14 @@ std::vector<Choice> ask_heuristics(Plan& plan, const Key& key, int count) {
     complete &= library.set_preference(&preference, attribute, &value, sizeof value) ==
                 CUBLAS_STATUS_SUCCESS;
   };
-  // Where k is split, the parts of a float16 or bfloat16 product are added up in float32.
-  const bool half = size_of(key.dtype) == 2;
-  const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
-                                   (half ? 0u : std::uint32_t{CUBLASLT_REDUCTION_SCHEME_INPLACE});
+  // Where k is split, the parts of a float16 or bfloat16 product are added up in float32, but an
+  // epilogue may get their sum rounded: k is not split before one.
+  std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  if (size_of(key.dtype) > 2) {
+    reductions |= CUBLASLT_REDUCTION_SCHEME_INPLACE;
+  } else if (key.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
+    reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
+  }
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, key.workspace ? workspace_limit : 0);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, std::uint32_t{key.b_alignment});
