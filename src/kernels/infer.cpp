@@ -41,6 +41,20 @@ std::string kind_of(const AttributeSpec& spec) {
   return text;
 }
 
+bool in_range(const AttributeSpec& spec, double value) {
+  // A NaN is in no range, but only a range that is declared excludes it.
+  const bool bounded = spec.lowest != -std::numeric_limits<double>::infinity() ||
+                       spec.highest != std::numeric_limits<double>::infinity();
+  return !bounded || (value >= spec.lowest && value <= spec.highest);
+}
+
+std::string range_of(const AttributeSpec& spec) {
+  if (!spec.labels.empty()) return kind_of(spec);
+  std::ostringstream text;
+  text << "in [" << spec.lowest << ", " << spec.highest << "]";
+  return text.str();
+}
+
 Status check_attributes(const Op& op, std::span<const Attribute> attributes) {
   const auto& specs = op.signature.attributes;
   for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -52,18 +66,9 @@ Status check_attributes(const Op& op, std::span<const Attribute> attributes) {
     }
     const double value = integer ? static_cast<double>(std::get<std::int64_t>(attributes[i]))
                                  : std::get<double>(attributes[i]);
-    // A NaN is in no range, but only a range that is declared excludes it.
-    const bool bounded = spec.lowest != -std::numeric_limits<double>::infinity() ||
-                         spec.highest != std::numeric_limits<double>::infinity();
-    if (bounded && !(value >= spec.lowest && value <= spec.highest)) {
+    if (!in_range(spec, value)) {
       std::ostringstream message;
-      message << spec.name << " must be ";
-      if (spec.labels.empty()) {
-        message << "in [" << spec.lowest << ", " << spec.highest << "]";
-      } else {
-        message << kind_of(spec);
-      }
-      message << ", not " << value;
+      message << spec.name << " must be " << range_of(spec) << ", not " << value;
       return detail::error(Status::Code::invalid_argument, op, message.str());
     }
   }

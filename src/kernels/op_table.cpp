@@ -1,7 +1,10 @@
+#include <algorithm>
+#include <stdexcept>
 #include <vector>
 
 #include "cpu/gemm.h"
 #include "cuda/gemm/gemm.h"
+#include "cudarelu/gradient.h"
 #include "ops/list.h"
 
 namespace cudarelu {
@@ -66,15 +69,36 @@ std::vector<Op> entries(ops::List<F...> /*all*/) {
 }  // namespace
 
 std::span<const Op> op_table() {
-  static const std::vector<Op> table = entries(ops::All{});
+  static const std::vector<Op> table = [] {
+    std::vector<Op> all = entries(ops::All{});
+    check_table(all);
+    return all;
+  }();
   return table;
 }
 
-const Op* find_op(std::string_view name) {
-  for (const Op& op : op_table()) {
+const Op* find_op(std::string_view name, std::span<const Op> table) {
+  for (const Op& op : table) {
     if (op.name == name) return &op;
   }
   return nullptr;
+}
+
+void check_table(std::span<const Op> table) {
+  for (const Op& op : table) {
+    const std::string name(op.name);
+    const Op& same = *std::ranges::find(table, op.onnx_type, &Op::onnx_type);
+    if (&same != &op) {
+      throw std::invalid_argument(name + ": " + std::string(same.name) + " has the ONNX type " +
+                                  op.onnx_type + " too");
+    }
+    const bool generic = std::ranges::any_of(op.signature.inputs, [](const Parameter& input) {
+      return input.kind == ElementKind::type_variable;
+    });
+    if (generic && op.spec.dtypes.bits == 0)
+      throw std::invalid_argument(name + ": T has no dtypes");
+    parse_gradient(op, table);
+  }
 }
 
 bool has_cuda_kernels() {

@@ -51,7 +51,7 @@ TEST(Gradient, OfAnotherFormOfTheOp) {
   EXPECT_EQ(training_form(*find_op("relu")), nullptr);
   EXPECT_EQ(training_form(*find_op("linear_gelu")), find_op("linear_gelu_with_sum"));
   EXPECT_TRUE(parse_gradient(*find_op("linear_gelu")).empty());
-  for (const char* form : {"no_such_op", "linear_relu", "gelu"}) {
+  for (const char* form : {"no_such_op", "linear_relu", "gelu", "linear_gelu"}) {
     Op op = *find_op("linear_gelu");
     const std::string gradient = std::string("as ") + form;
     op.spec.gradient = gradient;
@@ -67,6 +67,68 @@ TEST(Gradient, WhatItCannotMeanIsRefused) {
     op.spec.gradient = text;
     EXPECT_THROW(parse_gradient(op), std::invalid_argument) << text;
   }
+}
+
+TEST(Gradient, WhatCannotBeComputedIsRefusedInASentence) {
+  struct Case {
+    const char* op;
+    const char* gradient;
+    const char* sentence;
+  };
+  for (const auto& [name, gradient, sentence] : std::initializer_list<Case>{
+           {"relu", "x = mul(grad_y, none)", "passes none for b of mul, which is required"},
+           {"relu", "x = mul(grad_y, 2)", "passes 2 for b of mul, which is a tensor"},
+           {"scale", "x = mul(grad_y, factor)", "passes factor for b of mul, which is a tensor"},
+           {"linear", "weight = linear_weight_backward(grad_y, bias)",
+            "passes bias, which may be absent, for x of linear_weight_backward, which is required"},
+           {"grid_cluster", "pos = expand_rows(start, pos)",
+            "passes start, which may be absent, for row of expand_rows, which is required"},
+           {"relu", "x = scale(grad_y, none)",
+            "passes none for factor of scale, which is an attribute"},
+           {"relu", "x = scale(grad_y, y)", "passes y for factor of scale, which is an attribute"},
+           {"relu", "x = scale(grad_y, 2 + 3)", "has a sum of 2, which is not a tensor"},
+           {"relu", "x = gelu_backward(grad_y, x, 2)",
+            "passes 2 for approximate of gelu_backward, which must be none (0) or tanh (1)"},
+           {"relu", "x = gelu_backward(grad_y, x, 0.5)",
+            "passes 0.5 for approximate of gelu_backward, which must be none (0) or tanh (1)"},
+           {"relu", "x = row_rstd(grad_y, -1)",
+            "passes -1 for eps of row_rstd, which must be in [0, inf]"},
+           {"scale", "x = gelu_backward(grad_y, x, factor)",
+            "passes factor for approximate of gelu_backward, which must be none (0) or tanh (1)"},
+           {"gelu", "x = scale(grad_y, approximate)",
+            "passes approximate for factor of scale, which must be a floating-point number"},
+           {"relu", "x = grad_y + none", "has a sum of none, which is not a tensor"},
+           {"relu", "x = none", "of x is none, which is not a tensor"},
+           {"scale", "x = factor", "of x is factor, which is not a tensor"},
+           {"linear", "bias = bias", "of bias is bias, which may be absent"},
+           {"linear", "bias = sum_rows(grad_y) + bias", "has a sum of bias, which may be absent"},
+           {"relu", "x = grad_y; x = grad_y", "has x twice"},
+           {"knn_query", "xyz = scale(grad_distance, 0) + grad_idx",
+            "names grad_idx, but idx holds integers"},
+           {"knn_query", "offset = grad_distance", "has offset, which holds integers"}}) {
+    Op op = *find_op(name);
+    op.spec.gradient = gradient;
+    try {
+      parse_gradient(op);
+      ADD_FAILURE() << gradient << " is accepted";
+    } catch (const std::invalid_argument& error) {
+      EXPECT_EQ(error.what(), std::string(name) + ": the gradient " + sentence);
+    }
+  }
+}
+
+TEST(Gradient, WhatMayBeAbsentIsPassedWhereItMay) {
+  // A number stands for weight, and x has its dimension.
+  for (const char* gradient : {"x = layer_norm_backward(grad_y, x, weight, eps).grad_x",
+                               "x = expand_rows(weight, x)", "x = layer_norm(x, bias, none, 0)"}) {
+    Op op = *find_op("layer_norm");
+    op.spec.gradient = gradient;
+    EXPECT_NO_THROW(parse_gradient(op)) << gradient;
+  }
+  // xyz stands for new_xyz.
+  Op op = *find_op("knn_query");
+  op.spec.gradient = "xyz = mul(new_xyz, grad_distance)";
+  EXPECT_NO_THROW(parse_gradient(op));
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
+#include <stdexcept>
+#include <vector>
 
-#include "cudarelu/gradient.h"
 #include "cudarelu/op.h"
 
 namespace cudarelu {
@@ -47,10 +49,35 @@ TEST(Table, EveryOpIsComplete) {
     EXPECT_EQ(op.cuda != nullptr, has_cuda_kernels());
     EXPECT_FALSE(op.spec.summary.empty());
     EXPECT_FALSE(op.spec.definition.empty());
-    EXPECT_NO_THROW(parse_gradient(op));
   }
   EXPECT_EQ(find_op("no_such_op"), nullptr);
   EXPECT_EQ(find_op("relu_backward")->onnx_type, "ReluBackward");
+}
+
+TEST(Table, IsRefusedWithTheNameOfTheOpThatIsWrong) {
+  const auto expect_refused = [](const char* name, auto change, const std::string& sentence) {
+    std::vector<Op> table(op_table().begin(), op_table().end());
+    EXPECT_NO_THROW(check_table(table));
+    change(*std::ranges::find(table, std::string_view(name), &Op::name));
+    try {
+      check_table(table);
+      ADD_FAILURE() << sentence;
+    } catch (const std::invalid_argument& error) {
+      EXPECT_EQ(error.what(), sentence);
+    }
+  };
+  expect_refused(
+      "relu", [](Op& op) { op.spec.gradient = "x = mul(grad_y, none)"; },
+      "relu: the gradient passes none for b of mul, which is required");
+  expect_refused(
+      "linear_gelu", [](Op& op) { op.spec.gradient = "as gelu"; },
+      "linear_gelu: the gradient names no op of its form");
+  expect_refused(
+      "scale", [](Op& op) { op.name = "no_scale"; },
+      "tanh_backward: the gradient calls scale, which is not in the table");
+  expect_refused(
+      "softmax", [](Op& op) { op.onnx_type = "Tanh"; }, "softmax: tanh has the ONNX type Tanh too");
+  expect_refused("tanh", [](Op& op) { op.spec.dtypes = {}; }, "tanh: T has no dtypes");
 }
 
 }  // namespace

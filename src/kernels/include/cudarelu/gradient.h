@@ -7,9 +7,12 @@
 // Names are the op's inputs, outputs and attributes, and grad_<output>; a called op takes its
 // inputs and then its attributes by position, `none` for an input that is left out. Of a called op
 // with several outputs one is named. An input that is not named has no gradient: it is
-// zero almost everywhere, or the op is not differentiable in it.
+// zero almost everywhere, or the op is not differentiable in it. An input that may be absent is
+// passed where the called op's may be, too; elsewhere only if another input takes its place, or a
+// number does and a required input has all its dimensions.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,12 +37,14 @@ struct Gradient {
   Expression value;
 };
 
-/// Parses op.spec.gradient; none where that is another op's. Throws std::invalid_argument where it
-/// names what there is not.
-std::vector<Gradient> parse_gradient(const Op& op);
+/// Parses op.spec.gradient, which calls ops of the table; none where that is another op's. Throws
+/// std::invalid_argument where it names what there is not, or passes what the called op cannot
+/// take.
+std::vector<Gradient> parse_gradient(const Op& op, std::span<const Op> table = op_table());
 
 /// The op that is called in the place of `op` where a gradient is wanted; nullptr: itself. Throws
-/// std::invalid_argument where that has other inputs or attributes, or other outputs first.
-const Op* training_form(const Op& op);
+/// std::invalid_argument where that has other inputs or attributes, other outputs first, or no
+/// gradient of its own.
+const Op* training_form(const Op& op, std::span<const Op> table = op_table());
 
 }  // namespace cudarelu

@@ -52,6 +52,12 @@ std::string names_of(DTypeSet dtypes);
 /// What an attribute must be: "a floating-point number", "an integer", "none (0) or tanh (1)".
 std::string kind_of(const AttributeSpec& spec);
 
+/// Whether an attribute may have the value, of its type.
+bool in_range(const AttributeSpec& spec, double value);
+
+/// Which values those are: "in [0, inf]", "none (0) or tanh (1)".
+std::string range_of(const AttributeSpec& spec);
+
 /// Checks the type and the range of each attribute.
 Status check_attributes(const Op& op, std::span<const Attribute> attributes);
 

@@ -66,7 +66,12 @@ inline constexpr int definition_opset = 18;
 std::span<const Op> op_table();
 
 /// The op of that name, or nullptr.
-const Op* find_op(std::string_view name);
+const Op* find_op(std::string_view name, std::span<const Op> table = op_table());
+
+/// Checks what no signature says alone, as op_table() does with all ops: throws
+/// std::invalid_argument, which names the op, where two have one ONNX type, T has no dtypes or a
+/// gradient is malformed.
+void check_table(std::span<const Op> table);
 
 /// Whether the CUDA kernels were compiled in.
 bool has_cuda_kernels();
