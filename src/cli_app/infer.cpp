@@ -38,7 +38,8 @@ struct Expected {
 std::vector<Expected> expected_outputs(const Options& options,
                                        const std::vector<std::string>& names) {
   std::vector<Expected> expected;
-  for (const auto& [name, file] : options.compared) {
+  const std::map<std::string, std::string> compared = by_name("--compare", options.compared, names);
+  for (const auto& [name, file] : compared) {
     const auto found = std::ranges::find(names, name);
     if (found == names.end()) refuse_output(name, names);
     const auto output = static_cast<std::size_t>(found - names.begin());
@@ -48,7 +49,7 @@ std::vector<Expected> expected_outputs(const Options& options,
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto file =
         std::filesystem::path(options.input_folder) / ("output_" + std::to_string(i) + ".pb");
-    if (options.compared.contains(names[i]) || !std::filesystem::exists(file)) continue;
+    if (compared.contains(names[i]) || !std::filesystem::exists(file)) continue;
     expected.push_back({i, file.string(), read_array(file, names[i])});
   }
   return expected;
@@ -74,7 +75,9 @@ int infer(const Options& options) {
   const ProviderChoice choice{options.provider, static_cast<int>(options.device),
                               options.require_cuda, graph};
   Session session(runtime, options.model, choice, options.libraries);
-  InputWishes wishes{options.inputs, options.sizes, options.seed};
+  std::vector<std::string> input_names;
+  for (const InputInfo& info : session.inputs()) input_names.push_back(info.name);
+  InputWishes wishes{by_name("--input", options.inputs, input_names), options.sizes, options.seed};
   if (!options.input_folder.empty()) {
     add_folder(options.input_folder, session.inputs(), wishes.sources);
   }

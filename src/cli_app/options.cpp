@@ -25,7 +25,7 @@ struct Texts {
   std::string require_provider, tolerance, warmup, iterations, seconds, concurrency, on_error, list;
   std::string device = "0", seed = "0";
   std::string max_memcpy, batches;
-  std::vector<std::string> inputs, dims, compared;
+  std::vector<std::string> dims;
   bool cuda_graph = false, io_binding = false, no_io_binding = false, resume = false;
 };
 
@@ -54,8 +54,8 @@ void declare(CLI::App& app, Options& options, Texts& texts) {
   list(group, "--library", options.libraries, "FILE", "a further custom-op library; repeatable");
   option(group, "--ort", options.ort, "FILE", "the ONNX Runtime to open ($CUDARELU_ORT_LIBRARY)");
 
-  group = "Inputs";
-  list(group, "--input", texts.inputs, "NAME=X",
+  group = "Inputs (NAME: the longest in the model that a = follows)";
+  list(group, "--input", options.inputs, "NAME=X",
        "X: FILE.npy, FILE.npz, FILE.pb, random, zeros, ones, a number");
   option(group, "--inputs", options.input_folder, "DIR",
          "its input_0.pb, ...; compared with its output_0.pb, ...");
@@ -64,7 +64,7 @@ void declare(CLI::App& app, Options& options, Texts& texts) {
 
   group = "Outputs";
   option(group, "--output-dir", options.output_dir, "DIR", "write each output to DIR/<name>.npy");
-  list(group, "--compare", texts.compared, "NAME=FILE",
+  list(group, "--compare", options.compared, "NAME=FILE",
        "exit 1 where the output differs; repeatable");
   option(group, "--tolerance", texts.tolerance, "REL[,ABS]",
          "of real outputs that are compared (1e-3,1e-5)");
@@ -104,21 +104,14 @@ void declare(CLI::App& app, Options& options, Texts& texts) {
   throw Error(option + " " + value + ": " + reason);
 }
 
-/// NAME=VALUE, each name once.
-std::map<std::string, std::string> by_name(const std::string& option,
-                                           const std::vector<std::string>& texts) {
-  std::map<std::string, std::string> values;
-  for (const std::string& text : texts) {
-    const std::size_t equals = text.find('=');
-    if (equals == 0 || equals == text.npos || equals + 1 == text.size()) {
-      refuse(option, text, "must be NAME=VALUE");
-    }
-    const std::string name = text.substr(0, equals);
-    if (!values.emplace(name, text.substr(equals + 1)).second) {
-      refuse(option, name, "given twice");
-    }
+/// Where NAME=VALUE may be divided: at each = between a name and a value.
+std::vector<std::size_t> dividers(const std::string& option, const std::string& text) {
+  std::vector<std::size_t> places;
+  for (std::size_t i = 1; i + 1 < text.size(); ++i) {
+    if (text[i] == '=') places.push_back(i);
   }
-  return values;
+  if (places.empty()) refuse(option, text, "must be NAME=VALUE");
+  return places;
 }
 
 template <class T>
@@ -228,6 +221,22 @@ std::optional<BatchOptions> batch_options(const CLI::App& app, const Options& op
 
 }  // namespace
 
+std::map<std::string, std::string> by_name(const std::string& option,
+                                           const std::vector<std::string>& texts,
+                                           const std::vector<std::string>& names) {
+  std::map<std::string, std::string> values;
+  for (const std::string& text : texts) {
+    const std::vector<std::size_t> places = dividers(option, text);
+    std::size_t end = places.front();
+    for (const std::size_t place : places) {
+      if (std::ranges::find(names, text.substr(0, place)) != names.end()) end = place;
+    }
+    const std::string name = text.substr(0, end);
+    if (!values.emplace(name, text.substr(end + 1)).second) refuse(option, name, "given twice");
+  }
+  return values;
+}
+
 std::optional<Options> parse_options(int argc, char** argv) {
   CLI::App app("Runs an ONNX model with ONNX Runtime and cudarelu's ops.", "ort_infer");
   Options options;
@@ -252,12 +261,15 @@ std::optional<Options> parse_options(int argc, char** argv) {
   if (app.count("--max-memcpy") > 0) {
     options.max_memcpy = whole_number<std::int64_t>("--max-memcpy", texts.max_memcpy);
   }
-  options.inputs = by_name("--input", texts.inputs);
-  for (const auto& [name, size] : by_name("--dim", texts.dims)) {
-    options.sizes[name] = whole_number<std::int64_t>("--dim " + name, size);
+  for (const std::string& text : options.inputs) dividers("--input", text);
+  for (const std::string& text : options.compared) dividers("--compare", text);
+  for (const std::string& text : texts.dims) {
+    const std::size_t end = dividers("--dim", text).back();  // a size has no =
+    const std::string name = text.substr(0, end);
+    const auto size = whole_number<std::int64_t>("--dim " + name, text.substr(end + 1));
+    if (!options.sizes.emplace(name, size).second) refuse("--dim", name, "given twice");
   }
   options.seed = whole_number<std::uint64_t>("--seed", texts.seed);
-  options.compared = by_name("--compare", texts.compared);
   if (app.count("--tolerance") > 0) options.tolerance = tolerance(texts.tolerance);
   options.measure = measure_options(app, texts);
   options.batch = batch_options(app, options, texts);

@@ -37,13 +37,13 @@ struct Options {
   std::vector<std::string> libraries;
   std::string ort;
 
-  std::map<std::string, std::string> inputs;  // by the input's name
+  std::vector<std::string> inputs;  // each NAME=X, for by_name()
   std::string input_folder;
   std::map<std::string, std::int64_t> sizes;  // of free dimensions, by name
   std::uint64_t seed = 0;
 
   std::string output_dir;
-  std::map<std::string, std::string> compared;  // the file of an output, by its name
+  std::vector<std::string> compared;  // each NAME=FILE, for by_name()
   Tolerance tolerance;
 
   std::optional<MeasureOptions> measure;
@@ -51,6 +51,13 @@ struct Options {
   std::optional<BatchOptions> batch;
   bool json = false;
 };
+
+/// The values of an option's texts NAME=VALUE, by the names. A name and a value may have = in them:
+/// the name is the longest that is one of the model's `names`, else what is before the first =.
+/// Throws an Error where a name is given twice.
+std::map<std::string, std::string> by_name(const std::string& option,
+                                           const std::vector<std::string>& texts,
+                                           const std::vector<std::string>& names);
 
 /// Nothing where --help or --version was asked for, and has been printed. Throws an Error.
 std::optional<Options> parse_options(int argc, char** argv);

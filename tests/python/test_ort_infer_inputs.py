@@ -49,6 +49,44 @@ def given(source: str, *arguments) -> np.ndarray:
     return array_of(input_)
 
 
+# Names and files with =
+
+
+def add_model(a: str, b: str, c: str, size: str) -> None:
+    inputs, outputs = [tensor(a, [size, 4]), tensor(b, [size, 4])], [tensor(c, [size, 4])]
+    onnx.save(make_model([helper.make_node("Add", [a, b], [c])], inputs, outputs), "model.onnx")
+
+
+def test_names_with_equals_signs():
+    add_model("a", "a=b", "c=", "N=1")
+    np.save("c.npy", Y)
+    np.save("b=c.npy", X)
+    np.save("sum.npy", X + Y)
+    arguments = ["model.onnx", "--input", "a=b=c.npy", "--input", "a=./b=c.npy"]
+    report = succeed_json(*arguments, "--compare", "c==sum.npy", "--dim", "N=1=2")
+    assert report["sizes"] == {"N=1": 2}
+    assert [each["file"] for each in report["inputs"]] == ["./b=c.npy", "c.npy"]
+    assert report["comparisons"][0]["equal"]
+    add_model("=", "==", "c", "N")
+    report = succeed_json("model.onnx", "--input", "==1", "--input", "===2")
+    np.testing.assert_array_equal(array_of(report["outputs"][0]), np.full((4, 4), 3))
+
+
+def test_files_with_equals_signs():
+    np.save("z=x.npy", X)
+    arguments = ["model.onnx", "--input", "x=z=x.npy"]
+    assert succeed_json(*arguments)["inputs"][0]["file"] == "z=x.npy"
+    np.save("z=y.npy", Y)
+    assert "compare y with z=y.npy: equal" in succeed(*arguments, "--compare", "y=z=y.npy")
+
+
+def test_names_with_equals_signs_that_there_are_not():
+    assert "--input z: the model has no such input" in fail("model.onnx", "--input", "z=x=x.npy")
+    assert "--dim N=2: the model has no such" in fail("model.onnx", "--dim", "N=2=3")
+    assert "--dim N: given twice" in fail("model.onnx", "--dim", "N=2", "--dim", "N=3")
+    assert "NAME=VALUE" in fail("model.onnx", "--compare", "=y.npy")
+
+
 # Archives
 
 
