@@ -8,14 +8,18 @@ subclasses of torch's modules of these names, with their arguments, attributes a
 
     print(cudarelu.nn.replace(model))
 
-Inputs are tensors of the ops' dtypes, on the CPU or CUDA.
+Inputs are tensors of the ops' dtypes, on the CPU or CUDA. Where an op has no kernel for the tensors
+of a call, such as quantised, sparse or nested ones, the subclass of torch's module of the same name
+runs torch's own `forward`.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+import numbers
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +42,26 @@ __all__ = [
     "Tanh",
     "replace",
 ]
+
+
+_Forward = Callable[[Any, torch.Tensor], torch.Tensor]
+
+
+def _falls_back_to(theirs: type[torch.nn.Module]) -> Callable[[_Forward], _Forward]:
+    """Makes a `forward` run that of torch's class where our op has no kernel for its tensors."""
+
+    def decorate(forward: _Forward) -> _Forward:
+        # TorchScript reads the source that is wrapped, since it knows no exceptions.
+        @functools.wraps(forward)
+        def run(self: Any, input: torch.Tensor) -> torch.Tensor:
+            try:
+                return forward(self, input)
+            except NotImplementedError:
+                return theirs.forward(self, input)
+
+        return run
+
+    return decorate
 
 
 def _overwrite(name: str, input: torch.Tensor, **attributes: Any) -> torch.Tensor:
@@ -66,6 +90,7 @@ class ReLU(torch.nn.ReLU):
         inplace: overwrite the input, and return it.
     """
 
+    @_falls_back_to(torch.nn.ReLU)
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if not self.inplace:
             return cudarelu.relu(input)
@@ -83,6 +108,7 @@ class LeakyReLU(torch.nn.LeakyReLU):
         inplace: overwrite the input, and return it.
     """
 
+    @_falls_back_to(torch.nn.LeakyReLU)
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if not self.inplace:
             return cudarelu.leaky_relu(input, negative_slope=self.negative_slope)
@@ -95,6 +121,7 @@ class LeakyReLU(torch.nn.LeakyReLU):
 class Tanh(torch.nn.Tanh):
     """`cudarelu.tanh` as a module."""
 
+    @_falls_back_to(torch.nn.Tanh)
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return cudarelu.tanh(input)
 
@@ -106,6 +133,7 @@ class GELU(torch.nn.GELU):
         approximate: "none", or "tanh" in the place of erf.
     """
 
+    @_falls_back_to(torch.nn.GELU)
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return cudarelu.gelu(input, approximate=self.approximate)
 
@@ -124,13 +152,14 @@ class Softmax(torch.nn.Softmax):
     def __init__(self, dim: int | None = -1) -> None:
         super().__init__(dim)
 
+    @_falls_back_to(torch.nn.Softmax)
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         dim = self.dim
         if dim is None:
             warnings.warn(
                 "Implicit dimension choice for softmax has been deprecated. "
                 "Change the call to include dim=X as an argument.",
-                stacklevel=4,  # the caller of the module
+                stacklevel=5,  # the caller of the module
             )
             dim = 0 if input.dim() in (0, 1, 3) else 1
         if dim == -1:
@@ -150,7 +179,8 @@ class LayerNorm(torch.nn.LayerNorm):
         dtype: of the parameters, and of the inputs.
 
     Raises:
-        ValueError: where `normalized_shape` has another number of dimensions.
+        ValueError: where `normalized_shape` has another number of dimensions, and for an `eps` that
+            is not in [0, inf] or no number.
     """
 
     def __init__(
@@ -166,17 +196,24 @@ class LayerNorm(torch.nn.LayerNorm):
         if reason := _unlike_ours(self):
             raise ValueError(reason)
 
+    @_falls_back_to(torch.nn.LayerNorm)
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return cudarelu.layer_norm(input, self.weight, self.bias, eps=self.eps)
 
 
-_LINEAR_DTYPES = {
-    f"torch.{dtype}" for op in cudarelu.ops() if op.name == "linear" for dtype in op.dtypes
-}
+_OPS = {op.name: op for op in cudarelu.ops()}
 
 
 def _unlike_ours(module: torch.nn.Module) -> str | None:
     """Why a module of torch cannot run our op; None: it can."""
+    theirs, op = next((k, _OPS[op]) for k, (_, op) in _OURS.items() if isinstance(module, k))
+    for each in op.attributes:
+        value = getattr(module, each.name)
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if each.type == "float" and not is_number:
+            return f"{theirs.__name__} with {each.name} of class {type(value).__name__}"
+        if wanted := each.outside(value):
+            return f"{theirs.__name__} with {each.name} {value}, not in {wanted}"
     if isinstance(module, torch.nn.LayerNorm) and len(module.normalized_shape) != 1:
         shape = list(module.normalized_shape)
         return f"LayerNorm over {shape}, not over the last dimension alone"
@@ -185,7 +222,7 @@ def _unlike_ours(module: torch.nn.Module) -> str | None:
         # Other classes may have a product of their own, as quantised ones do.
         if type(weight) is not torch.Tensor:
             return f"Linear with a weight of class {type(weight).__name__}"
-        if str(weight.dtype) not in _LINEAR_DTYPES:
+        if weight.dtype not in {getattr(torch, dtype) for dtype in op.dtypes}:
             return f"Linear of {weight.dtype}"
     return None
 
@@ -232,6 +269,7 @@ class Linear(torch.nn.Linear):
     Arguments, parameters and state are those of `torch.nn.Linear`.
     """
 
+    @_falls_back_to(torch.nn.Linear)
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return cudarelu.linear(input, self.weight, self.bias)
 
@@ -302,6 +340,13 @@ class Sequential(torch.nn.Sequential):
 
 
 def _run_pair(linear: Linear, activation: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
+    try:
+        return _run_fused(linear, activation, input)
+    except NotImplementedError:  # each has its own way out
+        return activation(linear(input))
+
+
+def _run_fused(linear: Linear, activation: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
     if isinstance(activation, torch.nn.GELU):
         approximate = activation.approximate
         return cudarelu.linear_gelu(input, linear.weight, linear.bias, approximate=approximate)
@@ -330,14 +375,15 @@ def _is_observed(module: torch.nn.Module) -> bool:
     )
 
 
-_OURS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
-    torch.nn.ReLU: ReLU,
-    torch.nn.LeakyReLU: LeakyReLU,
-    torch.nn.Tanh: Tanh,
-    torch.nn.GELU: GELU,
-    torch.nn.Softmax: Softmax,
-    torch.nn.Linear: Linear,
-    torch.nn.LayerNorm: LayerNorm,
+# Torch's class: ours, and the op that it runs.
+_OURS: dict[type[torch.nn.Module], tuple[type[torch.nn.Module], str]] = {
+    torch.nn.ReLU: (ReLU, "relu"),
+    torch.nn.LeakyReLU: (LeakyReLU, "leaky_relu"),
+    torch.nn.Tanh: (Tanh, "tanh"),
+    torch.nn.GELU: (GELU, "gelu"),
+    torch.nn.Softmax: (Softmax, "softmax"),
+    torch.nn.Linear: (Linear, "linear"),
+    torch.nn.LayerNorm: (LayerNorm, "layer_norm"),
 }
 
 
@@ -365,7 +411,12 @@ def replace(model: torch.nn.Module) -> Replacement:
     Each module stays the object that it is, the model itself too, and only its class changes:
     hooks, mode, sharing, and references from elsewhere hold. Left as they are: subclasses of these
     classes, among them parametrized modules, modules with a `forward` of their own, LayerNorm over
-    several dimensions, and Linear with a weight that is quantised, complex or distributed.
+    several dimensions, Linear with a weight that is quantised, complex or distributed, and modules
+    with an attribute that the op does not take: a slope that is a bool or a tensor, a negative eps.
+
+    A swapped module runs torch's own `forward` in each call whose tensors the op has no kernel for:
+    ReLU on a quantised tensor, or LayerNorm with float32 parameters on a bfloat16 one. There
+    torch.compile breaks the graph.
 
     What torch.compile made of the model before is compiled again.
 
@@ -383,7 +434,7 @@ def replace(model: torch.nn.Module) -> Replacement:
         elif found in _OURS and (reason := _unlike_ours(module)):
             left[name] = reason
         elif found in _OURS:
-            module.__class__ = _OURS[found]
+            module.__class__, _ = _OURS[found]
             swapped[name] = found.__name__
         elif isinstance(module, tuple(_OURS)) and found.__module__ != __name__:
             left[name] = f"{found.__name__}, a subclass"

@@ -3,7 +3,9 @@
 import copy
 import functools
 import io
+import re
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -403,6 +405,111 @@ def test_replace_leaves_linear_with_other_weights():
         "2": "Linear of torch.complex64",
     }
     assert torch.equal(model[:2](x), expected)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (nn.LeakyReLU(True), "LeakyReLU with negative_slope of class bool"),
+        (nn.LeakyReLU(torch.tensor(0.1)), "LeakyReLU with negative_slope of class Tensor"),
+        (nn.LayerNorm(4, eps=True), "LayerNorm with eps of class bool"),
+        (nn.LayerNorm(4, eps=-1e-9), "LayerNorm with eps -1e-09, not in [0, inf]"),
+        (nn.LayerNorm(4, eps=float("nan")), "LayerNorm with eps nan, not in [0, inf]"),
+    ],
+)
+def test_replace_leaves_attributes_that_our_ops_do_not_take(module, reason):
+    x = torch.randn(3, 4)
+    expected = module(x)
+    model = nn.Sequential(module)
+    report = cudarelu.nn.replace(model)
+    assert report.swapped == {}
+    assert report.left == {"0": reason}
+    torch.testing.assert_close(model(x), expected, equal_nan=True)
+    if isinstance(module, nn.LayerNorm):
+        with pytest.raises(ValueError, match=re.escape(reason)):
+            cudarelu.nn.LayerNorm(4, eps=module.eps)
+
+
+@pytest.mark.parametrize("slope", [1, np.float32(0.5)], ids=type)
+def test_replace_takes_every_number(slope):
+    ours, theirs, x = nn.LeakyReLU(slope), nn.LeakyReLU(slope), torch.randn(3, 4)
+    assert cudarelu.nn.replace(ours).swapped == {"": "LeakyReLU"}
+    with Calls() as calls:
+        torch.testing.assert_close(ours(x), theirs(x))
+    assert calls.names == ["leaky_relu"]
+
+
+OTHER_TENSORS = {
+    "quantised": lambda x: torch.quantize_per_tensor(x, 0.1, 10, torch.quint8),
+    "sparse": torch.Tensor.to_sparse,
+    "nested": lambda x: torch.nested.nested_tensor([x, x[:2]]),
+    "jagged": lambda x: torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged),
+    "complex": lambda x: x.to(torch.complex64),
+    "int32": lambda x: x.to(torch.int32),
+    "bfloat16": lambda x: x.to(torch.bfloat16),  # other than the parameters
+    "float16": lambda x: x.to(torch.float16),
+}
+
+
+def parts(x: torch.Tensor) -> list[torch.Tensor]:
+    """The dense tensors of floating-point numbers that a tensor of any kind is made of."""
+    if x.is_nested:
+        return list(x.unbind())
+    return [x.dequantize() if x.is_quantized else x.to_dense()]
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+@pytest.mark.parametrize("kind", OTHER_TENSORS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        nn.ReLU,
+        functools.partial(nn.ReLU, inplace=True),
+        nn.LeakyReLU,
+        functools.partial(nn.LeakyReLU, inplace=True),
+        nn.Tanh,
+        nn.GELU,
+        functools.partial(nn.Softmax, dim=-1),
+        lambda: nn.Linear(4, 4),
+        lambda: nn.LayerNorm(4),
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()),
+    ],
+    ids=lambda make: str(make()).split("\n")[0],
+)
+def test_a_replaced_module_takes_what_torchs_takes(make, kind):
+    """Also tensors that our op has no kernel for."""
+    theirs = make()
+    ours, x = copy.deepcopy(theirs), OTHER_TENSORS[kind](torch.randn(3, 4))
+    assert cudarelu.nn.replace(ours).swapped
+    try:
+        expected = theirs(x.clone())
+    except (NotImplementedError, RuntimeError) as error:
+        with pytest.raises(type(error)):
+            ours(x.clone())
+        return
+    actual = ours(x.clone())
+    assert (actual.dtype, actual.layout) == (expected.dtype, expected.layout)
+    torch.testing.assert_close(parts(actual), parts(expected))
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_layer_norm_of_float32_and_a_lower_dtype(backend):
+    """As models are that keep their LayerNorms in float32."""
+    torch.manual_seed(0)
+    theirs = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.LayerNorm(8)).to(torch.bfloat16)
+    theirs[2].float()
+    ours, x = copy.deepcopy(theirs), torch.randn(3, 4, dtype=torch.bfloat16)
+    cudarelu.nn.replace(ours)
+    torch._dynamo.reset()
+    run = torch.compile(ours, backend=backend) if backend else ours
+    for model in (run, theirs):
+        model(x).square().sum().backward()
+    torch.testing.assert_close(run(x), theirs(x))
+    for mine, wanted in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, wanted.grad)
+    with torch.autocast("cpu"), Calls() as calls:
+        torch.testing.assert_close(ours(x).bfloat16(), theirs(x))
+    assert "layer_norm" in calls.names
 
 
 def test_replace_reads_no_weight_of_what_it_leaves():
