@@ -180,7 +180,8 @@ class LayerNorm(torch.nn.LayerNorm):
 
     Raises:
         ValueError: where `normalized_shape` has another number of dimensions, and for an `eps` that
-            is not in [0, inf] or no number.
+            is not in [0, inf] or no number. By the call, RuntimeError for an input whose last
+            dimension is of another size.
     """
 
     def __init__(
@@ -198,7 +199,17 @@ class LayerNorm(torch.nn.LayerNorm):
 
     @_falls_back_to(torch.nn.LayerNorm)
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return cudarelu.layer_norm(input, self.weight, self.bias, eps=self.eps)
+        weight = self.weight
+        if weight is None and not _has_last_size(input, self.normalized_shape[0]):
+            # It raises: without a weight, the op does not know the size.
+            return torch.nn.functional.layer_norm(input, self.normalized_shape)
+        return cudarelu.layer_norm(input, weight, self.bias, eps=self.eps)
+
+
+def _has_last_size(input: torch.Tensor, size: int) -> bool:
+    if not isinstance(input, torch.Tensor) or torch.jit.is_tracing():
+        return True  # sizes in a trace are no numbers
+    return input.dim() > 0 and input.shape[-1] == size
 
 
 _OPS = {op.name: op for op in cudarelu.ops()}

@@ -225,3 +225,22 @@ def test_the_module_is_of_the_last_dimension_alone():
     assert found.swapped == {"1": "LayerNorm"}
     assert found.left == {"0": "LayerNorm over [4, 8], not over the last dimension alone"}
     torch.testing.assert_close(model(x), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_the_module_is_of_one_size():
+    """Also where no weight tells the op the size."""
+    replaced = torch.nn.LayerNorm(8, elementwise_affine=False)
+    cudarelu.nn.replace(replaced)
+    modules = [cudarelu.nn.LayerNorm(8, elementwise_affine=False), replaced]
+    modules += [torch.jit.script(replaced), torch.compile(replaced, backend="eager")]
+    for module in modules:
+        for shape in [(2, 4), (8, 1), ()]:
+            with pytest.raises(RuntimeError, match=r"Given normalized_shape=\[8\], expected input"):
+                module(torch.randn(shape))
+        x = torch.randn(2, 8)
+        torch.testing.assert_close(module(x), torch.nn.functional.layer_norm(x, [8]))
+    graph = torch.fx.symbolic_trace(replaced)
+    traced = torch.jit.trace(replaced, x)
+    for module in (graph, traced):
+        torch.testing.assert_close(module(x), torch.nn.functional.layer_norm(x, [8]))
