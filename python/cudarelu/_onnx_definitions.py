@@ -103,9 +103,9 @@ def _subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of a model that runs without this library: the definitions of our ops are with it.
 
-    A definition is attached once, for each op that the model calls by its name or its alias. The
-    nodes are given every default and every stand-in: readers differ in whether a function has
-    defaults, and it has no stand-ins.
+    A definition is attached once, for each op that the model calls by its name or its alias, and
+    before all other functions. The nodes are given every default and every stand-in: readers differ
+    in whether a function has defaults, and it has no stand-ins.
 
     Args:
         model: of opset 15 or later; of 13 for definitions without attributes, since CastLike came
@@ -129,14 +129,15 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
                 "of this library"
             )
         result.functions.remove(attached)
-    for name, op in called.items():
+    for place, (name, op) in enumerate(called.items()):
         definition = function(op, *name)
         # Defaults would need IR version 9, and the nodes have every attribute.
         del definition.attribute_proto[:]
         definition.attribute[:] = [each.name for each in op.attributes]
         # One opset in the whole model, since some readers know but one; the checker compares.
         definition.opset_import[0].version = opset
-        result.functions.append(definition)
+        # Before the functions that call it: onnx.reference reads them in order.
+        result.functions.insert(place, definition)
     return result
 
 

@@ -653,6 +653,16 @@ def test_functions():
     assert "tanh does not take inputs of unknown dtype" in [each.reason for each in report.left]
 
 
+def test_functions_in_onnx_reference():
+    """It reads them in order: definitions are before the functions that call them."""
+    header = "main (float[N,4] x, float[4] b) => (float[N,4] y) { y = user.R(x) }"
+    function = '<domain: "user", opset_import: ["" : 18]> R (x) => (y) { y = Relu(x) }'
+    result, replaced, _ = accelerated(parse(f"{header} {function}", 18, ', "user" : 1'))
+    assert replaced == ["relu"]
+    (y,) = ReferenceEvaluator(result).run(None, {"x": X, "b": X[0]})
+    np.testing.assert_array_equal(y, np.maximum(X, 0))
+
+
 def test_a_subgraph_of_a_function():
     model = parse(
         """main (float[N,4] x, bool c) => (float[N,4] y) { y = user.F(x, c) }

@@ -593,6 +593,18 @@ def test_lower_keeps_references_to_attributes():
     np.testing.assert_array_equal(y, torch.nn.functional.leaky_relu(X, 0.5))
 
 
+def test_definitions_are_before_the_functions_that_call_them():
+    """onnx.reference reads functions in order."""
+    model = parse(
+        """main (float[N,4] x) => (float[N,4] y) { y = user.F(x) }
+        <domain: "user", opset_import: ["" : 18, "cudarelu" : 1]> F (x) => (y) {
+            z = cudarelu.Relu(x) y = cudarelu.Tanh(z) }"""
+    )
+    attached = cudarelu.onnx.attach_definitions(model)
+    (y,) = onnx.reference.ReferenceEvaluator(attached).run(None, {"x": X.numpy()})
+    torch.testing.assert_close(torch.tensor(y), X.relu().tanh())
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
