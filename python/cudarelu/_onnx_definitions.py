@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import graphlib
 import itertools
@@ -69,6 +70,74 @@ def written_out(op: OpInfo) -> onnx.FunctionProto | None:
     return result
 
 
+def specialised(definition: onnx.FunctionProto, given: Mapping[str, int]) -> onnx.FunctionProto:
+    """A copy of a definition for known values of attributes, without the branches not taken.
+
+    A Where goes whose condition these values decide, and so does what is needed for nothing else.
+    The two values that a Where of a definition chooses from have one shape.
+    """
+    result = onnx.FunctionProto()
+    result.CopyFrom(definition)
+    for node in definition.node:
+        if node.op_type != "Where" or (condition := _decided(definition, node, given)) is None:
+            continue
+        place = next(each for each in result.node if each.output == node.output)
+        if condition.all():
+            bypass(result, place, place.input[1])
+        elif not condition.any():
+            bypass(result, place, place.input[2])
+    remove_unused(result)
+    return result
+
+
+def _decided(
+    definition: onnx.FunctionProto, where: onnx.NodeProto, given: Mapping[str, int]
+) -> np.ndarray | None:
+    """The condition of a Where; None: other values than those given decide it too."""
+    from onnx.reference import ReferenceEvaluator  # takes long to import
+
+    condition = onnx.FunctionProto()
+    condition.CopyFrom(definition)
+    condition.output[:] = where.input[:1]
+    remove_unused(condition)
+    needed = {*condition.output, *(name for node in condition.node for name in node.input)}
+    attributes = {a.ref_attr_name for node in condition.node for a in node.attribute} - {""}
+    if not needed.isdisjoint(condition.input) or not attributes <= given.keys():
+        return None
+    del condition.input[:]
+    return ReferenceEvaluator(condition).run(None, {}, attributes=dict(given))[0]
+
+
+def remove_unused(body: onnx.FunctionProto) -> None:
+    """Removes the nodes, in place, of which no output is needed."""
+    needed = set(body.output)
+    for node in reversed(list(body.node)):
+        if needed.isdisjoint(node.output):
+            body.node.remove(node)
+        else:
+            needed.update(node.input)
+
+
+def bypass(body: onnx.FunctionProto, node: onnx.NodeProto, value: str) -> None:
+    """Removes a node, in place; a value that is there stands for its result.
+
+    An Identity takes its place where both are inputs or outputs of the body: they keep their names.
+    """
+    (result,) = node.output
+    if result in body.output and value in (*body.input, *body.output):
+        node.CopyFrom(onnx.helper.make_node("Identity", [value], [result]))
+        return
+    body.node.remove(node)
+    rename(body, *((value, result) if result in body.output else (result, value)))
+
+
+def rename(body: onnx.FunctionProto, old: str, new: str) -> None:
+    """Gives a value another name, in place."""
+    for node in body.node:
+        for names in (node.input, node.output):
+            names[:] = [new if name == old else name for name in names]
+
+
 _OPS_BY_NAME = {
     name: op
     for op in ops()
@@ -105,7 +174,8 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
 
     A definition is attached once, for each op that the model calls by its name or its alias, and
     before all other functions. The nodes are given every default and every stand-in: readers differ
-    in whether a function has defaults, and it has no stand-ins.
+    in whether a function has defaults, and it has no stand-ins. Where all nodes of an op have the
+    same value of an enumerated attribute, its definition is without the branches for other values.
 
     Args:
         model: of opset 15 or later; of 13 for definitions without attributes, since CastLike came
@@ -123,14 +193,15 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
     opset = _opset_for(result, called.values())
     result.ir_version = max(result.ir_version, IR_VERSION)
     for attached in [each for each in result.functions if is_ours(each)]:
-        if not agrees(attached):
+        op = _OPS_BY_NAME[attached.domain, attached.name]
+        if not any(agrees(attached, given) for given in _choices(op)):
             raise ValueError(
                 f"the definition of {attached.domain}::{attached.name} in the model is not that "
                 "of this library"
             )
         result.functions.remove(attached)
     for place, (name, op) in enumerate(called.items()):
-        definition = function(op, *name)
+        definition = specialised(function(op, *name), common_labels(calls(result, *name)))
         # Defaults would need IR version 9, and the nodes have every attribute.
         del definition.attribute_proto[:]
         definition.attribute[:] = [each.name for each in op.attributes]
@@ -139,6 +210,59 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
         # Before the functions that call it: onnx.reference reads them in order.
         result.functions.insert(place, definition)
     return result
+
+
+def calls(model: onnx.ModelProto, domain: str, op_type: str) -> list[onnx.NodeProto]:
+    """The nodes of a type, wherever they are in a model."""
+    name = domain, op_type
+    return [
+        node
+        for scope in scopes(model)
+        for node in scope.node
+        if (node.domain, node.op_type) == name
+    ]
+
+
+def common_labels(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
+    """The enumerated attributes that complete nodes of ours all give the same value, with it."""
+    found = collections.defaultdict(set)
+    for node in nodes:
+        op = _OPS_BY_NAME[node.domain, node.op_type]
+        enumerated = {each.name for each in op.attributes if each.labels}
+        for each in (each for each in node.attribute if each.name in enumerated):
+            found[each.name].add(None if each.ref_attr_name else each.i)
+    return {
+        name: value
+        for name, values in found.items()
+        for value in values
+        if len(values) == 1 and value is not None
+    }
+
+
+def _choices(op: OpInfo) -> Iterator[dict[str, int]]:
+    """Each choice of values of enumerated attributes, those of some or of none included."""
+    names = [each.name for each in op.attributes if each.labels]
+    values = [(None, *range(len(each.labels))) for each in op.attributes if each.labels]
+    for chosen in itertools.product(*values):
+        yield {n: value for n, value in zip(names, chosen, strict=True) if value is not None}
+
+
+def split_by_labels(model: onnx.ModelProto) -> None:
+    """Gives each choice of enumerated attributes a definition of its own, in place, to be inlined.
+
+    Args:
+        model: by `attach_definitions`. Afterwards its nodes of ours have other types, after which
+            the definitions are called.
+    """
+    for definition in [each for each in model.functions if is_ours(each)]:
+        bodies = {}
+        for node in calls(model, definition.domain, definition.name):
+            given = common_labels([node])
+            node.op_type = f"{definition.name} {given}"  # of no other function
+            bodies[node.op_type] = specialised(definition, given)
+            bodies[node.op_type].name = node.op_type
+        model.functions.extend(bodies.values())
+        model.functions.remove(definition)
 
 
 def complete_nodes(model: onnx.ModelProto) -> dict[tuple[str, str], OpInfo]:
@@ -183,10 +307,11 @@ class _NewNames:
         return found
 
 
-def agrees(attached: onnx.FunctionProto) -> bool:
-    """Whether a definition of one of our ops is the table's."""
+def agrees(attached: onnx.FunctionProto, given: Mapping[str, int]) -> bool:
+    """Whether a definition of one of our ops is the table's, or that for given attributes."""
     name = attached.domain, attached.name
-    return _canonical(attached) == _canonical(_function(_OPS_BY_NAME[name], *name))
+    whole = _function(_OPS_BY_NAME[name], *name)
+    return _canonical(attached) in (_canonical(whole), _canonical(specialised(whole, given)))
 
 
 def _check_cycles(model: onnx.ModelProto) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import onnx.defs
 
-from ._onnx_definitions import agrees, complete_nodes, is_ours, scopes
+from ._onnx_definitions import agrees, calls, common_labels, complete_nodes, is_ours, scopes
 
 
 def describe(model: onnx.ModelProto) -> dict[str, Any]:
@@ -53,7 +53,12 @@ def describe(model: onnx.ModelProto) -> dict[str, Any]:
             "::".join(name): {"op": op.name, "alias": name == op.onnx.alias}
             for name, op in sorted(called.items())
         },
-        "definitions": {f"{each.domain}::{each.name}": agrees(each) for each in definitions},
+        "definitions": {
+            f"{each.domain}::{each.name}": agrees(
+                each, common_labels(calls(rest, each.domain, each.name))
+            )
+            for each in definitions
+        },
         "unknown": [
             f"{domain}::{op_type}"
             for domain, op_type in sorted(nodes.keys() - defined)

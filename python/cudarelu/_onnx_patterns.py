@@ -22,7 +22,14 @@ from onnx.reference import ReferenceEvaluator
 from onnxscript.rewriter import pattern
 
 from . import _C, OpInfo, Parameter, ops
-from ._onnx_definitions import function, written_out
+from ._onnx_definitions import (
+    bypass,
+    function,
+    remove_unused,
+    rename,
+    specialised,
+    written_out,
+)
 
 _COMMUTATIVE = {"Add", "Equal", "Mul"}
 
@@ -37,14 +44,15 @@ def is_candidate(op: OpInfo) -> bool:
     return (
         len(op.outputs) == 1
         and bool(op.gradient)
-        and not _is_product_alone(function(op))
+        and not _is_the_runtimes(function(op))
         and all(each.dtype == "T" for each in (*op.inputs, *op.outputs))
         and not any(each.name.startswith("grad_") for each in op.inputs)
     )
 
 
-def _is_product_alone(body: onnx.FunctionProto) -> bool:
-    return {node.op_type for node in operators(body)} <= {"Gemm", "MatMul", "Transpose"}
+def _is_the_runtimes(body: onnx.FunctionProto) -> bool:
+    """Whether a body is a matrix product alone, or nothing."""
+    return {node.op_type for node in operators(body)} <= {"Gemm", "Identity", "MatMul", "Transpose"}
 
 
 def patterns() -> list[tuple[OpInfo, onnx.FunctionProto]]:
@@ -75,8 +83,9 @@ def bodies(op: OpInfo) -> tuple[onnx.FunctionProto, ...]:
     found += [_without(body, absent) for body in list(found) for absent in subsets]
     found = [each for each in found if each is not None]
     if is_linear:
-        found += [each for body in list(found) for each in _products(op, body)]
-    return tuple(each for each in found if not _is_product_alone(each))
+        for body in list(found):
+            found += [*_of_labels(op, body), *_products(op, body)]
+    return tuple(each for each in found if not _is_the_runtimes(each))
 
 
 def labels(op: OpInfo, body: onnx.FunctionProto) -> dict[str, int]:
@@ -109,14 +118,14 @@ def _products(op: OpInfo, body: onnx.FunctionProto) -> Iterator[onnx.FunctionPro
     after = onnx.FunctionProto()
     after.CopyFrom(body)
     for node in [node for node in after.node if node.op_type == "Reshape"]:
-        _bypass(after, node, node.input[0])
+        bypass(after, node, node.input[0])
     (gemm,) = filter(_is_linear, after.node)
     after.node.remove(gemm)
     x, weight, *bias = gemm.input
     (total,) = gemm.output
     after.input[:] = [total]
-    _rename(after, x, total)  # constants are cast like x
-    _remove_unused(after)
+    rename(after, x, total)  # constants are cast like x
+    remove_unused(after)
     make = onnx.helper.make_node
     for tail in _worded(op, after) or [after]:
         turned = _new_name(tail, "turned")
@@ -145,34 +154,12 @@ def _of_labels(op: OpInfo, definition: onnx.FunctionProto) -> Iterator[onnx.Func
     choices = itertools.product(*(range(len(each.labels)) for each in enumerated))
     for choice in choices if enumerated else ():
         chosen = {each.name: value for each, value in zip(enumerated, choice, strict=True)}
-        body = onnx.FunctionProto()
-        body.CopyFrom(definition)
-        known: dict[str, Any] = {}
-        for node in definition.node:
-            inputs = [known.get(name) for name in node.input]
-            if node.op_type == "Constant":
-                given = node.attribute[0]
-                known[node.output[0]] = chosen.get(given.ref_attr_name, given.i)
-            elif node.op_type == "Equal" and None not in inputs:
-                known[node.output[0]] = inputs[0] == inputs[1]
-            elif node.op_type == "Where" and isinstance(inputs[0], bool):
-                where = next(each for each in body.node if each.output == node.output)
-                _bypass(body, where, node.input[1 if inputs[0] else 2])
-        _remove_unused(body)
+        body = specialised(definition, chosen)
         kept = [each for each in body.attribute_proto if each.name not in chosen]
         del body.attribute_proto[:]
         body.attribute_proto.extend(kept)
         body.attribute_proto.extend(itertools.starmap(onnx.helper.make_attribute, chosen.items()))
         yield body
-
-
-def _remove_unused(body: onnx.FunctionProto) -> None:
-    needed = set(body.output)
-    for node in reversed(list(body.node)):
-        if needed.isdisjoint(node.output):
-            body.node.remove(node)
-        else:
-            needed.update(node.input)
 
 
 def _spellings(body: onnx.FunctionProto) -> list[onnx.FunctionProto]:
@@ -195,7 +182,7 @@ def _spellings(body: onnx.FunctionProto) -> list[onnx.FunctionProto]:
     queue = [body]
     while queue:
         for other in _respelled(queue.pop()):
-            _remove_unused(other)
+            remove_unused(other)
             if found.setdefault(number(other), other) is other:
                 queue.append(other)
     return list(found.values())
@@ -322,7 +309,7 @@ def _without_factors_of_one(
         for node in definition.node:
             left = [name for name in node.input if name not in factors]
             if node.op_type == "Mul" and len(left) == 1:
-                _bypass(body, node, left[0])
+                bypass(body, node, left[0])
         if 0 < len(operators(body)) < len(operators(definition)):
             yield body
 
@@ -373,25 +360,12 @@ def _without(body: onnx.FunctionProto, absent: tuple[Parameter, ...]) -> onnx.Fu
         place = list(node.input).index(each.name)
         result.input.remove(each.name)
         if (node.op_type, each.number) in (("Mul", 1), ("Add", 0)):
-            _bypass(result, node, left[0])
+            bypass(result, node, left[0])
         elif schema.inputs[place].option == onnx.defs.OpSchema.FormalParameterOption.Optional:
             node.input[:] = left
         else:
             return None
     return result
-
-
-def _bypass(body: onnx.FunctionProto, node: onnx.NodeProto, value: str) -> None:
-    """Removes a node, in place; a value that is there stands for its result."""
-    (result,) = node.output
-    body.node.remove(node)
-    _rename(body, *((value, result) if result in body.output else (result, value)))
-
-
-def _rename(body: onnx.FunctionProto, old: str, new: str) -> None:
-    for node in body.node:
-        for names in (node.input, node.output):
-            names[:] = [new if name == old else name for name in names]
 
 
 def _single_operators(definition: onnx.FunctionProto) -> Iterator[onnx.FunctionProto]:

@@ -30,7 +30,14 @@ import onnx.inliner
 
 from . import _C, ops
 from ._onnx_accelerate import Report, prepare, rewrite, rewrite_if_faster
-from ._onnx_definitions import IR_VERSION, attach_definitions, function, is_ours, scopes
+from ._onnx_definitions import (
+    IR_VERSION,
+    attach_definitions,
+    function,
+    is_ours,
+    scopes,
+    split_by_labels,
+)
 from ._onnx_export import export, register_symbolics, translation_table
 from ._onnx_files import load, save_beside
 
@@ -135,7 +142,8 @@ def lower(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of a model in which standard operators take the place of our ops.
 
     Each node that calls an op of the table, by its name or its alias, in the graph, in subgraphs
-    and in functions, becomes the op's definition.
+    and in functions, becomes the op's definition: of an enumerated attribute, the branch for the
+    node's value, where that is not an attribute of the function that the node is in.
 
     Args:
         model: as `attach_definitions` takes it.
@@ -144,12 +152,14 @@ def lower(model: onnx.ModelProto) -> onnx.ModelProto:
         ValueError: as `attach_definitions` does.
     """
     result = attach_definitions(model)
-    names = [(each.domain, each.name) for each in result.functions if is_ours(each)]
-    result = onnx.inliner.inline_selected_functions(result, names)
+    others = [(each.domain, each.name) for each in result.functions if not is_ours(each)]
+    domains = {each.domain for each in result.functions if is_ours(each)}
+    split_by_labels(result)
+    result = onnx.inliner.inline_selected_functions(result, others, exclude=True)
     used = {node.domain for scope in scopes(result) for node in scope.node}
     for holder in (result, *result.functions):
         for each in list(holder.opset_import):
-            if each.domain in {domain for domain, _ in names} - used:
+            if each.domain in domains - used:
                 holder.opset_import.remove(each)
     return result
 

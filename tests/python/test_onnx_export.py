@@ -22,6 +22,8 @@ import cudarelu.nn
 import cudarelu.onnx
 import cudarelu.ort
 from cases import DTYPES, Plan, make_case
+from cudarelu._onnx_definitions import specialised, with_stand_ins
+from cudarelu._onnx_inspect import describe
 from environment import ort_cuda_missing
 from hosts import BFLOAT16, Torch, onnx_type
 from reference import assert_equal, reference
@@ -591,6 +593,106 @@ def test_lower_keeps_references_to_attributes():
     )
     y = session(cudarelu.onnx.lower(model)).run(None, {"x": X.numpy()})[0]
     np.testing.assert_array_equal(y, torch.nn.functional.leaky_relu(X, 0.5))
+
+
+LABELLED = [
+    (name, attribute.name, value)
+    for name, op in OPS.items()
+    for attribute in op.attributes
+    for value in range(len(attribute.labels))
+]
+
+
+@pytest.mark.parametrize(("op_name", "attribute", "value"), LABELLED)
+def test_a_definition_for_one_value_of_an_attribute(op_name, attribute, value):
+    """Gives what the whole definition gives, and does not choose any more."""
+    whole = cudarelu.onnx.function(OPS[op_name])
+    part = specialised(whole, {attribute: value})
+    assert len(part.node) < len(whole.node)
+    assert not any(a.ref_attr_name == attribute for node in part.node for a in node.attribute)
+    case = make_case(OPS[op_name], DTYPES["float64"], Plan("given", (3,), 5, attributes=str(value)))
+    inputs = with_stand_ins(OPS[op_name], case.inputs)
+    results = [
+        onnx.reference.ReferenceEvaluator(each).run(None, inputs, attributes={attribute: value})
+        for each in (part, whole)
+    ]
+    for actual, expected in zip(*results, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_a_branch_that_depends_on_the_inputs_stays():
+    definition = onnx.parser.parse_function(
+        """<domain: "user", opset_import: ["" : 18]> F <kind: int = 0> (x, mask) => (y, z) {
+            one = Constant<value_int = 1>()
+            label = Constant<value_int: int = @kind>()
+            is_one = Equal(label, one)
+            is_zero = Not(is_one)
+            root = Sqrt(x)
+            chosen = Where(is_one, root, x)
+            y = Where(mask, chosen, x)
+            z = Where(is_zero, x, root)
+        }"""
+    )
+    assert specialised(definition, {}) == definition
+    types = [[n.op_type for n in specialised(definition, {"kind": k}).node] for k in (0, 1)]
+    assert types == [["Where", "Identity"], ["Sqrt", "Where"]]
+    x, mask = np.array([4.0, 9.0]), np.array([True, False])
+    for kind, (y, z) in enumerate([([4, 9], [4, 9]), ([2, 9], [2, 3])]):
+        part = onnx.reference.ReferenceEvaluator(specialised(definition, {"kind": kind}))
+        results = part.run(None, {"x": x, "mask": mask}, attributes={"kind": kind})
+        np.testing.assert_array_equal(results, [y, z])
+
+
+DOUBLE_GELU = "main (double[N,4] x) => (double[N,4] y) { y = cudarelu.Gelu<approximate = 1>(x) }"
+
+
+def test_a_branch_that_is_not_taken_is_not_needed():
+    """ONNX Runtime has no float64 Erf on the CPU."""
+    model = cudarelu.onnx.attach_definitions(parse(DOUBLE_GELU))
+    assert "Erf" not in {node.op_type for node in model.functions[0].node}
+    for each in (model, cudarelu.onnx.lower(model)):
+        onnx.checker.check_model(each, full_check=True)
+        (y,) = session(each).run(None, {"x": X.double().numpy()})
+        torch.testing.assert_close(
+            torch.tensor(y), nn.functional.gelu(X.double(), approximate="tanh")
+        )
+
+
+def test_nodes_of_several_values():
+    """They share the whole definition; lowered, each node has the branch for its own."""
+    model = parse(
+        """main (double[N,4] x, float[N,4] w) => (double[N,4] y, float[N,4] z, float[N,4] u) {
+            y = cudarelu.Gelu<approximate = 1>(x)
+            z = cudarelu.Gelu(w)
+            u = user.F<kind = 1>(w)
+        }
+        <domain: "user", opset_import: ["" : 18, "cudarelu" : 1]> F <kind> (x) => (y) {
+            y = cudarelu.Gelu<approximate: int = @kind>(x)
+        }"""
+    )
+    attached = cudarelu.onnx.attach_definitions(model)
+    assert [each.name for each in attached.functions] == ["Gelu", "F"]
+    assert "Where" in {node.op_type for node in attached.functions[0].node}
+    lowered = cudarelu.onnx.lower(attached)
+    onnx.checker.check_model(lowered, full_check=True)
+    assert [node.op_type for node in lowered.graph.node].count("Erf") == 1
+    assert [each.name for each in lowered.functions] == ["F"]
+    assert {"Erf", "Where"} <= {node.op_type for node in lowered.functions[0].node}
+    gelu = functools.partial(nn.functional.gelu, approximate="tanh")
+    results = session(lowered).run(None, {"x": X.double().numpy(), "w": X.numpy()})
+    expected = [gelu(X.double()), nn.functional.gelu(X), gelu(X)]
+    for actual, wanted in zip(results, expected, strict=True):
+        torch.testing.assert_close(torch.tensor(actual), wanted)
+
+
+def test_a_definition_for_another_value_is_replaced():
+    model = cudarelu.onnx.attach_definitions(parse(DOUBLE_GELU))
+    model.graph.node[0].attribute[0].i = 0
+    assert describe(model)["definitions"] == {"cudarelu::Gelu": False}
+    again = cudarelu.onnx.attach_definitions(model)
+    assert describe(again)["definitions"] == {"cudarelu::Gelu": True}
+    assert "Erf" in {node.op_type for node in again.functions[0].node}
+    assert "Tanh" not in {node.op_type for node in again.functions[0].node}
 
 
 def test_definitions_are_before_the_functions_that_call_them():
