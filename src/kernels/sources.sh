@@ -42,8 +42,7 @@ part cuda cuda/device.cu cuda/gemm/gemm.cpp cuda/gemm/activate.cu cuda/gemm/cubl
 part hopper cuda/gemm/hopper.cu
 
 # Each op is a header of ops/. It has kernels beside it, or in another op's files, or is a matrix
-# product, or is an elementwise functor. The engines are instantiated for a functor in files of its own, so that a change
-# rebuilds one op.
+# product, or is an elementwise functor, for which the engines are instantiated in files of its own.
 headers=
 for header in ops/*.h; do
   op=$(basename "$header" .h)

@@ -1,7 +1,7 @@
 // The list of ops. The position of an op is its id: append, never insert, move or remove.
 #pragma once
 
-#include "all_ops.h"  // made by CMake: every header of this folder
+#include "all_ops.h"  // made by sources.sh: every header of this folder
 
 namespace cudarelu::ops {
 
