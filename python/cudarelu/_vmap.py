@@ -34,9 +34,11 @@ def _rule(op: OpInfo) -> Callable[..., Any]:
 
 def _in_place_rule(op: OpInfo) -> Callable[..., Any]:
     overload = getattr(torch.ops.cudarelu, f"{op.name}_").default
+    assert op.overwritten is not None
+    overwritten = op.overwritten
 
     def rule(info: Any, dims: Dims, *inputs: torch.Tensor | None, **attributes: Any) -> Any:
-        if dims[op.overwritten] is None:  # as torch says it of its own ops
+        if dims[overwritten] is None:  # as torch says it of its own ops
             raise RuntimeError(
                 "vmap: inplace arithmetic(self, *extra_args) is not possible because there exists "
                 "a Tensor `other` in extra_args that has more elements than `self`. This happened "
@@ -77,7 +79,8 @@ def _with_batch(x: torch.Tensor | None, dim: int | None, size: int) -> torch.Ten
 def _samples(size: int, dims: Dims, inputs: Inputs) -> Iterator[Inputs]:
     for i in range(size):
         yield tuple(
-            x if dim is None else x.select(dim, i) for x, dim in zip(inputs, dims, strict=True)
+            x if x is None or dim is None else x.select(dim, i)
+            for x, dim in zip(inputs, dims, strict=True)
         )
 
 

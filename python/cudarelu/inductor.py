@@ -81,7 +81,7 @@ def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
     overload = getattr(torch.ops.cudarelu, op.name).default
     defaults = {each.name: each.default for each in op.attributes if not each.required}
 
-    def decomposed(*inputs: torch.Tensor, **attributes: float | str) -> torch.Tensor:
+    def decomposed(*inputs: torch.Tensor, **attributes: Any) -> torch.Tensor:
         with disable_proxy_modes_tracing():  # fake tensors: asks for the dtype and the strides
             expected = overload(*inputs, **attributes)
         attributes = op.onnx_attributes(defaults | attributes)

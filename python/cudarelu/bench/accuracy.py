@@ -49,7 +49,8 @@ def reference(case: Case, inputs: Inputs) -> list[np.ndarray]:
     wide = {name: each if each is None else _wide(each) for name, each in given.items()}
     with np.errstate(all="ignore"):
         attributes = case.op.onnx_attributes(case.attributes)
-        return evaluator(case.op).run(None, with_stand_ins(case.op, wide), attributes=attributes)
+        values = with_stand_ins(case.op, wide)
+        return list(evaluator(case.op).run(None, values, attributes=attributes))
 
 
 class Check:

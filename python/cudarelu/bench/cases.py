@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -24,13 +25,14 @@ class Case:
     dtype: str
     leading: tuple[int, ...]
     sizes: dict[str, int]
-    attributes: dict[str, int | float | str]
+    attributes: Mapping[str, Any]
     device: str = "cuda"
     threads: int = field(default=1, kw_only=True)  # on the CPU
     optional: tuple[str, ...] = field(default=(), kw_only=True)
 
     def shape(self, parameter: Parameter) -> tuple[int, ...]:
-        known = {**self.sizes, **self.attributes}  # an output may be as wide as an attribute says
+        known: dict[Any, Any]  # an output may be as wide as an attribute says
+        known = {**self.sizes, **self.attributes}
         for each in self.op.inputs:
             if each.optional and each.stand_in:
                 stand_in = next(p for p in self.op.inputs if p.name == each.stand_in)
@@ -89,7 +91,7 @@ class Case:
 
     def _input(self, parameter: Parameter, generator: torch.Generator) -> torch.Tensor:
         shape, dtype = self.shape(parameter), self.torch_dtype(parameter)
-        options = {"dtype": dtype, "device": self.device}
+        options: Any = {"dtype": dtype, "device": self.device}
         if parameter.offsets_into:
             (batches,), total = shape, self.sizes[parameter.offsets_into]
             ends = [total * (i + 1) // batches for i in range(batches)]
@@ -138,7 +140,7 @@ def dimensions(op: OpInfo) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def default_attributes(op: OpInfo) -> dict[str, int | float | str]:
+def default_attributes(op: OpInfo) -> dict[str, Any]:
     """One half for a float, which changes every result and which float32 holds exactly."""
     return {
         each.name: 0.5
@@ -150,12 +152,12 @@ def default_attributes(op: OpInfo) -> dict[str, int | float | str]:
     }
 
 
-def sized(op: OpInfo, dtype: str, elements: int, columns: int = 1024, **options) -> Case:
+def sized(op: OpInfo, dtype: str, elements: int, columns: int = 1024, **options: Any) -> Case:
     """A case whose largest input has about so many elements: in rows of `columns`, or less, where
     the op knows rows; in one batch."""
     named = dimensions(op)
     columns = min(columns, elements) if leads(op) else elements
-    sizes = dict.fromkeys(named, columns)
+    sizes: dict[Any, int] = dict.fromkeys(named, columns)
     sizes |= {each.dims[0]: 1 for each in op.inputs if each.offsets_into and not each.optional}
     if not leads(op):  # points, of three coordinates
         sizes |= {dim: 3 for each in op.inputs for dim in each.dims[1:] if isinstance(dim, str)}
@@ -163,7 +165,7 @@ def sized(op: OpInfo, dtype: str, elements: int, columns: int = 1024, **options)
     return Case(op, dtype, leading, sizes, default_attributes(op), **options)
 
 
-def with_rows(op: OpInfo, dtype: str, rows: int, columns: int, **options) -> Case:
+def with_rows(op: OpInfo, dtype: str, rows: int, columns: int, **options: Any) -> Case:
     """A case of so many rows."""
     sizes = dict.fromkeys(dimensions(op), columns)
     leading = (rows,) if sizes else (rows, columns)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,6 +19,7 @@ from .cases import Case, Inputs
 
 Call = Callable[[], Any]  # gives the outputs
 Bind = Callable[[Inputs], Call]
+_Made = TypeVar("_Made")
 
 
 class Missing(Exception):
@@ -44,7 +45,7 @@ def _compiled(mode: str, case: Case) -> Bind | None:
         return None
     torch.compiler.reset()  # else the shapes of earlier cases would make this one dynamic
 
-    def expression(*inputs):  # PyTorch's own functions are none of Python
+    def expression(*inputs: Any) -> Any:  # PyTorch's own functions are none of Python
         return function(*inputs, **case.attributes)
 
     compiled = torch.compile(expression, fullgraph=True, dynamic=False, mode=mode)
@@ -88,9 +89,11 @@ def _cublaslt(fused: bool, case: Case) -> Bind | None:
     found: list[rivals.Gemm] = []  # once: it times eight ways
 
     def bind(inputs: Inputs) -> Call:
-        x, y, *bias = inputs
+        x, y, *others = inputs
+        assert x is not None
+        assert y is not None
         if not found:
-            bias = bias[0] if fused else None
+            bias = others[0] if fused else None
             found.append(_built(lambda: rivals.Gemm(x, y, transposed, epilogue, bias)))
         return functools.partial(found[0], x, y)
 
@@ -103,7 +106,7 @@ def _epilogue(case: Case) -> str | None:
     return "relu" if case.op.name == "linear_relu" else None
 
 
-def _built(make: Callable[[], Callable]) -> Callable:
+def _built(make: Callable[[], _Made]) -> _Made:
     try:
         return make()
     except OSError as error:

@@ -99,6 +99,7 @@ class _Measurement:
 
     def _error(self, name: str, check: Check) -> None:
         bind = self.binds[name] if check.case is self.case else CONTENDERS[name](check.case)
+        assert bind
         self.errors[name] = check.error(bind(check.inputs))
 
     def run(self, seconds: float) -> dict[str, list[float]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import onnx
 import onnx.helper
 import onnxruntime
 import torch
 
-from .. import _C, ort
+from .. import _C, Parameter, ort
 from ..onnx import IR_VERSION, lower
 from .cases import Case, Inputs
 
@@ -24,7 +25,7 @@ def _element_type(dtype: torch.dtype) -> int:
 def _model(case: Case) -> onnx.ModelProto:
     op = case.op
 
-    def tensors(parameters):
+    def tensors(parameters: Iterable[Parameter]) -> list[onnx.ValueInfoProto]:
         return [
             onnx.helper.make_tensor_value_info(
                 each.name, _element_type(case.torch_dtype(each)), case.shape(each)
@@ -32,6 +33,7 @@ def _model(case: Case) -> onnx.ModelProto:
             for each in parameters
         ]
 
+    attributes: dict[str, Any] = op.onnx_attributes(case.attributes)
     names = [each.name if case.has(each) else "" for each in op.inputs]
     outputs = [each.name for each in op.outputs]
     node = onnx.helper.make_node(
@@ -39,7 +41,7 @@ def _model(case: Case) -> onnx.ModelProto:
         names,
         outputs,
         domain=op.onnx.domain,
-        **op.onnx_attributes(case.attributes),
+        **attributes,
     )
     graph = onnx.helper.make_graph([node], op.name, tensors(case.given), tensors(op.outputs))
     opsets = [
@@ -98,7 +100,7 @@ def prepare(case: Case, ours: bool) -> Callable[[Inputs], Callable[[], list[torc
             return outputs
 
         # The binding holds addresses: the tensors must live as long as the call.
-        call.inputs = given
+        call.inputs = given  # type: ignore[attr-defined]
         return call
 
     return bind

@@ -96,9 +96,10 @@ def machine(commit: str | None = None) -> dict[str, Any]:
         "onnxruntime": _version("onnxruntime-gpu", "onnxruntime"),
     }
     if torch.cuda.is_available():
+        driver = _nvidia_smi("driver_version")
         result |= {
             "gpu": torch.cuda.get_device_name(),
-            "driver": (_nvidia_smi("driver_version") or [None])[0],
+            "driver": driver[0] if driver else None,
             "cuda": torch.version.cuda,
             "l2_cache_bytes": cache_bytes("cuda"),
         }

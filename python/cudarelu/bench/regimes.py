@@ -95,7 +95,11 @@ def loop(call: Call, device: str, seconds: float) -> Sampler:
 
 
 def synchronised(call: Call, device: str, seconds: float) -> Sampler:
-    return loop(lambda: (call(), synchronise(device)), device, seconds)
+    def call_and_wait() -> None:
+        call()
+        synchronise(device)
+
+    return loop(call_and_wait, device, seconds)
 
 
 @functools.cache
@@ -148,7 +152,8 @@ def kernels(calls: list[Call], regime: str, count: int, bytes_a_call: int) -> Sa
         end.synchronize()
         return start.elapsed_time(end) / 1000 / count
 
-    sample.calls = calls  # the graph has their addresses, and does not hold their buffers
+    # The graph has their addresses, and does not hold their buffers.
+    sample.calls = calls  # type: ignore[attr-defined]
     return sample
 
 

@@ -18,7 +18,9 @@ from .. import _build_info
 aten = torch.ops.aten
 
 
-def _grid_cluster(pos, size, start, end):
+def _grid_cluster(
+    pos: torch.Tensor, size: torch.Tensor, start: torch.Tensor | None, end: torch.Tensor | None
+) -> torch.Tensor:
     start = pos.amin(0) if start is None else start
     end = pos.amax(0) if end is None else end
     cells = ((end - start) / size).long() + 1
@@ -26,7 +28,9 @@ def _grid_cluster(pos, size, start, end):
     return (((pos - start) / size).long() * strides).sum(1)
 
 
-def _layer_norm_backward(grad_y, x, weight, eps):
+def _layer_norm_backward(
+    grad_y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, ...]:
     shape = x.shape[-1:]
     _, mean, rstd = aten.native_layer_norm(x, shape, None, None, eps)  # ours works them out too
     every = [True] * 3
@@ -139,7 +143,13 @@ def knn() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     """knn_query of contiguous float32 CUDA tensors on the current stream, by pointops' method."""
     function = _library().pointops_knn
 
-    def run(xyz, offset, new_xyz, new_offset, nsample):
+    def run(
+        xyz: torch.Tensor,
+        offset: torch.Tensor,
+        new_xyz: torch.Tensor | None,
+        new_offset: torch.Tensor | None,
+        nsample: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         new_xyz = xyz if new_xyz is None else new_xyz
         new_offset = offset if new_offset is None else new_offset
         shape = len(new_xyz), nsample

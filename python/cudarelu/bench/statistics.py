@@ -18,7 +18,7 @@ def spread(values: Sequence[float]) -> Spread:
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Spread:
     """How many times as long as ours theirs took, round by round: a drift of the machine's speed
     is in both."""
-    return spread(np.divide(theirs, ours))
+    return spread(np.divide(theirs, ours).tolist())
 
 
 def drift(values: Sequence[float]) -> float:

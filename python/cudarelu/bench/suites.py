@@ -113,8 +113,7 @@ def _knn() -> Iterator:
 
 
 def _linear(name: str, dtype: str, m: int, k: int, n: int, **attributes: str) -> Case:
-    options = {"optional": ("bias",)}
-    return Case(_op(name), dtype, (m,), {"k": k, "n": n}, attributes, **options)
+    return Case(_op(name), dtype, (m,), {"k": k, "n": n}, attributes, optional=("bias",))
 
 
 def _linears(dtype: str, m: int, k: int, n: int) -> Iterator[Case]:
@@ -142,6 +141,7 @@ def _small_linear() -> Iterator:
 
 
 def _matmul() -> Iterator:
+    shapes: list[tuple[str, tuple[int, ...], int]]
     shapes = [("float32", (), side) for side in (1024, 2048, 4096, 8192)]
     shapes += [("bfloat16", (), 4096), ("bfloat16", (), 8192), ("bfloat16", (64,), 256)]
     for dtype, leading, side in shapes:

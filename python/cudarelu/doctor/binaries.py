@@ -83,6 +83,7 @@ def _toolkit(tool: str, path: Path) -> str:
     ) as process:
         timer = threading.Timer(20, process.kill)
         timer.start()
+        assert process.stdout
         try:
             for line in process.stdout:
                 if found := re.search(r"Cuda compilation tools, release (\d+\.\d+)", line):

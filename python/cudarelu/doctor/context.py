@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from .processes import Probes
 
@@ -52,7 +53,7 @@ class Context:
         return "onnxruntime-gpu" if self.cuda else "onnxruntime"
 
     @property
-    def values(self) -> dict[str, object]:
+    def values(self) -> dict[str, Any]:
         """What the table's texts of errors ask for, beside what an error says itself."""
         package = module_folder("onnxruntime")
         runtimes = sorted(package.glob("capi/libonnxruntime.so.*")) if package else []
@@ -77,7 +78,7 @@ class Context:
     @property
     def folder(self) -> Path:
         """Of the package's libraries."""
-        return Path(self.build.__file__ if self.build else __file__).parent
+        return Path((self.build and self.build.__file__) or __file__).parent
 
     @property
     def plugin(self) -> Path:

@@ -144,7 +144,7 @@ class Compiler:
         self.path = path
         code, output, error = run([str(path), "--version"])
         found = re.search(r"release (\d+\.\d+)", output) if code == 0 else None
-        self.version = found[1] if found else None
+        self.version: str = found[1] if found else ""
         self.error = "" if found else (error or output).strip()
         listing = run([str(path), "--list-gpu-arch"])[1]
         self.capabilities = sorted({int(each) for each in re.findall(r"compute_(\d+)", listing)})
@@ -156,7 +156,7 @@ class Compiler:
 
 def _compilers() -> list[Compiler]:
     folders = dict.fromkeys(os.environ.get("PATH", "").split(os.pathsep))
-    found = {}
+    found: dict[str, Path] = {}
     for folder in filter(None, folders):
         if path := shutil.which("nvcc", path=folder):
             found.setdefault(os.path.realpath(path), Path(path))
@@ -173,7 +173,7 @@ def _nvccs(context: Context, compilers: list[Compiler]) -> Iterator[Record]:
     for i, each in enumerate(compilers):
         id = "cuda.nvcc" if i == 0 else f"cuda.nvcc.{i + 1}"
         path = str(each.path)
-        if each not in working:
+        if newest is None or each not in working:
             yield trouble(id, "nvcc-broken", each.error, status="warning", path=path)
         elif wanted > each.capabilities[-1]:
             better = newest if newest.capabilities[-1] >= wanted else None
@@ -208,8 +208,7 @@ def _arch_list(context: Context, compilers: list[Compiler]) -> Iterator[Record]:
             covered.update(here)
             continue
         found = re.fullmatch(r"(\d+\.\d)[af]?(\+PTX)?", entry)
-        capability = int(found[1].replace(".", "")) if found else None
-        if capability not in known:
+        if not found or int(found[1].replace(".", "")) not in known:
             values = {"value": value, "entry": entry, "suggested": suggested}
             yield trouble("cuda.arch_list", "arch-list", status="warning", **values)
             return

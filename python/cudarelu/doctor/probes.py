@@ -50,6 +50,7 @@ def package(answer: Answer, device: str) -> None:
     y = cudarelu.relu(x)
     y.sum().backward()
     _check(y.tolist(), Y)
+    assert x.grad is not None
     _check(x.grad.tolist(), [0.0, 0.0, 1.0])
 
 

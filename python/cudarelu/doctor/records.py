@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from .context import Context
 from .troubles import TROUBLES, explain
@@ -41,7 +42,7 @@ def not_asked(id: str, evidence: str = "") -> Record:
 
 
 def trouble(
-    id: str, name: str, evidence: str = "", /, *, status: str = "failed", **values: object
+    id: str, name: str, evidence: str = "", /, *, status: str = "failed", **values: Any
 ) -> Record:
     """A trouble of the table, whose text takes the values."""
     found = TROUBLES[name]
