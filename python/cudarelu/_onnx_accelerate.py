@@ -167,6 +167,7 @@ def rewrite_if_faster(
     result, report = rewrite(prepared, folder, [])
     kept: list[str] = []
     left, measured = [], []
+    ratio: float | None
     for name in dict.fromkeys(op.name for op, _ in patterns()):
         candidate, found = rewrite(prepared, folder, [*kept, name])
         nodes = [each for each in found.replaced if each.op == name]
@@ -222,9 +223,9 @@ def rewrite(
                 ir.serde.deserialize_value_info_proto(types[value.name], value)
     rewriting = _Rewriting(model)
     # One after another, so that a part of a larger one is not taken before.
-    types = {node.op_type for scope in scopes(prepared) for node in scope.node}
+    present = {node.op_type for scope in scopes(prepared) for node in scope.node}
     for op, body in patterns():
-        if op.name in allowed and types.issuperset(node.op_type for node in operators(body)):
+        if op.name in allowed and present.issuperset(node.op_type for node in operators(body)):
             replace = functools.partial(rewriting.replace, op, body)
             rules = RewriteRuleSet([rule(body, replace)], commute=is_symmetric(body))
             rules.apply_to_model(model)
@@ -243,9 +244,10 @@ class _Rewriting:
     def __init__(self, model: ir.Model) -> None:
         import onnx_ir as ir
 
-        self._opsets = {  # a function may be of another than the model
+        whole: list[Any] = [model.graph, *model.functions.values()]
+        self._opsets: dict[ir.Node, int] = {  # a function may be of another than the model
             node: scope.opset_imports.get("", _C.DEFINITION_OPSET)
-            for scope in (model.graph, *model.functions.values())
+            for scope in whole
             for node in ir.traversal.RecursiveGraphIterator(scope)
         }
         self._names = {node: node.name or node.outputs[0].name for node in self._opsets}
@@ -277,7 +279,7 @@ class _Rewriting:
 
         nodes = [values[node.output[0]].producer() for node in operators(body)]
         root = nodes[-1]
-        entry = {
+        entry: dict[str, Any] = {
             "op": op.name,
             "node": self._names[root],
             "operators": tuple(node.op_type for node in nodes),
@@ -319,9 +321,10 @@ class _Rewriting:
             if graph is None or value.uses() or value.is_graph_output():
                 continue
             if node is None:
+                assert value.name
                 del graph.initializers[value.name]
             else:
-                found += node.inputs[:1]  # of a cast, what is cast
+                found += filter(None, node.inputs[:1])  # of a cast, what is cast
                 graph.remove(node, safe=True)
 
 
@@ -351,9 +354,10 @@ class _Match:
         """The values between the nodes must be theirs alone; they have no others that are used."""
         declared = {name for node in self._body.node for name in node.output}
         ours = {self._values[name] for name in declared if name in self._values}
-        for value in (value for node in self._nodes for value in node.outputs):
-            if value not in ours and (value.uses() or value.is_graph_output()):
-                raise _Kept(f"{value.producer().op_type} has outputs that the definition has not")
+        for node in self._nodes:
+            for value in node.outputs:
+                if value not in ours and (value.uses() or value.is_graph_output()):
+                    raise _Kept(f"{node.op_type} has outputs that the definition has not")
         for node in self._nodes[:-1]:
             for value in node.outputs:
                 others = any(each.node not in self._nodes for each in value.uses())
@@ -370,6 +374,7 @@ class _Match:
         for name, attribute in scalars(self._body).items():
             if attribute.ref_attr_name and name in self._values:
                 array = _read(self._values[name])
+                assert array is not None
                 if array.ndim > (self._rank or 0):
                     raise _Kept(f"its constant is of rank {array.ndim}, which may be more than x's")
                 given[attribute.ref_attr_name] = array.item()
@@ -397,7 +402,8 @@ class _Match:
             given = node.attributes.get(name)
             if given is not None and given.is_ref():
                 raise _Kept(f"the {name} of {node.op_type} is given by the function's caller")
-            written = value = theirs.get(name, ours.get(name)) if given is None else given.value
+            value: Any = theirs.get(name, ours.get(name)) if given is None else given.value
+            written = value
             if name in wanted and wanted[name].ref_attr_name:
                 bound[wanted[name].ref_attr_name] = value
                 continue
@@ -418,11 +424,12 @@ class _Match:
 
     @staticmethod
     def _rank_of(node: ir.Node, axis: Any) -> int:
-        if node.inputs[0].shape is None:
+        x = node.inputs[0]
+        if x is None or x.shape is None:
             raise _Kept(f"{node.op_type} has axis {axis} of a tensor of unknown rank")
-        return len(node.inputs[0].shape)
+        return len(x.shape)
 
-    def check_inputs(self) -> dict[str, ir.Tensor]:
+    def check_inputs(self) -> dict[str, ir.TensorProtocol]:
         """Compares dtypes and shapes with the signature.
 
         Returns:
@@ -448,7 +455,7 @@ class _Match:
                 constants[parameter.name] = self._broadcast(parameter, value, sizes)
         return constants
 
-    def _broadcast(self, parameter: Parameter, value: ir.Value, sizes: dict) -> ir.Tensor:
+    def _broadcast(self, parameter: Parameter, value: Any, sizes: dict) -> ir.TensorProtocol:
         """A constant in the shape of the signature, where it broadcasts to that."""
         import onnx_ir as ir
 
@@ -461,7 +468,7 @@ class _Match:
         fits = known and all(
             dim in (1, wanted) for dim, wanted in zip(own[::-1], shape[::-1], strict=False)
         )
-        if not fits or len(value.shape) > self._rank or not {*more} <= {1}:
+        if not fits or len(value.shape) > (self._rank or 0) or not {*more} <= {1}:
             raise self._wrong_shapes()
         if (array := _read(value)) is None:
             raise self._wrong_shapes()
@@ -495,7 +502,7 @@ def _fits(parameter: Parameter, shape: list[Any], sizes: dict[Any, Any]) -> bool
     if len(shape) < len(own) or (len(shape) > len(own) and not parameter.leads):
         return False
     count = len(shape) - len(own)
-    found = dict(zip(own, shape[count:], strict=True))
+    found: dict[Any, Any] = dict(zip(own, shape[count:], strict=True))
     if parameter.leads:
         found |= {"*": count} | {("*", axis): shape[axis] for axis in range(count)}
     for name, size in found.items():

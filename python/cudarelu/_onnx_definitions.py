@@ -42,7 +42,9 @@ def _function(op: OpInfo, domain: str, op_type: str, body: str | None = None) ->
     )
 
 
-def function(op: OpInfo, domain: str | None = None, op_type: str | None = None):
+def function(
+    op: OpInfo, domain: str | None = None, op_type: str | None = None
+) -> onnx.FunctionProto:
     """The definition of an op as an ONNX function: with it a model runs without this library.
 
     Every optional input is an input of the function: a node that leaves one out that has a stand-in
@@ -294,7 +296,7 @@ class _NewNames:
     """Names that no value of a model has."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self._used = set()
+        self._used: set[str] = set()
         for scope in scopes(model):
             self._used.update(name for node in scope.node for name in (*node.input, *node.output))
             if isinstance(scope, onnx.GraphProto):
@@ -371,21 +373,23 @@ def _complete(
             if not each.optional:
                 raise ValueError(f"{_title(node)}: input {each.name} is missing")
             before = _stand_in(op, each, given, new_name)
-            given[each.name] = before[-1].output[0] if before else given.get(each.stand_in, "")
+            given[each.name] = (
+                before[-1].output[0] if before else given.get(each.stand_in or "", "")
+            )
             place = next(i for i, other in enumerate(scope.node) if other is node)
             for i, added in enumerate(before):
                 scope.node.insert(place + i, added)
     node.input[:] = given.values()
 
     attributes = {each.name: each for each in node.attribute}
-    for each in op.attributes:
-        if each.name in attributes:
-            _check(node, each, attributes.pop(each.name))
-        elif each.required:
-            raise ValueError(f"{_title(node)}: attribute {each.name} is missing")
+    for attribute in op.attributes:
+        if attribute.name in attributes:
+            _check(node, attribute, attributes.pop(attribute.name))
+        elif attribute.required:
+            raise ValueError(f"{_title(node)}: attribute {attribute.name} is missing")
         else:
-            default = each.onnx_value(each.default)
-            node.attribute.append(onnx.helper.make_attribute(each.name, default))
+            default = attribute.onnx_value(attribute.default)
+            node.attribute.append(onnx.helper.make_attribute(attribute.name, default))
     for name in attributes:
         raise ValueError(f"{_title(node)}: there is no attribute {name}")
 
@@ -429,7 +433,7 @@ def with_stand_ins(
     op: OpInfo, arrays: Mapping[str, np.ndarray | None]
 ) -> dict[str, np.ndarray | None]:
     """Arrays by the names of the inputs, with those that stand for absent ones."""
-    result = dict(arrays)
+    result: dict[str, Any] = dict(arrays)
     for each in op.inputs:
         if result[each.name] is not None:
             continue

@@ -93,7 +93,7 @@ def text(description: dict[str, Any]) -> str:
             shape = "of any rank" if each["shape"] is None else f"[{', '.join(sizes)}]"
             lines.append(f"    {each['name']}: {each['type']} {shape}")
     counts = [f"{name} {count}" for name, count in description["nodes"].items()]
-    indent = {"initial_indent": "    ", "subsequent_indent": "    "}
+    indent: Any = {"initial_indent": "    ", "subsequent_indent": "    "}
     lines += ["nodes:", *textwrap.wrap(", ".join(counts), 100, **indent)]
     lines.append("nodes of ours:" if ours else "nodes of ours: none")
     for name, each in ours.items():

@@ -80,8 +80,8 @@ def bodies(op: OpInfo) -> tuple[onnx.FunctionProto, ...]:
         for count in range(1, len(numbered) + 1)
         for absent in itertools.combinations(numbered, count)
     ]
-    found += [_without(body, absent) for body in list(found) for absent in subsets]
-    found = [each for each in found if each is not None]
+    shorter = [_without(body, absent) for body in found for absent in subsets]
+    found += [each for each in shorter if each is not None]
     if is_linear:
         for body in list(found):
             found += [*_of_labels(op, body), *_products(op, body)]
@@ -237,7 +237,7 @@ def _new_name(body: onnx.FunctionProto, prefix: str) -> str:
 
 
 def _with_literal(
-    body: onnx.FunctionProto, at: int, op_type: str, x: str, value: np.ndarray
+    body: onnx.FunctionProto, at: int, op_type: str, x: str, value: np.ndarray | float
 ) -> onnx.FunctionProto:
     """The body with a node of `x` and of a new literal in the place of one."""
     name = _new_name(body, body.node[at].output[0])
@@ -255,6 +255,7 @@ def _labelled_operators(op: OpInfo, body: onnx.FunctionProto) -> Iterator[onnx.F
     }
     x = np.linspace(-4, 4, 65)
     kind = onnx.helper.make_tensor_type_proto(onnx.TensorProto.DOUBLE, x.shape)
+    schema: Any  # onnx does not tell all of its type
     for schema in onnx.defs.get_all_schemas():
         if schema.domain or set(schema.attributes) != set(chosen) or len(body.input) > 1:
             continue
@@ -267,7 +268,7 @@ def _labelled_operators(op: OpInfo, body: onnx.FunctionProto) -> Iterator[onnx.F
             )
         )
         y, expected = (
-            ReferenceEvaluator(each).run(None, {each.input[0]: x}, attributes=chosen)[0]
+            next(iter(ReferenceEvaluator(each).run(None, {each.input[0]: x}, attributes=chosen)))
             for each in (theirs, body)
         )
         if np.allclose(y, expected, rtol=1e-6, atol=1e-6):
@@ -376,7 +377,7 @@ def _single_operators(definition: onnx.FunctionProto) -> Iterator[onnx.FunctionP
     for name in sorted({each.name for each in onnx.defs.get_all_schemas() if not each.domain}):
         if not onnx.defs.has(name, _C.DEFINITION_OPSET, ""):
             continue
-        schema = onnx.defs.get_schema(name, _C.DEFINITION_OPSET, "")
+        schema: Any = onnx.defs.get_schema(name, _C.DEFINITION_OPSET, "")
         if not schema.has_function:
             continue
         theirs, names = _meaning(schema.function_body)
@@ -414,7 +415,7 @@ def _meaning(body: onnx.FunctionProto) -> tuple[Any, list[str]]:
     def outputs(body: onnx.FunctionProto, known: dict[str, Any]) -> list[Any]:
         for node in body.node:
             inputs = [known.get(name) for name in node.input]
-            inner = onnx.defs.get_schema(node.op_type, _C.DEFINITION_OPSET, node.domain)
+            inner: Any = onnx.defs.get_schema(node.op_type, _C.DEFINITION_OPSET, node.domain)
             if inner.has_function and not node.attribute:
                 inner_known = dict(zip(inner.function_body.input, inputs, strict=False))
                 results = outputs(inner.function_body, inner_known)
@@ -427,7 +428,7 @@ def _meaning(body: onnx.FunctionProto) -> tuple[Any, list[str]]:
     return outputs(body, dict(zip(body.input, range(len(body.input)), strict=True))), attributes
 
 
-def constant(value: ir.Value) -> np.ndarray | None:
+def constant(value: Any) -> np.ndarray | None:
     """The elements of a value that is the same in every run, also of one that is cast.
 
     Raises:
@@ -437,7 +438,8 @@ def constant(value: ir.Value) -> np.ndarray | None:
     if node is not None and node.op_type in ("Cast", "CastLike") and value.dtype is not None:
         array = constant(node.inputs[0])
         return None if array is None else array.astype(value.dtype.numpy())
-    return ir.convenience.get_const_tensor(value).numpy() if is_constant(value) else None
+    tensor = ir.convenience.get_const_tensor(value) if is_constant(value) else None
+    return None if tensor is None else tensor.numpy()
 
 
 def is_constant(value: ir.Value) -> bool:

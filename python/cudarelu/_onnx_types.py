@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import graphlib
+from collections.abc import Sequence
 
 import onnx
 import onnx.helper
@@ -33,7 +34,7 @@ def infer(model: onnx.ModelProto) -> onnx.ModelProto:
             if _key(node) in functions:
                 calls[_key(node)].append([known.get(name) for name in node.input])
 
-    callers = {key: set() for key in functions}
+    callers: dict[tuple[str, ...], set[tuple[str, ...]]] = {key: set() for key in functions}
     for key, each in functions.items():
         for node in (node for scope in scopes(each) for node in scope.node):
             if _key(node) in functions:
@@ -72,7 +73,7 @@ def _types(scope: onnx.GraphProto | onnx.FunctionProto) -> _Types:
 
 
 def _infer_function(
-    function: onnx.FunctionProto, inputs: list[onnx.TypeProto], model: onnx.ModelProto
+    function: onnx.FunctionProto, inputs: Sequence[onnx.TypeProto | None], model: onnx.ModelProto
 ) -> None:
     """Fills in the types of the values of a function whose inputs have these."""
     body = onnx.GraphProto(name=function.name, node=function.node)

@@ -106,8 +106,7 @@ class Session:
             raise ValueError(f"provider must be 'auto', 'cpu' or 'cuda', not {provider!r}")
         if cuda_graph and provider == "cpu":
             raise ValueError("cuda_graph=True needs provider='cuda'")
-        is_path = not isinstance(path, bytes)
-        self._name = os.path.basename(path) if is_path else "the model"
+        self._name = "the model" if isinstance(path, bytes) else os.path.basename(path)
         self._cuda_graph = cuda_graph
         self._lock = threading.Lock()
         self._graphs: dict[tuple[Shape, ...], _Graph] = {}
@@ -123,7 +122,7 @@ class Session:
         if provider == "cpu" or self.why_cpu is not None:
             self.provider = "cpu"
             self._device = torch.device("cpu")
-            self._stream = None  # which leaves torch.cuda.stream nothing to do
+            self._stream: Any = None  # which leaves torch.cuda.stream nothing to do
             self.inference_session = _load(path, session_options, "CPUExecutionProvider", {})
 
         self._inputs = self.inference_session.get_inputs()
@@ -257,7 +256,7 @@ class Session:
 
     def _run(self, tensors: Tensors) -> list[torch.Tensor]:
         sizes = self._sizes(tensors)
-        outputs = {}
+        outputs: dict[str, Any] = {}
         for info in self._outputs:
             shape = _known_shape(info.shape, sizes)
             if shape is not None:
@@ -266,7 +265,7 @@ class Session:
         binding = self._bind(tensors, outputs)
         self._wait_for_caller()  # only now: it may have used the outputs' memory until here
         self.inference_session.run_with_iobinding(binding, self._run_options())
-        results = []
+        results: list[Any] = []
         for info, value in zip(self._outputs, binding.get_outputs(), strict=True):
             y = outputs.get(info.name)
             # An output that is an input or a weight stays where it is, whatever it was bound to.
@@ -391,7 +390,7 @@ def _known_shape(
     declared: list[int | str | None], sizes: dict[str, int | None]
 ) -> tuple[int, ...] | None:
     """None where the model does not tell; an empty list may be a scalar's, and may tell nothing."""
-    shape = [sizes.get(dim) if isinstance(dim, str) else dim for dim in declared]
+    shape: list[Any] = [sizes.get(dim) if isinstance(dim, str) else dim for dim in declared]
     if not shape or any(size is None for size in shape):
         return None
     return tuple(shape)

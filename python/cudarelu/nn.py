@@ -350,14 +350,14 @@ class Sequential(torch.nn.Sequential):
         return input
 
 
-def _run_pair(linear: Linear, activation: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
+def _run_pair(linear: Any, activation: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
     try:
         return _run_fused(linear, activation, input)
     except NotImplementedError:  # each has its own way out
         return activation(linear(input))
 
 
-def _run_fused(linear: Linear, activation: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
+def _run_fused(linear: Any, activation: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
     if isinstance(activation, torch.nn.GELU):
         approximate = activation.approximate
         return cudarelu.linear_gelu(input, linear.weight, linear.bias, approximate=approximate)
@@ -437,7 +437,9 @@ def replace(model: torch.nn.Module) -> Replacement:
     Returns:
         What was swapped, and what was left; a shared module has a line for each of its names.
     """
-    swapped, left, classes = {}, {}, {}
+    swapped: dict[str, str] = {}
+    left: dict[str, str] = {}
+    classes: dict[torch.nn.Module, type] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         found = classes.setdefault(module, type(module))
         if found in _OURS and "forward" in vars(module):

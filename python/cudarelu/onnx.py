@@ -171,6 +171,7 @@ def demo_model() -> onnx.ModelProto:
     version is the lowest that has model-local functions.
     """
     relu = next(op for op in ops() if op.name == "relu")
+    assert relu.onnx.alias
     domain, op_type = relu.onnx.alias
     tensor = functools.partial(
         onnx.helper.make_tensor_value_info, elem_type=onnx.TensorProto.FLOAT, shape=["N", 4]
