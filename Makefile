@@ -3,7 +3,7 @@
 #
 #   make demo     build, write build/myrelu.onnx, run ./build/ort_infer on it
 #   make test     build, then ctest, which runs pytest too, with old ONNX Runtimes that it installs
-#   make check    formatting and lint; mends what it can
+#   make check    formatting, lint and types, of what is built; mends what it can
 #   make tidy     clang-tidy
 #   make asan     the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #
@@ -49,7 +49,7 @@ test: build
 	@bash tools/old_runtimes.sh $(BIN)/python $(VENV)/ort
 	@$(BIN)/ctest --test-dir build --output-on-failure -j 2
 
-check: $(VENV)/.done
+check: build
 	$(BIN)/pre-commit run --all-files --show-diff-on-failure
 
 tidy: build
