@@ -1,43 +1,64 @@
 #!/usr/bin/env bash
-# Makes the development environment: a virtual environment with requirements.txt and, where no nvcc is
-# installed, CUDA's compiler in it. Where Python came without its own parts (venv, headers), as
-# Debian's does, they are taken from Debian's packages; nothing outside the folder is changed.
+# Makes the development environment, a virtual environment, step by step:
 #
-#   usage: setup.sh PYTHON FOLDER
+#   tools      the environment, with CMake, ninja and, where no nvcc is installed, CUDA's compiler
+#   packages   requirements.txt, and the way to the package that the build folder has
+#   dev        requirements-dev.txt
+#
+# Where Python came without its own parts (venv, headers), as Debian's does, they are taken from
+# Debian's packages; nothing outside the folder is changed.
+#
+#   usage: setup.sh STEP PYTHON FOLDER
 set -euo pipefail
-python=$1 venv=$2
+step=$1 python=$2 venv=$3
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-  { echo "cudarelu needs Python 3.11 or later; make PYTHON=/path/to/python3" >&2; exit 1; }
+# install ARGUMENT...: prints what is downloaded. Python compiles a module when it first imports it.
+install() {
+  "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile "$@" |
+    sed -un '/^ *Downloading\|^ *Using cached\|^Installing/p'
+}
 
-if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
-  if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
-    bash "$root/cmake/debian_package.sh" "$venv/debian-pip" own python3-pip-whl
-    "$python" -m venv --without-pip "$venv"
-    PYTHONPATH=$(ls "$venv"/debian-pip/usr/share/python-wheels/pip-*.whl) \
-      "$venv/bin/python" -m pip install -q pip
+make_tools() {
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    { echo "cudarelu needs Python 3.11 or later; make PYTHON=/path/to/python3" >&2; exit 1; }
+  if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
+      bash "$root/cmake/debian_package.sh" "$venv/debian-pip" own python3-pip-whl
+      "$python" -m venv --without-pip "$venv"
+      PYTHONPATH=$(ls "$venv"/debian-pip/usr/share/python-wheels/pip-*.whl) \
+        "$venv/bin/python" -m pip install -q pip
+    fi
   fi
-fi
+  local tools
+  mapfile -t tools < <(grep -E '^(cmake|ninja)\b' "$root/requirements.txt")
+  nvcc=${CUDACXX:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
+  if ! "$nvcc" --version 2>/dev/null | grep -qE 'release (1[2-9]|[2-9][0-9])\.'; then
+    tools+=("cuda-toolkit[nvcc,cccl,cudart,crt,nvvm,cublas]==13.0.*")
+  fi
+  install "${tools[@]}"
+}
 
-packages=(-r "$root/requirements.txt")
-nvcc=${CUDACXX:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
-if ! "$nvcc" --version 2>/dev/null | grep -qE 'release (1[2-9]|[2-9][0-9])\.'; then
-  packages+=("cuda-toolkit[nvcc,cccl,cudart,crt,nvvm,cublas]==13.0.*")
-fi
-echo "Installing into $venv: ${packages[*]}"
-"$venv/bin/python" -m pip install -q --disable-pip-version-check "${packages[@]}"
+install_packages() {
+  install -r "$root/requirements.txt"
 
-# Python's headers, where its package came without them.
-include=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
-if [ ! -f "$include/Python.h" ]; then
-  version=$("$venv/bin/python" -c 'import sys; print("python3.%d" % sys.version_info.minor)')
-  bash "$root/cmake/debian_package.sh" "$venv/debian-python" own "lib$version-dev"
-fi
+  # Python's headers, where its package came without them.
+  include=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+  if [ ! -f "$include/Python.h" ]; then
+    version=$("$venv/bin/python" -c 'import sys; print("python3.%d" % sys.version_info.minor)')
+    bash "$root/cmake/debian_package.sh" "$venv/debian-python" own "lib$version-dev"
+  fi
 
-# `import cudarelu` in this environment is the package of the build folder, and so is its command.
-site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-echo "$root/build/python" >"$site/cudarelu.pth"
-printf '#!%s\nimport sys\n\nfrom _cudarelu_command import main\n\nsys.exit(main())\n' "$venv/bin/python" \
-  >"$venv/bin/cudarelu"
-chmod +x "$venv/bin/cudarelu"
+  # `import cudarelu` in this environment is the package of the build folder, and so is its command.
+  site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  echo "$root/build/python" >"$site/cudarelu.pth"
+  printf '#!%s\nimport sys\n\nfrom _cudarelu_command import main\n\nsys.exit(main())\n' \
+    "$venv/bin/python" >"$venv/bin/cudarelu"
+  chmod +x "$venv/bin/cudarelu"
+}
+
+case $step in
+  tools) make_tools ;;
+  packages) install_packages ;;
+  dev) install -r "$root/requirements-dev.txt" ;;
+esac
