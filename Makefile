@@ -5,10 +5,11 @@
 #   make test     build, then ctest, which runs pytest too, with old ONNX Runtimes that it installs
 #   make check    formatting, lint and types, of what is built; mends what it can
 #   make tidy     clang-tidy
-#   make asan     the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make asan     C++ tests, plugin and ort_infer under AddressSanitizer and UndefinedBehaviorSanitizer
 #
 #   CMAKE_FLAGS   more options for the configuration, for example -DCUDARELU_CUDA=OFF
 
+SHELL := bash
 PYTHON ?= python3
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
@@ -75,10 +76,16 @@ check: $(VENV)/.dev build
 tidy: $(VENV)/.dev build
 	@printf '%s\n' $(TIDY_FILES) | xargs -P 2 -n 4 $(BIN)/clang-tidy -p build --quiet
 
-asan: $(VENV)/.dev
-	$(BIN)/cmake --preset asan
-	$(BIN)/ninja -C build-asan
-	$(BIN)/ctest --test-dir build-asan --output-on-failure -j 2
+# The C++ tests; then, with the package of build/, the plugin in ONNX Runtime and ort_infer. Leaks are
+# not looked for: Python, PyTorch and ONNX Runtime keep memory until the process ends.
+asan: $(VENV)/.dev build
+	@$(PROGRESS) $(BIN)/cmake --preset asan -DPython_EXECUTABLE=$(BIN)/python
+	@$(PROGRESS) $(BIN)/ninja -C build-asan
+	@$(PROGRESS) $(BIN)/ctest --test-dir build-asan --output-on-failure -j 2
+	@ln -sf $(CURDIR)/build/python/cudarelu/{_C.*.so,_build_info.py,libcudarelu_torch.so} build-asan/python/cudarelu
+	@LD_PRELOAD=$$(g++ -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
+	 PYTHONPATH=$(CURDIR)/build-asan/python CUDARELU_BUILD_DIR=$(CURDIR)/build-asan \
+	 $(PROGRESS) $(BIN)/python -m pytest -q -n 2 tests/python/test_ort_plugin.py $(wildcard tests/python/test_ort_infer*.py)
 
 clean:
 	rm -rf build build-asan
