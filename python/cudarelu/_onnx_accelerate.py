@@ -229,13 +229,24 @@ def rewrite(
             replace = functools.partial(rewriting.replace, op, body)
             rules = RewriteRuleSet([rule(body, replace)], commute=is_symmetric(body))
             rules.apply_to_model(model)
-    rewriting.remove_constants()
+    rewriting.remove_constants(_annotating(prepared))
     for function in model.functions.values():
         for node in ir.traversal.RecursiveGraphIterator(function):
             # The rewriter does so for the graph that a node is in, which may be a subgraph.
             if (version := model.graph.opset_imports.get(node.domain)) is not None:
                 function.opset_imports.setdefault(node.domain, version)
     return attach_definitions(ir.to_proto(model)), rewriting.report()
+
+
+def _annotating(model: onnx.ModelProto) -> set[str]:
+    """The tensors that quantization annotations name, such as scales."""
+    return {
+        entry.value
+        for scope in scopes(model)
+        if isinstance(scope, onnx.GraphProto)
+        for each in scope.quantization_annotation
+        for entry in each.quant_parameter_tensor_names
+    }
 
 
 class _Rewriting:
@@ -304,21 +315,27 @@ class _Rewriting:
         inputs = [values[each.name] if each.name in body.input else None for each in op.inputs]
         while inputs[-1] is None:
             inputs.pop()
-        return getattr(builder, op.onnx.op_type)(
+        result = getattr(builder, op.onnx.op_type)(
             *inputs,
             _domain=op.onnx.domain,
             _version=_C.ONNX_DOMAIN_VERSION,
             _name=root.name,
             **attributes,
         )
+        _take_notes(result, values[body.output[0]], nodes)
+        return result
 
-    def remove_constants(self) -> None:
-        """Those that became attributes, or others in the shape of a signature."""
+    def remove_constants(self, kept: Collection[str]) -> None:
+        """Those that became attributes, or others in the shape of a signature.
+
+        Args:
+            kept: the names of those that are needed elsewhere than by nodes.
+        """
         found = self._constants
         while found:
             value = found.pop()
             node, graph = value.producer(), value.graph
-            if graph is None or value.uses() or value.is_graph_output():
+            if graph is None or value.uses() or value.is_graph_output() or value.name in kept:
                 continue
             if node is None:
                 assert value.name
@@ -326,6 +343,15 @@ class _Rewriting:
             else:
                 found += filter(None, node.inputs[:1])  # of a cast, what is cast
                 graph.remove(node, safe=True)
+
+
+def _take_notes(new: ir.Value, old: ir.Value, nodes: Sequence[ir.Node]) -> None:
+    """Gives a value and its node what is noted at the value and the nodes that they stand for."""
+    notes = dict.fromkeys(node.doc_string for node in nodes if node.doc_string)
+    new.producer().doc_string = "\n".join(notes) or None
+    new.doc_string = old.doc_string
+    new.metadata_props.update(old.metadata_props)
+    new.meta.update(old.meta)  # the quantization annotation
 
 
 class _Match:

@@ -693,6 +693,64 @@ def test_a_cast_like_something_else():
     assert [each.name for each in result.graph.input] == ["x", "b"]
 
 
+def test_notes_stay():
+    """Names, doc_strings and quantization annotations, of a node and of several."""
+    model = body(
+        "s = Add(x, b) r = Relu(s) z = Mul(r, k) y = Tanh(z)", "float[N,4] z, float[N,4] y"
+    )
+    model = with_constants(model, k=np.float32(0.5))
+    for node in model.graph.node:
+        node.name = f"{node.op_type}_node"
+        node.doc_string = "" if node.op_type == "Relu" else f"of {node.op_type}"
+    for value in model.graph.output:
+        value.doc_string = f"value {value.name}"
+    for name in ("s", "z", "y"):
+        model.graph.quantization_annotation.add(tensor_name=name).quant_parameter_tensor_names.add(
+            key="SCALE_TENSOR", value="k"
+        )
+    result, replaced, _ = accelerated(model)
+    assert replaced == ["bias_relu", "tanh"]
+    notes = {node.name: node.doc_string for node in result.graph.node}
+    assert notes == {"Mul_node": "of Add\nof Mul", "Tanh_node": "of Tanh"}
+    assert {each.name: each.doc_string for each in result.graph.output} == {
+        "z": "value z",
+        "y": "value y",
+    }
+    annotations = {each.tensor_name: each for each in result.graph.quantization_annotation}
+    assert annotations == {
+        each.tensor_name: each
+        for each in model.graph.quantization_annotation
+        if each.tensor_name != "s"  # which is no value any more
+    }
+    assert "k" in {each.name for each in result.graph.initializer}
+
+
+def test_notes_in_subgraphs_and_functions_stay():
+    model = parse(
+        """main (float[N,4] x, bool c) => (float[N,4] y) {
+            z = If (c) <then_branch = t () => (float[N,4] p) { q = Tanh(x) p = Neg(q) },
+                        else_branch = e () => (float[N,4] p) { p = Identity(x) }>
+            y = user.R(z)
+        }
+        <domain: "user", opset_import: ["" : 18]> R (x) => (y) { y = Relu(x) }""",
+        18,
+        ', "user" : 1',
+    )
+    branch = model.graph.node[0].attribute[0].g
+    branch.node[0].doc_string = "of Tanh"
+    branch.quantization_annotation.add(tensor_name="q")
+    branch.quantization_annotation[0].quant_parameter_tensor_names.add(
+        key="SCALE_TENSOR", value="x"
+    )
+    model.functions[0].node[0].doc_string = "of Relu"
+    result, _ = cudarelu.onnx.accelerate(model)
+    changed = result.graph.node[0].attribute[0].g
+    assert (changed.node[0].domain, changed.node[0].doc_string) == ("cudarelu", "of Tanh")
+    assert changed.quantization_annotation == branch.quantization_annotation
+    (function,) = [each for each in result.functions if each.name == "R"]
+    assert (function.node[0].domain, function.node[0].doc_string) == ("cudarelu", "of Relu")
+
+
 def test_what_is_ours_already():
     """Nodes of ours stay, their definitions are not taken for nodes, and nothing is done twice."""
     once, _ = cudarelu.onnx.accelerate(body("a = Add(x, b) y = Relu(a)"))
