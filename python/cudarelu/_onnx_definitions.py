@@ -130,10 +130,10 @@ def bypass(body: onnx.FunctionProto, node: onnx.NodeProto, value: str) -> None:
         node.CopyFrom(onnx.helper.make_node("Identity", [value], [result]))
         return
     body.node.remove(node)
-    rename(body, *((value, result) if result in body.output else (result, value)))
+    _rename(body, *((value, result) if result in body.output else (result, value)))
 
 
-def rename(body: onnx.FunctionProto, old: str, new: str) -> None:
+def _rename(body: onnx.FunctionProto, old: str, new: str) -> None:
     """Gives a value another name, in place."""
     for node in body.node:
         for names in (node.input, node.output):

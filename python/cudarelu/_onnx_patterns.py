@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +26,6 @@ from ._onnx_definitions import (
     bypass,
     function,
     remove_unused,
-    rename,
     specialised,
     written_out,
 )
@@ -53,6 +52,11 @@ def is_candidate(op: OpInfo) -> bool:
 def _is_the_runtimes(body: onnx.FunctionProto) -> bool:
     """Whether a body is a matrix product alone, or nothing."""
     return {node.op_type for node in operators(body)} <= {"Gemm", "Identity", "MatMul", "Transpose"}
+
+
+def _tells_inputs(body: onnx.FunctionProto) -> bool:
+    """Whether the nodes of a body have all its inputs: others could not be found in a model."""
+    return {*body.input} <= {name for node in operators(body) for name in node.input}
 
 
 def patterns() -> list[tuple[OpInfo, onnx.FunctionProto]]:
@@ -85,7 +89,7 @@ def bodies(op: OpInfo) -> tuple[onnx.FunctionProto, ...]:
     if is_linear:
         for body in list(found):
             found += [*_of_labels(op, body), *_products(op, body)]
-    return tuple(each for each in found if not _is_the_runtimes(each))
+    return tuple(each for each in found if not _is_the_runtimes(each) and _tells_inputs(each))
 
 
 def labels(op: OpInfo, body: onnx.FunctionProto) -> dict[str, int]:
@@ -123,9 +127,12 @@ def _products(op: OpInfo, body: onnx.FunctionProto) -> Iterator[onnx.FunctionPro
     after.node.remove(gemm)
     x, weight, *bias = gemm.input
     (total,) = gemm.output
-    after.input[:] = [total]
-    rename(after, x, total)  # constants are cast like x
+    for node in after.node:  # constants are cast like x
+        if node.op_type == "CastLike" and node.input[1] == x:
+            node.input[1] = total
     remove_unused(after)
+    used = {name for node in after.node for name in node.input}
+    after.input[:] = [total, *(name for name in body.input if name in used)]
     make = onnx.helper.make_node
     for tail in _worded(op, after) or [after]:
         turned = _new_name(tail, "turned")
@@ -138,6 +145,8 @@ def _products(op: OpInfo, body: onnx.FunctionProto) -> Iterator[onnx.FunctionPro
             (False, [transpose, make("MatMul", [x, turned], [product]), *added]),
             (True, [make("MatMul", [x, weight], [product]), *added]),
         ):
+            if is_transposed and weight in (x, *bias, *tail.input):
+                continue  # it is needed as it is, too
             whole = onnx.FunctionProto()
             whole.CopyFrom(tail)
             whole.input[:] = body.input
@@ -300,19 +309,32 @@ def _without_factors_of_one(
     op: OpInfo, definition: onnx.FunctionProto
 ) -> Iterator[onnx.FunctionProto]:
     """With a default of 1, such as a scale's, models leave the Mul out."""
-    constant = scalars(definition)
     for attribute in op.attributes:
         if attribute.default != 1:
             continue
-        factors = {name for name, a in constant.items() if a.ref_attr_name == attribute.name}
+
+        def factors(body: onnx.FunctionProto, name: str = attribute.name) -> list[str]:
+            return [value for value, a in scalars(body).items() if a.ref_attr_name == name]
+
         body = onnx.FunctionProto()
         body.CopyFrom(definition)
-        for node in definition.node:
-            left = [name for name in node.input if name not in factors]
-            if node.op_type == "Mul" and len(left) == 1:
-                bypass(body, node, left[0])
-        if 0 < len(operators(body)) < len(operators(definition)):
+        _bypass_neutral(body, "Mul", factors(body))
+        if not factors(body) and 0 < len(operators(body)) < len(operators(definition)):
             yield body
+
+
+def _bypass_neutral(body: onnx.FunctionProto, op_type: str, names: Iterable[str]) -> None:
+    """Bypasses the nodes of an operator, in place, whose other operand is neutral to it: one of the
+    names, or computed by the operator from these alone."""
+    neutral = set(names)
+    for node in list(body.node):
+        if node.op_type == op_type:
+            left = [name for name in node.input if name not in neutral]
+            if not left:
+                neutral.update(node.output)
+            elif len(left) == 1:
+                bypass(body, node, left[0])
+    remove_unused(body)
 
 
 def _with_products_for_squares(body: onnx.FunctionProto) -> onnx.FunctionProto:
@@ -321,9 +343,11 @@ def _with_products_for_squares(body: onnx.FunctionProto) -> onnx.FunctionProto:
     result.CopyFrom(body)
     constant = scalars(body)
     for node in result.node:
-        if node.op_type == "Pow" and constant[node.input[1]].f == 2:
+        exponent = constant.get(node.input[1]) if node.op_type == "Pow" else None
+        if exponent is not None and not exponent.ref_attr_name and _literal(exponent) == 2:
             node.op_type, node.input[1] = "Mul", node.input[0]
-    return _without_unused(result)
+    remove_unused(result)
+    return result
 
 
 def _with_axes_as_attributes(body: onnx.FunctionProto) -> onnx.FunctionProto:
@@ -332,21 +356,11 @@ def _with_axes_as_attributes(body: onnx.FunctionProto) -> onnx.FunctionProto:
     result.CopyFrom(body)
     constant = scalars(body)
     for node in result.node:
-        if node.op_type.startswith("Reduce") and len(node.input) == 2:
+        if node.op_type.startswith("Reduce") and node.input[-1] in constant:
             axes = onnx.helper.get_attribute_value(constant[node.input.pop()])
             node.attribute.append(onnx.helper.make_attribute("axes", axes))
-    return _without_unused(result)
-
-
-def _without_unused(body: onnx.FunctionProto) -> onnx.FunctionProto:
-    """The body without values that nothing uses, in place."""
-    while True:
-        used = {*body.output, *(name for node in body.node for name in node.input)}
-        unused = [node for node in body.node if used.isdisjoint(node.output)]
-        for node in unused:
-            body.node.remove(node)
-        if not unused:
-            return body
+    remove_unused(result)
+    return result
 
 
 def _without(body: onnx.FunctionProto, absent: tuple[Parameter, ...]) -> onnx.FunctionProto | None:
@@ -355,17 +369,16 @@ def _without(body: onnx.FunctionProto, absent: tuple[Parameter, ...]) -> onnx.Fu
     result = onnx.FunctionProto()
     result.CopyFrom(body)
     for each in absent:
-        (node,) = (node for node in result.node if each.name in node.input)
-        left = [name for name in node.input if name != each.name]
-        schema = onnx.defs.get_schema(node.op_type, _C.DEFINITION_OPSET, "")
-        place = list(node.input).index(each.name)
         result.input.remove(each.name)
-        if (node.op_type, each.number) in (("Mul", 1), ("Add", 0)):
-            bypass(result, node, left[0])
-        elif schema.inputs[place].option == onnx.defs.OpSchema.FormalParameterOption.Optional:
+        if neutral_to := {1: "Mul", 0: "Add"}.get(each.number):
+            _bypass_neutral(result, neutral_to, [each.name])
+        for node in [node for node in result.node if each.name in node.input]:
+            left = [name for name in node.input if name != each.name]
+            formal = onnx.defs.get_schema(node.op_type, _C.DEFINITION_OPSET, "").inputs[len(left) :]
+            optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+            if node.input[: len(left)] != left or {i.option for i in formal} != {optional}:
+                return None
             node.input[:] = left
-        else:
-            return None
     return result
 
 

@@ -23,7 +23,7 @@ from onnx.reference import ReferenceEvaluator
 import cudarelu
 import cudarelu.onnx
 import cudarelu.ort
-from cudarelu import _onnx_measure
+from cudarelu import _onnx_definitions, _onnx_measure, _onnx_patterns
 from cudarelu.__main__ import main
 from cudarelu._onnx_definitions import lowest_opset, with_stand_ins
 from cudarelu._onnx_patterns import (
@@ -448,6 +448,140 @@ def test_onnx_backend_tests_are_there():
     names = {case.name for case in backend_cases()}
     assert names >= LEFT.keys()
     assert {"test_relu", "test_leakyrelu", "test_tanh", "test_asinh", "test_add"} <= names
+
+
+# Definitions that use a value twice
+
+
+def with_definition(name: str, definition: str, **changes) -> cudarelu.OpInfo:
+    """An op of the table that means something else, without attributes."""
+    return dataclasses.replace(
+        OPS[name], definition=definition, **{"attributes": (), "written_out": ""} | changes
+    )
+
+
+SCALE = "f = Constant<value_float: float = @scale>() g = CastLike(f, x)"
+TWICE = {  # the op, nodes that are it, and nodes that are not
+    "square": (with_definition("relu", "y = Mul(x, x)"), "y = Mul(x, x)", "y = Mul(x, b)"),
+    "square-within": (
+        with_definition("relu", "r = Relu(x) y = Mul(r, r)"),
+        "r = Relu(x) y = Mul(r, r)",
+        "r = Relu(x) s = Relu(x) y = Mul(r, s)",
+    ),
+    "cube": (
+        with_definition("relu", "s = Mul(x, x) y = Mul(s, x)"),
+        "s = Mul(x, x) y = Mul(x, s)",
+        "s = Mul(x, x) y = Mul(b, s)",
+    ),
+    "power": (
+        with_definition("relu", "y = Relu(x)", written_out="y = Pow(x, x)"),
+        "y = Pow(x, x)",
+        "y = Pow(x, b)",
+    ),
+    "square-of-float64": (
+        with_definition(
+            "relu",
+            "y = Relu(x)",
+            written_out="t = Constant<value = double {2.0}>() u = CastLike(t, x) y = Pow(x, u)",
+        ),
+        "y = Mul(x, x)",
+        "y = Mul(x, b)",
+    ),
+    "optional-in-one-node": (
+        with_definition("layer_norm", "s = Mul(weight, weight) p = Mul(x, s) y = Add(p, bias)"),
+        "s = Mul(b, b) p = Mul(x, s) y = Add(p, b)",
+        "s = Mul(b, k) y = Mul(x, s)",
+    ),
+    "optional-in-one-node-absent": (
+        with_definition(
+            "layer_norm", "r = Tanh(x) s = Mul(weight, weight) p = Mul(r, s) y = Add(p, bias)"
+        ),
+        "r = Tanh(x) y = Add(r, b)",
+        "s = Mul(b, k) y = Mul(x, s)",
+    ),
+    "optional-in-two-nodes-absent": (
+        with_definition(
+            "layer_norm", "p = Mul(x, weight) r = Tanh(p) s = Mul(r, weight) y = Add(s, bias)"
+        ),
+        "r = Tanh(x) y = Add(r, b)",
+        "p = Mul(x, b) y = Mul(p, b)",
+    ),
+    "optional-that-cannot-be-absent": (
+        with_definition(
+            "layer_norm", "p = Max(x, weight) r = Mul(p, weight) s = Add(bias, bias) y = Add(r, s)"
+        ),
+        "p = Max(x, b) y = Mul(p, b)",
+        "y = Mul(x, b)",
+    ),
+    "attribute-in-one-node": (
+        with_definition(
+            "bias_relu",
+            f"{SCALE} h = Mul(g, g) s = Mul(h, x) y = Sub(s, bias)",
+            attributes=OPS["bias_relu"].attributes,
+        ),
+        "y = Sub(x, b)",
+        "y = Sub(b, x)",
+    ),
+    "attribute-in-two-nodes": (
+        with_definition(
+            "bias_relu",
+            f"{SCALE} s = Mul(x, g) t = Tanh(s) u = Mul(t, g) y = Sub(u, bias)",
+            attributes=OPS["bias_relu"].attributes,
+        ),
+        "t = Tanh(x) y = Sub(t, b)",
+        "s = Mul(x, k) t = Tanh(s) y = Mul(t, k)",
+    ),
+    "factor-that-is-a-term-too": (
+        with_definition(
+            "bias_relu",
+            f"{SCALE} s = Add(x, g) t = Mul(s, g) y = Sub(t, bias)",
+            attributes=OPS["bias_relu"].attributes,
+        ),
+        "s = Add(x, k) t = Mul(s, k) y = Sub(t, b)",
+        "s = Add(x, k) y = Sub(s, b)",
+    ),
+    "axes-that-are-computed": (
+        with_definition(
+            "relu",
+            "y = Relu(x)",
+            written_out="r = Size(x) s = Shape(x) t = Size(s) a = Sub(t, t) u = Unsqueeze(a, a)"
+            " y = ReduceMean(x, u)",
+        ),
+        "y = Relu(x)",
+        "y = Tanh(x)",
+    ),
+    "product-of-one-matrix": (
+        with_definition("relu", "s = Gemm<transB = 1>(x, x) y = Relu(s)"),
+        "z = Gemm<transA = 1>(x, x) t = Transpose(z) s = MatMul(z, t) r = Relu(s) y = MatMul(x, r)",
+        "z = Gemm<transA = 1>(x, x) s = MatMul(z, z) r = Relu(s) y = MatMul(x, r)",
+    ),
+    "product-and-its-square": (
+        with_definition("linear_relu", "s = Gemm<transB = 1>(x, weight, bias) y = Mul(s, s)"),
+        "s = Gemm<transB = 1>(x, m, b) y = Mul(s, s)",
+        "s = Gemm<transB = 1>(x, m, b) y = Mul(s, x)",
+    ),
+    "product-and-its-operand": (
+        with_definition("linear_relu", "s = Gemm<transB = 1>(x, weight, bias) y = Add(s, x)"),
+        "p = MatMul(x, m) s = Add(p, b) y = Add(s, x)",
+        "p = MatMul(x, m) s = Add(p, b) y = Add(s, s)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("op", "found", "other"), TWICE.values(), ids=TWICE)
+def test_a_definition_that_uses_a_value_twice(monkeypatch, op, found, other):
+    monkeypatch.setattr(_onnx_patterns, "ops", lambda: [op])
+    name = op.onnx.domain, op.onnx.op_type
+    monkeypatch.setitem(_onnx_definitions._OPS_BY_NAME, name, op)
+    m = np.arange(16, dtype=np.float32).reshape(4, 4) / 8
+    for text, wanted in ((found, [op.name]), (other, [])):
+        model = with_constants(body(text), k=np.float32(2), m=m)
+        result, report = cudarelu.onnx.accelerate(model)
+        assert [each.op for each in report.replaced] == wanted
+        feeds = {"x": np.abs(X), "b": X[0]}
+        if not op.written_out:  # which means something else here
+            for y, z in zip(run(result, False, feeds), run(model, False, feeds), strict=True):
+                np.testing.assert_allclose(y, z, rtol=1e-6)
 
 
 # What is found
