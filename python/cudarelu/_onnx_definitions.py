@@ -107,7 +107,7 @@ def _decided(
     if not needed.isdisjoint(condition.input) or not attributes <= given.keys():
         return None
     del condition.input[:]
-    return ReferenceEvaluator(condition).run(None, {}, attributes=dict(given))[0]
+    return np.asarray(*ReferenceEvaluator(condition).run(None, {}, attributes=dict(given)))
 
 
 def remove_unused(body: onnx.FunctionProto) -> None:

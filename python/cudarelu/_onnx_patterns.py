@@ -370,8 +370,9 @@ def _without(body: onnx.FunctionProto, absent: tuple[Parameter, ...]) -> onnx.Fu
     result.CopyFrom(body)
     for each in absent:
         result.input.remove(each.name)
-        if neutral_to := {1: "Mul", 0: "Add"}.get(each.number):
-            _bypass_neutral(result, neutral_to, [each.name])
+        for op_type, neutral in (("Mul", 1), ("Add", 0)):
+            if each.number == neutral:
+                _bypass_neutral(result, op_type, [each.name])
         for node in [node for node in result.node if each.name in node.input]:
             left = [name for name in node.input if name != each.name]
             formal = onnx.defs.get_schema(node.op_type, _C.DEFINITION_OPSET, "").inputs[len(left) :]
