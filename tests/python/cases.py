@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import zlib
@@ -26,7 +27,7 @@ DTYPES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Case:
     """One call: arrays by input name (None: left out) and the attributes that are given."""
 
@@ -203,5 +204,17 @@ def make_case(op, dtype: np.dtype, plan: Plan) -> Case:
     return Case(plan.id, inputs, attribute_values(op, plan.attributes))
 
 
-def cases(op, dtype: np.dtype) -> list[Case]:
-    return [make_case(op, dtype, plan) for plan in plans(op, dtype)]
+def cases(op, dtype: np.dtype, *ids: str) -> list[Case]:
+    """The cases of these ids, or all."""
+    return [make_case(op, dtype, plan) for plan in plans(op, dtype) if not ids or plan.id in ids]
+
+
+@contextlib.contextmanager
+def unchanged(*runs: Case):
+    """Fails where what runs inside overwrites an input."""
+    before = [{n: None if a is None else a.tobytes() for n, a in c.inputs.items()} for c in runs]
+    yield
+    for case, inputs in zip(runs, before, strict=True):
+        for name, array in case.inputs.items():
+            if array is not None:
+                assert array.tobytes() == inputs[name], f"{case.id}: {name} was overwritten"

@@ -17,7 +17,7 @@ import torch
 
 import cudarelu
 import cudarelu.ort
-from cases import Case, cases
+from cases import Case, cases, unchanged
 from environment import cupy_missing, jax_missing, ort_cuda_missing, torch_cuda_missing
 
 BUILD = Path(os.environ.get("CUDARELU_BUILD_DIR", Path(__file__).parents[2] / "build"))
@@ -26,6 +26,10 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 def onnx_type(dtype: np.dtype) -> int:
     return onnx.helper.np_dtype_to_tensor_dtype(dtype)
+
+
+def dtype_of(case: Case) -> np.dtype:
+    return next(a.dtype for a in case.inputs.values() if a is not None)
 
 
 def one_op_model(op, runs: list[Case]) -> onnx.ModelProto:
@@ -43,7 +47,7 @@ def one_op_model(op, runs: list[Case]) -> onnx.ModelProto:
                 inputs.append(
                     onnx.helper.make_tensor_value_info(names[-1], onnx_type(array.dtype), shape)
                 )
-        variable = next(a.dtype for a in case.inputs.values() if a is not None)
+        variable = dtype_of(case)
         for p in op.outputs:
             dtype = variable if p.dtype == "T" else np.dtype(p.dtype)
             outputs.append(
@@ -54,6 +58,7 @@ def one_op_model(op, runs: list[Case]) -> onnx.ModelProto:
                 op.onnx.op_type,
                 names,
                 [f"{p.name}_{number}" for p in op.outputs],
+                name=case.id,
                 domain=op.onnx.domain,
                 **op.onnx_attributes(case.attributes),
             )
@@ -165,41 +170,56 @@ class Ort:
     def __init__(self, device: str):
         self.name = f"ort-{device}"
         self.device = device
-        self.provider = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}[device]
 
     def unavailable(self) -> str | None:
         return ort_cuda_missing() if self.device == "cuda" else None
 
     def run(self, op, case: Case) -> list[np.ndarray]:
-        import onnxruntime as ort
+        return ort_results(self.device, op, dtype_of(case))[case.id]
 
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = 2
-        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        if self.device == "cuda":
-            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        cudarelu.ort.register(options)
-        model = one_op_model(op, [case])
-        chosen = (self.provider, {"use_tf32": "0"} if self.device == "cuda" else {})
-        session = ort.InferenceSession(model.SerializeToString(), options, providers=[chosen])
-        (placement,) = session.get_provider_graph_assignment_info()
-        assert placement.ep_name == self.provider
-        feeds = {
-            f"{name}_0": ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
-                np.ascontiguousarray(array).reshape(array.shape), onnx_type(array.dtype)
-            )
-            for name, array in case.inputs.items()
-            if array is not None
-        }
-        names = [f"{p.name}_0" for p in op.outputs]
-        results = session.run_with_ort_values(names, feeds)
-        return [
-            torch.from_dlpack(r._ortvalue.to_dlpack()).view(torch.int16).numpy().view(BFLOAT16)
-            if r.element_type() == onnx.TensorProto.BFLOAT16
-            else r.numpy()
-            for r in results
-        ]
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+
+@functools.lru_cache(maxsize=2)  # on each device
+def ort_results(device: str, op, dtype: np.dtype) -> dict[str, list[np.ndarray]]:
+    """The outputs of all cases of an op and a dtype, by case: nodes of one model, since a session
+    takes longer than they do. An error names the node, which has the name of its case."""
+    import onnxruntime as ort
+
+    runs = cases(op, dtype)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 2
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if device == "cuda":
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    cudarelu.ort.register(options)
+    chosen = (PROVIDERS[device], {"use_tf32": "0"} if device == "cuda" else {})
+    model = one_op_model(op, runs).SerializeToString()
+    session = ort.InferenceSession(model, options, providers=[chosen])
+    placements = session.get_provider_graph_assignment_info()
+    assert {each.ep_name for each in placements} == {PROVIDERS[device]}
+    assert sum(len(each.get_nodes()) for each in placements) == len(runs)
+    feeds = {
+        f"{name}_{number}": ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            np.ascontiguousarray(array).reshape(array.shape), onnx_type(array.dtype)
+        )
+        for number, case in enumerate(runs)
+        for name, array in case.inputs.items()
+        if array is not None
+    }
+    with unchanged(*runs):
+        results = iter(session.run_with_ort_values(None, feeds))
+    return {case.id: [from_ort(next(results)) for _ in op.outputs] for case in runs}
+
+
+def from_ort(value) -> np.ndarray:
+    if value.element_type() == onnx.TensorProto.BFLOAT16:
+        return (
+            torch.from_dlpack(value._ortvalue.to_dlpack()).view(torch.int16).numpy().view(BFLOAT16)
+        )
+    return value.numpy()
 
 
 class OrtInfer:
@@ -213,11 +233,10 @@ class OrtInfer:
         return ort_cuda_missing() if self.device == "cuda" else None
 
     def run(self, op, case: Case) -> list[np.ndarray]:
-        variable = next(a.dtype for a in case.inputs.values() if a is not None)
-        return ort_infer_results(self.device, op, variable)[case.id]
+        return ort_infer_results(self.device, op, dtype_of(case))[case.id]
 
 
-@functools.cache
+@functools.lru_cache(maxsize=2)  # on each device
 def ort_infer_results(device: str, op, dtype: np.dtype) -> dict[str, list[np.ndarray]]:
     """The outputs of all cases of an op and a dtype, by case: nodes of one model in one process."""
     runs = cases(op, dtype)

@@ -33,7 +33,8 @@ DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 
 
 def large_case(name: str, dtype: str) -> Case:
-    return next(case for case in cases(OPS[name], DTYPES[dtype]) if case.id == "large")
+    (case,) = cases(OPS[name], DTYPES[dtype], "large")
+    return case
 
 
 def reversed_rows(case: Case) -> Case:
