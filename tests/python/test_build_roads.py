@@ -525,8 +525,8 @@ class TestLibTorchWithoutPython:
         run("cmake", "--build", tmp_path)
 
         command = (tmp_path / "cpp_inference", library, "example.pt", "scripted.pt", "aoti.pt2")
-        said = run(*command, cwd=models, env=environment(LD_DEBUG="files"))
+        said = run(*command, cwd=models, env=environment(LD_DEBUG="libs"))
         assert said.count("equals the expected output") == 2
-        opened = re.findall(r"file=(\S+) \[0\];\s+generating link map", said)
-        of_torch = {Path(name) for name in opened if re.match("lib(torch|c10)", Path(name).name)}
-        assert {path.parent for path in of_torch} == {libtorch / "lib"}
+        opened = [Path(name) for name in re.findall(r"calling init: (\S+)", said)]
+        of_torch = {path.parent for path in opened if re.match("lib(torch|c10)", path.name)}
+        assert of_torch == {libtorch / "lib"}
