@@ -2,7 +2,7 @@
 
 Each is built as its user would, for the CPU, in a process of its own that does not see the build
 folder. What compiles all sources takes minutes where ccache does not remember them, so it is tested
-where CUDARELU_SLOW_TESTS=1. Budget on two cores: 90 seconds for the tests that always run, and 3
+where CUDARELU_BUILD_ROADS=1. Budget on two cores: 90 seconds for the tests that always run, and 3
 minutes more for the others once ccache remembers; 10 where it does not.
 """
 
@@ -34,8 +34,8 @@ TORCH_MINOR = ".".join(torch.__version__.split(".")[:2])
 CPP_INFERENCE = ROOT / "examples/cpp_inference"
 
 SLOW = pytest.mark.skipif(
-    os.environ.get("CUDARELU_SLOW_TESTS") != "1",
-    reason="compiles all sources, which takes minutes: set CUDARELU_SLOW_TESTS=1",
+    os.environ.get("CUDARELU_BUILD_ROADS") != "1",
+    reason="compiles all sources, which takes minutes: set CUDARELU_BUILD_ROADS=1",
 )
 NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 NEEDS_NVCC = pytest.mark.skipif(CUDA_HOME is None, reason="PyTorch finds no CUDA toolkit")
