@@ -348,7 +348,9 @@ class _Rewriting:
 def _take_notes(new: ir.Value, old: ir.Value, nodes: Sequence[ir.Node]) -> None:
     """Gives a value and its node what is noted at the value and the nodes that they stand for."""
     notes = dict.fromkeys(node.doc_string for node in nodes if node.doc_string)
-    new.producer().doc_string = "\n".join(notes) or None
+    node = new.producer()
+    assert node is not None
+    node.doc_string = "\n".join(notes) or None
     new.doc_string = old.doc_string
     new.metadata_props.update(old.metadata_props)
     new.meta.update(old.meta)  # the quantization annotation
