@@ -1,3 +1,4 @@
+import os
 import sys
 from pathlib import Path
 
@@ -6,6 +7,11 @@ import onnx
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# Inductor tries the compiler's vector instructions and precompiles headers for each new cache, for
+# longer than the kernels of a test take. Read when torch is imported, by other processes too.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 
 
 def needs_cuda(item: pytest.Item) -> str | None:

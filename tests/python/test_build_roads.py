@@ -391,7 +391,7 @@ def configure_cpp_inference(build: Path, *options: str) -> None:
     launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
     run(
         *("cmake", "-G", "Ninja", "-S", CPP_INFERENCE, "-B", build, *options),
-        *("-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror", *launcher),
+        *("-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror", "-DCMAKE_CXX_FLAGS_RELEASE=-O1", *launcher),
     )
 
 
@@ -413,7 +413,7 @@ def models(request, once) -> Path:
             *(sys.executable, CPP_INFERENCE / "export_models.py", folder),
             *("--device", request.param),
             cwd=folder,
-            env=environment(PYTHONPATH=package),
+            env=environment(PYTHONPATH=package, AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL="O0"),
         )
 
     return once(f"models_{request.param}", export)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 from torch import nn
+from torch.onnx._internal.exporter import _registration as registration
 
 import cudarelu
 import cudarelu.nn
@@ -35,7 +36,21 @@ pytestmark = [
 
 OPS = {op.name: op for op in cudarelu.ops()}
 EXPORTERS = ["dynamo", "torchscript"]
+EXPORTED = [  # each in one worker, which exports it once
+    pytest.param(exporter, name, marks=pytest.mark.xdist_group(f"{exporter}-{name}"))
+    for name in OPS
+    for exporter in EXPORTERS
+]
 X = torch.tensor([[-1.0, 2, -3, 4], [0.5, -0.5, 0, 3]])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _translations_read_once():
+    """PyTorch parses its 500 translations for each export anew, for half of the export's time."""
+    apis = registration.onnxscript_apis
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(apis, "get_torchlib_ops", functools.cache(apis.get_torchlib_ops))
+        yield
 
 
 def plans(op, leading: tuple[int, ...], size: int) -> list[Plan]:
@@ -188,8 +203,7 @@ def run_openvino(model, feeds):
 RUNTIMES = [run_ort_without, run_ort_with, run_reference, run_lowered, run_openvino]
 
 
-@pytest.mark.parametrize("op_name", OPS)
-@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize(("exporter", "op_name"), EXPORTED)
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda f: f.__name__)
 def test_one_file_every_runtime(runtime, exporter, op_name):
     """At sizes that the exporters have not seen."""
@@ -232,8 +246,7 @@ def shape_of(info: onnx.ValueInfoProto) -> list[str | int]:
     return [d.dim_param or d.dim_value for d in info.type.tensor_type.shape.dim]
 
 
-@pytest.mark.parametrize("op_name", OPS)
-@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize(("exporter", "op_name"), EXPORTED)
 def test_the_file(exporter, op_name):
     op, model = OPS[op_name], exported(op_name, exporter)
     onnx.checker.check_model(model, full_check=True)
