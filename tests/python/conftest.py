@@ -8,10 +8,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# Inductor tries the compiler's vector instructions and precompiles headers for each new cache, for
-# longer than the kernels of a test take. Read when torch is imported, by other processes too.
+# Both are read when torch is imported, in the processes that tests start too. Threads of OpenMP
+# that wait would spin, at the cost of the tests beside; Inductor would try the compiler's vector
+# instructions for each new cache, for 8 s.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
-os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 
 
 def needs_cuda(item: pytest.Item) -> str | None:
