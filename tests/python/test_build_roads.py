@@ -27,6 +27,7 @@ import torch
 from torch.utils.cpp_extension import CUDA_HOME
 
 from environment import torch_cuda_missing
+from ort_infer import BUILD
 
 ROOT = Path(__file__).parents[2]
 TORCH = Path(torch.__path__[0])
@@ -313,6 +314,8 @@ class TestWheel:
         (build / "python").mkdir(parents=True)
         (build / "python/cudarelu").symlink_to(installed / "cudarelu")
         (build / "ort_infer").symlink_to(installed / "bin/ort_infer")
+        for library in BUILD.glob("libcudarelu_ort_*.so"):  # of others, with which ours is tested
+            (build / library.name).symlink_to(library)
         empty.mkdir()
         files = ("test_ops.py", "test_torch.py", "test_ort_plugin.py", "test_ort_infer.py")
         said = run(
