@@ -317,6 +317,7 @@ class OpNode final : public ag::Node {
     for (ag::SavedVariable& variable : saved_) variable.reset_data();
   }
 
+  // NOLINTNEXTLINE(misc-override-with-different-visibility): PyTorch's own nodes have it public too
   ag::variable_list apply(ag::variable_list&& gradients) override {
     const std::lock_guard lock(mutex_);
     return backward_(
@@ -404,8 +405,8 @@ class OpNode final : public ag::Node {
   using Place = std::pair<Kind, int>;
 
   std::vector<bool> wanted() const {
-    std::vector<bool> inputs;
-    for (std::size_t i = 0; i < num_outputs(); ++i) inputs.push_back(task_should_compute_output(i));
+    std::vector<bool> inputs(num_outputs());
+    for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i] = task_should_compute_output(i);
     return inputs;
   }
 

@@ -47,7 +47,7 @@ std::string schema_of(const Op& op, Form form) {
     const bool overwritten = form == Form::in_place && static_cast<int>(i) == op.in_place_input;
     if (i > 0) text += ", ";
     text += overwritten ? "Tensor(a!)" : "Tensor";
-    if (input.optional) text += "?";
+    if (input.optional) text += '?';
     text.append(" ").append(input.name);
     if (input.optional) text += "=None";
   }

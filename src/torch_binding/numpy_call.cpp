@@ -72,7 +72,10 @@ std::optional<DType> dtype_of(nb::handle dtype) {
 Array input_array(const Op& op, std::size_t input, nb::handle object) {
   nb::object dtype = object.attr("dtype");
   const std::optional<DType> known = dtype_of(dtype);
-  if (!known) raise_python(unknown_dtype(op, input, nb::str(dtype.attr("name")).c_str()));
+  if (!known) {
+    const Status status = unknown_dtype(op, input, nb::str(dtype.attr("name")).c_str());
+    throw nb::type_error(status.message().c_str());
+  }
   const nb::object flags = object.attr("flags");
   const bool native = nb::cast<bool>(dtype.attr("isnative"));
   if (native && nb::cast<bool>(flags.attr("c_contiguous")) &&

@@ -81,7 +81,7 @@ nb::object call_on_tensors(const Op& op, const Arguments& arguments) {
 /// A subclass, a mode or a tracer may have its own view of the call, which is torch's to ask for.
 nb::object call_through_torch(const Op& op, const PythonCall& call) {
   const nb::object ops = nb::module_::import_("torch").attr("ops").attr("cudarelu");
-  const nb::object function = ops.attr(std::string(op.name).c_str());
+  const nb::object function = ops.attr(nb::str(op.name.data(), op.name.size()));
   const auto positional = static_cast<std::size_t>(call.positional);
   nb::object result =
       nb::steal(PyObject_Vectorcall(function.ptr(), call.values, positional, call.names));
