@@ -189,10 +189,9 @@ void compute(const Op& op, Inputs inputs, AttributeSpan attributes,
   }
   Views output_views;
   for (const at::Tensor& output : outputs) {
-    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): allocated by this file, of a dtype of
-    // ours
-    output_views.push_back({output.mutable_data_ptr(), *dtype_of(output.scalar_type()),
-                            shape_of<std::int64_t>(output)});
+    // Allocated here, of a dtype of an op: NOLINTNEXTLINE(bugprone-*,clang-analyzer-*)
+    const DType dtype = *dtype_of(output.scalar_type());
+    output_views.push_back({output.mutable_data_ptr(), dtype, shape_of<std::int64_t>(output)});
     flatten(output_views.back());
   }
   TorchExecution execution(call.device);
