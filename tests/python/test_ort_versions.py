@@ -22,7 +22,7 @@ def run(version: str, script: str, *arguments) -> subprocess.CompletedProcess[st
     """Runs a Python script that imports that ONNX Runtime."""
     folder = RUNTIMES / version
     if not folder.exists():
-        pytest.skip(f"{folder} is missing: make test installs it by tools/old_runtimes.sh")
+        pytest.skip(f"ONNX Runtime {version} is missing: tools/old_runtimes.sh installs it")
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     script = f"import onnxruntime, sys\nassert onnxruntime.__version__ == '{version}'\n{script}"
     return subprocess.run(
