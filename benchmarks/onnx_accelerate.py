@@ -24,7 +24,7 @@ import torchvision
 
 import cudarelu
 import cudarelu.onnx
-from cudarelu._onnx_measure import Running, compare, random_inputs
+from cudarelu.onnx.measure import Running, compare, random_inputs
 
 ROUNDS = 21
 

@@ -14,7 +14,7 @@ from .doctor.command import add_command as add_doctor
 
 
 def list_ops(arguments: argparse.Namespace) -> None:
-    from . import ops
+    from ._table import ops
 
     if arguments.json:
         print(json.dumps([dataclasses.asdict(op) for op in ops()], indent=2))
@@ -24,16 +24,16 @@ def list_ops(arguments: argparse.Namespace) -> None:
 
 
 def export_demo(arguments: argparse.Namespace) -> None:
-    from ._onnx_files import save_beside
     from .onnx import demo_model
+    from .onnx.files import save_beside
 
     save_beside(demo_model(), arguments.path, arguments.path.parent)
     print(f"wrote {arguments.path}")
 
 
 def lower(arguments: argparse.Namespace) -> None:
-    from ._onnx_files import load, save_beside
     from .onnx import lower
+    from .onnx.files import load, save_beside
 
     source = arguments.source.resolve()
     save_beside(lower(load(source)), arguments.path, source.parent)
@@ -67,8 +67,8 @@ def _size(text: str) -> tuple[str, int]:
 
 
 def inspect(arguments: argparse.Namespace) -> None:
-    from ._onnx_files import load
-    from ._onnx_inspect import describe, text
+    from .onnx.files import load
+    from .onnx.inspection import describe, text
 
     description = describe(load(arguments.path.resolve()))
     print(json.dumps(description, indent=2) if arguments.json else text(description))

@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch.utils.dlpack import DLDeviceType
 
-import cudarelu
+from cudarelu._pytorch.functions import FUNCTIONS
+from cudarelu._table import ops
 
 Tensors = dict[str, torch.Tensor]
 Attributes = dict[str, float | int | str]
 
-_OPS = {op.name: op for op in cudarelu.ops()}
+_OPS = {op.name: op for op in ops()}
 _LEGACY_STREAM, _PER_THREAD_STREAM = 1, 2  # handles of CUDA's that stand for its default streams
 _RELEASER = ThreadPoolExecutor(1, "cudarelu")  # has no thread before its first task
 
@@ -148,7 +149,7 @@ def _run(name: str, tensors: Tensors, attributes: Attributes) -> Any:
     try:
         device = next(iter(tensors.values())).device
         with torch.autocast(device.type, enabled=False):  # is for tensors
-            return getattr(cudarelu, name)(**tensors, **attributes)
+            return FUNCTIONS[name](**tensors, **attributes)
     except RuntimeError:
         _check(name, tensors, attributes)
         raise  # not for the arguments' sake

@@ -37,8 +37,9 @@ import torch
 from torch._inductor import decomposition
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
-from cudarelu import OpInfo, __version__, ops
-from cudarelu.onnx import function
+from cudarelu import _build_info
+from cudarelu._table import OpInfo, ops
+from cudarelu.onnx.definitions import function
 
 __all__ = ["disable_fusion", "enable_fusion"]
 
@@ -114,7 +115,7 @@ _DECOMPOSITIONS = {
     if (decomposed := _decomposition(op))
 }
 # AOTAutograd's cache on disk is looked up by the program before decomposition, and by a tag.
-_CACHE_KEY_TAG = f" cudarelu {__version__} fused"
+_CACHE_KEY_TAG = f" cudarelu {_build_info.VERSION} fused"
 
 
 def _is_enabled() -> bool:

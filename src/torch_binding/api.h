@@ -11,13 +11,18 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "cudarelu/gradient.h"
 #include "cudarelu/infer.h"
 
 namespace cudarelu::binding {
 
 /// The table that the ops of torch.ops.cudarelu were registered from.
 [[gnu::visibility("default")]] std::span<const Op> registered_ops();
+
+/// The gradient of an op of that table.
+[[gnu::visibility("default")]] std::vector<Gradient> gradient_of(const Op& op);
 
 /// Why matrix products on CUDA cannot use cuBLASLt, and the mend; empty where they can.
 [[gnu::visibility("default")]] std::string cublaslt_problem();

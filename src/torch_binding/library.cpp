@@ -132,6 +132,8 @@ TORCH_LIBRARY_IMPL(cudarelu, Conjugate, library) { register_lazy_negation(librar
 
 std::span<const Op> registered_ops() { return op_table(); }
 
+std::vector<Gradient> gradient_of(const Op& op) { return parse_gradient(op); }
+
 std::string cublaslt_problem() { return cudarelu::cublaslt_problem(); }
 
 const c10::OperatorHandle& handle_of(const Op& op) {

@@ -13,6 +13,7 @@
 #include <deque>
 #include <exception>
 #include <new>
+#include <span>
 #include <string>
 
 #include "api.h"
@@ -278,6 +279,18 @@ nb::dict describe(const Op& op) {
   result["definition"] = text(op.spec.definition);
   result["written_out"] = text(op.spec.written_out);
   result["gradient"] = text(op.spec.gradient);
+  nb::list gradient_ops;
+  for (const auto& [input, value] : gradient_of(op)) {
+    const std::span terms = value.kind == Expression::Kind::sum
+                                ? std::span<const Expression>(value.arguments)
+                                : std::span<const Expression>(&value, 1);
+    for (const Expression& term : terms) {
+      if (term.op == nullptr) continue;
+      const Parameter& parameter = signature.inputs[static_cast<std::size_t>(input)];
+      gradient_ops.append(nb::make_tuple(text(parameter.name), text(term.op->name)));
+    }
+  }
+  result["gradient_ops"] = nb::tuple(gradient_ops);
   constexpr std::array autocasts{"promote", "float32", "lower"};
   result["autocast"] = autocasts[static_cast<std::size_t>(op.spec.autocast)];
   result["in_place"] = text(op.spec.in_place);

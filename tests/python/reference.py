@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 
 from cases import DTYPES, Case, is_float, is_product
-from cudarelu._onnx_definitions import with_stand_ins
 from cudarelu.bench.accuracy import evaluator
 from cudarelu.onnx import function
+from cudarelu.onnx.absent_inputs import with_stand_ins
 
 # How far a result may be from the reference: relative to it, and to the largest number of the call,
 # input or output, since sums cancel.

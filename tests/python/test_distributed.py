@@ -365,7 +365,7 @@ def test_the_python_functions(pair):
 import importlib.util, cudarelu
 assert "torch.distributed.tensor" not in sys.modules
 importlib.util.find_spec("torch.distributed.tensor")  # looks, and does not import
-assert "cudarelu._dtensor" not in sys.modules
+assert "cudarelu._pytorch.dtensor" not in sys.modules
 import torch.distributed.fsdp  # which imports it on its way
 """,
         "import torch.distributed.tensor, cudarelu",
@@ -373,6 +373,7 @@ import torch.distributed.fsdp  # which imports it on its way
     ids=["before", "after"],
 )
 def test_the_rules_come_with_dtensor(code):
-    code = f"import sys{os.linesep}{code}{os.linesep}assert 'cudarelu._dtensor' in sys.modules"
+    code = f"import sys{os.linesep}{code}{os.linesep}"
+    code += "assert 'cudarelu._pytorch.dtensor' in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

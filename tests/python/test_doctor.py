@@ -22,9 +22,19 @@ import pytest
 import torch
 
 import cudarelu.onnx
-from cudarelu import _build_info, _ort_cuda, ort
+from cudarelu import _build_info, ort
 from cudarelu.__main__ import main
-from cudarelu.doctor import binaries, command, cuda, model, onnx_runtime, probes, pytorch, troubles
+from cudarelu.doctor import (
+    binaries,
+    command,
+    cuda,
+    cuda_provider,
+    model,
+    onnx_runtime,
+    probes,
+    pytorch,
+    troubles,
+)
 from cudarelu.doctor.binaries import Code, code_of, runs_on
 from cudarelu.doctor.context import Context
 from cudarelu.doctor.processes import Probes, ask
@@ -521,7 +531,7 @@ def provider_that_needs(folder: Path, package: Path, *names: str) -> None:
     provider = package / "capi/libonnxruntime_providers_cuda.so"
     needs = [folder / name for name in names]
     compiled(provider, "", "-Wl,--no-as-needed", *needs)
-    assert _ort_cuda.needed(provider)[: len(names)] == list(names)
+    assert cuda_provider.needed(provider)[: len(names)] == list(names)
 
 
 @NEEDS_CC
@@ -891,7 +901,7 @@ def test_two_copies_of_a_library(shadow, tmp_path):
     cudart = Path(onnxruntime.__file__).parents[1] / "nvidia/cu13/lib/libcudart.so.13"
     if (
         not cudart.exists()
-        or not _ort_cuda.provider_path()
+        or not cuda_provider.provider_path()
         or not hasattr(onnxruntime, "preload_dlls")
     ):
         pytest.skip("there is no nvidia-cuda-runtime for CUDA 13, or no CUDA provider")

@@ -23,10 +23,12 @@ from onnx.reference import ReferenceEvaluator
 import cudarelu
 import cudarelu.onnx
 import cudarelu.ort
-from cudarelu import _onnx_definitions, _onnx_measure, _onnx_patterns
 from cudarelu.__main__ import main
-from cudarelu._onnx_definitions import lowest_opset, with_stand_ins
-from cudarelu._onnx_patterns import (
+from cudarelu.onnx import measure, nodes
+from cudarelu.onnx import patterns as onnx_patterns
+from cudarelu.onnx.absent_inputs import with_stand_ins
+from cudarelu.onnx.definitions import lowest_opset
+from cudarelu.onnx.patterns import (
     bodies,
     is_candidate,
     labels,
@@ -570,9 +572,9 @@ TWICE = {  # the op, nodes that are it, and nodes that are not
 
 @pytest.mark.parametrize(("op", "found", "other"), TWICE.values(), ids=TWICE)
 def test_a_definition_that_uses_a_value_twice(monkeypatch, op, found, other):
-    monkeypatch.setattr(_onnx_patterns, "ops", lambda: [op])
+    monkeypatch.setattr(onnx_patterns, "ops", lambda: [op])
     name = op.onnx.domain, op.onnx.op_type
-    monkeypatch.setitem(_onnx_definitions._OPS_BY_NAME, name, op)
+    monkeypatch.setitem(nodes._OPS_BY_NAME, name, op)
     m = np.arange(16, dtype=np.float32).reshape(4, 4) / 8
     for text, wanted in ((found, [op.name]), (other, [])):
         model = with_constants(body(text), k=np.float32(2), m=m)
@@ -946,7 +948,7 @@ def with_weights(tmp_path, monkeypatch) -> Path:
 
 @pytest.mark.parametrize("measured", [False, True])
 def test_external_data_stays_where_it_is(with_weights, measured, monkeypatch):
-    monkeypatch.setattr(_onnx_measure, "compare", lambda before, after: (0.5, (0.4, 0.6)))
+    monkeypatch.setattr(measure, "compare", lambda before, after: (0.5, (0.4, 0.6)))
     path, out = with_weights, with_weights.parent / "out.onnx"
     data = (path.parent / "weights.bin").stat()
     result, report = cudarelu.onnx.accelerate(path, out, only_if_faster=measured)
@@ -1043,7 +1045,7 @@ def ratios(monkeypatch, *medians: float) -> None:
         median = left.pop(0)
         return median, (median - 0.02, median + 0.02)
 
-    monkeypatch.setattr(_onnx_measure, "compare", compare)
+    monkeypatch.setattr(measure, "compare", compare)
 
 
 TWO = "a = Add(x, b) c = Relu(a) y = Tanh(c)"
@@ -1083,16 +1085,16 @@ def test_measuring():
 def test_outputs_must_agree(monkeypatch):
     """A definition that does not mean what the kernel does, were there one, changes nothing."""
     ratios(monkeypatch, *[0.5] * 9)
-    real = _onnx_measure.Running.outputs
+    real = measure.Running.outputs
     changed = lambda self: [y + self.ours for y in real(self)]  # noqa: E731
-    init = _onnx_measure.Running.__init__
+    init = measure.Running.__init__
 
     def noting(self, model, *args):
         self.ours = int("BiasRelu" in {node.op_type for node in model.graph.node})
         init(self, model, *args)
 
-    monkeypatch.setattr(_onnx_measure.Running, "__init__", noting)
-    monkeypatch.setattr(_onnx_measure.Running, "outputs", changed)
+    monkeypatch.setattr(measure.Running, "__init__", noting)
+    monkeypatch.setattr(measure.Running, "outputs", changed)
     _, report = cudarelu.onnx.accelerate(body(TWO), only_if_faster=True)
     assert [each.op for each in report.replaced] == ["relu", "tanh"]
     assert "output 0 differs in 16 of 16 elements" in [each.reason for each in report.left]
@@ -1105,7 +1107,7 @@ def test_outputs_agree_within_tf32(provider, agrees):
         types.SimpleNamespace(provider=provider, outputs=lambda y=y: [torch.tensor([y])])
         for y in (1.0, 1.001)
     )
-    assert (_onnx_measure.difference(one, other) is None) == agrees
+    assert (measure.difference(one, other) is None) == agrees
 
 
 def test_inputs_to_measure_with(monkeypatch):
@@ -1157,9 +1159,9 @@ def test_measuring_every_dtype(dtype):
     text = f"main ({dtype}[N,3] x) => ({dtype}[N,3] y, bool[N,3] z) {{"
     text += "y = cudarelu.Relu(x) z = Cast<to = 9>(x) }"
     model = parse(text, 19, ', "cudarelu" : 1')
-    feeds = _onnx_measure.random_inputs(model, {}, {})
-    running = _onnx_measure.Running(model, None, "cpu", feeds)
-    assert _onnx_measure.difference(running, running) is None
+    feeds = measure.random_inputs(model, {}, {})
+    running = measure.Running(model, None, "cpu", feeds)
+    assert measure.difference(running, running) is None
     assert [y.shape for y in running.outputs()] == [(4, 3)] * 2
 
 

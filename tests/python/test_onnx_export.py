@@ -23,8 +23,9 @@ import cudarelu.nn
 import cudarelu.onnx
 import cudarelu.ort
 from cases import DTYPES, Plan, make_case
-from cudarelu._onnx_definitions import specialised, with_stand_ins
-from cudarelu._onnx_inspect import describe
+from cudarelu.onnx.absent_inputs import with_stand_ins
+from cudarelu.onnx.definitions import specialised
+from cudarelu.onnx.inspection import describe
 from environment import ort_cuda_missing
 from hosts import BFLOAT16, Torch, onnx_type
 from reference import assert_equal, reference

@@ -17,16 +17,16 @@ import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper
+from testcuda_provider import reversed_rows
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cudarelu
 import cudarelu.ort
 from cases import DTYPES, cases
-from cudarelu import _ort_cuda
+from cudarelu.doctor import cuda_provider
 from environment import cupy_missing, jax_missing, ort_cuda_missing, torch_cuda_pair_missing
 from hosts import Torch, numpy_of, one_op_model
 from reference import assert_equal, reference
-from test_ort_cuda import reversed_rows
 from test_ort_plugin import OTHER, both_libraries, make_model, node, one_node, tensor
 
 OPS = {op.name: op for op in cudarelu.ops()}
@@ -371,7 +371,7 @@ def test_an_onnxruntime_that_is_too_old(monkeypatch):
 
 def test_the_cpu_for_want_of_a_driver():
     """A machine with the CUDA provider and no driver."""
-    if not _ort_cuda.provider_path():
+    if not cuda_provider.provider_path():
         pytest.skip("this onnxruntime has no CUDA provider")
     if not ort_cuda_missing():
         pytest.skip("there is a driver")
@@ -392,7 +392,7 @@ def test_the_cpu_is_what_was_asked_for():
 
 
 def test_a_warning_where_a_device_lies_idle(monkeypatch):
-    monkeypatch.setattr(_ort_cuda, "missing", lambda: "for a reason")
+    monkeypatch.setattr(cuda_provider, "missing", lambda: "for a reason")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.warns(UserWarning, match="the model runs on the CPU: for a reason") as record:
         session = cudarelu.ort.Session(one_node("Relu"))
@@ -409,8 +409,8 @@ def test_an_onnxruntime_without_cuda(monkeypatch):
 def test_a_library_whose_file_has_another_name(tmp_path):
     """Such as the driver's: libcuda.so.1 is a link to libcuda.so.<version>."""
     link = tmp_path / "libcuda.so.1"
-    link.symlink_to(_ort_cuda._load("libstdc++.so.6"))
-    assert _ort_cuda._load(str(link)).endswith((str(link), "libstdc++.so.6"))
+    link.symlink_to(cuda_provider._load("libstdc++.so.6"))
+    assert cuda_provider._load(str(link)).endswith((str(link), "libstdc++.so.6"))
 
 
 @pytest.mark.parametrize(
@@ -424,20 +424,20 @@ def test_a_library_whose_file_has_another_name(tmp_path):
 )
 def test_a_library_that_does_not_load_is_named(hidden, package, monkeypatch):
     """All are required here, as by the providers that do not wait for the first Conv with cuDNN."""
-    load = _ort_cuda._load
+    load = cuda_provider._load
 
     def hide(name):
         if name == hidden:
             raise OSError(f"{name}: cannot open shared object file")
         return load(name)
 
-    if not _ort_cuda.provider_path():
+    if not cuda_provider.provider_path():
         pytest.skip("this onnxruntime has no CUDA provider")
     names = ["libcublas.so.13", "libcurand.so.10", "libcudart.so.13", "libcudnn.so.9"]
-    monkeypatch.setattr(_ort_cuda, "needed", lambda path: names)
-    if any(each.required and not each.path for each in _ort_cuda.libraries()):
+    monkeypatch.setattr(cuda_provider, "needed", lambda path: names)
+    if any(each.required and not each.path for each in cuda_provider.libraries()):
         pytest.skip("the libraries here are of another CUDA")
-    monkeypatch.setattr(_ort_cuda, "_load", hide)
+    monkeypatch.setattr(cuda_provider, "_load", hide)
     with pytest.raises(RuntimeError) as raised:
         cudarelu.ort.Session(one_node("Relu"), "cuda")
     assert str(raised.value).endswith(
@@ -446,17 +446,17 @@ def test_a_library_that_does_not_load_is_named(hidden, package, monkeypatch):
 
 
 def test_packages_of_older_cuda():
-    packages = [_ort_cuda._package(name, 12) for name in ("libcudart.so.12", "libcudnn.so.9")]
+    packages = [cuda_provider._package(name, 12) for name in ("libcudart.so.12", "libcudnn.so.9")]
     assert packages == ["nvidia-cuda-runtime-cu12", "nvidia-cudnn-cu12"]
 
 
 def test_what_the_provider_needs():
-    if not (path := _ort_cuda.provider_path()):
+    if not (path := cuda_provider.provider_path()):
         pytest.skip("this onnxruntime has no CUDA provider")
-    names = _ort_cuda.needed(path)
+    names = cuda_provider.needed(path)
     assert "libc.so.6" in names
     assert any(name.startswith("libcublasLt.so.") for name in names)
-    libraries = {each.name.partition(".")[0]: each for each in _ort_cuda.libraries()}
+    libraries = {each.name.partition(".")[0]: each for each in cuda_provider.libraries()}
     assert {"libcublas", "libcublasLt", "libcudart", "libcudnn", "libcufft"} <= set(libraries)
     for each in libraries.values():
         assert (each.path is None) == bool(each.error)
@@ -470,7 +470,7 @@ def test_names_in_an_elf_file():
     )
     names = [line.split("[")[1][:-1] for line in done.stdout.splitlines() if "(NEEDED)" in line]
     assert names
-    assert _ort_cuda.needed(Path(cudarelu.ort.library_path())) == names
+    assert cuda_provider.needed(Path(cudarelu.ort.library_path())) == names
 
 
 # The order of work on streams, without a device
@@ -587,7 +587,7 @@ def test_cuda_is_chosen():
     assert session.inference_session.get_providers()[0] == "CUDAExecutionProvider"
     assert sessions_stream(session) == session._stream.cuda_stream != 0
     assert session._stays_on_cuda
-    for each in _ort_cuda.libraries():
+    for each in cuda_provider.libraries():
         assert each.path or not each.required
 
 

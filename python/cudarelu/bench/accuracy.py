@@ -16,8 +16,9 @@ import torch
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from .. import OpInfo, Parameter
-from .._onnx_definitions import function, with_stand_ins
+from .._table import OpInfo, Parameter
+from ..onnx.absent_inputs import with_stand_ins
+from ..onnx.definitions import function
 from .cases import Case, Inputs, is_by_rows
 
 CHECKED = 1 << 15  # elements, about

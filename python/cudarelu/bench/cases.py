@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from .. import OpInfo, Parameter
-from .._onnx_definitions import function
+from .._table import OpInfo, Parameter
+from ..onnx.definitions import function
 
 Inputs = list[torch.Tensor | None]
 

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-import cudarelu
-
+from .._pytorch.functions import FUNCTIONS
 from . import rivals
 from .cases import Case, Inputs
 
@@ -31,7 +30,7 @@ def _of_function(function: Callable, case: Case) -> Bind:
 
 
 def _cudarelu(case: Case) -> Bind:
-    return _of_function(getattr(cudarelu, case.op.name), case)
+    return _of_function(FUNCTIONS[case.op.name], case)
 
 
 def _torch(case: Case) -> Bind | None:

@@ -10,8 +10,10 @@ import onnx.helper
 import onnxruntime
 import torch
 
-from .. import _C, Parameter, ort
-from ..onnx import IR_VERSION, lower
+from .. import _C, ort
+from .._table import Parameter
+from ..onnx.definitions import IR_VERSION
+from ..onnx.models import lower
 from .cases import Case, Inputs
 
 _SPELT = {"float32": "FLOAT", "float64": "DOUBLE"}

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-import cudarelu
-
+from .. import _build_info
 from .measure import Point
 from .regimes import cache_bytes
 
@@ -91,7 +90,7 @@ def machine(commit: str | None = None) -> dict[str, Any]:
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
-        "cudarelu": cudarelu.__version__,
+        "cudarelu": _build_info.VERSION,
         "torch": torch.__version__,
         "onnxruntime": _version("onnxruntime-gpu", "onnxruntime"),
     }

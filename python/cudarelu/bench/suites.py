@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .. import OpInfo, ops
+from .._table import OpInfo, ops
 from .cases import Case, sized, streams, with_rows
 from .measure import Point
 from .rivals import TORCH

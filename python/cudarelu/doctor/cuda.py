@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from .. import _ort_cuda
+from . import cuda_provider
 from .binaries import Code, code_of, runs_on
 from .context import Context, module_folder
 from .onnx_runtime import gpu_wheel
@@ -80,7 +80,7 @@ def _users(context: Context) -> dict[str, str]:
     folder = module_folder("onnxruntime")
     provider = folder / "capi/libonnxruntime_providers_cuda.so" if folder else None
     if provider and provider.exists():
-        for name in _ort_cuda.needed(provider):
+        for name in cuda_provider.needed(provider):
             if name.startswith("libcudart.so."):
                 users["onnxruntime-gpu"] = name.rpartition(".")[2]
     return users

@@ -143,7 +143,7 @@ def demo_model(answer: Answer, path: str) -> None:
 def libraries(answer: Answer) -> None:
     """What ONNX Runtime's CUDA provider needs, and which CUDA libraries are in the process then."""
     # By its path: the package needs PyTorch, and this does not.
-    ort_cuda = runpy.run_path(str(Path(__file__).parents[1] / "_ort_cuda.py"))
+    ort_cuda = runpy.run_path(str(Path(__file__).parent / "cuda_provider.py"))
     answer["libraries"] = [dict(vars(each)) for each in ort_cuda["libraries"]()]
     maps = Path("/proc/self/maps").read_text()
     answer["loaded"] = sorted(set(re.findall(r"/\S*/lib(?:cudart|cudnn|cublas)\.so\S*", maps)))
@@ -180,8 +180,8 @@ def driver(answer: Answer) -> None:
 def model(answer: Answer, path: str) -> None:
     """What is in a model, and whether its nodes call our ops rightly."""
     from cudarelu import ops
-    from cudarelu._onnx_files import load
-    from cudarelu._onnx_inspect import describe
+    from cudarelu.onnx.files import load
+    from cudarelu.onnx.inspection import describe
 
     answer["names"] = [
         "::".join(name)

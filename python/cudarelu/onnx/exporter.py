@@ -14,9 +14,12 @@ import torch
 from onnx.defs import OpSchema
 from torch.onnx import symbolic_helper
 
-from . import _C, OpInfo, Parameter, ops
-from ._onnx_definitions import IR_VERSION, attach_definitions, scopes
-from ._onnx_files import in_a_line, placed
+from .. import _C
+from .._table import OpInfo, Parameter, ops
+from .definitions import IR_VERSION
+from .files import in_a_line, placed
+from .graphs import scopes
+from .models import attach_definitions
 
 METADATA_IR_VERSION = 10  # the first with metadata_props on more than the model
 

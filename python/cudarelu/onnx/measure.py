@@ -14,7 +14,7 @@ import onnx.helper
 import onnxruntime
 import torch
 
-from .ort import register
+from ..ort.library import register
 
 DEFAULT_SIZE = 4  # of a dimension that is not fixed, as ort_infer has it
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}

@@ -10,7 +10,8 @@ import onnx
 import onnx.helper
 import onnx.shape_inference
 
-from ._onnx_definitions import is_ours, scopes
+from .graphs import scopes
+from .nodes import is_ours
 
 _Types = dict[str, onnx.TypeProto]
 

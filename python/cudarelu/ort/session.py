@@ -20,7 +20,9 @@ import numpy as np
 import torch
 from torch.utils.dlpack import DLDeviceType
 
-from cudarelu import _arrays, _ort_cuda
+from cudarelu import _arrays
+from cudarelu.doctor import cuda_provider
+from cudarelu.ort.library import register
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -111,7 +113,7 @@ class Session:
         self._lock = threading.Lock()
         self._graphs: dict[tuple[Shape, ...], _Graph] = {}
 
-        self.why_cpu = _ort_cuda.missing() if provider != "cpu" else None
+        self.why_cpu = cuda_provider.missing() if provider != "cpu" else None
         if self.why_cpu is None and provider != "cpu":
             self._load_on_cuda(path, device, session_options)
         if self.why_cpu is not None:
@@ -345,13 +347,11 @@ def _load(
 ) -> onnxruntime.InferenceSession:
     import onnxruntime
 
-    import cudarelu.ort
-
     version = onnxruntime.__version__
     if tuple(map(int, version.split(".")[:2])) < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))
         raise RuntimeError(f"a Session needs ONNX Runtime {oldest} or later; this is {version}")
-    options = cudarelu.ort.register(session_options or onnxruntime.SessionOptions())
+    options = register(session_options or onnxruntime.SessionOptions())
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     return onnxruntime.InferenceSession(
         path, options, providers=[(provider, provider_options)], enable_fallback=0

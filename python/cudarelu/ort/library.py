@@ -1,22 +1,4 @@
-"""The ops in ONNX Runtime.
-
-A session on arrays of any library::
-
-    import cudarelu.ort
-
-    session = cudarelu.ort.Session("model.onnx")
-    y = session(x)
-
-Or one line makes the ops known to a session of ONNX Runtime's own::
-
-    import onnxruntime
-
-    options = cudarelu.ort.register(onnxruntime.SessionOptions())
-    session = onnxruntime.InferenceSession("model.onnx", options)
-
-The library serves ONNX Runtime 1.16 and every later 1.x, on the CPU and the CUDA provider, and
-needs neither this package nor Python: other programs register the file of ``library_path()``.
-"""
+"""The custom-op library, and how ONNX Runtime's options take it."""
 
 from __future__ import annotations
 
@@ -24,14 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cudarelu import _build_info
-from cudarelu._ort_session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import onnxruntime
-
-__all__ = ["Session", "library_path", "register"]
 
 
 def library_path() -> str:

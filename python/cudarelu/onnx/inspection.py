@@ -9,7 +9,9 @@ from typing import Any
 import onnx
 import onnx.defs
 
-from ._onnx_definitions import agrees, calls, common_labels, complete_nodes, is_ours, scopes
+from .graphs import scopes
+from .models import agrees
+from .nodes import calls, common_labels, complete_nodes, is_ours
 
 
 def describe(model: onnx.ModelProto) -> dict[str, Any]:

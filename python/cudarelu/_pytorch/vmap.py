@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from cudarelu import OpInfo, ops
+from cudarelu._table import OpInfo, ops
 
 Inputs = tuple[torch.Tensor | None, ...]
 Dims = tuple[int | None, ...]  # where each input has its batch; None: it has none
@@ -113,8 +113,12 @@ def _of_no_sample(
     return result.new_empty((0, *result.shape), device=device)
 
 
-_LIBRARY = torch.library.Library("cudarelu", "FRAGMENT")  # holds the rules for as long as it lives
-for _op in ops():
-    torch.library.register_vmap(f"cudarelu::{_op.name}", _rule(_op), lib=_LIBRARY)
-    if _op.in_place:
-        torch.library.register_vmap(f"cudarelu::{_op.name}_", _in_place_rule(_op), lib=_LIBRARY)
+_LIBRARY = torch.library.Library("cudarelu", "FRAGMENT")  # keeps the rules registered
+
+
+def register() -> None:
+    """Registers the rules of all ops."""
+    for op in ops():
+        torch.library.register_vmap(f"cudarelu::{op.name}", _rule(op), lib=_LIBRARY)
+        if op.in_place:
+            torch.library.register_vmap(f"cudarelu::{op.name}_", _in_place_rule(op), lib=_LIBRARY)

@@ -6,12 +6,11 @@ as the inputs are. One without is a partial sum where the op is known to add up 
 runs on replicated inputs. DTensor redistributes what comes with other placements, partial sums
 among them, and refuses to do so with what an op overwrites.
 
-Importing this imports torch.distributed.tensor, which takes long: the package does so after it.
+This imports torch.distributed.tensor, which takes long: the package imports this after that.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,23 +18,21 @@ import torch
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
-from cudarelu import OpInfo, Parameter, ops
+from cudarelu._table import OpInfo, Parameter, ops
 
 Placements = list[Placement | None]  # None: of an absent input
 
 
 def _sums_of_rows() -> set[str]:
-    """The ops that gradients of inputs that all rows share are results of. By the chain rule such a
-    gradient is a sum over the rows."""
-    names = set()
-    for op in ops():
-        if not all(each.leads for each in op.outputs):
-            continue
-        shared = {each.name for each in op.inputs if not each.leads}
-        for name, called in re.findall(r"(\w+)\s*=\s*(\w+)\(", op.gradient):
-            if name in shared:
-                names.add(called)
-    return names
+    """The ops that compute the gradient of an input which all rows share, such as a bias. By the
+    chain rule such a gradient is a sum over the rows."""
+    return {
+        called
+        for op in ops()
+        if all(each.leads for each in op.outputs)
+        for name, called in op.gradient_ops
+        if not next(each for each in op.inputs if each.name == name).leads
+    }
 
 
 def _rule(op: OpInfo, outputs: tuple[Parameter, ...], sharded: bool) -> Callable[..., Any]:
@@ -67,13 +64,15 @@ def _of_output(parameter: Parameter, rows: Placement) -> Placement:
     return rows if parameter.leads or rows.is_replicate() else Partial()
 
 
-_SUMS = _sums_of_rows()
-for _op in ops():
-    _sharded = all(each.leads for each in _op.outputs) or _op.name in _SUMS
-    register_sharding(getattr(torch.ops.cudarelu, _op.name).default)(
-        _rule(_op, _op.outputs, _sharded)
-    )
-    # Of the inputs, DTensor takes the first for the overwritten one.
-    if _op.overwritten == 0:
-        _overload = getattr(torch.ops.cudarelu, f"{_op.name}_").default
-        register_sharding(_overload)(_rule(_op, (), _sharded))
+def register() -> None:
+    """Registers the rules of all ops."""
+    sums = _sums_of_rows()
+    for op in ops():
+        sharded = all(each.leads for each in op.outputs) or op.name in sums
+        register_sharding(getattr(torch.ops.cudarelu, op.name).default)(
+            _rule(op, op.outputs, sharded)
+        )
+        # DTensor takes the first input for the overwritten one.
+        if op.overwritten == 0:
+            overload = getattr(torch.ops.cudarelu, f"{op.name}_").default
+            register_sharding(overload)(_rule(op, (), sharded))

@@ -21,8 +21,9 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 from onnxscript.rewriter import pattern
 
-from . import _C, OpInfo, Parameter, ops
-from ._onnx_definitions import (
+from .. import _C
+from .._table import OpInfo, Parameter, ops
+from .definitions import (
     bypass,
     function,
     remove_unused,

@@ -16,7 +16,7 @@ import onnx.external_data_helper
 import onnx.shape_inference
 from google.protobuf.message import DecodeError
 
-from ._onnx_definitions import scopes
+from .graphs import scopes
 
 
 @contextlib.contextmanager

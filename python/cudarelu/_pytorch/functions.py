@@ -1,0 +1,76 @@
+"""The functions of the ops, one for each op of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.jit import _builtins
+
+from cudarelu import _C
+from cudarelu._table import OpInfo, Parameter, ops
+
+
+def _describe(parameter: Parameter) -> str:
+    dims = ", ".join(map(str, parameter.dims))
+    text = f"    {parameter.name}: {parameter.dtype}[{dims}]"
+    if parameter.offsets_into:
+        text += f": the end of each batch of {parameter.offsets_into}"
+    if parameter.optional:
+        text += f"; if absent: {parameter.if_absent}"
+    if parameter.positive:
+        text += "; greater than 0"
+    return text
+
+
+def _documentation(op: OpInfo) -> str:
+    lines = [op.summary, "", f"T: {', '.join(op.dtypes)}"]
+    lines += ["", "Inputs:", *map(_describe, op.inputs)]
+    if op.attributes:
+        lines += ["", "Attributes:"]
+    for attribute in op.attributes:
+        kind = " or ".join(map(repr, attribute.labels)) or attribute.type
+        lines.append(f"    {attribute.name}: {kind}")
+        if attribute.lowest is not None:
+            lines[-1] += f", {attribute.lowest} or more"
+        if attribute.highest is not None:
+            lines[-1] += f", {attribute.highest} or less"
+    lines += ["", "Outputs:", *map(_describe, op.outputs)]
+    if op.autocast != "promote":
+        lines += ["", f"Under torch.autocast: {op.autocast}"]
+    lines += ["", f"Gradient: {' '.join(op.gradient.split()) or 'none'}"]
+    return "\n".join(lines)
+
+
+def _parameters(op: OpInfo) -> str:
+    """The parameters of an op's function, as Python writes them."""
+    inputs = [f"{each.name}=None" if each.optional else each.name for each in op.inputs]
+    attributes = [a.name if a.required else f"{a.name}={a.default!r}" for a in op.attributes]
+    return ", ".join(inputs + ["*"] * bool(attributes) + attributes)
+
+
+def _function(op: OpInfo) -> Callable[..., Any]:
+    """The function of an op. It is built in: a Python function would double the cost of a call."""
+    documentation = f"{op.name}({_parameters(op)})\n--\n\n{_documentation(op)}"
+    function = _C.make_function(op.name, documentation)
+    _builtins._register_builtin(function, f"cudarelu::{op.name}")  # for torch.jit.script
+    return function
+
+
+FUNCTIONS = {op.name: _function(op) for op in ops()}
+
+
+def substitute_in_graphs() -> None:
+    """Gives PyTorch's compilers a Python function to trace instead of each built-in function."""
+    for op in ops():
+        substitute = torch.compiler.substitute_in_graph(
+            FUNCTIONS[op.name], skip_signature_check=True
+        )
+        substitute(_traceable(op))
+
+
+def _traceable(op: OpInfo) -> Callable[..., Any]:
+    # Arguments that are not given stay so: a compiler would take a default for one more input.
+    overload = getattr(torch.ops.cudarelu, op.name).default
+    return lambda *inputs, **named: overload(*inputs, **named)

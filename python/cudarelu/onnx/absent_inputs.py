@@ -1,0 +1,84 @@
+"""The values of absent inputs: nodes that compute them in a model, and arrays for a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+
+from .. import _C
+from .._table import OpInfo, Parameter
+from .graphs import NewNames
+
+
+def write_out(
+    op: OpInfo, given: dict[str, str], new_name: Callable[[str], str]
+) -> list[onnx.NodeProto]:
+    """Names a value for each absent input that has one.
+
+    Args:
+        op: the op that is called.
+        given: the names of the values by the names of the inputs; "" and no entry are absent.
+            Absent inputs are filled in, with "" where the op runs without a value.
+        new_name: makes a name unique.
+
+    Returns:
+        The nodes that compute the values.
+    """
+    nodes: list[onnx.NodeProto] = []
+    for each in op.inputs:
+        if not given.get(each.name):
+            added = _nodes(op, each, given, new_name)
+            given[each.name] = added[-1].output[0] if added else given.get(each.stand_in or "", "")
+            nodes += added
+    return nodes
+
+
+def _nodes(
+    op: OpInfo, parameter: Parameter, given: Mapping[str, str], new_name: Callable[[str], str]
+) -> list[onnx.NodeProto]:
+    """The nodes that compute the value of an absent input; none if it is that of another input."""
+    nodes: list[onnx.NodeProto] = []
+
+    def add(op_type: str, *inputs: str, **attributes: Any) -> str:
+        output = new_name(f"{parameter.name}_{op_type}")
+        nodes.append(onnx.helper.make_node(op_type, inputs, [output], **attributes))
+        return output
+
+    if parameter.number is not None:
+        sizes = []
+        for dim in parameter.dims:
+            source = next(each for each in op.inputs if dim in each.dims and not each.optional)
+            axis = source.dims.index(dim) - len(source.dims)  # from the end, since `*` may lead
+            end = {"end": axis + 1} if axis < -1 else {}
+            sizes.append(add("Shape", given[source.name], start=axis, **end))
+        shape = add("Concat", *sizes, axis=0) if len(sizes) > 1 else sizes[0]
+        number = onnx.numpy_helper.from_array(np.array([parameter.number], np.float32))
+        add("CastLike", add("ConstantOfShape", shape, value=number), given[op.inputs[0].name])
+    elif parameter.extreme:
+        kind, name = parameter.extreme
+        axes = add("Constant", value_ints=[0])
+        add({"min": "ReduceMin", "max": "ReduceMax"}[kind], given[name], axes, keepdims=0)
+    return nodes
+
+
+def with_stand_ins(
+    op: OpInfo, arrays: Mapping[str, np.ndarray | None]
+) -> dict[str, np.ndarray | None]:
+    """Arrays by the names of the inputs, with the values of absent ones, which are None before."""
+    values: dict[str, Any] = {name: each for name, each in arrays.items() if each is not None}
+    given = {name: name for name in values}
+    nodes = write_out(op, given, NewNames(values))
+    if nodes:
+        from onnx.reference import ReferenceEvaluator  # takes long to import
+
+        opset = onnx.helper.make_opsetid("", _C.DEFINITION_OPSET)
+        outputs = [name for name in given.values() if name and name not in values]
+        body = onnx.helper.make_function("", "absent", list(values), outputs, nodes, [opset])
+        computed = ReferenceEvaluator(body).run(None, values, attributes={})
+        values |= zip(outputs, computed, strict=True)
+    return {each.name: values.get(given[each.name]) for each in op.inputs}

@@ -1,0 +1,150 @@
+"""The definitions of the ops as ONNX functions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx.defs
+import onnx.helper
+import onnx.parser
+
+from .. import _C
+from .._table import OpInfo
+
+# Model-local functions need IR version 8, which every ONNX Runtime since 1.10 reads.
+IR_VERSION = 8
+
+LOWEST_OPSET = 13  # before it, Softmax and the reductions meant something else
+
+
+@functools.cache
+def _function(op: OpInfo, domain: str, op_type: str, body: str | None = None) -> onnx.FunctionProto:
+    attributes = ", ".join(
+        a.name if a.required else f"{a.name}: {a.onnx_type} = {a.onnx_value(a.default)}"
+        for a in op.attributes
+    )
+    names = ["(" + ", ".join(p.name for p in group) + ")" for group in (op.inputs, op.outputs)]
+    body = body or op.definition
+    return onnx.parser.parse_function(
+        f'<domain: "{domain}", opset_import: ["" : {_C.DEFINITION_OPSET}]> {op_type} '
+        f"{f'<{attributes}>' if attributes else ''} {names[0]} => {names[1]} {{ {body} }}"
+    )
+
+
+def function(
+    op: OpInfo, domain: str | None = None, op_type: str | None = None
+) -> onnx.FunctionProto:
+    """The definition of an op as an ONNX function: with it a model runs without this library.
+
+    Every optional input is an input of the function: a node that leaves one out that has a stand-in
+    must be given that first, as `attach_definitions` does.
+
+    Args:
+        op: an entry of `cudarelu.ops()`.
+        domain: of the function; the library's own by default.
+        op_type: the function's name; the op's name in CamelCase by default.
+
+    Returns:
+        A new `onnx.FunctionProto` of opset 18.
+    """
+    result = onnx.FunctionProto()
+    result.CopyFrom(_function(op, domain or op.onnx.domain, op_type or op.onnx.op_type))
+    return result
+
+
+def written_out(op: OpInfo) -> onnx.FunctionProto | None:
+    """The definition in operators that models have in its place; None: there is no such form."""
+    if not op.written_out:
+        return None
+    result = onnx.FunctionProto()
+    result.CopyFrom(_function(op, op.onnx.domain, op.onnx.op_type, op.written_out))
+    return result
+
+
+def specialised(definition: onnx.FunctionProto, given: Mapping[str, int]) -> onnx.FunctionProto:
+    """A copy of a definition for known values of attributes, without the branches not taken.
+
+    A Where goes whose condition these values decide, and so does what is needed for nothing else.
+    The two values that a Where of a definition chooses from have one shape.
+    """
+    result = onnx.FunctionProto()
+    result.CopyFrom(definition)
+    for node in definition.node:
+        if node.op_type != "Where" or (condition := _decided(definition, node, given)) is None:
+            continue
+        place = next(each for each in result.node if each.output == node.output)
+        if condition.all():
+            bypass(result, place, place.input[1])
+        elif not condition.any():
+            bypass(result, place, place.input[2])
+    remove_unused(result)
+    return result
+
+
+def _decided(
+    definition: onnx.FunctionProto, where: onnx.NodeProto, given: Mapping[str, int]
+) -> np.ndarray | None:
+    """The condition of a Where; None: other values than those given decide it too."""
+    from onnx.reference import ReferenceEvaluator  # takes long to import
+
+    condition = onnx.FunctionProto()
+    condition.CopyFrom(definition)
+    condition.output[:] = where.input[:1]
+    remove_unused(condition)
+    needed = {*condition.output, *(name for node in condition.node for name in node.input)}
+    attributes = {a.ref_attr_name for node in condition.node for a in node.attribute} - {""}
+    if not needed.isdisjoint(condition.input) or not attributes <= given.keys():
+        return None
+    del condition.input[:]
+    return np.asarray(*ReferenceEvaluator(condition).run(None, {}, attributes=dict(given)))
+
+
+def remove_unused(body: onnx.FunctionProto) -> None:
+    """Removes the nodes, in place, of which no output is needed."""
+    needed = set(body.output)
+    for node in reversed(list(body.node)):
+        if needed.isdisjoint(node.output):
+            body.node.remove(node)
+        else:
+            needed.update(node.input)
+
+
+def bypass(body: onnx.FunctionProto, node: onnx.NodeProto, value: str) -> None:
+    """Removes a node, in place; a value that is there stands for its result.
+
+    An Identity takes its place where both are inputs or outputs of the body: they keep their names.
+    """
+    (result,) = node.output
+    if result in body.output and value in (*body.input, *body.output):
+        node.CopyFrom(onnx.helper.make_node("Identity", [value], [result]))
+        return
+    body.node.remove(node)
+    _rename(body, *((value, result) if result in body.output else (result, value)))
+
+
+def _rename(body: onnx.FunctionProto, old: str, new: str) -> None:
+    """Gives a value another name, in place."""
+    for node in body.node:
+        for names in (node.input, node.output):
+            names[:] = [new if name == old else name for name in names]
+
+
+@functools.cache
+def lowest_opset(op: OpInfo) -> int:
+    """The first opset that has all that the definition calls."""
+    nodes = _function(op, op.onnx.domain, op.onnx.op_type).node
+    opsets = range(LOWEST_OPSET, _C.DEFINITION_OPSET + 1)
+    return next(v for v in opsets if all(_has(v, node) for node in nodes))
+
+
+def _has(opset: int, node: onnx.NodeProto) -> bool:
+    """Whether an opset has the operator of a node, with its inputs and attributes."""
+    if not onnx.defs.has(node.op_type, opset, ""):
+        return False
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    return len(node.input) <= schema.max_input and all(
+        each.name in schema.attributes for each in node.attribute
+    )

@@ -1,0 +1,248 @@
+"""Whether nodes that match a body of an op mean that op, and with which attributes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx.defs
+import onnx.helper
+
+from .. import _C
+from .._table import OpInfo, Parameter
+from .definitions import lowest_opset
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+class Kept(Exception):
+    """Why nodes stay as they are."""
+
+
+class AnotherAttribute(Kept):
+    """Why they stay, unless they are nearer to another body of the op."""
+
+
+class Match:
+    """Nodes that a body of an op's was found to match."""
+
+    def __init__(
+        self,
+        op: OpInfo,
+        body: onnx.FunctionProto,
+        values: dict[str, Any],
+        nodes: Sequence[ir.Node],
+        opset: int,
+    ) -> None:
+        from .patterns import transposed
+
+        if opset < (lowest := lowest_opset(op)):
+            raise Kept(f"its definition needs opset {lowest}")
+        self._op, self._body, self._values, self._nodes = op, body, values, nodes
+        self._opset = opset
+        self._inputs = [each for each in op.inputs if each.name in body.input]
+        self._transposed = transposed(body)
+        ranks = [values[each.name].shape for each in self._inputs if each.leads]
+        self._rank = None if None in ranks else max(map(len, ranks), default=None)
+
+    def check_uses(self) -> None:
+        """The values between the nodes must be theirs alone; they have no others that are used."""
+        declared = {name for node in self._body.node for name in node.output}
+        ours = {self._values[name] for name in declared if name in self._values}
+        for node in self._nodes:
+            for value in node.outputs:
+                if value not in ours and (value.uses() or value.is_graph_output()):
+                    raise Kept(f"{node.op_type} has outputs that the definition has not")
+        for node in self._nodes[:-1]:
+            for value in node.outputs:
+                others = any(each.node not in self._nodes for each in value.uses())
+                if others or value.is_graph_output():
+                    raise Kept(f"the result of {node.op_type} is used elsewhere too")
+
+    def attributes(self) -> dict[str, int | float]:
+        """Those of the op, from constants and from attributes of the nodes."""
+        from .patterns import labels, operators, scalars
+
+        given: dict[str, Any] = dict(labels(self._op, self._body))
+        for node, declared in zip(self._nodes, operators(self._body), strict=True):
+            given |= self._of_node(node, declared)
+        for name, attribute in scalars(self._body).items():
+            if attribute.ref_attr_name and name in self._values:
+                array = _read(self._values[name])
+                assert array is not None
+                if array.ndim > (self._rank or 0):
+                    raise Kept(f"its constant is of rank {array.ndim}, which may be more than x's")
+                given[attribute.ref_attr_name] = array.item()
+        result = {}
+        for each in self._op.attributes:
+            value = given[each.name] if each.name in given else each.onnx_value(each.default)
+            with np.errstate(over="ignore"):
+                exact = float(np.float32(value)) == value or value != value
+            if each.type == "float" and not exact:
+                raise Kept(f"{each.name} = {value} is no float32, which ONNX's attributes are")
+            if each.labels and value not in range(len(each.labels)):
+                raise Kept(f"{each.name} = {value} is none of its {len(each.labels)} values")
+            if wanted := each.outside(value):
+                raise Kept(f"{each.name} = {value} is not in {wanted}")
+            result[each.name] = float(value) if each.type == "float" else int(value)
+        return result
+
+    def _of_node(self, node: ir.Node, declared: onnx.NodeProto) -> dict[str, Any]:
+        """The op's attributes that a node gives; its others must be as the body has them."""
+        bound = {}
+        theirs = _defaults(node.op_type, self._opset)
+        ours = _defaults(node.op_type, _C.DEFINITION_OPSET)
+        wanted = {each.name: each for each in declared.attribute}
+        for name in sorted({*theirs, *ours, *node.attributes}):
+            given = node.attributes.get(name)
+            if given is not None and given.is_ref():
+                raise Kept(f"the {name} of {node.op_type} is given by the function's caller")
+            value: Any = theirs.get(name, ours.get(name)) if given is None else given.value
+            written = value
+            if name in wanted and wanted[name].ref_attr_name:
+                bound[wanted[name].ref_attr_name] = value
+                continue
+            expected = ours.get(name, theirs.get(name))
+            if name in wanted:
+                expected = onnx.helper.get_attribute_value(wanted[name])
+            if name == "axis" and _is_from_front(value) and not _is_from_front(expected):
+                value -= self._rank_of(node, value)
+            if name == "perm" and value is None and expected is not None:
+                value = sorted(expected, reverse=True)
+            if name == "axes" and value is not None and any(map(_is_from_front, value)):
+                value = [each - self._rank_of(node, value) for each in value]
+            if _plain(value) != _plain(expected):
+                raise AnotherAttribute(f"the {name} of {node.op_type} is {written}, not {expected}")
+        return bound
+
+    @staticmethod
+    def _rank_of(node: ir.Node, axis: Any) -> int:
+        x = node.inputs[0]
+        if x is None or x.shape is None:
+            raise Kept(f"{node.op_type} has axis {axis} of a tensor of unknown rank")
+        return len(x.shape)
+
+    def check_inputs(self) -> dict[str, ir.TensorProtocol]:
+        """Compares dtypes and shapes with the signature.
+
+        Returns:
+            Constants that have to be reshaped, by the op's inputs: as they must be.
+        """
+        from .patterns import is_constant
+
+        inputs = [(each, self._values[each.name]) for each in self._inputs]
+        dtypes = {_dtype(value) for _, value in inputs}
+        if len(dtypes) > 1 or not dtypes.issubset(self._op.dtypes):
+            names = " and ".join(sorted(each or "of unknown dtype" for each in dtypes))
+            raise Kept(f"{self._op.name} does not take inputs {names}")
+        if len(inputs) == 1:
+            return {}  # any shape is that of the signature
+        sizes: dict[Any, Any] = {}
+        constants = {}
+        for parameter, value in sorted(inputs, key=lambda each: not each[0].leads):
+            if value.shape is None:
+                raise Kept(f"the shape of {value.name} is not known")
+            if parameter.name in self._transposed and not is_constant(value):
+                raise Kept(f"{value.name} would be transposed in each run: it is no constant")
+            if not _fits(parameter, self._shape(parameter), sizes):
+                constants[parameter.name] = self._broadcast(parameter, value, sizes)
+        return constants
+
+    def _broadcast(self, parameter: Parameter, value: Any, sizes: dict) -> ir.TensorProtocol:
+        """A constant in the shape of the signature, where it broadcasts to that."""
+        import onnx_ir as ir
+
+        if parameter.leads:
+            raise self._wrong_shapes()
+        shape = [sizes.get(dim, dim) for dim in parameter.dims]
+        known = all(isinstance(dim, int) for dim in (*shape, *value.shape))
+        own = list(value.shape)[max(0, len(value.shape) - len(shape)) :]
+        more = list(value.shape)[: len(value.shape) - len(own)]
+        fits = known and all(
+            dim in (1, wanted) for dim, wanted in zip(own[::-1], shape[::-1], strict=False)
+        )
+        if not fits or len(value.shape) > (self._rank or 0) or not {*more} <= {1}:
+            raise self._wrong_shapes()
+        if (array := _read(value)) is None:
+            raise self._wrong_shapes()
+        return ir.tensor(np.ascontiguousarray(np.broadcast_to(array.reshape(own), shape)))
+
+    def _shape(self, parameter: Parameter) -> list[Any]:
+        shape = list(self._values[parameter.name].shape)
+        return shape[::-1] if parameter.name in self._transposed else shape
+
+    def _wrong_shapes(self) -> Kept:
+        shapes = [
+            f"{each.name} [{', '.join(map(_size, self._shape(each)))}]" for each in self._inputs
+        ]
+        wanted = [f"{each.name} [{', '.join(map(str, each.dims))}]" for each in self._inputs]
+        return Kept(f"{', '.join(shapes)} is not known to be {', '.join(wanted)}")
+
+
+def _read(value: ir.Value) -> np.ndarray | None:
+    """The elements of a constant; None: it is none."""
+    from .patterns import constant
+
+    try:
+        return constant(value)
+    except OSError as error:
+        raise Kept(f"the data of {value.name} cannot be read") from error
+
+
+def _fits(parameter: Parameter, shape: list[Any], sizes: dict[Any, Any]) -> bool:
+    """Whether a shape is as the signature has it, where `sizes` are bound; binds the others."""
+    own = [each for each in parameter.dims if each != "*"]
+    if len(shape) < len(own) or (len(shape) > len(own) and not parameter.leads):
+        return False
+    count = len(shape) - len(own)
+    found: dict[Any, Any] = dict(zip(own, shape[count:], strict=True))
+    if parameter.leads:
+        found |= {"*": count} | {("*", axis): shape[axis] for axis in range(count)}
+    for name, size in found.items():
+        if isinstance(name, int):
+            sizes.setdefault(name, name)
+        if not _is_same(size, sizes.setdefault(name, size)):
+            return False
+    return True
+
+
+def _is_from_front(axis: Any) -> bool:
+    return isinstance(axis, int) and axis >= 0
+
+
+def _plain(value: Any) -> Any:
+    """An attribute's value, of onnx or of onnx_ir, to be compared."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return list(map(_plain, value)) if isinstance(value, list | tuple) else value
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Whether two sizes are known to be equal; names of sizes are, throughout a model."""
+    return a is b or (a == b and (isinstance(a, int) or a.value is not None))
+
+
+def _size(dim: Any) -> str:
+    return str(dim) if isinstance(dim, int) else dim.value or "?"
+
+
+def _dtype(value: ir.Value) -> str | None:
+    return None if value.dtype is None else value.dtype.numpy().name
+
+
+@functools.cache
+def _defaults(op_type: str, opset: int) -> dict[str, Any]:
+    """The attributes of an operator, with their defaults; none in an opset that lacks it."""
+    if not onnx.defs.has(op_type, opset, ""):
+        return {}
+    attributes = onnx.defs.get_schema(op_type, opset, "").attributes
+    return {
+        name: onnx.helper.get_attribute_value(each.default_value)
+        if each.default_value.name
+        else None
+        for name, each in attributes.items()
+    }

@@ -1,0 +1,190 @@
+"""Models with our ops: with their definitions attached, and in standard operators."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import onnx
+import onnx.checker
+import onnx.helper
+import onnx.inliner
+
+from .. import _C
+from .._table import OpInfo, ops
+from .definitions import IR_VERSION, function, lowest_opset, specialised
+from .graphs import scopes, standard_opset
+from .nodes import calls, common_labels, complete_nodes, is_ours, op_of
+
+
+def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model that runs without this library: the definitions of our ops are with it.
+
+    A definition is attached once, for each op that the model calls by its name or its alias, and
+    before all other functions. The nodes are given every default and every stand-in: readers differ
+    in whether a function has defaults, and it has no stand-ins. Where all nodes of an op have the
+    same value of an enumerated attribute, its definition is without the branches for other values.
+
+    Args:
+        model: of opset 15 or later; of 13 for definitions without attributes, since CastLike came
+            with 15. External data may be left unloaded.
+
+    Raises:
+        ValueError: for an opset before that, an unknown op or another version of our domain, a node
+            that does not call its op rightly, and an attached definition that is not the table's.
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    called = complete_nodes(result)
+    if not called:
+        return result
+    opset = _opset_for(result, called.values())
+    result.ir_version = max(result.ir_version, IR_VERSION)
+    for attached in list(result.functions):
+        if not (attached_op := op_of(attached)):
+            continue
+        if not any(agrees(attached, given) for given in _choices(attached_op)):
+            raise ValueError(
+                f"the definition of {attached.domain}::{attached.name} in the model is not that "
+                "of this library"
+            )
+        result.functions.remove(attached)
+    for place, (name, op) in enumerate(called.items()):
+        definition = specialised(function(op, *name), common_labels(calls(result, *name)))
+        # Defaults would need IR version 9, and the nodes have every attribute.
+        del definition.attribute_proto[:]
+        definition.attribute[:] = [each.name for each in op.attributes]
+        # One opset in the whole model, since some readers know but one; the checker compares.
+        definition.opset_import[0].version = opset
+        # Before the functions that call it: onnx.reference reads them in order.
+        result.functions.insert(place, definition)
+    return result
+
+
+def _opset_for(model: onnx.ModelProto, called: Iterable[OpInfo]) -> int:
+    opset = standard_opset(model)
+    if opset is None:  # a model of custom nodes alone
+        model.opset_import.append(onnx.helper.make_opsetid("", _C.DEFINITION_OPSET))
+        return _C.DEFINITION_OPSET
+    for op in called:
+        if opset < (lowest := lowest_opset(op)):
+            raise ValueError(
+                f"the model is of opset {opset}, but the definition of {op.name} needs {lowest}: "
+                "convert it by onnx.version_converter"
+            )
+    return opset
+
+
+def agrees(attached: onnx.FunctionProto, given: Mapping[str, int]) -> bool:
+    """Whether a definition of one of our ops is the table's, or that for given attributes."""
+    op = op_of(attached)
+    assert op is not None
+    whole = function(op, attached.domain, attached.name)
+    return _canonical(attached) in (_canonical(whole), _canonical(specialised(whole, given)))
+
+
+def _choices(op: OpInfo) -> Iterator[dict[str, int]]:
+    """Each choice of values of enumerated attributes, those of some or of none included."""
+    names = [each.name for each in op.attributes if each.labels]
+    values = [(None, *range(len(each.labels))) for each in op.attributes if each.labels]
+    for chosen in itertools.product(*values):
+        yield {n: value for n, value in zip(names, chosen, strict=True) if value is not None}
+
+
+def _canonical(definition: onnx.FunctionProto) -> list[Any]:
+    """What a function computes, without what tools write beside it."""
+    nodes = [
+        (
+            node.domain,
+            node.op_type,
+            list(node.input),
+            list(node.output),
+            sorted((a.name, a.type, a.ref_attr_name, _value(a)) for a in node.attribute),
+        )
+        for node in definition.node
+    ]
+    return [list(definition.input), list(definition.output), nodes]
+
+
+def _value(attribute: onnx.AttributeProto) -> str:
+    if attribute.ref_attr_name:
+        return ""
+    return str(onnx.helper.get_attribute_value(attribute))
+
+
+def split_by_labels(model: onnx.ModelProto) -> None:
+    """Gives each choice of enumerated attributes a definition of its own, in place, to be inlined.
+
+    Args:
+        model: by `attach_definitions`. Afterwards its nodes of ours have other types, after which
+            the definitions are called.
+    """
+    for definition in [each for each in model.functions if is_ours(each)]:
+        bodies = {}
+        for node in calls(model, definition.domain, definition.name):
+            given = common_labels([node])
+            node.op_type = f"{definition.name} {given}"  # of no other function
+            bodies[node.op_type] = specialised(definition, given)
+            bodies[node.op_type].name = node.op_type
+        model.functions.extend(bodies.values())
+        model.functions.remove(definition)
+
+
+def lower(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model in which standard operators take the place of our ops.
+
+    Each node that calls an op of the table, by its name or its alias, in the graph, in subgraphs
+    and in functions, becomes the op's definition: of an enumerated attribute, the branch for the
+    node's value, where that is not an attribute of the function that the node is in.
+
+    Args:
+        model: as `attach_definitions` takes it.
+
+    Raises:
+        ValueError: as `attach_definitions` does.
+    """
+    result = attach_definitions(model)
+    others = [(each.domain, each.name) for each in result.functions if not is_ours(each)]
+    domains = {each.domain for each in result.functions if is_ours(each)}
+    split_by_labels(result)
+    result = onnx.inliner.inline_selected_functions(result, others, exclude=True)
+    used = {node.domain for scope in scopes(result) for node in scope.node}
+    for holder in (result, *result.functions):
+        for each in list(holder.opset_import):
+            if each.domain in domains - used:
+                holder.opset_import.remove(each)
+    return result
+
+
+def demo_model() -> onnx.ModelProto:
+    """The tutorials' one-node model: `custom_domain::CustomRelu` of a float32 `[N, 4]`.
+
+    The definition is attached, so that the model also runs where the library is absent; the IR
+    version is the lowest that has model-local functions.
+    """
+    relu = next(op for op in ops() if op.name == "relu")
+    assert relu.onnx.alias
+    domain, op_type = relu.onnx.alias
+    tensor = functools.partial(
+        onnx.helper.make_tensor_value_info, elem_type=onnx.TensorProto.FLOAT, shape=["N", 4]
+    )
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node(op_type, ["x"], ["y"], name="relu", domain=domain)],
+        "myrelu",
+        [tensor("x")],
+        [tensor("y")],
+    )
+    model = onnx.helper.make_model(
+        graph,
+        ir_version=IR_VERSION,
+        opset_imports=[
+            onnx.helper.make_opsetid("", _C.DEFINITION_OPSET),
+            onnx.helper.make_opsetid(domain, _C.ONNX_DOMAIN_VERSION),
+        ],
+        functions=[function(relu, domain, op_type)],
+        producer_name="cudarelu",
+    )
+    onnx.checker.check_model(model, full_check=True)
+    return model

@@ -1,0 +1,159 @@
+"""The nodes of ONNX models that call our ops."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+
+import onnx
+import onnx.helper
+
+from .. import _C
+from .._table import Attribute, OpInfo, ops
+from .absent_inputs import write_out
+from .graphs import NewNames, check_cycles, names_of, scopes
+
+_ATTRIBUTE_TYPES = {
+    "int": (onnx.AttributeProto.INT, "an integer"),
+    "float": (onnx.AttributeProto.FLOAT, "a floating-point number"),
+}
+
+_OPS_BY_NAME = {
+    name: op
+    for op in ops()
+    for name in ((op.onnx.domain, op.onnx.op_type), op.onnx.alias)
+    if name is not None
+}
+
+_DOMAINS = {op.onnx.domain for op in ops()}  # without those of aliases, which others may use
+
+
+def op_of(called: onnx.NodeProto | onnx.FunctionProto) -> OpInfo | None:
+    """The op that a node calls or a function defines; None if it is not an op of the table."""
+    name = called.op_type if isinstance(called, onnx.NodeProto) else called.name
+    return _OPS_BY_NAME.get((called.domain, name))
+
+
+def is_ours(called: onnx.NodeProto | onnx.FunctionProto) -> bool:
+    """Whether a node calls an op of the table, or a function defines one."""
+    return op_of(called) is not None
+
+
+def calls(model: onnx.ModelProto, domain: str, op_type: str) -> list[onnx.NodeProto]:
+    """The nodes of a type, wherever they are in a model."""
+    name = domain, op_type
+    return [
+        node
+        for scope in scopes(model)
+        for node in scope.node
+        if (node.domain, node.op_type) == name
+    ]
+
+
+def common_labels(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
+    """The enumerated attributes that complete nodes of ours all give the same value, with it."""
+    found = collections.defaultdict(set)
+    for node in nodes:
+        op = op_of(node)
+        assert op is not None
+        enumerated = {each.name for each in op.attributes if each.labels}
+        for each in (each for each in node.attribute if each.name in enumerated):
+            found[each.name].add(None if each.ref_attr_name else each.i)
+    return {
+        name: value
+        for name, values in found.items()
+        for value in values
+        if len(values) == 1 and value is not None
+    }
+
+
+def complete_nodes(model: onnx.ModelProto) -> dict[tuple[str, str], OpInfo]:
+    """Checks the nodes that call our ops, and writes their absent inputs and attributes out.
+
+    Returns:
+        The ops called, by domain and type of their nodes.
+
+    Raises:
+        ValueError: for an unknown op or another version of our domain, a node that does not call
+            its op rightly, and for values or functions that depend on themselves.
+    """
+    check_cycles(model)
+    called = {}
+    new_name = NewNames(names_of(model))
+    for scope in scopes(model):
+        for node in list(scope.node):
+            if op := op_of(node):
+                called[node.domain, node.op_type] = op
+                _complete(scope, node, op, new_name)
+            elif node.domain in _DOMAINS:
+                raise ValueError(f"{_title(node)}: there is no such op")
+    _check_versions(model, called)
+    return called
+
+
+def _complete(
+    scope: onnx.GraphProto | onnx.FunctionProto,
+    node: onnx.NodeProto,
+    op: OpInfo,
+    new_name: NewNames,
+) -> None:
+    """Checks a node, and writes its absent inputs and attributes out."""
+    for kind, names, declared in (
+        ("inputs", node.input, op.inputs),
+        ("outputs", node.output, op.outputs),
+    ):
+        if len(names) > len(declared):
+            raise ValueError(f"{_title(node)}: {len(names)} {kind}, but it has {len(declared)}")
+    given = dict(zip((each.name for each in op.inputs), node.input, strict=False))
+    for each in op.inputs:
+        if not each.optional and not given.get(each.name):
+            raise ValueError(f"{_title(node)}: input {each.name} is missing")
+    place = next(i for i, other in enumerate(scope.node) if other is node)
+    for i, added in enumerate(write_out(op, given, new_name)):
+        scope.node.insert(place + i, added)
+    node.input[:] = given.values()
+
+    attributes = {each.name: each for each in node.attribute}
+    for attribute in op.attributes:
+        if attribute.name in attributes:
+            _check(node, attribute, attributes.pop(attribute.name))
+        elif attribute.required:
+            raise ValueError(f"{_title(node)}: attribute {attribute.name} is missing")
+        else:
+            default = attribute.onnx_value(attribute.default)
+            node.attribute.append(onnx.helper.make_attribute(attribute.name, default))
+    for name in attributes:
+        raise ValueError(f"{_title(node)}: there is no attribute {name}")
+
+
+def _check(node: onnx.NodeProto, declared: Attribute, given: onnx.AttributeProto) -> None:
+    expected, text = _ATTRIBUTE_TYPES[declared.onnx_type]
+    labels = " or ".join(f"{label} ({i})" for i, label in enumerate(declared.labels))
+    if given.type != expected:
+        raise ValueError(f"{_title(node)}: {given.name} must be {labels or text}")
+    if given.ref_attr_name:  # the value is that of a function around the node
+        return
+    value = onnx.helper.get_attribute_value(given)
+    if labels and value not in range(len(declared.labels)):
+        raise ValueError(f"{_title(node)}: {given.name} must be {labels}, not {value}")
+    if wanted := declared.outside(value):
+        raise ValueError(f"{_title(node)}: {given.name} must be in {wanted}, not {value:g}")
+
+
+def _check_versions(model: onnx.ModelProto, called: dict[tuple[str, str], OpInfo]) -> None:
+    for domain in _DOMAINS & {domain for domain, _ in called}:
+        imported = [each for f in model.functions for each in f.opset_import]
+        versions = {
+            each.version for each in (*model.opset_import, *imported) if each.domain == domain
+        }
+        if versions != {_C.ONNX_DOMAIN_VERSION}:
+            found = " and ".join(map(str, sorted(versions))) or None
+            raise ValueError(
+                f"the model has version {found} of the domain {domain}, "
+                f"but this library has {_C.ONNX_DOMAIN_VERSION}"
+            )
+
+
+def _title(node: onnx.NodeProto) -> str:
+    name = f"{node.domain}::{node.op_type}"
+    return f"node {node.name!r}, {name}" if node.name else f"a node, {name}"
