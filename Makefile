@@ -87,7 +87,7 @@ asan: $(VENV)/.dev build
 	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	 ASAN_OPTIONS=detect_leaks=0 \
 	 PYTHONPATH=$(CURDIR)/build-asan/python CUDARELU_BUILD_DIR=$(CURDIR)/build-asan \
-	 $(PROGRESS) $(BIN)/python -m pytest -q -n 2 -k "not memory" tests/python/test_ort_plugin.py $(wildcard tests/python/test_ort_infer*.py)
+	 $(PROGRESS) $(BIN)/python -m pytest -q -n 2 -k "not memory" tests/ort_plugin/test_ort_plugin.py tests/cli_app
 
 clean:
 	rm -rf build build-asan

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the old ONNX Runtimes in which tests/python/test_ort_versions.py runs the plugin, each into
+# Installs the old ONNX Runtimes in which tests/ort_plugin/test_ort_versions.py runs the plugin, each into
 # FOLDER/VERSION. One that is there is left alone; one that cannot be had is named in one line, and
 # its test is skipped.
 #

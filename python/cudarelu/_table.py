@@ -9,6 +9,9 @@ from typing import Any
 
 from cudarelu import _C
 
+DEFINITION_OPSET: int = _C.DEFINITION_OPSET  # of the definitions
+ONNX_DOMAIN_VERSION: int = _C.ONNX_DOMAIN_VERSION  # of the ops' domain
+
 
 @dataclass(frozen=True)
 class Parameter:

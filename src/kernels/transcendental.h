@@ -2,7 +2,7 @@
 // loops of them are vectorised, and without fused multiply-add, so that every CPU has the same
 // numbers. In float32, tanh and asinh are computed in float64, more coarsely, and rounded once.
 //
-// The largest errors, in units in the last place, which tests/cpp/transcendental_test.cpp checks:
+// The largest errors, in units in the last place, which tests/kernels/transcendental_test.cpp checks:
 //
 //            exp   tanh  asinh
 //   float32  1.0   0.51  0.51

@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 import cudarelu.onnx
 from cudarelu.__main__ import main
-from large_model import save_large
+from support.large_model import save_large
 
 DOCUMENT = Path(__file__).parents[2] / "docs/onnx.md"
 IMPORTS = '"" : 18, "cudarelu" : 1, "custom_domain" : 1, "user" : 1'

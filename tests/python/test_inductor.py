@@ -8,10 +8,10 @@ from torch._inductor.utils import fresh_cache
 
 import cudarelu
 import cudarelu.inductor
-from cases import DTYPES, special_values
-from environment import torch_cuda_missing
-from reference import TOLERANCE
-from test_torch import LAYOUTS, call_of, inputs_of, overload
+from cudarelu.testing import DTYPES, TOLERANCE
+from cudarelu.testing.cases import special_values
+from support.environment import torch_cuda_missing
+from support.torch_calls import LAYOUTS, call_of, inputs_of, overload
 
 OPS = {op.name: op for op in cudarelu.ops()}
 FUSED = [op for op in OPS.values() if overload(op.name) in cudarelu.inductor._DECOMPOSITIONS]

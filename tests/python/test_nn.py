@@ -12,7 +12,7 @@ from torch import nn
 
 import cudarelu
 import cudarelu.nn
-from test_vmap import Calls
+from support.torch_calls import Calls
 
 PAIRS = [  # ours, torch's, and arguments for both
     ("ReLU", (), {}),

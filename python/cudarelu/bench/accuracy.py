@@ -7,37 +7,18 @@ rows of the very call that is timed; of any other, a call of its own on smaller 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
 
-from .._table import OpInfo, Parameter
-from ..onnx.absent_inputs import with_stand_ins
-from ..onnx.definitions import function
+from .._table import Parameter
+from ..testing.reference import evaluate
 from .cases import Case, Inputs, is_by_rows
 
 CHECKED = 1 << 15  # elements, about
 SMALL = 1 << 10  # the largest dimension of smaller inputs
-
-
-class Erf(OpRun):
-    """The operator in the input's dtype: onnx.reference computes it in float32."""
-
-    op_domain = ""
-
-    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
-        return (np.vectorize(math.erf, otypes=[x.dtype])(x),)
-
-
-@functools.cache
-def evaluator(op: OpInfo) -> ReferenceEvaluator:
-    """Evaluates the op's definition on arrays, in their dtype."""
-    return ReferenceEvaluator(function(op), new_ops=[Erf])
 
 
 def _wide(tensor: torch.Tensor) -> np.ndarray:
@@ -48,10 +29,7 @@ def reference(case: Case, inputs: Inputs) -> list[np.ndarray]:
     """The outputs in float64 and int64."""
     given = dict(zip((each.name for each in case.op.inputs), inputs, strict=True))
     wide = {name: each if each is None else _wide(each) for name, each in given.items()}
-    with np.errstate(all="ignore"):
-        attributes = case.op.onnx_attributes(case.attributes)
-        values = with_stand_ins(case.op, wide)
-        return list(evaluator(case.op).run(None, values, attributes=attributes))
+    return evaluate(case.op, wide, case.attributes)
 
 
 class Check:

@@ -12,6 +12,7 @@ import torch
 
 from .._table import OpInfo, Parameter
 from ..onnx.definitions import function
+from ..testing.inputs import draw, equal_batches, named_dimensions, shape_of
 
 Inputs = list[torch.Tensor | None]
 
@@ -30,8 +31,8 @@ class Case:
     threads: int = field(default=1, kw_only=True)  # on the CPU
     optional: tuple[str, ...] = field(default=(), kw_only=True)
 
-    def shape(self, parameter: Parameter) -> tuple[int, ...]:
-        known: dict[Any, Any]  # an output may be as wide as an attribute says
+    def _known_sizes(self) -> dict[Any, Any]:
+        known: dict[Any, Any]  # an attribute may be the size of an output
         known = {**self.sizes, **self.attributes}
         for each in self.op.inputs:
             if each.optional and each.stand_in:
@@ -41,10 +42,10 @@ class Case:
                     for name, other in zip(each.dims, stand_in.dims, strict=True)
                     if isinstance(name, str) and name != "*" and name not in known
                 }
-        shape: list[int] = []
-        for dim in parameter.dims:
-            shape += self.leading if dim == "*" else [dim if isinstance(dim, int) else known[dim]]
-        return tuple(shape)
+        return known
+
+    def shape(self, parameter: Parameter) -> tuple[int, ...]:
+        return shape_of(parameter, self.leading, self._known_sizes())
 
     def torch_dtype(self, parameter: Parameter) -> torch.dtype:
         return getattr(torch, self.dtype if parameter.dtype == "T" else parameter.dtype)
@@ -86,22 +87,32 @@ class Case:
     def inputs(self) -> Inputs:
         """Random data on the device: normal numbers, small integers; batches of equal size."""
         generator = torch.Generator(self.device).manual_seed(0)
-        inputs = self.op.inputs
-        return [self._input(each, generator) if self.has(each) else None for each in inputs]
+        absent = [each.name for each in self.op.inputs if not self.has(each)]
+        numbers = _Numbers(getattr(torch, self.dtype), self.device, generator)
+        return list(draw(self.op, self.leading, self._known_sizes(), numbers, absent).values())
 
-    def _input(self, parameter: Parameter, generator: torch.Generator) -> torch.Tensor:
-        shape, dtype = self.shape(parameter), self.torch_dtype(parameter)
-        options: Any = {"dtype": dtype, "device": self.device}
-        if parameter.offsets_into:
-            (batches,), total = shape, self.sizes[parameter.offsets_into]
-            ends = [total * (i + 1) // batches for i in range(batches)]
-            return torch.tensor(ends, **options)
-        if parameter.positive:
-            return torch.rand(shape, generator=generator, device=self.device).add_(0.5).to(dtype)
-        if dtype.is_floating_point:
-            return torch.randn(shape, generator=generator, **options)
-        low = max(-100, torch.iinfo(dtype).min)
-        return torch.randint(low, 100, shape, generator=generator, **options)
+
+@dataclass
+class _Numbers:
+    """Random tensors, by `cudarelu.testing.inputs.Numbers`."""
+
+    dtype: torch.dtype
+    device: str
+    generator: torch.Generator
+
+    def offsets(self, batches: int, total: int) -> torch.Tensor:
+        return torch.tensor(equal_batches(batches, total), dtype=torch.int32, device=self.device)
+
+    def positive(self, shape: tuple[int, ...]) -> torch.Tensor:
+        uniform = torch.rand(shape, generator=self.generator, device=self.device)
+        return uniform.add_(0.5).to(self.dtype)
+
+    def any(self, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+        kind = self.dtype if dtype == "T" else getattr(torch, dtype)
+        options: Any = {"generator": self.generator, "dtype": kind, "device": self.device}
+        if kind.is_floating_point:
+            return torch.randn(shape, **options)
+        return torch.randint(max(-100, torch.iinfo(kind).min), 100, shape, **options)
 
 
 @functools.cache
@@ -128,18 +139,6 @@ def streams(op: OpInfo) -> bool:
     return leads(op) and all(len(each.dims) - each.leads <= 1 for each in parameters)
 
 
-def dimensions(op: OpInfo) -> list[str]:
-    """The named dimensions of the inputs that must be given."""
-    names = [
-        dim
-        for each in op.inputs
-        if not each.optional
-        for dim in each.dims
-        if isinstance(dim, str) and dim != "*"
-    ]
-    return list(dict.fromkeys(names))
-
-
 def default_attributes(op: OpInfo) -> dict[str, Any]:
     """One half for a float, which changes every result and which float32 holds exactly."""
     return {
@@ -155,7 +154,7 @@ def default_attributes(op: OpInfo) -> dict[str, Any]:
 def sized(op: OpInfo, dtype: str, elements: int, columns: int = 1024, **options: Any) -> Case:
     """A case whose largest input has about so many elements: in rows of `columns`, or less, where
     the op knows rows; in one batch."""
-    named = dimensions(op)
+    named = named_dimensions(op)
     columns = min(columns, elements) if leads(op) else elements
     sizes: dict[Any, int] = dict.fromkeys(named, columns)
     sizes |= {each.dims[0]: 1 for each in op.inputs if each.offsets_into and not each.optional}
@@ -167,7 +166,7 @@ def sized(op: OpInfo, dtype: str, elements: int, columns: int = 1024, **options:
 
 def with_rows(op: OpInfo, dtype: str, rows: int, columns: int, **options: Any) -> Case:
     """A case of so many rows."""
-    sizes = dict.fromkeys(dimensions(op), columns)
+    sizes = dict.fromkeys(named_dimensions(op), columns)
     leading = (rows,) if sizes else (rows, columns)
     return Case(op, dtype, leading, sizes, default_attributes(op), **options)
 

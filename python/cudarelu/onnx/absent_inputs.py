@@ -10,8 +10,7 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
-from .. import _C
-from .._table import OpInfo, Parameter
+from .._table import DEFINITION_OPSET, OpInfo, Parameter
 from .graphs import NewNames
 
 
@@ -76,7 +75,7 @@ def with_stand_ins(
     if nodes:
         from onnx.reference import ReferenceEvaluator  # takes long to import
 
-        opset = onnx.helper.make_opsetid("", _C.DEFINITION_OPSET)
+        opset = onnx.helper.make_opsetid("", DEFINITION_OPSET)
         outputs = [name for name in given.values() if name and name not in values]
         body = onnx.helper.make_function("", "absent", list(values), outputs, nodes, [opset])
         computed = ReferenceEvaluator(body).run(None, values, attributes={})

@@ -11,8 +11,7 @@ import onnx.defs
 import onnx.helper
 import onnx.parser
 
-from .. import _C
-from .._table import OpInfo
+from .._table import DEFINITION_OPSET, OpInfo
 
 # Model-local functions need IR version 8, which every ONNX Runtime since 1.10 reads.
 IR_VERSION = 8
@@ -29,7 +28,7 @@ def _function(op: OpInfo, domain: str, op_type: str, body: str | None = None) ->
     names = ["(" + ", ".join(p.name for p in group) + ")" for group in (op.inputs, op.outputs)]
     body = body or op.definition
     return onnx.parser.parse_function(
-        f'<domain: "{domain}", opset_import: ["" : {_C.DEFINITION_OPSET}]> {op_type} '
+        f'<domain: "{domain}", opset_import: ["" : {DEFINITION_OPSET}]> {op_type} '
         f"{f'<{attributes}>' if attributes else ''} {names[0]} => {names[1]} {{ {body} }}"
     )
 
@@ -136,7 +135,7 @@ def _rename(body: onnx.FunctionProto, old: str, new: str) -> None:
 def lowest_opset(op: OpInfo) -> int:
     """The first opset that has all that the definition calls."""
     nodes = _function(op, op.onnx.domain, op.onnx.op_type).node
-    opsets = range(LOWEST_OPSET, _C.DEFINITION_OPSET + 1)
+    opsets = range(LOWEST_OPSET, DEFINITION_OPSET + 1)
     return next(v for v in opsets if all(_has(v, node) for node in nodes))
 
 

@@ -14,8 +14,7 @@ import torch
 from onnx.defs import OpSchema
 from torch.onnx import symbolic_helper
 
-from .. import _C
-from .._table import OpInfo, Parameter, ops
+from .._table import DEFINITION_OPSET, ONNX_DOMAIN_VERSION, OpInfo, Parameter, ops
 from .definitions import IR_VERSION
 from .files import in_a_line, placed
 from .graphs import scopes
@@ -23,7 +22,7 @@ from .models import attach_definitions
 
 METADATA_IR_VERSION = 10  # the first with metadata_props on more than the model
 
-_DOMAINS = {op.onnx.domain: _C.ONNX_DOMAIN_VERSION for op in ops()}
+_DOMAINS = {op.onnx.domain: ONNX_DOMAIN_VERSION for op in ops()}
 _ONNX_TYPES = {"float32": "float", "float64": "double"}  # the names that differ
 _IN_PLACE = {f"cudarelu.{op.name}_" for op in ops() if op.in_place}
 _SCHEMA_TYPES = {"int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}
@@ -36,7 +35,7 @@ def export(
     *,
     kwargs: dict[str, Any] | None = None,
     dynamic_shapes: Any = None,
-    opset_version: int = _C.DEFINITION_OPSET,
+    opset_version: int = DEFINITION_OPSET,
     dynamo: bool = True,
     external_data: bool = False,
     **torch_onnx_options: Any,
@@ -74,10 +73,10 @@ def export(
             ops in place, but for those of `cudarelu.nn`'s modules.
         OSError: where the file cannot be written.
     """
-    if opset_version < _C.DEFINITION_OPSET:
+    if opset_version < DEFINITION_OPSET:
         raise ValueError(
             f"opset_version is {opset_version}, but the definitions of our ops need "
-            f"{_C.DEFINITION_OPSET}"
+            f"{DEFINITION_OPSET}"
         )
     if dynamic_shapes is not None and not dynamo:
         raise ValueError("dynamic_shapes needs dynamo=True: TorchScript takes dynamic_axes")
@@ -171,7 +170,7 @@ def translation_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
 def _translation(op: OpInfo) -> Callable[..., Any]:
     from onnxscript import values  # takes long to import
 
-    domain = values.Opset(op.onnx.domain, _C.ONNX_DOMAIN_VERSION)
+    domain = values.Opset(op.onnx.domain, ONNX_DOMAIN_VERSION)
     node = values.Op(domain, op.onnx.op_type, _schema(op))
     # PyTorch asks for a function.
     return lambda *inputs, **named: node(*inputs, **op.onnx_attributes(named))
@@ -192,7 +191,7 @@ def _schema(op: OpInfo) -> OpSchema:
     return OpSchema(
         op.onnx.op_type,
         op.onnx.domain,
-        _C.ONNX_DOMAIN_VERSION,
+        ONNX_DOMAIN_VERSION,
         inputs=[formal(each) for each in op.inputs],
         outputs=[formal(each) for each in op.outputs],
         type_constraints=[("T", [tensor(dtype) for dtype in op.dtypes], "")],
@@ -203,7 +202,7 @@ def _schema(op: OpInfo) -> OpSchema:
     )
 
 
-def register_symbolics(opset_version: int = _C.DEFINITION_OPSET) -> None:
+def register_symbolics(opset_version: int = DEFINITION_OPSET) -> None:
     """Makes our ops known to `torch.onnx.export(..., dynamo=False)`, the TorchScript exporter.
 
     What that writes needs this library in the runtime, until `attach_definitions` was applied.

@@ -12,8 +12,7 @@ import onnx.checker
 import onnx.helper
 import onnx.inliner
 
-from .. import _C
-from .._table import OpInfo, ops
+from .._table import DEFINITION_OPSET, ONNX_DOMAIN_VERSION, OpInfo, ops
 from .definitions import IR_VERSION, function, lowest_opset, specialised
 from .graphs import scopes, standard_opset
 from .nodes import calls, common_labels, complete_nodes, is_ours, op_of
@@ -66,8 +65,8 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
 def _opset_for(model: onnx.ModelProto, called: Iterable[OpInfo]) -> int:
     opset = standard_opset(model)
     if opset is None:  # a model of custom nodes alone
-        model.opset_import.append(onnx.helper.make_opsetid("", _C.DEFINITION_OPSET))
-        return _C.DEFINITION_OPSET
+        model.opset_import.append(onnx.helper.make_opsetid("", DEFINITION_OPSET))
+        return DEFINITION_OPSET
     for op in called:
         if opset < (lowest := lowest_opset(op)):
             raise ValueError(
@@ -180,8 +179,8 @@ def demo_model() -> onnx.ModelProto:
         graph,
         ir_version=IR_VERSION,
         opset_imports=[
-            onnx.helper.make_opsetid("", _C.DEFINITION_OPSET),
-            onnx.helper.make_opsetid(domain, _C.ONNX_DOMAIN_VERSION),
+            onnx.helper.make_opsetid("", DEFINITION_OPSET),
+            onnx.helper.make_opsetid(domain, ONNX_DOMAIN_VERSION),
         ],
         functions=[function(relu, domain, op_type)],
         producer_name="cudarelu",

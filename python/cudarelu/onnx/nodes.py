@@ -8,8 +8,7 @@ from collections.abc import Iterable
 import onnx
 import onnx.helper
 
-from .. import _C
-from .._table import Attribute, OpInfo, ops
+from .._table import ONNX_DOMAIN_VERSION, Attribute, OpInfo, ops
 from .absent_inputs import write_out
 from .graphs import NewNames, check_cycles, names_of, scopes
 
@@ -146,11 +145,11 @@ def _check_versions(model: onnx.ModelProto, called: dict[tuple[str, str], OpInfo
         versions = {
             each.version for each in (*model.opset_import, *imported) if each.domain == domain
         }
-        if versions != {_C.ONNX_DOMAIN_VERSION}:
+        if versions != {ONNX_DOMAIN_VERSION}:
             found = " and ".join(map(str, sorted(versions))) or None
             raise ValueError(
                 f"the model has version {found} of the domain {domain}, "
-                f"but this library has {_C.ONNX_DOMAIN_VERSION}"
+                f"but this library has {ONNX_DOMAIN_VERSION}"
             )
 
 

@@ -1,0 +1,29 @@
+"""Cases for ops, read off their signatures, and what each case must give.
+
+The cases cover sizes at the edges, strides, special values, attributes and absent inputs; a case is
+compared with the op's definition, evaluated in float64 (int64 for integers)::
+
+    from cudarelu.testing import DTYPES, assert_close, cases, reference
+
+    (op,) = [op for op in cudarelu.ops() if op.name == "relu"]
+    for case in cases(op, DTYPES["float16"]):
+        y = cudarelu.relu(*case.inputs.values(), **case.attributes)
+        (expected,) = reference(op, case)
+        assert_close(op, case, y, expected, DTYPES["float16"])
+"""
+
+from .cases import DTYPES, Case, Plan, cases, make_case, plans, unchanged
+from .reference import TOLERANCE, assert_close, reference
+
+__all__ = [
+    "DTYPES",
+    "TOLERANCE",
+    "Case",
+    "Plan",
+    "assert_close",
+    "cases",
+    "make_case",
+    "plans",
+    "reference",
+    "unchanged",
+]

@@ -1,0 +1,243 @@
+"""The cases of an op, read off its signature."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from .._table import OpInfo
+from ..onnx.definitions import function
+from .inputs import draw
+
+DTYPES = {
+    name: np.dtype(getattr(ml_dtypes if name == "bfloat16" else np, name))
+    for name in (
+        "float32",
+        "float64",
+        "float16",
+        "bfloat16",
+        "int8",
+        "uint8",
+        "int32",
+        "int64",
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """A call: arrays by input name, None for an absent input, and the attributes that are given."""
+
+    id: str
+    inputs: dict[str, np.ndarray | None]
+    attributes: dict[str, float | int | str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A case without its data."""
+
+    id: str
+    leading: tuple[int, ...]  # the dimensions for `*`
+    size: int  # of the first named dimension; each further one is 2 larger
+    layout: str = "contiguous"  # "unaligned", "transposed", "expanded" or "strided"
+    special: bool = False  # with NaN, infinities, -0.0 and subnormal numbers
+    attributes: str = "default"  # "low", "high", or the index of the labels
+    absent: tuple[str, ...] = ()
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """Whether a dtype is a floating-point one."""
+    return dtype.kind in "fV"  # the kind of bfloat16 is V
+
+
+def is_product(op: OpInfo) -> bool:
+    """Whether the definition has a matrix product."""
+    return any(node.op_type in ("MatMul", "Gemm") for node in function(op).node)
+
+
+def plans(op: OpInfo, dtype: np.dtype) -> Iterator[Plan]:
+    """The plans of an op's cases: sizes at the edges, layouts, special values, attributes and
+    absent inputs."""
+    width = 16 // dtype.itemsize  # elements of a 16-byte vector
+    yield Plan("no-rows", (0,), 3)
+    yield Plan("no-columns", (2,), 0)
+    yield Plan("scalar", (), 1)
+    yield Plan("one", (1,), 1)
+    for n in (width - 1, width, width + 1, 4 * width + 3):
+        if n > 1:
+            yield Plan(f"{n}", (n,), n)
+    yield Plan("odd", (3, 5, 7), 13)
+    yield Plan("large", (130, 257), 9)
+    yield Plan("wide", (5,), 1031, attributes="high")
+    yield Plan("rank-6", (2, 1, 3, 1, 2), 4)
+    yield Plan("unaligned", (67,), 33, layout="unaligned")
+    yield Plan("transposed", (6, 5), 7, layout="transposed")
+    yield Plan("expanded", (6, 5), 7, layout="expanded")
+    yield Plan("strided", (6, 5), 7, layout="strided")
+    yield Plan("special", (48,), 24, special=True)
+    if op.attributes:
+        yield Plan("attributes-low", (3,), 21, attributes="low")
+        yield Plan("attributes-high", (3,), 21, attributes="high")
+    for number in range(max((len(a.labels) for a in op.attributes), default=0)):
+        yield Plan(f"labels-{number}", (130, 57), 24, special=True, attributes=str(number))
+    optional = [p.name for p in op.inputs if p.optional]
+    for count in range(1, len(optional) + 1):
+        for absent in itertools.combinations(optional, count):
+            yield Plan("without-" + "-".join(absent), (5,), 11, absent=absent)
+
+
+def sizes_of(op: OpInfo, plan: Plan) -> dict[Any, int]:
+    """A size for each named dimension.
+
+    The sizes differ, except with absent inputs: an input that stands in for another has the same
+    dimensions. There are four offsets. Only the last dimension of a tensor may exceed 256, since
+    the reference of a larger product takes long.
+    """
+    sizes: dict[Any, int] = {}
+    for parameter in op.inputs:
+        named = [dim for dim in parameter.dims if isinstance(dim, str) and dim != "*"]
+        for dim in reversed(named):
+            if dim not in sizes:
+                crowded = any(sizes.get(other, 0) > 256 for other in named)
+                size = min(plan.size, 40) if crowded else plan.size
+                apart = 0 if plan.absent else 2 * len(sizes)
+                sizes[dim] = size + apart if size else 0
+    for parameter in op.inputs:
+        if parameter.offsets_into:
+            sizes[parameter.dims[0]] = 4 if plan.size else 1
+    return sizes
+
+
+def special_values(dtype: np.dtype, subnormals: bool) -> np.ndarray:
+    """The values that kernels get wrong first."""
+    if not is_float(dtype):
+        limits = np.iinfo(dtype)
+        return np.array([limits.min, limits.max, 0, limits.max - 1, 1, limits.min + 1], dtype)
+    info: Any = ml_dtypes.finfo(dtype)
+    values = [np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -1.0]
+    if subnormals:
+        values += [float(info.tiny), float(info.smallest_subnormal)]
+        values += [-float(info.tiny), -float(info.smallest_subnormal)]
+    return np.array(values).astype(dtype)
+
+
+@dataclasses.dataclass
+class _Numbers:
+    """Random arrays, by `cudarelu.testing.inputs.Numbers`."""
+
+    dtype: np.dtype  # of "T"
+    exact: bool  # small integers, with which arithmetic is exact
+    extra: np.ndarray | None  # values to put among the others
+    layout: str
+    rng: np.random.Generator
+
+    def offsets(self, batches: int, total: int) -> np.ndarray:
+        ends = np.sort(self.rng.integers(0, total + 1, batches)).astype(np.int32)
+        ends[-1:] = total
+        return ends
+
+    def positive(self, shape: tuple[int, ...]) -> np.ndarray:
+        # They increase, so that few quotients by them are large.
+        data = np.arange(1, np.prod(shape, dtype=int) + 1).reshape(shape).astype(self.dtype)
+        return laid_out(data, self.layout)
+
+    def any(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        kind = self.dtype if dtype == "T" else DTYPES[dtype]
+        return laid_out(self._values(shape, kind), self.layout)
+
+    def _values(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        if not is_float(dtype):
+            low = 0 if dtype.kind == "u" else -100
+            data = self.rng.integers(low, 100, shape).astype(dtype)
+        elif self.exact:
+            data = self.rng.integers(-4, 5, shape).astype(dtype)
+        else:
+            data = self.rng.normal(0, 2, shape).astype(dtype)
+        if self.extra is not None and data.size:
+            # At most one special value a row, or the sum of each row would be NaN. The places
+            # differ from input to input.
+            flat = data.reshape(-1)
+            step = 2 if data.ndim == 1 else data.shape[-1] + 1
+            places = np.arange(int(self.rng.integers(0, 2)), flat.size, step)
+            assert places.size >= self.extra.size or data.ndim > 1
+            flat[places] = np.resize(self.extra, places.size)
+        return data
+
+
+def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
+    """An array with other strides and the same values; if expanded, those of the first row."""
+    if layout == "unaligned" and array.size:
+        buffer = np.empty(array.size + 1, array.dtype)
+        buffer[1:] = array.reshape(-1)
+        return buffer[1:].reshape(array.shape)
+    if layout == "transposed":
+        return np.ascontiguousarray(array.T).T
+    if layout == "expanded" and array.ndim > 1:
+        return np.broadcast_to(array[:1], array.shape)
+    if layout == "strided" and array.size:
+        buffer = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
+        buffer[..., ::2] = array
+        return buffer[..., ::2]
+    return array
+
+
+def attribute_values(op: OpInfo, choice: str) -> dict[str, float | int | str]:
+    """Values that are exact in float32, the type of ONNX's attributes; `choice` is a Plan's."""
+    given: dict[str, float | int | str] = {}
+    for a in op.attributes:
+        if choice == "default" and not a.required:
+            continue
+        if a.labels:
+            numbers = {"low": 0, "high": len(a.labels) - 1, "default": 0}
+            given[a.name] = a.labels[int(numbers.get(choice, choice)) % len(a.labels)]
+        elif a.type == "int":
+            given[a.name] = {"low": int(a.lowest or 1), "high": int(a.highest or 40)}.get(choice, 3)
+        else:
+            low = -0.5 if a.lowest is None else a.lowest
+            given[a.name] = {"low": low, "high": 1.75}.get(choice, 0.375)
+    return given
+
+
+def make_case(op: OpInfo, dtype: np.dtype, plan: Plan) -> Case:
+    """A case of a plan, with the same data in each process."""
+    rng = np.random.default_rng(zlib.crc32(f"{op.name} {dtype} {plan.id}".encode()))
+    # With exact arithmetic only one index is right.
+    exact = any(p.dtype != "T" for p in op.outputs)
+    extra = None
+    if plan.special:
+        # The squares of subnormal numbers are 0, and CPUs multiply bfloat16 with subnormals as 0.
+        subnormals = not exact and not (is_product(op) and dtype == DTYPES["bfloat16"])
+        extra = special_values(dtype, subnormals)
+    numbers = _Numbers(dtype, exact, extra, plan.layout, rng)
+    inputs = draw(op, plan.leading, sizes_of(op, plan), numbers, plan.absent)
+    return Case(plan.id, inputs, attribute_values(op, plan.attributes))
+
+
+def cases(op: OpInfo, dtype: np.dtype, *ids: str) -> list[Case]:
+    """The cases of an op with these ids; all cases if no id is given.
+
+    Args:
+        op: an entry of `cudarelu.ops()`.
+        dtype: a value of `DTYPES`: the one that "T" of the signature stands for.
+        ids: ids of `plans(op, dtype)`.
+    """
+    return [make_case(op, dtype, plan) for plan in plans(op, dtype) if not ids or plan.id in ids]
+
+
+@contextlib.contextmanager
+def unchanged(*runs: Case) -> Iterator[None]:
+    """Raises AssertionError if the block overwrites an input of a case."""
+    before = [{n: None if a is None else a.tobytes() for n, a in c.inputs.items()} for c in runs]
+    yield
+    for case, inputs in zip(runs, before, strict=True):
+        for name, array in case.inputs.items():
+            if array is not None:
+                assert array.tobytes() == inputs[name], f"{case.id}: {name} was overwritten"

@@ -1,0 +1,71 @@
+"""The inputs that a signature asks for, for given sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from .._table import OpInfo, Parameter
+
+
+class Numbers(Protocol):
+    """Makes the arrays or tensors of inputs: each user draws the numbers that it needs."""
+
+    def offsets(self, batches: int, total: int) -> Any:
+        """`batches` ascending int32 numbers, the ends of the batches; the last one is `total`."""
+
+    def positive(self, shape: tuple[int, ...]) -> Any:
+        """Numbers greater than 0, of the dtype of "T"."""
+
+    def any(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """Numbers of a dtype by name; "T" is the one that the type variable stands for."""
+
+
+def shape_of(
+    parameter: Parameter, leading: Sequence[int], sizes: Mapping[Any, int]
+) -> tuple[int, ...]:
+    """The shape of a parameter: `leading` for `*`, and the sizes of its named dimensions."""
+    shape: list[int] = []
+    for dim in parameter.dims:
+        shape += leading if dim == "*" else [dim if isinstance(dim, int) else sizes[dim]]
+    return tuple(shape)
+
+
+def draw(
+    op: OpInfo,
+    leading: Sequence[int],
+    sizes: Mapping[Any, int],
+    numbers: Numbers,
+    absent: Collection[str] = (),
+) -> dict[str, Any]:
+    """Inputs by name; None for those that are absent."""
+    inputs: dict[str, Any] = {}
+    for each in op.inputs:
+        if each.name in absent:
+            inputs[each.name] = None
+            continue
+        shape = shape_of(each, leading, sizes)
+        if each.offsets_into:
+            inputs[each.name] = numbers.offsets(shape[0], sizes[each.offsets_into])
+        elif each.positive:
+            inputs[each.name] = numbers.positive(shape)
+        else:
+            inputs[each.name] = numbers.any(shape, each.dtype)
+    return inputs
+
+
+def equal_batches(batches: int, total: int) -> list[int]:
+    """The ends of batches of about equal sizes."""
+    return [total * (i + 1) // batches for i in range(batches)]
+
+
+def named_dimensions(op: OpInfo) -> list[str]:
+    """The named dimensions of the required inputs, in the order of the signature."""
+    names = [
+        dim
+        for each in op.inputs
+        if not each.optional
+        for dim in each.dims
+        if isinstance(dim, str) and dim != "*"
+    ]
+    return list(dict.fromkeys(names))

@@ -1,0 +1,153 @@
+"""The expected result of a call: the op's definition, evaluated by onnx.reference in float64.
+
+Integers are evaluated in int64 and wrap around to their own type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from .._table import OpInfo
+from ..onnx.absent_inputs import with_stand_ins
+from ..onnx.definitions import function
+from .cases import DTYPES, Case, is_float, is_product
+
+# The largest error, relative to the expected value and, since sums cancel, to the largest number
+# among the inputs and outputs of the call.
+TOLERANCE = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
+
+
+class Erf(OpRun):
+    """The operator in the input's dtype: onnx.reference computes it in float32."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
+        return (np.vectorize(math.erf, otypes=[x.dtype])(x),)
+
+
+@functools.cache
+def _evaluator(op: OpInfo) -> ReferenceEvaluator:
+    return ReferenceEvaluator(function(op), new_ops=[Erf])
+
+
+def evaluate(
+    op: OpInfo, inputs: Mapping[str, np.ndarray | None], attributes: Mapping[str, Any]
+) -> list[np.ndarray]:
+    """The outputs of the op's definition, computed in the dtype of the inputs.
+
+    Args:
+        op: an entry of `cudarelu.ops()`.
+        inputs: arrays of float64 and int64 by name; None for an absent input.
+        attributes: by name, as the op's function takes them; defaults may be left out.
+    """
+    defaults = {each.name: each.default for each in op.attributes if not each.required}
+    with np.errstate(all="ignore"):
+        given = op.onnx_attributes(defaults | dict(attributes))
+        return list(_evaluator(op).run(None, with_stand_ins(op, inputs), attributes=given))
+
+
+def reference(op: OpInfo, case: Case) -> list[np.ndarray]:
+    """The expected outputs of a case, in float64 and int64."""
+    wide = {
+        name: each if each is None else each.astype(np.float64 if is_float(each.dtype) else "int64")
+        for name, each in case.inputs.items()
+    }
+    return evaluate(op, wide, case.attributes)
+
+
+def is_composed(op: OpInfo) -> bool:
+    """Whether the definition computes with the result of Erf or Tanh, which may cancel digits."""
+    nodes = function(op).node
+    return len(nodes) > 1 and any(node.op_type in ("Erf", "Tanh") for node in nodes)
+
+
+def largest_finite(array: np.ndarray) -> float:
+    """The largest magnitude of the finite elements; 0 if there are none."""
+    if array.size == 0:
+        return 0.0
+    with np.errstate(all="ignore"):
+        array = array.astype(np.float64 if array.itemsize == 8 else np.float32)
+        largest = max(array.max(), -array.min())
+        if np.isfinite(largest):  # nearly always, and several times as fast as what follows
+            return float(largest)
+        magnitudes = np.abs(array)
+        return float(magnitudes[np.isfinite(magnitudes)].max(initial=0))
+
+
+@functools.lru_cache(maxsize=1)  # several hosts run the same case in turn
+def largest_input(case: Case) -> float:
+    """The largest finite magnitude in the inputs."""
+    floats = [a for a in case.inputs.values() if a is not None and is_float(a.dtype)]
+    return max(map(largest_finite, floats), default=0.0)
+
+
+@functools.lru_cache(maxsize=1)
+def largest_of_magnitudes(op: OpInfo, case: Case) -> float:
+    """The largest output of the call with the absolute values of its inputs."""
+    magnitudes = {name: a if a is None else np.abs(a) for name, a in case.inputs.items()}
+    outputs = reference(op, dataclasses.replace(case, inputs=magnitudes))
+    return max(map(largest_finite, outputs))
+
+
+def attribute_rounding(op: OpInfo, case: Case) -> float:
+    """The relative error of defaults in ONNX, whose attributes are float32: 0.01 is rounded."""
+    left_out = [a for a in op.attributes if a.name not in case.attributes]
+    defaults = [a.default for a in left_out if a.type == "float"]
+    return 2.0**-24 if any(value != float(np.float32(value)) for value in defaults) else 0.0
+
+
+def assert_close(
+    op: OpInfo, case: Case, actual: np.ndarray, expected: np.ndarray, dtype: np.dtype
+) -> None:
+    """Raises AssertionError if an output differs from the reference in dtype, shape or value.
+
+    Args:
+        op: the op that was called.
+        case: the call.
+        actual: the output.
+        expected: the same output of `reference(op, case)`.
+        dtype: that `actual` must have.
+    """
+    assert actual.dtype == dtype
+    assert actual.shape == expected.shape
+    if actual.size == 0:
+        return
+    exact = expected
+    with np.errstate(all="ignore"):
+        expected = expected.astype(dtype)  # rounds once, wraps around, overflows to infinity
+    if not is_float(dtype):
+        np.testing.assert_array_equal(actual, expected)
+        return
+    if op.elementwise and np.array_equal(actual, expected, equal_nan=True):
+        return
+    largest = max(1.0, largest_finite(expected), largest_input(case))
+    if op.elementwise:
+        # A tolerance would accept 0 for a subnormal number. Half of the smallest one may be rounded
+        # either way, and where float64 cancels digits the result need not be exactly 0.
+        least = float(ml_dtypes.finfo(dtype).smallest_subnormal)
+        rest = max(least, TOLERANCE["float64"] * largest) if is_composed(op) else 0
+        is_zero = np.where(expected == 0, np.abs(actual.astype(np.float64)) <= rest, actual == 0)
+        is_tie = np.isclose(np.abs(exact), least / 2, rtol=1e-6, atol=0)
+        np.testing.assert_array_equal(is_zero | is_tie, (expected == 0) | is_tie)
+    tolerance = TOLERANCE[next(name for name, each in DTYPES.items() if each == dtype)]
+    tolerance = max(tolerance, attribute_rounding(op, case))
+    actual, expected = actual.astype(np.float64), expected.astype(np.float64)
+    if is_product(op):  # the error grows with the sum of the terms' magnitudes
+        largest = max(largest, largest_of_magnitudes(op, case))
+    with np.errstate(all="ignore"):  # the test of assert_allclose, several times as fast
+        close = np.abs(actual - expected) <= tolerance * largest + tolerance * np.abs(expected)
+        if close.all() and np.isfinite(expected).all():
+            return
+    np.testing.assert_allclose(
+        actual, expected, rtol=tolerance, atol=tolerance * largest, equal_nan=True
+    )

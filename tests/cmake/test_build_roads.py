@@ -1,0 +1,535 @@
+"""The other roads from the sources to the ops: a wheel, PyTorch's extension builder, C++ alone.
+
+Each is built as its user would, for the CPU, in a process of its own that does not see the build
+folder. What compiles all sources takes minutes where ccache does not remember them, so it is tested
+where CUDARELU_BUILD_ROADS=1. Budget on two cores: 90 seconds for the tests that always run, and 3
+minutes more for the others once ccache remembers; 10 where it does not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.cpp_extension import CUDA_HOME
+
+from support.environment import torch_cuda_missing
+from support.ort_infer import BUILD
+
+ROOT = Path(__file__).parents[2]
+TORCH = Path(torch.__path__[0])
+TORCH_MINOR = ".".join(torch.__version__.split(".")[:2])
+CPP_INFERENCE = ROOT / "examples/cpp_inference"
+
+SLOW = pytest.mark.skipif(
+    os.environ.get("CUDARELU_BUILD_ROADS") != "1",
+    reason="compiles all sources, which takes minutes: set CUDARELU_BUILD_ROADS=1",
+)
+NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
+NEEDS_NVCC = pytest.mark.skipif(CUDA_HOME is None, reason="PyTorch finds no CUDA toolkit")
+
+
+def needs(*tools: str, module: str | None = None) -> pytest.MarkDecorator:
+    """Skips where a program, or a module of Python, is missing."""
+    path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
+    missing = [tool for tool in tools if shutil.which(tool, path=path) is None]
+    if module and importlib.util.find_spec(module) is None:
+        missing.append(module)
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} is missing")
+
+
+def environment(**changes: object) -> dict[str, str]:
+    """This process's, without the ways to the build folder, and with the tools beside Python."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "PYTHONPATH", "CUDARELU_"))
+    }
+    path = f"{sysconfig.get_path('scripts')}:{kept['PATH']}"
+    return kept | {"PATH": path} | {name: str(value) for name, value in changes.items()}
+
+
+def run(*command: object, **options) -> str:
+    """The output of a command, which must succeed."""
+    options = {"env": environment()} | options
+    done = subprocess.run(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
+        check=False,
+        **options,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    return done.stdout
+
+
+def dynamic(path: Path, tag: str) -> list[str]:
+    """The values of a tag, NEEDED or RUNPATH, of a program or a library."""
+    return re.findall(rf"\({tag}\).*\[(.*)\]", run("readelf", "-d", path))
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """once(name, fill): a folder that is filled once for all workers of pytest-xdist."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+
+    def filled(name: str, fill: Callable[[Path], None]) -> Path:
+        folder, done = base / name, base / f"{name}.done"
+        with (base / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                fill(folder)
+                done.touch()
+        return folder
+
+    return filled
+
+
+# What a wheel says of itself
+
+METADATA = """
+import pathlib, sys
+from scikit_build_core.build import prepare_metadata_for_build_wheel
+folder = pathlib.Path(sys.argv[1])
+print((folder / prepare_metadata_for_build_wheel(folder) / "METADATA").read_text())
+"""
+SDIST = """
+import sys, tarfile
+from scikit_build_core.build import build_sdist
+name = build_sdist(sys.argv[1])
+file = name.removesuffix(".tar.gz") + "/PKG-INFO"
+print(tarfile.open(f"{sys.argv[1]}/{name}").extractfile(file).read().decode())
+"""
+
+
+def required(metadata: str) -> list[str]:
+    """The dependencies, without those of extras."""
+    return re.findall(r"^Requires-Dist: ([^;\n]+)$", metadata, re.MULTILINE)
+
+
+@needs("cmake", module="scikit_build_core")
+class TestDependencies:
+    """As the build backend says them, in an environment that holds what it needs, and a PyTorch."""
+
+    @pytest.fixture
+    def ask(self, tmp_path):
+        for name in ("scikit-build-core", "packaging", "pathspec"):
+            distribution = importlib.metadata.distribution(name)
+            for top in {file.parts[0] for file in distribution.files} - {".."}:
+                (tmp_path / top).symlink_to(distribution.locate_file(top))
+
+        def run_it(code: str, version: str | None) -> subprocess.CompletedProcess:
+            if version:
+                (tmp_path / "torch.dist-info").mkdir()
+                text = f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
+                (tmp_path / "torch.dist-info/METADATA").write_text(text)
+            (tmp_path / "out").mkdir()
+            return subprocess.run(
+                [sys.executable, "-S", "-c", code, tmp_path / "out"],
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+                env=environment(PYTHONPATH=tmp_path),
+                check=False,
+            )
+
+        return run_it
+
+    @pytest.mark.parametrize(
+        ("version", "minor"), [(torch.__version__, TORCH_MINOR), ("2.15.0a0+git1a2b", "2.15")]
+    )
+    def test_of_a_wheel(self, version, minor, ask):
+        done = ask(METADATA, version)
+        assert required(done.stdout)[0] == f"torch=={minor}.*", done.stderr
+
+    def test_without_pytorch(self, ask):
+        done = ask(METADATA, None)
+        assert done.returncode == 1
+        assert done.stderr.startswith("a wheel of cudarelu depends on the version of PyTorch")
+        assert "Traceback" not in done.stderr
+
+    @pytest.mark.parametrize("version", [None, torch.__version__])
+    def test_of_the_sources(self, version, ask):
+        """They are built with any PyTorch that is new enough, and say that a wheel says more."""
+        done = ask(SDIST, version)
+        assert required(done.stdout)[0] == "torch>=2.11", done.stderr
+        assert "\nDynamic: Requires-Dist\n" in done.stdout
+
+
+# The wheel
+
+
+def build_wheel(folder: Path) -> None:
+    build = folder / "build"
+    # ccache: what lies in the build folder is the same in another one.
+    run(
+        *(sys.executable, "-m", "pip", "wheel", ROOT, "--no-deps", "--no-build-isolation"),
+        *("--no-index", "--disable-pip-version-check", "-v", "--wheel-dir", folder),
+        *("-C", f"build-dir={build}", "-C", "cmake.define.CUDARELU_CUDA=OFF"),
+        env=environment(CCACHE_BASEDIR=build, CCACHE_NOHASHDIR=1),
+    )
+    shutil.rmtree(build)  # nothing of it is needed from here on
+
+
+@pytest.fixture(scope="module")
+def wheel(once) -> Path:
+    (path,) = once("wheel", build_wheel).glob("cudarelu-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """The wheel in an empty folder: cudarelu/, and bin/ with ort_infer."""
+    folder = tmp_path_factory.mktemp("installed")
+    run(
+        *(sys.executable, "-m", "pip", "install", wheel, "--no-deps", "--no-index"),
+        *("--disable-pip-version-check", "--target", folder),
+    )
+    return folder
+
+
+USE = """
+import numpy, onnxruntime, torch
+import cudarelu, cudarelu.onnx, cudarelu.ort
+
+x = torch.tensor([[-1.0, 2.0, -3.0, 4.0]])
+expected = [[0.0, 2.0, 0.0, 4.0]]
+assert cudarelu.relu(x).tolist() == torch.ops.cudarelu.relu(x).tolist() == expected
+assert cudarelu.relu(x.numpy()).tolist() == expected
+
+options = cudarelu.ort.register(onnxruntime.SessionOptions())
+model = cudarelu.onnx.demo_model().SerializeToString()
+session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+assert session.run(None, {"x": x.numpy()})[0].tolist() == expected
+numpy.save("x.npy", x.numpy())
+
+maps = open("/proc/self/maps").read()
+print(cudarelu.__version__, *sorted({line.split()[-1] for line in maps.split("\\n")
+                                     if "cudarelu" in line}), sep="\\n")
+"""
+
+
+@SLOW
+@needs("cmake", "ninja", "readelf", module="scikit_build_core")
+@pytest.mark.skipif(
+    not Path(sysconfig.get_path("include"), "Python.h").exists(),
+    reason="this Python came without its headers",
+)
+class TestWheel:
+    def test_holds_what_it_should(self, wheel):
+        names = set(zipfile.ZipFile(wheel).namelist())
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        sources = (ROOT / "python/cudarelu").rglob("*")
+        package = {
+            str(path.relative_to(ROOT / "python/cudarelu"))
+            for path in sources
+            if path.suffix in (".py", ".pyi", ".typed")
+        }
+        package |= {f"_C{suffix}", "libcudarelu_torch.so", "libcudarelu_ort.so", "_build_info.py"}
+        package.add("_functions.pyi")  # written by the build
+        assert {name for name in names if name.startswith("cudarelu/")} == {
+            f"cudarelu/{name}" for name in package
+        }
+        others = {name for name in names if not name.startswith("cudarelu/")}
+        (version,) = re.findall(
+            r"project\(cudarelu VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text()
+        )
+        assert wheel.name.startswith(f"cudarelu-{version}-")
+        assert {name for name in others if ".dist-info/" not in name} == {
+            "_cudarelu_command.py",
+            f"cudarelu-{version}.data/scripts/ort_infer",
+        }
+
+    def test_metadata(self, wheel):
+        archive = zipfile.ZipFile(wheel)
+        (name,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        metadata = archive.read(name).decode()
+        assert re.search(r"^Requires-Python: >=3.11$", metadata, re.MULTILINE)
+        (built_with,) = re.findall(
+            r'TORCH = "(.*)"', archive.read("cudarelu/_build_info.py").decode()
+        )
+        torch_here = f"torch=={built_with}.*"
+        assert required(metadata) == [torch_here, "numpy>=2", "onnx>=1.17", "ml_dtypes"]
+        extras = re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)
+        assert extras == ["export", "ort", "ort-gpu", "plots"]
+
+    def test_serves_from_an_empty_folder(self, installed, tmp_path):
+        settings = environment(PYTHONPATH=installed)
+        said = run(sys.executable, "-c", USE, cwd=tmp_path, env=settings).split("\n")
+        mapped = [Path(line) for line in said if line.startswith("/")]
+        assert {path.name.split(".")[0] for path in mapped} == {
+            "_C",
+            "libcudarelu_torch",
+            "libcudarelu_ort",
+        }
+        assert {path.parent for path in mapped} == {installed / "cudarelu"}
+
+        command = (sys.executable, "-m", "cudarelu", "export-demo", "myrelu.onnx")
+        run(*command, cwd=tmp_path, env=settings)
+        ort_infer = installed / "bin/ort_infer"
+        said = run(ort_infer, "myrelu.onnx", "--input", "x=x.npy", cwd=tmp_path)
+        assert "[[0. 2. 0. 4.]]" in said
+        assert "custom_domain::CustomRelu on CPUExecutionProvider" in said
+
+    def test_the_program(self, installed, tmp_path):
+        program = installed / "bin/cudarelu"
+        settings = environment(PYTHONPATH=installed)
+        assert "relu(x: T[*]) -> y: T[*]\n" in run(program, "ops", cwd=tmp_path, env=settings)
+        (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+        settings = environment(PYTHONPATH=f"{tmp_path}:{installed}")
+        done = subprocess.run(
+            [program, "doctor", "--provider", "cpu", "--json"],
+            capture_output=True,
+            text=True,
+            env=settings,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (1, "")
+        found = {each["id"]: each for each in json.loads(done.stdout)}
+        assert found["pytorch.import"]["evidence"] == "ModuleNotFoundError: No module named 'torch'"
+        assert found["pytorch.build"]["status"] == "ok"
+
+    def test_passes_the_tests(self, installed, tmp_path):
+        """Those of everything that the wheel holds, for the CPU, as this wheel is."""
+        build, empty = tmp_path / "build", tmp_path / "empty"
+        (build / "python").mkdir(parents=True)
+        (build / "python/cudarelu").symlink_to(installed / "cudarelu")
+        (build / "ort_infer").symlink_to(installed / "bin/ort_infer")
+        for library in BUILD.glob("libcudarelu_ort_*.so"):  # of others, with which ours is tested
+            (build / library.name).symlink_to(library)
+        empty.mkdir()
+        files = ("test_ops.py", "test_torch.py", "test_ort_plugin.py", "test_ort_infer.py")
+        said = run(
+            *(sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup"),
+            *("-p", "no:cacheprovider", *(ROOT / "tests/python" / file for file in files)),
+            cwd=empty,
+            env=environment(
+                PYTHONPATH=installed, CUDARELU_BUILD_DIR=build, CUDA_VISIBLE_DEVICES=""
+            ),
+        )
+        assert re.search(r"^\d+ passed", said, re.MULTILINE)
+
+    def test_finds_libraries_beside_itself_alone(self, installed):
+        for path in [*installed.glob("cudarelu/*.so"), installed / "bin/ort_infer"]:
+            torch_library = path.name.startswith(("_C.", "libcudarelu_torch"))
+            expected = ["$ORIGIN:$ORIGIN/../torch/lib"] if torch_library else []
+            assert dynamic(path, "RUNPATH") + dynamic(path, "RPATH") == expected, path.name
+
+
+# PyTorch's extension builder
+
+
+@SLOW
+@needs("ninja", "c++")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[NEEDS_GPU, NEEDS_NVCC])])
+def test_jit_load(device, tmp_path):
+    settings = environment(CCACHE_BASEDIR=tmp_path, CCACHE_NOHASHDIR=1)
+    if device == "cpu":
+        settings["CUDA_VISIBLE_DEVICES"] = ""
+    command = (sys.executable, ROOT / "examples/jit_load.py", "--build-directory", tmp_path / "jit")
+    said = run(*command, cwd=tmp_path, env=settings)
+    for each in {"cpu", device}:
+        assert f"{each}: relu([-1.0, 0.0, 2.0]) = [0.0, 0.0, 2.0], gradient [0.0, 0.0, 1.0]" in said
+
+    library = tmp_path / "jit/cudarelu_jit.so"
+    built = library.stat().st_mtime_ns
+    run(*command, cwd=tmp_path, env=settings)
+    assert library.stat().st_mtime_ns == built  # a second run builds nothing
+
+
+COMPILE_CUDA = """
+import sys
+from pathlib import Path
+from torch.utils import cpp_extension
+import jit_load
+
+arguments = jit_load.extension(Path(sys.argv[1]), cuda=True)
+sources = [source for source in arguments["sources"] if source.endswith(tuple(sys.argv[2:]))]
+assert len(sources) == len(sys.argv) - 2, sources
+cpp_extension.load(**arguments | {"sources": sources}, verbose=True)
+"""
+
+
+@SLOW
+@NEEDS_NVCC
+@needs("ninja", "c++", "nm")
+def test_jit_load_compiles_for_cuda(tmp_path):
+    """An engine, cuBLASLt and Hopper's products, which one library holds: no GPU is needed."""
+    files = ("cuda/device.cu", "pointwise/relu.cu", "cublaslt_library.cpp", "gemm/hopper.cu")
+    settings = environment(
+        PYTHONPATH=ROOT / "examples",
+        TORCH_CUDA_ARCH_LIST="9.0",
+        CCACHE_BASEDIR=tmp_path,
+        CCACHE_NOHASHDIR=1,
+    )
+    run(sys.executable, "-c", COMPILE_CUDA, tmp_path / "jit", *files, cwd=tmp_path, env=settings)
+    symbols = run("nm", "-C", "--defined-only", tmp_path / "jit/cudarelu_jit.so")
+    assert "cudarelu::cuda::hopper_gemm(" in symbols
+    assert "cudarelu::pointwise_cuda<cudarelu::ops::Relu>(" in symbols
+
+
+# C++ without Python
+
+
+def configure_cpp_inference(build: Path, *options: str) -> None:
+    launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
+    run(
+        *("cmake", "-G", "Ninja", "-S", CPP_INFERENCE, "-B", build, *options),
+        *("-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror", "-DCMAKE_CXX_FLAGS_RELEASE=-O1", *launcher),
+    )
+
+
+def build_cpp_inference(build: Path) -> None:
+    configure_cpp_inference(build, f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}")
+    run("cmake", "--build", build)
+
+
+@pytest.fixture(scope="module")
+def cpp_inference(once) -> Path:
+    return once("cpp_inference", build_cpp_inference) / "cpp_inference"
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+def models(request, once) -> Path:
+    def export(folder: Path) -> None:
+        package = Path(cudarelu_library()).parents[1]
+        run(
+            *(sys.executable, CPP_INFERENCE / "export_models.py", folder),
+            *("--device", request.param),
+            cwd=folder,
+            env=environment(PYTHONPATH=package, AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL="O0"),
+        )
+
+    return once(f"models_{request.param}", export)
+
+
+def cudarelu_library() -> str:
+    import cudarelu
+
+    return str(Path(cudarelu._build_info.__file__).parent / "libcudarelu_torch.so")
+
+
+@needs("cmake", "ninja", "c++", "readelf")
+class TestCppInference:
+    def test_no_python_in_it(self, cpp_inference):
+        for path in (cpp_inference, Path(cudarelu_library())):
+            assert "libtorch_cpu.so" in dynamic(path, "NEEDED")
+            assert not [name for name in dynamic(path, "NEEDED") if "python" in name]
+
+    @pytest.mark.parametrize("model", ["scripted.pt", "traced.pt", "aoti.pt2"])
+    def test_gives_the_output_of_python(self, cpp_inference, models, model):
+        command = (cpp_inference, cudarelu_library(), "example.pt", model)
+        said = run(*command, cwd=models, env=environment(LD_DEBUG="files"))
+        assert f"{model} on c" in said
+        assert "equals the expected output" in said
+        # Every library that the process opened, at its start or later.
+        opened = re.findall(r"file=(\S+) \[0\];\s+generating link map", said)
+        assert any("libcudarelu_torch.so" in name for name in opened)
+        assert not [name for name in opened if "python" in Path(name).name]
+
+    def test_notices_another_output(self, cpp_inference, models, tmp_path):
+        example = torch.load(models / "example.pt")
+        example["output"][0, 0] += 0.01
+        torch.save(example, tmp_path / "example.pt")
+        command = (cpp_inference, cudarelu_library(), tmp_path / "example.pt", "traced.pt")
+        done = subprocess.run(command, cwd=models, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "DIFFERS" in done.stdout
+
+    @pytest.mark.parametrize("model", ["scripted.pt", "aoti.pt2"])
+    def test_needs_the_ops(self, cpp_inference, models, model):
+        """Without our library the models do not run: it is our ops that gave the output."""
+        command = (cpp_inference, "libc.so.6", "example.pt", model)
+        done = subprocess.run(command, cwd=models, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "cudarelu" in done.stderr
+
+
+def link_libtorch(folder: Path) -> None:
+    """An unpacked LibTorch: links to what PyTorch's package has of it without what is Python's, and
+    to the libraries of CUDA, which are in other packages."""
+    ignore = shutil.ignore_patterns("libtorch_python*")
+    for part in ("include", "lib", "share"):
+        shutil.copytree(TORCH / part, folder / part, copy_function=os.symlink, ignore=ignore)
+    for library in TORCH.parent.glob("nvidia/**/lib/*.so*"):
+        if not (folder / "lib" / library.name).exists():
+            (folder / "lib" / library.name).symlink_to(library)
+
+
+@needs("cmake", "ninja", "c++", "readelf")
+class TestLibTorchWithoutPython:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def libtorch(once) -> Path:
+        return once("libtorch", link_libtorch)
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def build(once, libtorch) -> Path:
+        """A configuration of the project that sees LibTorch and no Python."""
+
+        def configure(folder: Path) -> None:
+            said = run(
+                *("cmake", "-G", "Ninja", "-S", ROOT, "-B", folder, "-DCUDARELU_TORCH=ON"),
+                *("-DCUDARELU_CUDA=OFF", "-DCUDARELU_ORT=OFF", "-DCUDARELU_TESTS=OFF"),
+                *("-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON", f"-DCMAKE_PREFIX_PATH={libtorch}"),
+                env=environment(CCACHE_BASEDIR=folder.parent, CCACHE_NOHASHDIR=1),
+            )
+            version = torch.__version__.split("+")[0]
+            assert f"PyTorch {version} ({libtorch}/include)" in said
+            assert "Python module         off" in said
+
+        return once("libtorch_build", configure)
+
+    def test_compiles_and_links_with_it_alone(self, build, libtorch):
+        """One file is compiled; of the library, and of the example, the commands are looked at."""
+        file = "src/torch_binding/CMakeFiles/cudarelu_torch.dir/autocast.cpp.o"
+        settings = environment(CCACHE_BASEDIR=build.parent, CCACHE_NOHASHDIR=1)
+        run("ninja", "-C", build, file, env=settings)
+        commands = run("ninja", "-C", build, "-t", "commands", "cudarelu_torch")
+        assert f"-isystem {libtorch}/include " in commands
+        assert str(libtorch / "lib/libtorch_cpu.so") in commands
+        assert str(TORCH) not in commands
+        assert "python" not in commands.split("libcudarelu_torch.so")[-1]
+
+    def test_example_links_with_it_alone(self, libtorch, tmp_path):
+        configure_cpp_inference(tmp_path, f"-DTorch_DIR={libtorch}/share/cmake/Torch")
+        commands = run("ninja", "-C", tmp_path, "-t", "commands", "cpp_inference")
+        assert str(libtorch / "lib/libtorch.so") in commands
+        assert str(TORCH) not in commands
+
+    @SLOW
+    def test_runs_models(self, build, libtorch, models, tmp_path):
+        settings = environment(CCACHE_BASEDIR=build.parent, CCACHE_NOHASHDIR=1)
+        run("ninja", "-C", build, "cudarelu_torch", env=settings)
+        library = build / "python/cudarelu/libcudarelu_torch.so"
+        (path,) = dynamic(library, "RUNPATH")
+        assert path.rstrip(":") == f"{libtorch}/lib"
+        configure_cpp_inference(tmp_path, f"-DTorch_DIR={libtorch}/share/cmake/Torch")
+        run("cmake", "--build", tmp_path)
+
+        command = (tmp_path / "cpp_inference", library, "example.pt", "scripted.pt", "aoti.pt2")
+        said = run(*command, cwd=models, env=environment(LD_DEBUG="libs"))
+        assert said.count("equals the expected output") == 2
+        opened = [Path(name) for name in re.findall(r"calling init: (\S+)", said)]
+        of_torch = {path.parent for path in opened if re.match("lib(torch|c10)", path.name)}
+        assert of_torch == {libtorch / "lib"}

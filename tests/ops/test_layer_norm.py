@@ -1,0 +1,246 @@
+"""What is specific to layer_norm: large means, long rows, absent inputs, determinism, the module.
+
+That the numbers are right, over dtypes and cases, is the business of test_ops.py; that gradients
+are, of test_torch.py.
+"""
+
+import pytest
+import torch
+
+import cudarelu
+import cudarelu.nn
+from support.environment import torch_cuda_missing
+
+NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
+DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
+GIVEN = [(True, True), (True, False), (False, True), (False, False)]
+
+
+def arguments(rows, columns, given=(True, True), mean=0.0, device="cpu", dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
+
+    weight, bias = (normal(columns) if each else None for each in given)
+    return normal(rows, columns) + mean, weight, bias
+
+
+def outputs_of(function, x, weight, bias):
+    """y and the gradients, in float64, of a function of leaves."""
+    leaves = [t if t is None else t.detach().clone().requires_grad_() for t in (x, weight, bias)]
+    y = function(*leaves)
+    generator = torch.Generator().manual_seed(1)
+    y.backward(torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y))
+    return [y.detach().double(), *(t.grad.double() for t in leaves if t is not None)]
+
+
+def theirs(x, weight, bias):
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias)
+
+
+def exact(x, weight, bias):
+    return outputs_of(theirs, *(t if t is None else t.double() for t in (x, weight, bias)))
+
+
+def errors(actual, expected):
+    return [
+        float((a - e).abs().max() / e.abs().max().clamp_min(1e-30))
+        for a, e in zip(actual, expected, strict=True)
+    ]
+
+
+def gradients(function, x, grad_y, weight):
+    return [each.double() for each in function(grad_y, x, weight)]
+
+
+def their_gradients(grad_y, x, weight):
+    _, mean, rstd = torch.native_layer_norm(x, x.shape[-1:], weight, torch.zeros_like(weight), 1e-5)
+    return torch.ops.aten.native_layer_norm_backward(
+        grad_y, x, x.shape[-1:], mean, rstd, weight, torch.zeros_like(weight), [True] * 3
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "far", [[0, -1], [0], slice(8), slice(700), slice(None, None, 512)], ids=str
+)
+@pytest.mark.parametrize("columns", [50, 1001, 1024, 5000, 50257, 131072, 300001])
+def test_columns_far_from_the_mean(columns, far, device):
+    """The gradient sums up a row about the mean of some elements, or about one of them."""
+    x, weight, _ = arguments(3, columns, device=device)
+    grad_y = x.flip(0) + x.roll(1, 1)
+    x *= 0.1
+    x[:, far] += 1000.7
+    wide = (t.double() for t in (x, grad_y, weight))
+    expected = gradients(their_gradients, *wide)
+    ours = errors(gradients(torch.ops.cudarelu.layer_norm_backward, x, grad_y, weight), expected)
+    of_torch = errors(gradients(their_gradients, x, grad_y, weight), expected)
+    assert all(a <= max(b, 5e-6) for a, b in zip(ours, of_torch, strict=True)), (ours, of_torch)
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("columns", [5003, 12290, 50257])
+@pytest.mark.parametrize("rows", [7, 64, 300])
+def test_gradients_of_rows_that_begin_anywhere(rows, columns, dtype):
+    """A block has rows that begin at one place of a vector, and then such at another."""
+    given = arguments(rows, columns, device="cuda", dtype=dtype)
+    found = errors(outputs_of(cudarelu.layer_norm, *given), exact(*given))
+    assert max(found) < (2e-6 if dtype is torch.float32 else 1.6e-2), found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("columns", [64, 1000, 32768])
+def test_a_large_mean_costs_no_accuracy(columns, device):
+    given = arguments(5, columns, mean=1e4, device=device)
+    expected = exact(*given)
+    ours = errors(outputs_of(cudarelu.layer_norm, *given), expected)
+    of_torch = errors(outputs_of(theirs, *given), expected)
+    assert all(a <= max(b, 1e-6) for a, b in zip(ours, of_torch, strict=True)), (ours, of_torch)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "columns", [3, 8, 63, 64, 100, 257, 1024, 2056, 4096, 8192, 20000, 65536, 131072, 262144]
+)
+def test_rows_of_any_length(columns, dtype, device):
+    rows = 37 if columns < 10000 else 3
+    given = arguments(rows, columns, device=device, dtype=dtype)
+    found = errors(outputs_of(cudarelu.layer_norm, *given), exact(*given))
+    assert max(found) < (2e-6 if dtype is torch.float32 else 1.6e-2), found
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("columns", [8192, 8193, 32768, 50257, 131075])
+def test_many_long_rows(columns, given, dtype):
+    """More rows than the GPU has at a time: a block takes several, which lie alike in memory."""
+    rows = 5_000_000 // columns
+    x, weight, bias = arguments(rows, columns, given, device="cuda", dtype=dtype)
+    wide = (t if t is None else t.double() for t in (x, weight, bias))
+    found = errors([cudarelu.layer_norm(x, weight, bias).double()], [theirs(*wide)])
+    assert max(found) < (2e-6 if dtype is torch.float32 else 1.6e-2), found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("columns", [33, 64, 4096])
+def test_absent_inputs_and_their_gradients(columns, given, device):
+    given = arguments(9, columns, given, device=device)
+    assert max(errors(outputs_of(cudarelu.layer_norm, *given), exact(*given))) < 2e-6
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("given", GIVEN)
+def test_second_order_with_absent_inputs(given, device):
+    x, weight, bias = arguments(3, 5, given, device=device, dtype=torch.float64)
+    present = [t.requires_grad_() for t in (x, weight, bias) if t is not None]
+
+    def call(*tensors):
+        tensors = iter(tensors)
+        full = [next(tensors) if t is not None else None for t in (x, weight, bias)]
+        return cudarelu.layer_norm(*full)
+
+    assert torch.autograd.gradcheck(call, present, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(call, present, check_fwd_over_rev=True)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(5000, 64), (700, 1024), (300, 16384), (70, 1001), (90, 50257)]
+)
+def test_gradients_are_the_same_bits_each_time(rows, columns, device):
+    given = arguments(rows, columns, device=device)
+    first, second = (outputs_of(cudarelu.layer_norm, *given) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("columns", [1, 3, 9, 70, 1001, 9001])
+def test_a_row_is_its_own(columns, offset, dtype, device):
+    """Rows that begin within a vector share it with the rows beside them."""
+    rows = 21
+    given = arguments(rows, columns, device=device, dtype=dtype)
+    x = torch.empty(rows * columns + offset, device=device, dtype=dtype)[offset:]
+    x = x.view(rows, columns).copy_(given[0])
+    grad_y, weight = x.flip(0).contiguous(), given[1]
+    expected = torch.ops.cudarelu.layer_norm_backward(grad_y, x, weight)[0]
+    x[1::2] = torch.nan
+    found = torch.ops.cudarelu.layer_norm_backward(grad_y, x, weight)[0]
+    assert torch.equal(found[::2], expected[::2])
+    assert found[1::2].isnan().all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_rows_of_one_value(device):
+    """The variance is 0: what is left of x is nothing."""
+    x = torch.full((3, 100), 1e4 / 3, device=device)
+    x[1] = 0
+    bias = torch.randn(100, device=device)
+    torch.testing.assert_close(cudarelu.layer_norm(x, bias=bias), bias.expand(3, 100))
+
+
+def test_eps_must_not_be_negative():
+    with pytest.raises(RuntimeError, match=r"layer_norm: eps must be in \[0, inf\], not -1"):
+        cudarelu.layer_norm(torch.ones(2, 3), eps=-1.0)
+
+
+def test_a_weight_of_another_size_is_refused():
+    with pytest.raises(RuntimeError, match="dimension c is 3 in x but 4 in weight"):
+        cudarelu.layer_norm(torch.ones(2, 3), torch.ones(4))
+
+
+def test_the_backward_runs_once():
+    """Three gradients of one call."""
+    x, weight, bias = (t.requires_grad_() for t in arguments(4, 8))
+    with torch.profiler.profile() as profile:
+        cudarelu.layer_norm(x, weight, bias).sum().backward()
+    calls = [each.name for each in profile.events()]
+    assert calls.count("cudarelu::layer_norm_backward") == 1
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"bias": False}, {"elementwise_affine": False}, {"eps": 0.1}]
+)
+def test_the_module(options):
+    ours, torchs = cudarelu.nn.LayerNorm(8, **options), torch.nn.LayerNorm([8], **options)
+    assert repr(ours) == repr(torchs)
+    torchs.load_state_dict(ours.state_dict())
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(ours(x), torchs(x))
+
+
+def test_the_module_is_of_the_last_dimension_alone():
+    with pytest.raises(ValueError, match=r"over \[4, 8\], not over the last dimension alone"):
+        cudarelu.nn.LayerNorm([4, 8])
+    model = torch.nn.Sequential(torch.nn.LayerNorm([4, 8]), torch.nn.LayerNorm(8))
+    x = torch.randn(2, 4, 8)
+    expected = model(x)
+    found = cudarelu.nn.replace(model)
+    assert found.swapped == {"1": "LayerNorm"}
+    assert found.left == {"0": "LayerNorm over [4, 8], not over the last dimension alone"}
+    torch.testing.assert_close(model(x), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_the_module_is_of_one_size():
+    """Also where no weight tells the op the size."""
+    replaced = torch.nn.LayerNorm(8, elementwise_affine=False)
+    cudarelu.nn.replace(replaced)
+    modules = [cudarelu.nn.LayerNorm(8, elementwise_affine=False), replaced]
+    modules += [torch.jit.script(replaced), torch.compile(replaced, backend="eager")]
+    for module in modules:
+        for shape in [(2, 4), (8, 1), ()]:
+            with pytest.raises(RuntimeError, match=r"Given normalized_shape=\[8\], expected input"):
+                module(torch.randn(shape))
+        x = torch.randn(2, 8)
+        torch.testing.assert_close(module(x), torch.nn.functional.layer_norm(x, [8]))
+    graph = torch.fx.symbolic_trace(replaced)
+    traced = torch.jit.trace(replaced, x)
+    for module in (graph, traced):
+        torch.testing.assert_close(module(x), torch.nn.functional.layer_norm(x, [8]))

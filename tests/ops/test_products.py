@@ -1,0 +1,219 @@
+"""The matrix products, beyond what the matrix of ops and the tests of every op cover."""
+
+import functools
+import itertools
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import cudarelu
+from support.environment import torch_cuda_missing
+from support.torch_calls import Calls, saved_by
+
+NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
+DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
+PRODUCTS = [op for op in cudarelu.ops() if op.autocast == "lower"]
+HALVES = [torch.float16, torch.bfloat16]
+
+
+def arguments(x, weight, bias, device="cpu", dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    shapes = [x, weight] + ([bias] if bias else [])
+    return [
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
+        for shape in shapes
+    ]
+
+
+def tanh_gelu(function):
+    return functools.partial(function, approximate="tanh")
+
+
+FORMS = [
+    (cudarelu.linear, lambda y: y),
+    (cudarelu.linear_relu, torch.relu),
+    (cudarelu.linear_gelu, torch.nn.functional.gelu),
+    (tanh_gelu(cudarelu.linear_gelu), tanh_gelu(torch.nn.functional.gelu)),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bias", [(5,), None])
+@pytest.mark.parametrize(("ours", "activation"), FORMS)
+def test_gradients_are_those_of_torch(ours, activation, bias, device):
+    def theirs(*tensors):
+        return activation(torch.nn.functional.linear(*tensors))
+
+    tensors = arguments((2, 3, 7), (5, 7), bias, device)
+    gradients = []
+    for function in (ours, theirs):
+        leaves = [x.clone().requires_grad_() for x in tensors]
+        first = torch.autograd.grad(function(*leaves).square().sum(), leaves, create_graph=True)
+        second = torch.autograd.grad(sum(x.sum() for x in first), leaves)
+        gradients.append((*first, *second))
+    torch.testing.assert_close(*gradients)
+
+
+def test_the_form_in_training_is_called_where_a_gradient_is_wanted():
+    tensors = arguments((2, 7), (5, 7), (5,))
+    leaves = [x.clone().requires_grad_() for x in tensors]
+    with Calls() as calls:
+        cudarelu.linear_gelu(*tensors)
+        with torch.no_grad():
+            cudarelu.linear_gelu(*leaves)
+        y = cudarelu.linear_gelu(*leaves)
+        y.sum().backward()
+    assert calls.names[:3] == ["linear_gelu", "linear_gelu", "linear_gelu_with_sum"]
+    # Nobody needs the gradient of the sum: nothing is added.
+    assert sorted(calls.names[3:]) == [
+        "gelu_backward",
+        "linear_input_backward",
+        "linear_weight_backward",
+        "sum_rows",
+    ]
+
+
+def test_what_is_saved_for_the_gradient():
+    x, weight, bias = (x.requires_grad_() for x in arguments((2, 7), (5, 7), (5,)))
+    total = torch.nn.functional.linear(x, weight, bias)
+    for function, kept in ((cudarelu.linear_relu, total.relu()), (cudarelu.linear_gelu, total)):
+        saved, _ = saved_by(lambda function=function: function(x, weight, bias))
+        assert len(saved) == 3
+        for expected in (x, weight, kept):
+            assert any(t.shape == expected.shape and torch.allclose(t, expected) for t in saved)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_halves_are_rounded_once(dtype):
+    """The bias and the activation follow in float32."""
+    x, weight, bias = arguments((40, 300), (600, 300), (600,), dtype=dtype)
+    exact = x.float().double() @ weight.mT.double() + bias.double()
+    for ours, expected in ((cudarelu.linear, exact), (cudarelu.linear_relu, exact.relu())):
+        y = ours(x, weight, bias)
+        # Of sums of 300 products in float32, few fall on the other side of a middle.
+        assert (y != expected.to(dtype)).double().mean() < 0.005
+
+
+def test_strips_of_rows_and_of_matrices():
+    """What follows is done in parts: one matrix of many rows, and many matrices."""
+    x, weight, bias = arguments((5000, 40), (300, 40), (300,), dtype=torch.float32)
+    expected = torch.nn.functional.linear(x, weight, bias).relu()
+    torch.testing.assert_close(cudarelu.linear_relu(x, weight, bias), expected)
+    a, b = arguments((300, 90, 30), (300, 30, 50), None, dtype=torch.float16)
+    expected = (a.float() @ b.float()).half()
+    torch.testing.assert_close(cudarelu.matmul(a, b), expected)
+    torch.testing.assert_close(cudarelu.matmul_tn(a.mT.contiguous(), b), expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_weights_with_any_strides(device):
+    x, weight = arguments((6, 7), (7, 5), None, device)
+    for view in (weight.mT, weight.mT.repeat_interleave(2, 1)[:, ::2], weight[:1].mT.expand(5, 7)):
+        torch.testing.assert_close(cudarelu.linear(x, view), x @ view.mT)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("leading", [(40,), (3, 40)], ids=str)
+@pytest.mark.parametrize("op", PRODUCTS, ids=lambda op: op.name)
+def test_transposed_inputs(op, leading, device):
+    """Each set of them; they are read as they lie, but for x where its rows are in several."""
+    sizes = {"m": 24, "n": 48, "k": 64}
+    for dtype in (torch.float64, torch.bfloat16):
+        shapes = [
+            [size for dim in each.dims for size in (leading if dim == "*" else (sizes[dim],))]
+            for each in op.inputs
+        ]
+        tensors = [torch.randn(shape).to(device, dtype) for shape in shapes]
+        call = getattr(cudarelu, op.name)
+        expected = call(*tensors)
+        matrices = [i for i, each in enumerate(tensors) if each.dim() > 1]
+        for count in range(1, len(matrices) + 1):
+            for chosen in itertools.combinations(matrices, count):
+                views = [
+                    each.mT.contiguous().mT if i in chosen else each
+                    for i, each in enumerate(tensors)
+                ]
+                with torch.profiler.profile() as profile:
+                    y = call(*views)
+                # Another engine may round the sum before the activation, as PyTorch does.
+                torch.testing.assert_close(y, expected, rtol=0.016, atol=2e-3)
+                copied = any(event.name == "aten::clone" for event in profile.events())
+                is_split = any(tensors[i].dim() > 2 and len(op.inputs[i].dims) == 2 for i in chosen)
+                assert copied == is_split
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_transposed_rows_in_strips(dtype):
+    """The CPU finishes so many rows a strip at a time."""
+    x, weight, bias = arguments((1300, 16), (2048, 16), (2048,), dtype=dtype)
+    y = cudarelu.linear_relu(x.mT.contiguous().mT, weight, bias)
+    torch.testing.assert_close(y, cudarelu.linear_relu(x, weight, bias))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_no_products_give_the_bias(device):
+    x, weight, bias = arguments((4, 0), (3, 0), (3,), device)
+    torch.testing.assert_close(cudarelu.linear(x, weight, bias), bias.expand(4, 3))
+    assert cudarelu.linear(x, weight).count_nonzero() == 0
+    assert cudarelu.matmul(x, weight.mT).count_nonzero() == 0
+    assert (
+        cudarelu.linear_weight_backward(x.new_ones(0, 3), x.new_ones(0, 2)).tolist()
+        == [[0.0, 0.0]] * 3
+    )
+
+
+def test_sizes_that_differ_are_named():
+    x, weight, bias = arguments((4, 7), (5, 6), (5,))
+    with pytest.raises(RuntimeError, match="linear: dimension k is 7 in x but 6 in weight"):
+        cudarelu.linear(x, weight, bias)
+    with pytest.raises(RuntimeError, match="matmul: dimension k is 7 in a but 5 in b"):
+        cudarelu.matmul(x, weight)
+
+
+def test_a_mode_and_autocast_of_the_callers_do_not_reach_inside():
+    x, weight = (a.numpy() for a in arguments((4, 7), (5, 7), None, dtype=torch.float32))
+    with torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
+        y = cudarelu.linear(x, weight)
+    np.testing.assert_allclose(y, x @ weight.T, rtol=1e-5, atol=1e-5)
+
+
+@NEEDS_GPU
+def test_float32_is_float32_unless_told_otherwise():
+    x, weight = arguments((512, 2048), (512, 2048), None, "cuda", torch.float32)
+    expected = x.double() @ weight.mT.double()
+    assert (cudarelu.linear(x, weight) - expected).abs().max() < 1e-3  # TF32 is 0.05 away
+
+
+def float32_product(precision):
+    """The error and the sum, in a process of its own, since the variable is read once."""
+    program = """
+import torch, cudarelu
+x, weight = torch.randn(2, 512, 2048, device="cuda", generator=torch.Generator("cuda"))
+y = cudarelu.linear(x, weight)
+print((y - x.double() @ weight.mT.double()).abs().max().item(), y.double().sum().item())
+"""
+    environment = {**os.environ, "CUDARELU_FLOAT32_MATMUL": precision}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+
+
+@NEEDS_GPU
+def test_float32_as_three_products_of_tf32():
+    runs = [float32_product(precision) for precision in ("ieee", "tf32x3")]
+    assert [run.returncode for run in runs] == [0, 0], runs[0].stderr + runs[1].stderr
+    (error, value), (error_of_three, value_of_three) = (run.stdout.split() for run in runs)
+    assert max(float(error), float(error_of_three)) < 1e-3  # TF32 alone is 0.05 away
+    assert value != value_of_three
+
+
+@NEEDS_GPU
+def test_a_precision_that_is_none_is_named():
+    run = float32_product("tf32")
+    wanted = "linear: CUDARELU_FLOAT32_MATMUL is tf32; it must be ieee or tf32x3, or be unset"
+    assert run.returncode == 1
+    assert wanted in run.stderr

@@ -1,0 +1,379 @@
+"""The ops in two processes: sharded tensors (DTensor), and data-parallel training (DDP).
+
+What a process does is a function here whose first parameter is the mesh of the two. One pair of
+processes runs them all, as a test calls them.
+"""
+
+import copy
+import datetime
+import functools
+import itertools
+import os
+import subprocess
+import sys
+import traceback
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_tensor,
+    init_device_mesh,
+)
+from torch.distributed.tensor.debug import CommDebugMode
+
+import cudarelu
+import cudarelu.nn
+from support.environment import torch_cuda_pair_missing
+from support.torch_calls import DIFFERENTIABLE, IN_PLACE, OPS, as_tuple, call_of, inputs_of
+
+pytestmark = pytest.mark.xdist_group("distributed")
+
+TIMEOUT = 120  # seconds
+LEAD = (4, 3)  # the shape for *; the second dimension is sharded unevenly
+WITH_ROWS = [name for name, op in OPS.items() if any("*" in each.dims for each in op.inputs)]
+
+
+class Pair:
+    """Two processes of a group, which run the same functions."""
+
+    def __init__(self, backend, folder):
+        context = torch.multiprocessing.get_context("spawn")
+        self.pipes, self.processes = [], []
+        for rank in range(2):
+            ours, theirs = context.Pipe()
+            arguments = (rank, backend, f"file://{folder}/store", theirs)
+            self.pipes.append(ours)
+            self.processes.append(context.Process(target=serve, args=arguments, daemon=True))
+            self.processes[-1].start()
+
+    def run(self, function, *arguments):
+        for pipe in self.pipes:
+            pipe.send((function, arguments))
+        errors = [pipe.recv() if pipe.poll(TIMEOUT) else "does not answer" for pipe in self.pipes]
+        for rank, error in enumerate(errors):
+            if error is not None:
+                pytest.fail(f"process {rank}: {error}")
+
+    def end(self):
+        for pipe in self.pipes:
+            pipe.send(None)
+        for process in self.processes:
+            process.join(TIMEOUT)
+            process.kill()
+
+
+def serve(rank, backend, store, pipe):
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    device = "cpu" if backend == "gloo" else "cuda"
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    timeout = datetime.timedelta(seconds=TIMEOUT / 2)
+    dist.init_process_group(backend, store, timeout, world_size=2, rank=rank)
+    mesh = init_device_mesh(device, (2,))
+    while (job := pipe.recv()) is not None:
+        function, arguments = job
+        try:
+            function(mesh, *arguments)
+            pipe.send(None)
+        except BaseException:
+            pipe.send(traceback.format_exc())
+    dist.destroy_process_group()
+
+
+MISSING = torch_cuda_pair_missing()
+NEEDS_TWO_GPUS = pytest.mark.skipif(bool(MISSING), reason=MISSING or "")
+
+
+@pytest.fixture(scope="module", params=["gloo", pytest.param("nccl", marks=NEEDS_TWO_GPUS)])
+def pair(request, tmp_path_factory):
+    pair = Pair(request.param, tmp_path_factory.mktemp("group"))
+    yield pair
+    pair.end()
+
+
+# Sharded tensors. The inputs are the same in both processes, and whole; `placements` has one for
+# each input.
+
+
+def whole_inputs(mesh, op):
+    return inputs_of(op, LEAD, device=mesh.device_type)
+
+
+def distributed_one(mesh, x, placements):
+    return distribute_tensor(x, mesh, placements, src_data_rank=None)  # of each process's own
+
+
+def distributed(mesh, inputs, placements):
+    pairs = zip(inputs, placements, strict=True)
+    return [distributed_one(mesh, x, [placement]) for x, placement in pairs]
+
+
+def on_rows(op, placement):
+    return [placement if "*" in each.dims else Replicate() for each in op.inputs]
+
+
+def placements_of(results):
+    assert all(type(y) is DTensor for y in results)
+    return [y.placements for y in results]
+
+
+def assert_same(actual, expected):
+    torch.testing.assert_close([y.full_tensor() for y in actual], list(expected))
+
+
+def keeps_the_sharding_of_rows(mesh, name):
+    op = OPS[name]
+    inputs = whole_inputs(mesh, op)
+    expected = as_tuple(call_of(op)(*inputs))
+    for dim in range(len(LEAD)):
+        sharded = distributed(mesh, inputs, on_rows(op, Shard(dim)))
+        with CommDebugMode() as communication:
+            results = as_tuple(call_of(op)(*sharded))
+        assert communication.get_total_counts() == 0
+        wanted = [(Shard(dim) if each.leads else Partial(),) for each in op.outputs]
+        assert placements_of(results) == wanted
+        assert_same(results, expected)
+
+
+def has_gradients_sharded_alike(mesh, name):
+    op = OPS[name]
+    inputs = [x.requires_grad_() for x in whole_inputs(mesh, op)]
+    # Of one output at a time: the gradients of others are not there.
+    for output, dim in itertools.product(range(len(op.outputs)), range(len(LEAD))):
+        y = as_tuple(call_of(op)(*inputs))[output]
+        upstream = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).view_as(y)
+        expected = torch.autograd.grad(y, inputs, upstream, materialize_grads=True)
+        placements = on_rows(op, Shard(dim))
+        sharded = [x.detach().requires_grad_() for x in distributed(mesh, inputs, placements)]
+        y = as_tuple(call_of(op)(*sharded))[output]
+        placement = Shard(dim) if op.outputs[output].leads else Replicate()
+        (upstream_sharded,) = distributed(mesh, [upstream], [placement])
+        with CommDebugMode() as communication:
+            gradients = torch.autograd.grad(y, sharded, upstream_sharded, allow_unused=True)
+        assert communication.get_total_counts() == 0
+        for gradient, x, placement in zip(gradients, expected, placements, strict=True):
+            if gradient is None:
+                assert not x.any()
+                continue
+            of_shared = [(Partial(),), (Replicate(),)]
+            assert gradient.placements in ([(placement,)] if placement.is_shard() else of_shared)
+            assert_same([gradient], [x])
+
+
+def overwrites_its_shard(mesh, name):
+    op = OPS[name]
+    overload = getattr(torch.ops.cudarelu, f"{name}_").default
+    inputs = whole_inputs(mesh, op)
+    expected = call_of(op)(*inputs)
+    for dim in range(len(LEAD)):
+        target, *others = distributed(mesh, inputs, on_rows(op, Shard(dim)))
+        address = target.to_local().data_ptr()
+        with CommDebugMode() as communication:
+            call_of(op, overload)(target, *others)
+        assert communication.get_total_counts() == 0
+        assert placements_of([target]) == [(Shard(dim),)]
+        assert target.to_local().data_ptr() == address
+        assert_same([target], [expected])
+    partial = DTensor.from_local(inputs[0], mesh, [Partial()])
+    with pytest.raises(RuntimeError, match="in-place operations that require placement changes"):
+        call_of(op, overload)(partial, *distributed(mesh, inputs[1:], on_rows(op, Replicate())[1:]))
+
+
+def has_gradients_in_place(mesh, name):
+    op = OPS[name]
+    overload = getattr(torch.ops.cudarelu, f"{name}_").default
+    inputs = whole_inputs(mesh, op)
+
+    def gradients(inputs):
+        inputs = [x.detach().requires_grad_() for x in inputs]
+        target = inputs[0] * 2
+        call_of(op, overload)(target, *inputs[1:])
+        found = torch.autograd.grad(target.square().sum(), inputs, allow_unused=True)
+        return [x for x in found if x is not None]
+
+    sharded = distributed(mesh, inputs, on_rows(op, Shard(0)))
+    assert_same(gradients(sharded), gradients(inputs))
+
+
+def is_right_on_any_placements(mesh, name):
+    """Each input in turn is sharded in each dimension, and a partial sum."""
+    op = OPS[name]
+    inputs = whole_inputs(mesh, op)
+    expected = as_tuple(call_of(op)(*inputs))
+    for i, x in enumerate(inputs):
+        whole = distributed(mesh, inputs, on_rows(op, Shard(0)))
+        others = [distributed_one(mesh, x, [Shard(dim)]) for dim in range(x.ndim)]
+        if x.is_floating_point():
+            share = x * (0.25 if mesh.get_rank() == 0 else 0.75)
+            others.append(DTensor.from_local(share, mesh, [Partial()]))
+        for other in others:
+            results = as_tuple(call_of(op)(*whole[:i], other, *whole[i + 1 :]))
+            assert_same(results, expected)
+
+
+def communicates_where_rows_are_cut(mesh, name):
+    """All inputs are sharded in their last dimension, which is not one of `*`."""
+    op = OPS[name]
+    inputs = whole_inputs(mesh, op)
+    cut = distributed(mesh, inputs, [Shard(x.ndim - 1) for x in inputs])
+    with CommDebugMode() as communication:
+        results = as_tuple(call_of(op)(*cut))
+    assert communication.get_total_counts() > 0
+    assert_same(results, as_tuple(call_of(op)(*inputs)))
+    if op.in_place:
+        with pytest.raises(RuntimeError, match="in-place operations that require placement"):
+            call_of(op, getattr(torch.ops.cudarelu, f"{name}_").default)(*cut)
+
+
+@functools.cache
+def two_dimensional(mesh):
+    return init_device_mesh(mesh.device_type, (1, 2))
+
+
+def keeps_the_sharding_on_two_dimensions_of_a_mesh(mesh, name):
+    op = OPS[name]
+    inputs = whole_inputs(mesh, op)
+    pairs = zip(*(on_rows(op, Shard(dim)) for dim in range(2)), strict=True)
+    sharded = [
+        distributed_one(two_dimensional(mesh), x, placements)
+        for x, placements in zip(inputs, pairs, strict=True)
+    ]
+    with CommDebugMode() as communication:
+        results = as_tuple(call_of(op)(*sharded))
+    assert communication.get_total_counts() == 0
+    assert_same(results, as_tuple(call_of(op)(*inputs)))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_any_placements(pair, name):
+    pair.run(is_right_on_any_placements, name)
+
+
+@pytest.mark.parametrize("name", WITH_ROWS)
+def test_rows_stay_sharded(pair, name):
+    pair.run(keeps_the_sharding_of_rows, name)
+    pair.run(keeps_the_sharding_on_two_dimensions_of_a_mesh, name)
+
+
+@pytest.mark.parametrize("name", [name for name in DIFFERENTIABLE if name in WITH_ROWS])
+def test_gradients(pair, name):
+    pair.run(has_gradients_sharded_alike, name)
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place(pair, name):
+    pair.run(overwrites_its_shard, name)
+    if name in DIFFERENTIABLE:
+        pair.run(has_gradients_in_place, name)
+
+
+@pytest.mark.parametrize("name", [name for name, op in OPS.items() if not op.elementwise])
+def test_what_must_be_redistributed(pair, name):
+    pair.run(communicates_where_rows_are_cut, name)
+
+
+# Models
+
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 8, bias=False),
+        cudarelu.nn.BiasReLU(8, scale=0.5),
+        torch.nn.Linear(8, 8),
+        cudarelu.nn.ReLU(inplace=True),
+        torch.nn.Linear(8, 4),
+        cudarelu.nn.Softmax(),
+    ).double()
+
+
+def batch(mesh):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(8, 6, generator=generator, dtype=torch.float64)
+    return x.to(mesh.device_type), torch.eye(4, dtype=x.dtype, device=mesh.device_type).repeat(2, 1)
+
+
+def trained(model, x, target, steps=4):
+    """The parameters of the model after some steps."""
+    # foreach, the default on CUDA, is wrong for partial sums in torch 2.11, of any modules.
+    optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9, foreach=False)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (model(x) - target).square().mean().backward()
+        optimizer.step()
+    return list(model.parameters())
+
+
+def trains_data_parallel(mesh):
+    x, target = batch(mesh)
+    half = slice(4 * mesh.get_rank(), 4 * mesh.get_rank() + 4)
+    model = net().to(mesh.device_type)
+    alone = copy.deepcopy(model)
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    actual, expected = trained(model, x[half], target[half]), trained(alone, x, target)
+    torch.testing.assert_close(actual, expected)
+    assert not torch.equal(actual[0], net()[0].weight.to(mesh.device_type))  # they have moved
+
+
+def trains_with_a_sharded_batch(mesh, compiled):
+    model = net().to(mesh.device_type)
+    alone = copy.deepcopy(model)
+    torch.distributed.tensor.distribute_module(model, mesh)  # all parameters replicated
+    x, target = batch(mesh)
+    sharded = distributed(mesh, [x, target], [Shard(0)] * 2)
+    if compiled:
+        torch._dynamo.reset()
+        model = torch.compile(model, backend="aot_eager", fullgraph=True)
+    assert placements_of([model(sharded[0])]) == [(Shard(0),)]
+    assert_same(trained(model, *sharded), trained(alone, x, target))
+
+
+def test_ddp(pair):
+    pair.run(trains_data_parallel)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_training_with_dtensor(pair, compiled):
+    pair.run(trains_with_a_sharded_batch, compiled)
+
+
+def python_function_takes_dtensors(mesh):
+    x = torch.arange(-4.0, 4.0, device=mesh.device_type)
+    y = cudarelu.relu_scale(*distributed(mesh, [x], [Shard(0)]), scale=3)
+    assert placements_of([y]) == [(Shard(0),)]
+    assert_same([y], [cudarelu.relu_scale(x, scale=3)])
+
+
+def test_the_python_functions(pair):
+    pair.run(python_function_takes_dtensors)
+
+
+# Importing
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        """
+import importlib.util, cudarelu
+assert "torch.distributed.tensor" not in sys.modules
+importlib.util.find_spec("torch.distributed.tensor")  # looks, and does not import
+assert "cudarelu._pytorch.dtensor" not in sys.modules
+import torch.distributed.fsdp  # which imports it on its way
+""",
+        "import torch.distributed.tensor, cudarelu",
+    ],
+    ids=["before", "after"],
+)
+def test_the_rules_come_with_dtensor(code):
+    code = f"import sys{os.linesep}{code}{os.linesep}"
+    code += "assert 'cudarelu._pytorch.dtensor' in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

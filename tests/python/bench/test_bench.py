@@ -1,0 +1,533 @@
+"""python -m cudarelu bench: its statistics on made-up numbers, and its command on tiny cases."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import itertools
+import json
+import math
+import sys
+
+import pytest
+import torch
+
+import cudarelu
+from cudarelu.__main__ import main
+from cudarelu.bench import contenders, measure, records, regimes, report, rivals, statistics, suites
+from cudarelu.bench.accuracy import Check
+from cudarelu.bench.cases import Case, clones, leads, sized, streams, with_rows
+from cudarelu.testing import TOLERANCE
+from support.environment import torch_cuda_missing
+
+OPS = {op.name: op for op in cudarelu.ops()}
+NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
+TINY = ["--suite", "cpu-sizes", "--op", "relu", "--op", "bias_relu", "--largest", "20000"]
+TINY += ["--seconds", "0.001", "--commit", "test"]
+
+
+def bench(*arguments: object) -> int:
+    return main(["bench", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """The file of a tiny run on the CPU."""
+    path = tmp_path_factory.mktemp("bench") / "a.json"
+    assert bench(*TINY, "--no-plots", "--out", path) == 0
+    assert [*path.parent.iterdir()] == [path]
+    return path
+
+
+# Statistics
+
+
+def test_spread():
+    assert statistics.spread([*range(101)]) == (50, 10, 90)
+    assert statistics.spread([3.0]) == (3, 3, 3)
+
+
+def test_a_ratio_is_of_rounds():
+    """A machine that becomes three times slower does not change it."""
+    ours = [1.0, 1.0, 1.0, 3.0, 3.0, 3.0]
+    assert statistics.ratio([2 * each for each in ours], ours) == (2, 2, 2)
+
+
+def test_drift():
+    assert statistics.drift([1.0, 1.0, 1.0, 1.5, 1.5]) == 0.5
+    assert statistics.drift([1.0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("after", "times"),
+    [
+        ((10.2, 10.0, 10.4), None),  # spreads meet
+        ((10.4, 10.35, 10.5), None),  # they do not, but it is within 5 %
+        ((12.0, 10.2, 14.0), None),  # slower, but noisily
+        ((20.0, 19.0, 21.0), 2.0),
+        ((5.0, 4.9, 5.1), None),  # faster
+    ],
+)
+def test_slowdown(after, times):
+    names = ("median_us", "p10_us", "p90_us")
+    before = dict(zip(names, (10.0, 9.7, 10.3), strict=True))
+    assert statistics.slowdown(before, dict(zip(names, after, strict=True)), 0.05) == times
+
+
+# Regimes
+
+
+def fail(error):
+    """A function that raises it, whatever it is given."""
+
+    def function(*arguments):
+        raise error
+
+    return function
+
+
+def test_contenders_take_turns():
+    order = []
+    samplers = {name: lambda name=name: order.append(name) or 1.0 for name in "abc"}
+    times, failed = regimes.in_turns(samplers, 0, least=3)
+    assert "".join(order) == "abcbcacab"
+    assert times == dict.fromkeys("abc", [1.0] * 3)
+    assert not failed
+
+
+def test_a_contender_that_fails_is_left_out():
+    samplers = {"a": lambda: 1.0, "b": fail(RuntimeError("first line\nsecond"))}
+    times, failed = regimes.in_turns(samplers, 0, least=2)
+    assert times == {"a": [1.0, 1.0]}
+    assert failed == {"b": "RuntimeError: first line"}
+
+
+def test_rounds_end_with_the_time(monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr(regimes.time, "perf_counter", lambda: next(clock))
+    times, _ = regimes.in_turns({"a": lambda: 1.0}, 10, least=3)
+    assert 8 <= len(times["a"]) <= 12
+    times, _ = regimes.in_turns({"a": lambda: 1.0}, math.inf, most=20)
+    assert len(times["a"]) == 20
+
+
+def test_calls_and_buffers_of_a_graph():
+    assert regimes.calls_per_graph("graph, hot", 1e-6) == 100
+    assert regimes.calls_per_graph("graph, hot", 1e-4) == 5
+    assert regimes.calls_per_graph("graph, rotating", 1.0) == 1
+    assert regimes.calls_per_graph("cold", 1e-6) == 1
+    cache = 60 << 20
+    assert regimes.buffers_needed("graph, hot", 100, 1 << 10, cache) == 1
+    assert regimes.buffers_needed("graph, rotating", 100, 1 << 10, cache) == 100
+    assert regimes.buffers_needed("graph, rotating", 100, 10 << 20, cache) == 18
+    assert regimes.buffers_needed("graph, rotating", 1, 1 << 30, cache) == 1
+
+
+class FakeCuda:
+    """As much of torch.cuda as a measurement needs; a graph runs its calls when it is captured."""
+
+    def __init__(self, monkeypatch):
+        self.log = []
+        fakes = {
+            "CUDAGraph": lambda: self,
+            "Event": lambda enable_timing: self,
+            "current_stream": lambda: self,
+            "stream": lambda stream: contextlib.nullcontext(),
+            "synchronize": lambda: None,
+            "empty_cache": lambda: None,
+            "_sleep": lambda cycles: self.log.append("sleep"),
+        }
+        for name, fake in fakes.items():
+            monkeypatch.setattr(torch.cuda, name, fake)
+        monkeypatch.setattr(regimes, "cache_bytes", lambda device: 1 << 20)
+        monkeypatch.setattr(regimes, "_stream", lambda: self)  # whose cache would keep the fake
+        monkeypatch.setattr(regimes, "_large_buffer", lambda: self)
+
+    def sum(self):
+        self.log.append("evict")
+
+    def capture_begin(self, capture_error_mode):
+        self.log.append("begin")
+
+    def capture_end(self):
+        self.log.append("end")
+
+    def replay(self):
+        self.log.append("replay")
+
+    def elapsed_time(self, end):
+        return 2.0  # milliseconds
+
+    def record(self):
+        self.log.append("record")
+
+    def wait_stream(self, stream):
+        pass
+
+    def synchronize(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("regime", "bytes_a_call", "before"),
+    [
+        ("cold", 1 << 10, ["evict"]),
+        ("cold", 1 << 30, ["sleep"]),
+        ("hot", 1 << 10, ["replay", "sleep"]),
+        ("graph, rotating", 1 << 10, ["evict"]),
+        ("graph, rotating", 1 << 20, ["sleep"]),
+        ("graph, hot", 1 << 10, ["sleep"]),
+    ],
+)
+def test_kernels(monkeypatch, regime, bytes_a_call, before):
+    fake = FakeCuda(monkeypatch)
+    called = []
+    calls = [lambda each=each: called.append(each) for each in range(3)]
+    sample = regimes.kernels(calls, regime, 8, bytes_a_call)
+    assert called == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1]  # each warms up, then they take turns
+    assert fake.log == ["begin", "end", "replay"]
+    fake.log.clear()
+    assert sample() == pytest.approx(2e-3 / 8)
+    assert fake.log == [*before, "record", "replay", "record"]
+
+
+def test_a_capture_that_fails_ends(monkeypatch):
+    fake = FakeCuda(monkeypatch)
+    results = iter([None])
+    with pytest.raises(StopIteration):
+        regimes.kernels([lambda: next(results)], "hot", 2, 1)
+    assert fake.log == ["begin", "end"]
+
+
+def test_the_stand_in_leaves_with_its_test():
+    """A measurement on CUDA in a later test of this process would take its stream."""
+    before = regimes._stream.cache_info()
+    with pytest.MonkeyPatch.context() as patch:
+        FakeCuda(patch)
+        regimes.kernels([lambda: None], "hot", 1, 1)
+    assert regimes._stream.cache_info() == before
+
+
+@pytest.mark.parametrize("suite", [s for s in suites.SUITES.values() if s.device == "cuda"])
+def test_the_points_of_cuda(monkeypatch, suite):
+    """Their way through the code, on the CPU and smaller: one for each op, dtype and regime."""
+    FakeCuda(monkeypatch)
+    monkeypatch.setattr(rivals, "_library", fail(OSError("not built")))
+    seen = set()
+    for point in suites.points([suite.name], without=["torch.compile", "max-autotune"]):
+        case = point.case
+        if (case.op.name, case.dtype, point.regime) in seen:
+            continue
+        seen.add((case.op.name, case.dtype, point.regime))
+        leading = tuple(min(each, 3) for each in case.leading)
+        sizes = {name: min(each, 64) for name, each in case.sizes.items()}
+        case = dataclasses.replace(case, leading=leading, sizes=sizes, device="cpu")
+        found, missing = measure.measure(dataclasses.replace(point, case=case), 0)
+        assert missing.keys() <= {"cub", "cublaslt", "cublaslt, fused", "naive", "pointops"}
+        assert {each["contender"] for each in found} == {*point.contenders} - {*missing}
+        assert not [each for each in found if "failed" in each]
+    assert seen
+
+
+# Cases
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_op_has_cases(name):
+    measured = {point.suite for point in suites.points(suites.SUITES, [name])}
+    assert "cpu-sizes" in measured
+    assert not streams(OPS[name]) or "bandwidth" in measured
+    assert not OPS[name].elementwise or "sizes" in measured
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(op.name, dtype) for op in OPS.values() for dtype in op.dtypes]
+)
+def test_a_case_is_a_call(name, dtype):
+    """Its shapes are those of the call, and what the call gives is right."""
+    for case in (
+        sized(OPS[name], dtype, 700, columns=50, device="cpu"),
+        with_rows(OPS[name], dtype, 30, 40, device="cpu"),
+    ):
+        if not leads(OPS[name]) and not case.sizes.get("n", 0) > 40:
+            continue
+        inputs = case.inputs()
+        outputs = contenders.CONTENDERS["cudarelu"](case)(inputs)()
+        outputs = [outputs] if isinstance(outputs, torch.Tensor) else outputs
+        for output, parameter in zip(outputs, case.op.outputs, strict=True):
+            assert output.shape == case.shape(parameter)
+            assert output.dtype == case.torch_dtype(parameter)
+        check = Check(case, inputs)
+        for contender in ("cudarelu", "torch") if dtype == "float32" else ("cudarelu",):
+            bind = contenders.CONTENDERS[contender](check.case)
+            if bind:
+                error = check.error(bind(check.inputs))
+                assert error <= TOLERANCE.get(dtype, 0)
+
+
+def test_an_error_is_found():
+    """In the first and in the last rows; a NaN is no number."""
+    case = with_rows(OPS["softmax"], "float32", 1000, 100, device="cpu")
+    inputs = case.inputs()
+    check = Check(case, inputs)
+    right = torch.softmax(inputs[0], -1)
+    assert check.error(lambda: right) < 1e-6
+    for row in (0, -1):
+        wrong = right.clone()
+        wrong[row, 7] += right.max()
+        assert check.error(lambda wrong=wrong: wrong) > 0.9
+    wrong[0, 0] = math.nan
+    with pytest.raises(ValueError, match="y is NaN"):
+        check.error(lambda: wrong)
+
+
+def test_bytes():
+    """Each input that is read and each output, once."""
+    expected = {
+        "relu": 2 * 32 * 64,
+        "add": 3 * 32 * 64,
+        "bias_relu": 2 * 32 * 64 + 64,
+        "softmax_backward": 3 * 32 * 64,
+        "sum_rows": 32 * 64 + 64,
+        "expand_rows": 32 * 64 + 64,  # of `like`, the shape alone
+    }
+    for name, elements in expected.items():
+        assert with_rows(OPS[name], "float32", 32, 64).bytes == 4 * elements
+    knn = Case(OPS["knn_query"], "float32", (), {"n": 100, "b": 4}, {"nsample": 5})
+    assert knn.bytes == 4 * (100 * 3 + 4 + 2 * 100 * 5)
+
+
+def test_a_copy_moves_as_many_bytes_as_the_op():
+    for name in ("relu", "softmax_backward", "bias_relu"):
+        case = with_rows(OPS[name], "float16", 32, 65, device="cpu")
+        copied = contenders.CONTENDERS["copy"](case)(case.inputs())()
+        assert 0 <= 2 * copied.numel() * copied.itemsize - case.bytes < 16
+
+
+def test_inputs():
+    case = Case(OPS["knn_query"], "float32", (), {"n": 10, "b": 4}, {"nsample": 2}, "cpu")
+    xyz, offset, *absent = case.inputs()
+    assert xyz.shape == (10, 3)
+    assert offset.tolist() == [2, 5, 7, 10]
+    assert absent == [None, None]
+    copies = clones([xyz, None], 2)
+    assert copies[0][0] is xyz
+    assert copies[1][0] is not xyz
+    assert torch.equal(copies[1][0], xyz)
+    (unsigned,) = sized(OPS["relu"], "uint8", 1000, device="cpu").inputs()
+    assert unsigned.unique().numel() > 50
+
+
+def test_rivals_are_of_ops():
+    assert rivals.TORCH.keys() <= OPS.keys()
+
+
+# The command
+
+
+def test_a_run(tiny):
+    content = records.load(tiny)
+    assert content["machine"]["commit"] == "test"
+    assert content["machine"]["torch"] == torch.__version__
+    found = content["records"]
+    points = list(suites.points(["cpu-sizes"], ["relu", "bias_relu"], 20000))
+    assert len(points) == 8  # two ops, two sizes, one and two threads
+    assert len({records.key(each) for each in found}) == len(found) == 2 * len(points)
+    assert {each["contender"] for each in found} == {"cudarelu", "torch"}
+    for each in found:
+        assert "failed" not in each
+        assert 0 < each["p10_us"] <= each["median_us"] <= each["p90_us"]
+        assert each["gb_per_s"] == pytest.approx(each["bytes"] / each["median_us"] / 1e3)
+        assert each["error"] <= TOLERANCE["float32"]
+        assert ("times_ours" in each) == (each["contender"] != "cudarelu")
+
+
+def test_a_run_resumes(tiny, tmp_path, capsys):
+    path = tmp_path / "a.json"
+    path.write_text(tiny.read_text())
+    assert bench(*TINY, "--out", path) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert path.read_text() == tiny.read_text()
+
+    content = json.loads(tiny.read_text())
+    content["records"] = content["records"][:4]
+    path.write_text(json.dumps(content))
+    assert bench(*TINY, "--out", path, "--resume") == 0
+    assert capsys.readouterr().err.count("cpu-sizes: ") == 6  # the points that were not there
+    assert records.load(path)["records"][:4] == content["records"]
+    assert len(records.load(path)["records"]) == 16
+
+    assert bench(*TINY[:-1], "another", "--out", path, "--resume") == 2
+    assert "of commit test, but this is another" in capsys.readouterr().err
+
+
+def test_a_file_is_of_a_run(tmp_path, capsys):
+    for text in ("", "[]", '{"records": []}', '{"machine": {"torch": 1}, "records": [{}]}'):
+        (tmp_path / "x.json").write_text(text)
+        assert bench("table", tmp_path / "x.json") == 2
+        assert "x.json is no file of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--suite", "nothing"], "no suite 'nothing': there are cuda, cpu, bandwidth, "),
+        (["--op", "nothing"], "no op 'nothing': there are relu, "),
+        (["--without", "nothing"], "no contender 'nothing': there are cudarelu, "),
+    ],
+)
+def test_an_unknown_name(tmp_path, capsys, arguments, message):
+    assert bench(*arguments, "--out", tmp_path / "a.json") == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with CUDA runs them")
+def test_a_suite_that_needs_cuda(tmp_path, capsys):
+    assert bench("--suite", "knn", "--out", tmp_path / "a.json") == 2
+    assert "the suite knn needs CUDA" in capsys.readouterr().err
+
+
+def test_a_failure_is_recorded(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(contenders.CONTENDERS, "torch", fail(RuntimeError("cannot")))
+    monkeypatch.setitem(contenders.CONTENDERS, "ORT", fail(contenders.Missing("nothing there")))
+    path = tmp_path / "a.json"
+    assert bench(*TINY, "--suite", "ort-cpu-sizes", "--out", path) == 0
+    content = records.load(path)
+    by_name = {each["contender"]: each for each in content["records"]}
+    assert by_name["torch"]["failed"] == "RuntimeError: cannot"
+    assert "failed" not in by_name["cudarelu"]
+    assert by_name["cudarelu in ORT"]["error"] <= TOLERANCE["float32"]
+    assert content["missing"] == {"ORT": "nothing there"}
+    printed = capsys.readouterr().out
+    assert (
+        "- cpu-sizes: torch, relu float32 threads=1 of 1024, loop: RuntimeError: cannot" in printed
+    )
+    assert "Without ORT: nothing there" in printed
+
+
+def test_a_failure_while_it_is_timed(monkeypatch):
+    case = sized(OPS["relu"], "float32", 1000, device="cpu")
+    point = measure.Point("test", case, "loop", ("cudarelu", "torch"))
+    monkeypatch.setattr(regimes, "loop", lambda *each: fail(RuntimeError("too late")))
+    found, _ = measure.measure(point, 0)
+    assert {each["contender"]: each["failed"] for each in found} == dict.fromkeys(
+        ["cudarelu", "torch"], "RuntimeError: too late"
+    )
+
+
+def test_a_lost_device_ends_the_run(tmp_path, monkeypatch, capsys):
+    illegal = RuntimeError("an illegal memory access")
+    monkeypatch.setitem(contenders.CONTENDERS, "torch", fail(illegal))
+    monkeypatch.setattr(regimes, "synchronise", fail(RuntimeError("the context is gone")))
+    path = tmp_path / "a.json"
+    assert bench(*TINY, "--out", path) == 2
+    assert "go on by --resume: RuntimeError: the context is gone" in capsys.readouterr().err
+    (record,) = records.load(path)["records"]
+    assert record["failed"] == "RuntimeError: an illegal memory access"
+
+
+def slowed(tiny, path, times):
+    content = records.load(tiny)
+    for each in content["records"]:
+        if each["contender"] == "cudarelu" and each["op"] == "relu":
+            for name in ("median_us", "p10_us", "p90_us"):
+                each[name] *= times
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_compare(tiny, tmp_path, capsys):
+    assert bench("compare", tiny, tiny) == 0
+    assert capsys.readouterr().out == "0 of 16 common records are slower\n"
+    other = slowed(tiny, tmp_path / "b.json", 1.04)
+    assert bench("compare", tiny, other) == 0
+    capsys.readouterr()
+    other = slowed(tiny, tmp_path / "b.json", 1000)
+    with pytest.raises(SystemExit) as exit_:
+        bench("compare", tiny, other)
+    assert exit_.value.code == 1
+    printed = capsys.readouterr().out
+    assert printed.count("cpu-sizes: cudarelu, relu float32") == 4
+    assert "1000.00 times" in printed
+    assert printed.endswith("4 of 16 common records are slower\n")
+
+
+def test_table():
+    """Met only if the least is; other points and what was not measured have no say."""
+    identity = dict.fromkeys(records.IDENTITY) | {"suite": "bias-relu", "op": "bias_relu"}
+    identity |= {"attributes": {"scale": 0.5}, "dtype": "float32", "shape": "8192x4096"}
+    found = [
+        identity | {"contender": name, "times_ours": [times, times, times], **other}
+        for name, times, other in (
+            ("torch", 3.5, {}),
+            ("torch", 4.5, {"suite": "cpu-sizes"}),
+            ("torch", 0.5, {"suite": "cpu-sizes", "dtype": "bfloat16"}),
+            ("torch.compile", 1.1, {}),
+        )
+    ]
+    text = report.table({"records": found, "missing": {}})
+    of_float32 = "| bias_relu, 8192x4096, float32 |"
+    assert f"{of_float32} torch | 3.3 | 3.5 | 3.5 | 1 | yes |" in text
+    assert f"{of_float32} torch.compile | 1.05 | 1.1 | 1.1 | 1 | yes |" in text
+    assert (
+        "| every op, CPU | torch | 1 | 0.5 | 2.5 | 2 | no "
+        "| bias_relu bfloat16 scale=0.5 of 8192x4096 |" in text
+    )
+    text = report.table({"records": found[:3], "missing": {}})
+    assert f"{of_float32} torch.compile | 1.05 |  |  | 0 | not measured |  |" in text
+
+
+def test_the_table_of_a_run(tiny, capsys):
+    assert bench("table", tiny) == 0
+    printed = capsys.readouterr().out
+    assert "| every op, CPU | torch | 1 |" in printed
+    assert "knn_query" not in printed
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="matplotlib is missing")
+def test_plots(tiny, tmp_path, capsys):
+    content = records.load(tiny)
+    for each in list(content["records"]):  # a third size
+        content["records"].append(each | {"elements": 1 << 17, "shape": "131072"})
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    assert bench("plot", tmp_path / "a.json") == 0
+    names = [
+        f"cpu-sizes-{op}-loop.{suffix}" for op in ("bias_relu", "relu") for suffix in ("png", "svg")
+    ]
+    assert sorted(path.name for path in (tmp_path / "a-plots").iterdir()) == names
+    assert all(path.stat().st_size > 10_000 for path in (tmp_path / "a-plots").iterdir())
+
+
+def test_plots_need_matplotlib(tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    (tmp_path / "a.json").write_text(tiny.read_text())
+    assert bench("plot", tmp_path / "a.json") == 2
+    assert "plots need matplotlib" in capsys.readouterr().err
+    assert bench(*TINY, "--out", tmp_path / "a.json", "--resume") == 0
+    assert "no plots: plots need matplotlib" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_suites_of_a_device():
+    names = [suite.name for suite in suites.suites(["cpu", "knn", "ort-cpu"])]
+    of_the_cpu = ["cpu-sizes", "ort-cpu-sizes", "cpu-products", "ort-cpu-products", "ort-cpu"]
+    assert names == [*of_the_cpu, "knn"]
+
+
+def test_the_list(capsys):
+    assert bench("--list") == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed] == list(suites.SUITES)
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("name", [s.name for s in suites.SUITES.values() if s.device == "cuda"])
+def test_a_suite_on_cuda(name, tmp_path):
+    path = tmp_path / "a.json"
+    smallest = min(point.case.elements for point in suites.points([name]))
+    options = ["--largest", max(1 << 18, smallest), "--seconds", 0]
+    options += ["--without", "torch.compile", "--without", "max-autotune"]
+    assert bench("--suite", name, *options, "--out", path) == 0
+    assert not [each for each in records.load(path)["records"] if "failed" in each]

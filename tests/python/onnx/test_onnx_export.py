@@ -1,0 +1,850 @@
+"""PyTorch models in ONNX: one file for every runtime, by both of PyTorch's exporters."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx.reference
+import onnxruntime as ort
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch import nn
+from torch.onnx._internal.exporter import _registration as registration
+
+import cudarelu
+import cudarelu.nn
+import cudarelu.onnx
+import cudarelu.ort
+from cudarelu.onnx.absent_inputs import with_stand_ins
+from cudarelu.onnx.definitions import specialised
+from cudarelu.onnx.inspection import describe
+from cudarelu.testing import DTYPES, Plan, assert_close, make_case, reference
+from support.environment import ort_cuda_missing
+from support.hosts import BFLOAT16, Torch, onnx_type
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript"),
+    pytest.mark.filterwarnings("ignore:The feature will be removed"),
+]
+
+OPS = {op.name: op for op in cudarelu.ops()}
+EXPORTERS = ["dynamo", "torchscript"]
+EXPORTED = [  # each in one worker, which exports it once
+    pytest.param(exporter, name, marks=pytest.mark.xdist_group(f"{exporter}-{name}"))
+    for name in OPS
+    for exporter in EXPORTERS
+]
+X = torch.tensor([[-1.0, 2, -3, 4], [0.5, -0.5, 0, 3]])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _translations_read_once():
+    """PyTorch parses its 500 translations for each export anew, for half of the export's time."""
+    apis = registration.onnxscript_apis
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(apis, "get_torchlib_ops", functools.cache(apis.get_torchlib_ops))
+        yield
+
+
+def plans(op, leading: tuple[int, ...], size: int) -> list[Plan]:
+    """A call with the default attributes, one with others, and one for each way to be absent."""
+    optional = [p.name for p in op.inputs if p.optional]
+    absent = [(), *((name,) for name in optional), tuple(optional)] if optional else [()]
+    calls = [Plan(f"absent{i}", leading, size, absent=names) for i, names in enumerate(absent)]
+    return calls + [Plan("given", leading, size, attributes="low")] * bool(op.attributes)
+
+
+def calls(op, dtype: str, leading: tuple[int, ...], size: int):
+    return [make_case(op, DTYPES[dtype], plan) for plan in plans(op, leading, size)]
+
+
+class Calls(nn.Module):
+    """Calls an op once for each case; inputs and outputs are those of all calls."""
+
+    def __init__(self, op, cases):
+        super().__init__()
+        self.op, self.cases = op, cases
+
+    def forward(self, *inputs):
+        left, outputs = list(inputs), []
+        for case in self.cases:
+            values = [None if a is None else left.pop(0) for a in case.inputs.values()]
+            y = getattr(cudarelu, self.op.name)(*values, **case.attributes)
+            outputs += [y] if isinstance(y, torch.Tensor) else y
+        return outputs
+
+
+def arrays(cases) -> list[np.ndarray]:
+    return [a for case in cases for a in case.inputs.values() if a is not None]
+
+
+def symbols(op, cases, of="inputs") -> list[list[str | int]]:
+    """The sizes of all inputs or outputs, as the signature names them, with the call's number."""
+    result = []
+    for number, case in enumerate(cases):
+        known = {a.name: a.default for a in op.attributes} | case.attributes
+        leads = next((p for p in op.inputs if p.dims[0] == "*"), None)
+        rows = case.inputs[leads.name].ndim - len(leads.dims) + 1 if leads else 0
+        for parameter in getattr(op, of):
+            if of == "inputs" and case.inputs[parameter.name] is None:
+                continue
+            leading = [f"row{axis}_{number}" for axis in range(rows)]
+            sizes = [
+                dim if isinstance(dim, int) else known.get(dim, f"{dim}_{number}")
+                for dim in parameter.dims
+                if dim != "*"
+            ]
+            result.append(leading * (parameter.dims[0] == "*") + sizes)
+    return result
+
+
+def export(module, args, exporter: str, names=None, sizes=None, path=None, **options):
+    """Exports with sizes[i][axis] as the name or the size of that dimension of input i."""
+    named = [{a: n for a, n in enumerate(each) if isinstance(n, str)} for each in sizes or []]
+    if exporter == "dynamo":
+        if sizes:
+            shapes = tuple(named)
+            is_variadic = isinstance(module, Calls)
+            options["dynamic_shapes"] = (shapes,) if is_variadic else shapes
+    else:
+        options |= {"dynamo": False}
+        if sizes:
+            options["dynamic_axes"] = dict(zip(names, named, strict=True))
+    return cudarelu.onnx.export(
+        module.eval(), args, path, input_names=names, verbose=False, **options
+    )
+
+
+@functools.cache
+def exported(op_name: str, exporter: str):
+    return export_calls(OPS[op_name], calls(OPS[op_name], "float32", (3, 5, 7), 13), exporter)
+
+
+def export_calls(op, cases, exporter: str, **options) -> onnx.ModelProto:
+    tensors = tuple(Torch("cpu").tensor(a) for a in arrays(cases))
+    names = [f"in{i}" for i in range(len(tensors))]
+    return export(Calls(op, cases), tensors, exporter, names, symbols(op, cases), **options)
+
+
+# The runtimes
+
+
+def session(
+    model: onnx.ModelProto, library: bool = False, provider: Any = "CPUExecutionProvider"
+) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if library:
+        cudarelu.ort.register(options)
+    return ort.InferenceSession(model.SerializeToString(), options, providers=[provider])
+
+
+def domains_run(running: ort.InferenceSession) -> set[str]:
+    parts = running.get_provider_graph_assignment_info()
+    return {node.domain for part in parts for node in part.get_nodes()}
+
+
+def run_ort_without(model, feeds):
+    running = session(model)
+    assert "cudarelu" not in domains_run(running)
+    return running.run(None, feeds)
+
+
+def run_ort_with(model, feeds):
+    running = session(model, library=True)
+    # Nothing else is in these models, but for what stands for absent inputs.
+    assert "cudarelu" in domains_run(running)
+    assert domains_run(running) <= {node.domain for node in model.graph.node}
+    values = {
+        name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(a, onnx_type(a.dtype))
+        for name, a in feeds.items()
+    }
+    results = running.run_with_ort_values(None, values)
+    return [
+        torch.from_dlpack(r._ortvalue.to_dlpack()).view(torch.int16).numpy().view(BFLOAT16)
+        if r.element_type() == TensorProto.BFLOAT16
+        else r.numpy()
+        for r in results
+    ]
+
+
+def run_reference(model, feeds):
+    with np.errstate(all="ignore"):
+        return onnx.reference.ReferenceEvaluator(model).run(None, feeds)
+
+
+def run_lowered(model, feeds):
+    lowered = cudarelu.onnx.lower(model)
+    onnx.checker.check_model(lowered, full_check=True)
+    assert {each.domain for each in lowered.opset_import} == {""}
+    assert not lowered.functions
+    return session(lowered).run(None, feeds)
+
+
+def run_openvino(model, feeds):
+    if importlib.util.find_spec("openvino") is None:
+        pytest.skip("OpenVINO is not installed")
+    import openvino
+
+    core = openvino.Core()
+    lowered = core.read_model(cudarelu.onnx.lower(model).SerializeToString())
+    compiled = core.compile_model(lowered, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return list(compiled(feeds).values())
+
+
+RUNTIMES = [run_ort_without, run_ort_with, run_reference, run_lowered, run_openvino]
+
+
+@pytest.mark.parametrize(("exporter", "op_name"), EXPORTED)
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda f: f.__name__)
+def test_one_file_every_runtime(runtime, exporter, op_name):
+    """At sizes that the exporters have not seen."""
+    op, model = OPS[op_name], exported(op_name, exporter)
+    check_results(op, calls(op, "float32", (2, 6, 4), 9), runtime, model)
+
+
+def check_results(op, cases, runtime, model) -> None:
+    names = [each.name for each in model.graph.input]
+    feeds = dict(zip(names, map(np.ascontiguousarray, arrays(cases)), strict=True))
+    outputs = list(runtime(model, feeds))
+    for case in cases:
+        variable = next(a.dtype for a in case.inputs.values() if a is not None)
+        for parameter, wanted in zip(op.outputs, reference(op, case), strict=True):
+            dtype = variable if parameter.dtype == "T" else np.dtype(parameter.dtype)
+            y = outputs.pop(0)
+            if runtime is run_openvino and parameter.dtype != "T":
+                assert y.shape == wanted.shape  # of equals, its TopK gives any first
+            else:
+                assert_close(op, case, y, wanted, dtype)
+    assert not outputs
+
+
+@pytest.mark.parametrize("op_name", OPS)
+def test_every_dtype(op_name):
+    op = OPS[op_name]
+    dtypes = [dtype for dtype in op.dtypes if dtype != "uint8"]  # ONNX has no Relu of it
+    seen, run = (
+        [calls(op, dtype, *sizes)[0] for dtype in dtypes] for sizes in (((3, 5), 13), ((2, 6), 9))
+    )
+    model = export_calls(op, seen, "dynamo", opset_version=22)  # Asinh of bfloat16 is new in 22
+    check_results(op, run, run_ort_with, model)
+
+
+# What is in the file
+
+
+def shape_of(info: onnx.ValueInfoProto) -> list[str | int]:
+    assert info.type.tensor_type.elem_type
+    return [d.dim_param or d.dim_value for d in info.type.tensor_type.shape.dim]
+
+
+@pytest.mark.parametrize(("exporter", "op_name"), EXPORTED)
+def test_the_file(exporter, op_name):
+    op, model = OPS[op_name], exported(op_name, exporter)
+    onnx.checker.check_model(model, full_check=True)
+    assert model.ir_version == 8
+    assert {each.domain: each.version for each in model.opset_import} == {"": 18, "cudarelu": 1}
+    assert [each.name for each in model.functions] == [op.onnx.op_type]
+    assert not model.functions[0].attribute_proto  # not of IR version 8
+
+    cases = calls(op, "float32", (3, 5, 7), 13)
+    ours = [node for node in model.graph.node if node.domain == "cudarelu"]
+    assert len(ours) == len(cases)
+    stand_ins = {"Shape", "ConstantOfShape", "CastLike", "Constant", "ReduceMin", "ReduceMax"}
+    assert {node.op_type for node in model.graph.node if node.domain == ""} <= stand_ins
+    for node, case in zip(ours, cases, strict=True):
+        assert len(node.input) == len(op.inputs)
+        for name, each in zip(node.input, op.inputs, strict=True):
+            assert name or (each.optional and not each.stand_in)
+        given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        values = {a.name: a.default for a in op.attributes} | case.attributes
+        wanted = op.onnx_attributes(values)
+        assert given == {name: type(value)(np.float32(value)) for name, value in wanted.items()}
+
+    assert list(map(shape_of, model.graph.input)) == symbols(op, cases)
+    if exporter == "dynamo":
+        whole = [i for i, case in enumerate(cases) if len(arrays([case])) == len(op.inputs)]
+        count = len(op.outputs)
+        shapes = list(map(shape_of, model.graph.output))
+        for number in whole:
+            part = slice(number * count, (number + 1) * count)
+            assert shapes[part] == symbols(op, cases, "outputs")[part]
+
+
+class Block(nn.Module):
+    """Our ops between torch's, some in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.torch_relu = nn.ReLU(inplace=True)
+        self.relu = cudarelu.nn.ReLU(inplace=True)
+        self.leaky_relu = cudarelu.nn.LeakyReLU(0.25, inplace=True)
+
+    def forward(self, x):
+        y = self.relu(self.linear(x) + 0.5)
+        y = self.torch_relu(cudarelu.scaled_add(self.leaky_relu(y - 1), y))
+        return cudarelu.relu(x), cudarelu.softmax(y)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_model(exporter, tmp_path):
+    torch.manual_seed(0)
+    path, block = tmp_path / "model.onnx", Block()
+    returned = export(block, (X,), exporter, ["x"], [["batch", 4]], path)
+    assert os.listdir(tmp_path) == ["model.onnx"]
+    model = onnx.load(path)
+    assert model == returned
+    onnx.checker.check_model(path, full_check=True)
+    names = sorted(each.name for each in model.functions)
+    assert names == ["LeakyRelu", "Relu", "ScaledAdd", "Softmax"]
+    assert list(map(shape_of, model.graph.output)) == [["batch", 4]] * 2
+
+    known = {each.name: shape_of(each) for each in (*model.graph.value_info, *model.graph.output)}
+    for node in model.graph.node:
+        assert not node.metadata_props  # not of IR version 8
+        for name in node.output:
+            if node.op_type not in ("Constant", "Shape"):
+                assert known[name] == ["batch", 4]
+
+    x = torch.randn(7, 4)
+    expected = [y.detach().numpy() for y in block(x)]
+    for runtime in (session(model), session(model, True), session(cudarelu.onnx.lower(model))):
+        for y, wanted in zip(runtime.run(None, {"x": x.numpy()}), expected, strict=True):
+            np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-6)
+    assert domains_run(session(model, True)) == {"", "cudarelu"}
+    assert domains_run(session(model)) == {""}
+
+
+@pytest.mark.parametrize("opset", [20, 23])
+def test_later_opsets(opset):
+    op = OPS["knn_query"]
+    model = export_calls(op, calls(op, "float32", (), 13), "dynamo", opset_version=opset)
+    assert {each.domain: each.version for each in model.opset_import}[""] == opset
+    assert model.functions[0].opset_import[0].version == opset
+    assert model.ir_version == {20: 9, 23: 11}[opset]
+    check_results(op, calls(op, "float32", (), 9), run_ort_without, model)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_keyword_inputs(exporter):
+    class Module(nn.Module):
+        def forward(self, x, bias=None):
+            return cudarelu.bias_relu(x, bias)
+
+    bias = torch.ones(4)
+    model = export(Module(), (X,), exporter, kwargs={"bias": bias})
+    feeds = dict(zip([i.name for i in model.graph.input], (X.numpy(), bias.numpy()), strict=True))
+    y = session(model).run(None, feeds)[0]
+    np.testing.assert_array_equal(y, Module()(X, bias).numpy())
+
+
+def test_an_exported_program():
+    program = torch.export.export(cudarelu.nn.ReLU(), (X,))
+    model = cudarelu.onnx.export(program, verbose=False)
+    np.testing.assert_array_equal(
+        session(model).run(None, {model.graph.input[0].name: X.numpy()})[0], X.relu().numpy()
+    )
+
+
+def test_external_data(tmp_path, monkeypatch):
+    path, block, written = tmp_path / "model.onnx", Block(), []
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: (written.append(b), replace(a, b)))
+    returned = export(block, (X,), "dynamo", path=path, external_data=True)
+    assert written[-1] == path  # so that there is no model without its weights
+    assert sorted(os.listdir(tmp_path)) == ["model.onnx", "model.onnx.data"]
+    assert returned == onnx.load(path, load_external_data=False)
+    onnx.checker.check_model(path, full_check=True)
+    lowered = cudarelu.onnx.lower(returned)  # the weights stay where they are
+    onnx.save(lowered, tmp_path / "lowered.onnx")
+    for name in ("model.onnx", "lowered.onnx"):
+        running = ort.InferenceSession(tmp_path / name, providers=["CPUExecutionProvider"])
+        y = running.run(None, {running.get_inputs()[0].name: X.numpy()})[1]
+        np.testing.assert_allclose(y, block(X)[1].detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_table_for_torchs_own_export():
+    """Another library's translation may call ours."""
+    table = cudarelu.onnx.translation_table()
+    assert len(table) == len(OPS)
+    relu = table[torch.ops.cudarelu.relu.default]
+    table[torch.ops.aten.sinh.default] = lambda x: relu(x)
+    program = torch.onnx.export(
+        Sinh().eval(), (X,), dynamo=True, custom_translation_table=table, verbose=False
+    )
+    model = cudarelu.onnx.attach_definitions(program.model_proto)
+    (name,) = [each.name for each in model.graph.input]
+    np.testing.assert_array_equal(session(model).run(None, {name: X.numpy()})[0], X.relu().numpy())
+
+
+def test_a_translation_of_ours():
+    """The user's own goes first."""
+    from onnxscript import opset18
+
+    table = {torch.ops.cudarelu.relu.default: lambda x: opset18.Neg(x)}
+    model = export(cudarelu.nn.ReLU(), (X,), "dynamo", custom_translation_table=table)
+    assert [node.op_type for node in model.graph.node] == ["Neg"]
+
+
+def test_torchscript_knows_the_types(capfd):
+    export(cudarelu.nn.ReLU(), (X,), "torchscript")
+    assert "shape inference of cudarelu" not in capfd.readouterr().err
+
+
+class Sinh(nn.Module):
+    def forward(self, x):
+        return torch.sinh(x)
+
+
+@pytest.mark.parametrize("library", [False, True])
+def test_cuda(library):
+    """A model on CUDA gives the same file; the CUDA provider runs all of it."""
+    if reason := ort_cuda_missing():
+        pytest.skip(reason)
+    block = Block()
+    expected = [y.detach().numpy() for y in block(X)]
+    model = export(block.cuda(), (X.cuda(),), "dynamo", ["x"], [["batch", 4]])
+    running = session(model, library, ("CUDAExecutionProvider", {"use_tf32": "0"}))
+    parts = running.get_provider_graph_assignment_info()
+    assert {part.ep_name for part in parts} == {"CUDAExecutionProvider"}
+    assert ("cudarelu" in domains_run(running)) == library
+    for y, wanted in zip(running.run(None, {"x": X.numpy()}), expected, strict=True):
+        np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-6)
+
+
+# Ops of others
+
+
+class Asinh(nn.Module):
+    def forward(self, x):
+        return cudarelu.relu(torch.asinh(x))
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_an_op_of_torch(exporter):
+    """asinh, of which the TorchScript exporter has no translation: by ONNX's Asinh."""
+    options = {}
+    if exporter == "dynamo":
+        from onnxscript import opset18
+
+        options["custom_translation_table"] = {
+            torch.ops.aten.asinh.default: lambda x: opset18.Asinh(x)
+        }
+    else:
+        torch.onnx.register_custom_op_symbolic("aten::asinh", lambda g, x: g.op("Asinh", x), 18)
+    try:
+        model = export(Asinh(), (X,), exporter, ["x"], **options)
+    finally:
+        if exporter == "torchscript":
+            torch.onnx.unregister_custom_op_symbolic("aten::asinh", 18)
+    assert [node.op_type for node in model.graph.node] == ["Asinh", "Relu"]
+    np.testing.assert_allclose(
+        session(model, True).run(None, {"x": X.numpy()})[0], Asinh()(X).numpy(), rtol=1e-6
+    )
+
+
+@torch.library.custom_op("torch_cluster::grid", mutates_args=())
+def grid(pos: torch.Tensor, size: float) -> torch.Tensor:
+    return torch.floor(pos / size).to(torch.int64)
+
+
+@grid.register_fake
+def _(pos, size):
+    return torch.empty_like(pos, dtype=torch.int64)
+
+
+class Grid(nn.Module):
+    def forward(self, x):
+        return torch.ops.torch_cluster.grid(cudarelu.relu(x), 0.75)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_an_op_of_another_library(exporter):
+    options = {}
+    if exporter == "dynamo":
+        from onnxscript import opset18
+
+        def translation(pos, size: float):
+            cells = opset18.Floor(opset18.Div(pos, opset18.Constant(value_float=size)))
+            return opset18.Cast(cells, to=TensorProto.INT64)
+
+        options["custom_translation_table"] = {torch.ops.torch_cluster.grid.default: translation}
+    else:
+
+        @torch.onnx.symbolic_helper.parse_args("v", "f")
+        def symbolic(g, pos, size):
+            cells = g.op("Floor", g.op("Div", pos, g.op("Constant", value_t=torch.tensor(size))))
+            return g.op("Cast", cells, to_i=TensorProto.INT64)
+
+        torch.onnx.register_custom_op_symbolic("torch_cluster::grid", symbolic, 18)
+    try:
+        model = export(Grid(), (X,), exporter, ["x"], **options)
+    finally:
+        if exporter == "torchscript":
+            torch.onnx.unregister_custom_op_symbolic("torch_cluster::grid", 18)
+    for library in (False, True):
+        y = session(model, library).run(None, {"x": X.numpy()})[0]
+        np.testing.assert_array_equal(y, Grid()(X).numpy())
+
+
+class Twice(torch.autograd.Function):
+    """The dynamo exporter looks into forward; TorchScript's asks symbolic."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return cudarelu.scale(x, factor=2.0)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return cudarelu.scale(grad, factor=2.0)
+
+    @staticmethod
+    def symbolic(g, x):
+        return g.op("cudarelu::Scale", x, factor_f=2.0).setType(x.type())
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_an_autograd_function(exporter):
+    class Module(nn.Module):
+        def forward(self, x):
+            return Twice.apply(x)
+
+    model = export(Module(), (X,), exporter, ["x"])
+    assert [node.op_type for node in model.graph.node] == ["Scale"]
+    for library in (False, True):
+        y = session(model, library).run(None, {"x": X.numpy()})[0]
+        np.testing.assert_array_equal(y, 2 * X.numpy())
+
+
+# Lowering
+
+
+HEADER = '<ir_version: 8, opset_import: ["" : 18, "cudarelu" : 1, "custom_domain" : 1, "user" : 1]>'
+
+
+def parse(text: str, header: str = HEADER) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f"{header}\n{text}")
+
+
+def one_node(call: str, header: str = HEADER) -> onnx.ModelProto:
+    return parse(f"main (float[N,4] x, float[4] b) => (float[N,4] y) {{ y = {call} }}", header)
+
+
+def test_lower_looks_everywhere():
+    """Into branches, loops, functions, and at aliases; defaults are filled in, names kept apart."""
+    model = parse(
+        """main (float[N,4] x, bool c, int64 n) => (float[N,4] y) {
+            a = If (c) <
+                then_branch = t () => (float[N,4] p) { p = cudarelu.LeakyRelu(x) },
+                else_branch = e () => (float[N,4] q) {
+                    slope = cudarelu.LeakyRelu<negative_slope = 0.5>(x)
+                    q = custom_domain.CustomRelu(slope)
+                }>
+            d = Loop (n, c, a) <body = l (int64 i, bool go, float[N,4] v)
+                => (bool on, float[N,4] w) {
+                on = Identity(go)
+                w = cudarelu.ScaledAdd(v, x)
+            }>
+            y = user.Twice (d)
+        }
+        <domain: "user", opset_import: ["" : 18, "cudarelu" : 1]> Twice (x) => (y) {
+            z = cudarelu.Scale<factor = 0.5>(x)
+            y = Add(z, z)
+        }"""
+    )
+    lowered = cudarelu.onnx.lower(model)
+    onnx.checker.check_model(lowered, full_check=True)
+    assert "cudarelu" not in onnx.printer.to_text(lowered)
+    assert {each.domain for each in lowered.opset_import} == {"", "user"}
+    assert [each.name for each in lowered.functions] == ["Twice"]
+    for condition, leak in ((True, 0.01), (False, 0.0)):
+        feeds = {"x": X.numpy(), "c": np.array(condition), "n": np.array(2)}
+        y = torch.nn.functional.leaky_relu(X, leak)
+        y = 2 * (2 * y + X) + X if condition else y
+        np.testing.assert_allclose(session(lowered).run(None, feeds)[0], y, rtol=1e-6)
+
+
+def test_lower_leaves_what_is_not_ours():
+    model = one_node("custom_domain.CustomOther(x)")
+    assert cudarelu.onnx.lower(model) == model
+    both = parse(
+        """main (float[N,4] x) => (float[N,4] y) {
+            z = custom_domain.CustomRelu(x)
+            y = custom_domain.CustomOther(z)
+        }"""
+    )
+    lowered = cudarelu.onnx.lower(both)
+    assert [node.op_type for node in lowered.graph.node] == ["Relu", "CustomOther"]
+    assert "custom_domain" in {each.domain for each in lowered.opset_import}
+    assert len(both.functions) == 0  # the argument stays as it was
+
+
+def test_lower_by_the_definition_that_is_attached():
+    model = cudarelu.onnx.demo_model()
+    model.functions[0].node[0].name = "a name, which means nothing"
+    assert [node.op_type for node in cudarelu.onnx.lower(model).graph.node] == ["Relu"]
+    model.functions[0].node[0].op_type = "Neg"
+    with pytest.raises(ValueError, match="definition of custom_domain::CustomRelu in the model"):
+        cudarelu.onnx.lower(model)
+
+
+def test_lower_keeps_references_to_attributes():
+    model = parse(
+        """main (float[N,4] x) => (float[N,4] y) { y = user.Leak<slope = 0.5>(x) }
+        <domain: "user", opset_import: ["" : 18, "cudarelu" : 1]> Leak <slope> (x) => (y) {
+            y = cudarelu.LeakyRelu<negative_slope: float = @slope>(x)
+        }"""
+    )
+    y = session(cudarelu.onnx.lower(model)).run(None, {"x": X.numpy()})[0]
+    np.testing.assert_array_equal(y, torch.nn.functional.leaky_relu(X, 0.5))
+
+
+LABELLED = [
+    (name, attribute.name, value)
+    for name, op in OPS.items()
+    for attribute in op.attributes
+    for value in range(len(attribute.labels))
+]
+
+
+@pytest.mark.parametrize(("op_name", "attribute", "value"), LABELLED)
+def test_a_definition_for_one_value_of_an_attribute(op_name, attribute, value):
+    """Gives what the whole definition gives, and does not choose any more."""
+    whole = cudarelu.onnx.function(OPS[op_name])
+    part = specialised(whole, {attribute: value})
+    assert len(part.node) < len(whole.node)
+    assert not any(a.ref_attr_name == attribute for node in part.node for a in node.attribute)
+    case = make_case(OPS[op_name], DTYPES["float64"], Plan("given", (3,), 5, attributes=str(value)))
+    inputs = with_stand_ins(OPS[op_name], case.inputs)
+    results = [
+        onnx.reference.ReferenceEvaluator(each).run(None, inputs, attributes={attribute: value})
+        for each in (part, whole)
+    ]
+    for actual, expected in zip(*results, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_a_branch_that_depends_on_the_inputs_stays():
+    definition = onnx.parser.parse_function(
+        """<domain: "user", opset_import: ["" : 18]> F <kind: int = 0> (x, mask) => (y, z) {
+            one = Constant<value_int = 1>()
+            label = Constant<value_int: int = @kind>()
+            is_one = Equal(label, one)
+            is_zero = Not(is_one)
+            root = Sqrt(x)
+            chosen = Where(is_one, root, x)
+            y = Where(mask, chosen, x)
+            z = Where(is_zero, x, root)
+        }"""
+    )
+    assert specialised(definition, {}) == definition
+    types = [[n.op_type for n in specialised(definition, {"kind": k}).node] for k in (0, 1)]
+    assert types == [["Where", "Identity"], ["Sqrt", "Where"]]
+    x, mask = np.array([4.0, 9.0]), np.array([True, False])
+    for kind, (y, z) in enumerate([([4, 9], [4, 9]), ([2, 9], [2, 3])]):
+        part = onnx.reference.ReferenceEvaluator(specialised(definition, {"kind": kind}))
+        results = part.run(None, {"x": x, "mask": mask}, attributes={"kind": kind})
+        np.testing.assert_array_equal(results, [y, z])
+
+
+DOUBLE_GELU = "main (double[N,4] x) => (double[N,4] y) { y = cudarelu.Gelu<approximate = 1>(x) }"
+
+
+def test_a_branch_that_is_not_taken_is_not_needed():
+    """ONNX Runtime has no float64 Erf on the CPU."""
+    model = cudarelu.onnx.attach_definitions(parse(DOUBLE_GELU))
+    assert "Erf" not in {node.op_type for node in model.functions[0].node}
+    for each in (model, cudarelu.onnx.lower(model)):
+        onnx.checker.check_model(each, full_check=True)
+        (y,) = session(each).run(None, {"x": X.double().numpy()})
+        torch.testing.assert_close(
+            torch.tensor(y), nn.functional.gelu(X.double(), approximate="tanh")
+        )
+
+
+def test_nodes_of_several_values():
+    """They share the whole definition; lowered, each node has the branch for its own."""
+    model = parse(
+        """main (double[N,4] x, float[N,4] w) => (double[N,4] y, float[N,4] z, float[N,4] u) {
+            y = cudarelu.Gelu<approximate = 1>(x)
+            z = cudarelu.Gelu(w)
+            u = user.F<kind = 1>(w)
+        }
+        <domain: "user", opset_import: ["" : 18, "cudarelu" : 1]> F <kind> (x) => (y) {
+            y = cudarelu.Gelu<approximate: int = @kind>(x)
+        }"""
+    )
+    attached = cudarelu.onnx.attach_definitions(model)
+    assert [each.name for each in attached.functions] == ["Gelu", "F"]
+    assert "Where" in {node.op_type for node in attached.functions[0].node}
+    lowered = cudarelu.onnx.lower(attached)
+    onnx.checker.check_model(lowered, full_check=True)
+    assert [node.op_type for node in lowered.graph.node].count("Erf") == 1
+    assert [each.name for each in lowered.functions] == ["F"]
+    assert {"Erf", "Where"} <= {node.op_type for node in lowered.functions[0].node}
+    gelu = functools.partial(nn.functional.gelu, approximate="tanh")
+    results = session(lowered).run(None, {"x": X.double().numpy(), "w": X.numpy()})
+    expected = [gelu(X.double()), nn.functional.gelu(X), gelu(X)]
+    for actual, wanted in zip(results, expected, strict=True):
+        torch.testing.assert_close(torch.tensor(actual), wanted)
+
+
+def test_a_definition_for_another_value_is_replaced():
+    model = cudarelu.onnx.attach_definitions(parse(DOUBLE_GELU))
+    model.graph.node[0].attribute[0].i = 0
+    assert describe(model)["definitions"] == {"cudarelu::Gelu": False}
+    again = cudarelu.onnx.attach_definitions(model)
+    assert describe(again)["definitions"] == {"cudarelu::Gelu": True}
+    assert "Erf" in {node.op_type for node in again.functions[0].node}
+    assert "Tanh" not in {node.op_type for node in again.functions[0].node}
+
+
+def test_definitions_are_before_the_functions_that_call_them():
+    """onnx.reference reads functions in order."""
+    model = parse(
+        """main (float[N,4] x) => (float[N,4] y) { y = user.F(x) }
+        <domain: "user", opset_import: ["" : 18, "cudarelu" : 1]> F (x) => (y) {
+            z = cudarelu.Relu(x) y = cudarelu.Tanh(z) }"""
+    )
+    attached = cudarelu.onnx.attach_definitions(model)
+    (y,) = onnx.reference.ReferenceEvaluator(attached).run(None, {"x": X.numpy()})
+    torch.testing.assert_close(torch.tensor(y), X.relu().tanh())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("cudarelu.Mish(x)", "a node, cudarelu::Mish: there is no such op"),
+        (
+            "cudarelu.Gelu<approximate = 2>(x)",
+            r"approximate must be none \(0\) or tanh \(1\), not 2",
+        ),
+        ('cudarelu.Gelu<approximate = "tanh">(x)', r"approximate must be none \(0\) or tanh \(1\)"),
+        ("cudarelu.Relu()", "cudarelu::Relu: input x is missing"),
+        ('cudarelu.BiasRelu("", b)', "cudarelu::BiasRelu: input x is missing"),
+        ("cudarelu.Relu(x, b)", "cudarelu::Relu: 2 inputs, but it has 1"),
+        ("cudarelu.Scale(x)", "cudarelu::Scale: attribute factor is missing"),
+        ("cudarelu.Scale<factor = 2>(x)", "cudarelu::Scale: factor must be a floating-point"),
+        ("cudarelu.Relu<slope = 2>(x)", "cudarelu::Relu: there is no attribute slope"),
+        ("cudarelu.KnnQuery<nsample = 0>(x, b)", r"nsample must be in \[1, 1024\], not 0"),
+        ("cudarelu.LayerNorm<eps = -1.0>(x)", r"eps must be in \[0, inf\], not -1"),
+        ("cudarelu.KnnQuery<nsample = 1.5>(x, b)", "nsample must be an integer"),
+        ("custom_domain.CustomRelu(x, b)", "custom_domain::CustomRelu: 2 inputs"),
+    ],
+)
+def test_lower_refuses_a_wrong_node(call, message):
+    with pytest.raises(ValueError, match=message) as error:
+        cudarelu.onnx.lower(one_node(call))
+    assert "\n" not in str(error.value)
+
+
+def test_lower_refuses_too_many_outputs():
+    model = parse("main (float[N,4] x) => (float[N,4] y) { y, z = cudarelu.Relu(x) }")
+    with pytest.raises(ValueError, match="2 outputs, but it has 1"):
+        cudarelu.onnx.lower(model)
+
+
+@pytest.mark.parametrize(
+    ("imports", "message"),
+    [
+        ('"" : 18, "cudarelu" : 2', "version 2 of the domain cudarelu, but this library has 1"),
+        ('"" : 18', "version None of the domain cudarelu"),
+        ('"" : 12, "cudarelu" : 1', "of opset 12, but the definition of relu needs 13"),
+    ],
+)
+def test_lower_refuses_other_versions(imports, message):
+    header = f"<ir_version: 8, opset_import: [{imports}]>"
+    with pytest.raises(ValueError, match=message):
+        cudarelu.onnx.lower(one_node("cudarelu.Relu(x)", header))
+
+
+def test_lower_of_custom_nodes_alone():
+    header = '<ir_version: 8, opset_import: ["cudarelu" : 1]>'
+    lowered = cudarelu.onnx.lower(one_node("cudarelu.Relu(x)", header))
+    onnx.checker.check_model(lowered, full_check=True)
+
+
+# Errors, and what is left on the disk
+
+
+class Fails(nn.Module):
+    def forward(self, x):
+        raise ValueError("of the model's own\nin two lines")
+
+
+class Bessel(nn.Module):
+    def forward(self, x):
+        return torch.special.bessel_j0(cudarelu.relu(x))
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "error", "message"),
+    [
+        (Fails(), {}, RuntimeError, "ValueError: of the model's own"),
+        (Bessel(), {}, RuntimeError, "No ONNX function found for .*bessel_j0"),
+        (Bessel(), {"dynamo": False}, RuntimeError, "aten::special_bessel_j0.* not supported"),
+        (Block(), {"opset_version": 17}, ValueError, "opset_version is 17, .* need 18"),
+        (Block(), {"dynamo": False, "dynamic_shapes": ()}, ValueError, "takes dynamic_axes"),
+    ],
+)
+def test_errors_leave_nothing(module, options, error, message, tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"before")
+    with pytest.raises(error, match=message) as raised:
+        cudarelu.onnx.export(module.eval(), (X,), path, verbose=False, **options)
+    assert "\n" not in str(raised.value)
+    assert os.listdir(tmp_path) == ["model.onnx"]
+    assert path.read_bytes() == b"before"
+
+
+def test_a_dtype_that_the_definition_lacks(tmp_path):
+    """The message is ONNX's own, in one line."""
+    with pytest.raises(
+        ValueError, match=r"tensor\(bfloat16\); Asinh has it from opset 22 on"
+    ) as raised:
+        export(OursAsinh(), (X.bfloat16(),), "dynamo", path=tmp_path / "model.onnx")
+    assert "\n" not in str(raised.value)
+    assert os.listdir(tmp_path) == []
+
+
+class OursAsinh(nn.Module):
+    def forward(self, x):
+        return cudarelu.asinh(x)
+
+
+def test_a_path_that_is_no_file(tmp_path):
+    with pytest.raises(ValueError, match="exists and is no file"):
+        cudarelu.onnx.export(Block().eval(), (X,), tmp_path)
+    with pytest.raises(FileNotFoundError):
+        cudarelu.onnx.export(Block().eval(), (X,), tmp_path / "missing/model.onnx")
+
+
+def test_through_a_link(tmp_path):
+    (tmp_path / "real.onnx").touch()
+    (tmp_path / "link.onnx").symlink_to("real.onnx")
+    export(Block(), (X,), "dynamo", path=tmp_path / "link.onnx")
+    assert (tmp_path / "link.onnx").is_symlink()
+    onnx.checker.check_model(tmp_path / "real.onnx", full_check=True)
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+def test_ops_in_place_are_refused(dynamo):
+    """The older exporter would leave them out in silence."""
+
+    class Overwrite(torch.nn.Module):
+        def forward(self, x):
+            y = x - 1
+            torch.ops.cudarelu.relu_(y)
+            return y
+
+    with pytest.raises(RuntimeError, match="relu_"):
+        cudarelu.onnx.export(Overwrite(), (torch.randn(3),), dynamo=dynamo, input_names=["x"])

@@ -1,0 +1,278 @@
+"""The runtimes that serve the ops. A host says why it cannot run here, and runs a case."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.helper
+import pytest
+import torch
+
+import cudarelu
+import cudarelu.ort
+from cudarelu.testing import Case, cases, unchanged
+from support.environment import cupy_missing, jax_missing, ort_cuda_missing, torch_cuda_missing
+
+BUILD = Path(os.environ.get("CUDARELU_BUILD_DIR", Path(__file__).parents[2] / "build"))
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def onnx_type(dtype: np.dtype) -> int:
+    return onnx.helper.np_dtype_to_tensor_dtype(dtype)
+
+
+def dtype_of(case: Case) -> np.dtype:
+    return next(a.dtype for a in case.inputs.values() if a is not None)
+
+
+def one_op_model(op, runs: list[Case]) -> onnx.ModelProto:
+    """A model with a node for each case; the sizes of its inputs are symbols.
+
+    Input `a` of case 2 is `a_2`, and so are the outputs.
+    """
+    nodes, inputs, outputs = [], [], []
+    for number, case in enumerate(runs):
+        names = []
+        for name, array in case.inputs.items():
+            names.append("" if array is None else f"{name}_{number}")
+            if array is not None:
+                shape = [f"{name}_{number}_{axis}" for axis in range(array.ndim)]
+                inputs.append(
+                    onnx.helper.make_tensor_value_info(names[-1], onnx_type(array.dtype), shape)
+                )
+        variable = dtype_of(case)
+        for p in op.outputs:
+            dtype = variable if p.dtype == "T" else np.dtype(p.dtype)
+            outputs.append(
+                onnx.helper.make_tensor_value_info(f"{p.name}_{number}", onnx_type(dtype), None)
+            )
+        nodes.append(
+            onnx.helper.make_node(
+                op.onnx.op_type,
+                names,
+                [f"{p.name}_{number}" for p in op.outputs],
+                name=case.id,
+                domain=op.onnx.domain,
+                **op.onnx_attributes(case.attributes),
+            )
+        )
+    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid(op.onnx.domain, 1)]
+    graph = onnx.helper.make_graph(nodes, op.name, inputs, outputs)
+    return onnx.helper.make_model(graph, ir_version=8, opset_imports=opsets)
+
+
+class Torch:
+    def __init__(self, device: str):
+        self.name = f"torch-{device}"
+        self.device = device
+
+    def unavailable(self) -> str | None:
+        return torch_cuda_missing() if self.device == "cuda" else None
+
+    def tensor(self, array: np.ndarray | None) -> torch.Tensor | None:
+        """The array on the device, with its strides and its distance from an aligned address."""
+        if array is None:
+            return None
+        bits = array.view(np.int16) if array.dtype == BFLOAT16 else array
+        offset = bits.__array_interface__["data"][0] % 16 // bits.itemsize
+        bytes_at = np.lib.array_utils.byte_bounds(bits) if bits.size else (0, 0)
+        extent = (bytes_at[1] - bytes_at[0]) // bits.itemsize
+        flat = np.lib.stride_tricks.as_strided(bits, (extent,), (bits.itemsize,))
+        storage = torch.from_numpy(np.concatenate([np.zeros(offset, bits.dtype), flat]))
+        strides = [stride // bits.itemsize for stride in bits.strides]
+        moved = storage.to(self.device).as_strided(bits.shape, strides, offset)
+        return moved.view(torch.bfloat16) if array.dtype == BFLOAT16 else moved
+
+    def run(self, op, case: Case) -> list[np.ndarray]:
+        tensors = [self.tensor(array) for array in case.inputs.values()]
+        results = getattr(torch.ops.cudarelu, op.name)(*tensors, **case.attributes)
+        outputs = [results] if isinstance(results, torch.Tensor) else list(results)
+        for output in outputs:
+            assert output.device.type == self.device
+        return [numpy_of(output) for output in outputs]
+
+
+def numpy_of(tensor: torch.Tensor) -> np.ndarray:
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).cpu().numpy().view(BFLOAT16)
+    return tensor.cpu().numpy()
+
+
+class NumPy:
+    name = "numpy"
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def run(self, op, case: Case) -> list[np.ndarray]:
+        results = getattr(cudarelu, op.name)(*case.inputs.values(), **case.attributes)
+        return [results] if isinstance(results, np.ndarray) else list(results)
+
+
+class CuPy:
+    name = "cupy"
+
+    def unavailable(self) -> str | None:
+        return cupy_missing()
+
+    def array(self, array: np.ndarray | None):
+        """The array with its strides and its distance from an aligned address."""
+        import cupy
+
+        if array is None:
+            return None
+        try:
+            return cupy.from_dlpack(Torch("cuda").tensor(array))
+        except NotImplementedError as error:  # of bfloat16 before CuPy 14
+            pytest.skip(str(error))
+
+    def run(self, op, case: Case) -> list[np.ndarray]:
+        import cupy
+
+        arrays = [self.array(array) for array in case.inputs.values()]
+        results = getattr(cudarelu, op.name)(*arrays, **case.attributes)
+        outputs = results if isinstance(results, tuple) else [results]
+        assert all(type(output) is cupy.ndarray for output in outputs)
+        return [numpy_of(torch.from_dlpack(output)) for output in outputs]
+
+
+class Jax:
+    def __init__(self, device: str):
+        self.name = f"jax-{device}"
+        self.device = device
+
+    def unavailable(self) -> str | None:
+        return jax_missing(self.device)
+
+    def run(self, op, case: Case) -> list[np.ndarray]:
+        import jax
+
+        (device, *_) = jax.devices(self.device)
+        arrays = [
+            array if array is None else jax.device_put(array, device)
+            for array in case.inputs.values()
+        ]
+        results = getattr(cudarelu, op.name)(*arrays, **case.attributes)
+        outputs = results if isinstance(results, tuple) else [results]
+        assert all(isinstance(output, jax.Array) for output in outputs)
+        assert all(output.devices() == {device} for output in outputs)
+        return [np.asarray(output) for output in outputs]
+
+
+class Ort:
+    def __init__(self, device: str):
+        self.name = f"ort-{device}"
+        self.device = device
+
+    def unavailable(self) -> str | None:
+        return ort_cuda_missing() if self.device == "cuda" else None
+
+    def run(self, op, case: Case) -> list[np.ndarray]:
+        return ort_results(self.device, op, dtype_of(case))[case.id]
+
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+
+@functools.lru_cache(maxsize=2)  # on each device
+def ort_results(device: str, op, dtype: np.dtype) -> dict[str, list[np.ndarray]]:
+    """The outputs of all cases of an op and a dtype, by case: nodes of one model, since a session
+    takes longer than they do. An error names the node, which has the name of its case."""
+    import onnxruntime as ort
+
+    runs = cases(op, dtype)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 2
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if device == "cuda":
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    cudarelu.ort.register(options)
+    chosen = (PROVIDERS[device], {"use_tf32": "0"} if device == "cuda" else {})
+    model = one_op_model(op, runs).SerializeToString()
+    session = ort.InferenceSession(model, options, providers=[chosen])
+    placements = session.get_provider_graph_assignment_info()
+    assert {each.ep_name for each in placements} == {PROVIDERS[device]}
+    assert sum(len(each.get_nodes()) for each in placements) == len(runs)
+    feeds = {
+        f"{name}_{number}": ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            np.ascontiguousarray(array).reshape(array.shape), onnx_type(array.dtype)
+        )
+        for number, case in enumerate(runs)
+        for name, array in case.inputs.items()
+        if array is not None
+    }
+    with unchanged(*runs):
+        results = iter(session.run_with_ort_values(None, feeds))
+    return {case.id: [from_ort(next(results)) for _ in op.outputs] for case in runs}
+
+
+def from_ort(value) -> np.ndarray:
+    if value.element_type() == onnx.TensorProto.BFLOAT16:
+        return (
+            torch.from_dlpack(value._ortvalue.to_dlpack()).view(torch.int16).numpy().view(BFLOAT16)
+        )
+    return value.numpy()
+
+
+class OrtInfer:
+    """The executable."""
+
+    def __init__(self, device: str):
+        self.name = f"ort_infer-{device}"
+        self.device = device
+
+    def unavailable(self) -> str | None:
+        return ort_cuda_missing() if self.device == "cuda" else None
+
+    def run(self, op, case: Case) -> list[np.ndarray]:
+        return ort_infer_results(self.device, op, dtype_of(case))[case.id]
+
+
+@functools.lru_cache(maxsize=2)  # on each device
+def ort_infer_results(device: str, op, dtype: np.dtype) -> dict[str, list[np.ndarray]]:
+    """The outputs of all cases of an op and a dtype, by case: nodes of one model in one process."""
+    runs = cases(op, dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        onnx.save(one_op_model(op, runs), path / "model.onnx")
+        command = [str(BUILD / "ort_infer"), str(path / "model.onnx")]
+        command += ["--provider", device, "--output-dir", str(path / "out")]
+        for number, case in enumerate(runs):
+            for name, array in case.inputs.items():
+                if array is not None:
+                    file = path / f"{name}_{number}.npy"
+                    np.save(file, np.ascontiguousarray(array).reshape(array.shape))
+                    command += ["--input", f"{name}_{number}={file}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return {
+            case.id: [load_npy(path / "out" / f"{p.name}_{number}.npy") for p in op.outputs]
+            for number, case in enumerate(runs)
+        }
+
+
+def load_npy(path: Path) -> np.ndarray:
+    array = np.load(path)
+    return array.view(BFLOAT16) if array.dtype.kind == "V" else array
+
+
+HOSTS = [
+    Torch("cpu"),
+    Torch("cuda"),
+    NumPy(),
+    CuPy(),
+    Jax("cpu"),
+    Jax("cuda"),
+    Ort("cpu"),
+    Ort("cuda"),
+    OrtInfer("cpu"),
+    OrtInfer("cuda"),
+]
