@@ -2,11 +2,11 @@
 
 usage: python examples/jit_load.py [--build-directory FOLDER]
 
-For a program that carries the sources and must not depend on CMake. This needs PyTorch, ninja and
-a C++20 compiler. The kernels for GPUs are built where PyTorch sees one and there is an nvcc, for
-the GPUs present or for TORCH_CUDA_ARCH_LIST; the matrix products of compute capability 9.0 only
-where there is no other, since the builder compiles all files for the same ones. The first run
-takes minutes; the next ones find their library in the folder.
+This is for a program that ships the sources and must not depend on CMake. It needs PyTorch, ninja
+and a C++20 compiler. CUDA kernels are built if PyTorch sees a GPU and there is an nvcc, for the
+GPUs present or for TORCH_CUDA_ARCH_LIST. The matrix products of compute capability 9.0 are built
+only if it is the only one, since the builder compiles all files for the same capabilities. The
+first run takes minutes; later runs find the library in the folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BINDING = ROOT / "src/torch_binding"
 
 
 def kernel_sources(generated: Path) -> dict[str, list[str]]:
-    """The sources of the kernels by part: cpu, cuda and hopper. Writes those that are generated."""
+    """Return the kernels' sources by part (cpu, cuda, hopper). Write the generated ones."""
     command = ["sh", str(KERNELS / "sources.sh"), str(generated)]
     said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     sources: dict[str, list[str]] = {}
@@ -36,8 +36,11 @@ def kernel_sources(generated: Path) -> dict[str, list[str]]:
 
 
 def cublaslt_headers(generated: Path) -> Path:
-    """A folder with cublasLt.h. A toolkit may come without it, and PyTorch's packages have it, with
-    headers of CUDA that must not come before the toolkit's: the folder has links to two headers."""
+    """Return a folder with links to cublasLt.h and the header that it includes.
+
+    A toolkit may lack them. PyTorch's packages have them, but in a folder with CUDA headers that
+    must not precede the toolkit's.
+    """
     from_packages = Path(torch.__path__[0]).parent / "nvidia/cu13/include"
     for folder in (Path(cpp_extension.CUDA_HOME) / "include", from_packages):
         if (folder / "cublasLt.h").exists():
@@ -51,7 +54,7 @@ def cublaslt_headers(generated: Path) -> Path:
 
 
 def only_hopper() -> bool:
-    """Whether compute capability 9.0 is the only one to compile for."""
+    """Return whether compute capability 9.0 is the only one to compile for."""
     if listed := os.environ.get("TORCH_CUDA_ARCH_LIST"):
         return listed in ("9.0", "9.0a")
     devices = range(torch.cuda.device_count())
@@ -63,7 +66,7 @@ def has_cuda() -> bool:
 
 
 def extension(build_directory: Path, *, cuda: bool) -> dict:
-    """The arguments of cpp_extension.load, for the CPU and, where asked for, for CUDA."""
+    """Return the arguments of cpp_extension.load, for the CPU or for the CPU and CUDA."""
     generated = build_directory / "generated"
     kernels = kernel_sources(generated)
     sources = kernels["cpu"]
@@ -82,7 +85,7 @@ def extension(build_directory: Path, *, cuda: bool) -> dict:
         "name": "cudarelu_jit",
         "sources": sources,
         "extra_include_paths": [str(path) for path in includes],
-        # The same numbers as the CMake build's, as fast, and at::parallel_for's threads.
+        # The flags of the CMake build, for the same results; OpenMP for at::parallel_for.
         "extra_cflags": [
             *("-std=c++20", "-O3", "-fopenmp"),
             *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
@@ -100,7 +103,7 @@ def extension(build_directory: Path, *, cuda: bool) -> dict:
 
 
 def load(build_directory: Path, *, verbose: bool = False) -> None:
-    """Build what is not built, and register torch.ops.cudarelu."""
+    """Build the library if it is not built, and register torch.ops.cudarelu."""
     cpp_extension.load(**extension(build_directory, cuda=has_cuda()), verbose=verbose)
 
 

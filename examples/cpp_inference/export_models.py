@@ -1,4 +1,4 @@
-"""Write one module in each form that a C++ program can load, and an example to check it by.
+"""Write one module in each form that a C++ program can load, and an example to check the results.
 
 usage: python examples/cpp_inference/export_models.py FOLDER [--device cuda]
 
@@ -20,7 +20,7 @@ import cudarelu  # noqa: F401  (registers torch.ops.cudarelu)
 
 
 class Net(nn.Module):
-    """Two layers, with an op of each kind between and after them."""
+    """Two linear layers; bias_relu, leaky_relu and softmax follow them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,9 +47,9 @@ def main() -> None:
     x = torch.randn(6, 8, device=arguments.device)
     torch.save({"input": x, "output": net(x)}, folder / "example.pt")
 
-    smaller = x[:3]  # the models are not of the example's batch size alone
+    smaller = x[:3]  # the models must work for other batch sizes than the example's
     with warnings.catch_warnings():
-        # PyTorch advises torch.export, which is below; programs that load TorchScript exist.
+        # PyTorch recommends torch.export, used below, but some programs load TorchScript.
         warnings.filterwarnings("ignore", message=".*torch.jit")
         torch.jit.script(net).save(folder / "scripted.pt")
         torch.jit.trace(net, (smaller,)).save(folder / "traced.pt")

@@ -1,10 +1,10 @@
-// Runs models that use cudarelu's ops, made by export_models.py, without Python:
+// Runs the models of export_models.py, which use cudarelu's ops, without Python:
 //
 //   cpp_inference libcudarelu_torch.so EXAMPLE.pt MODEL...
 //
-// A MODEL is TorchScript (.pt) or a package of AOTInductor (.pt2). Each is given the input of the
-// example, on the device where it was saved, and must give its output. Exits with 1 where one does
-// not, and with 2 on an error.
+// A MODEL is TorchScript (.pt) or a package of AOTInductor (.pt2). Each runs on the example's
+// input, on the device where that was saved, and must return the example's output. The exit status
+// is 1 if an output differs and 2 after an error.
 
 #include <dlfcn.h>
 #include <torch/csrc/api/include/torch/serialize.h>
@@ -21,7 +21,7 @@
 
 namespace {
 
-/// What torch.save wrote.
+/// Reads a file of torch.save.
 c10::IValue read(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error("cannot read " + path.string());
@@ -39,7 +39,7 @@ at::Tensor run(const std::filesystem::path& model, const at::Tensor& input) {
 }
 
 int compare(const std::vector<std::string>& arguments) {
-  // Loading the library registers the ops; it stays to the end of the process.
+  // Loading the library registers the ops. It stays loaded until the process ends.
   if (dlopen(arguments.at(0).c_str(), RTLD_NOW) == nullptr) throw std::runtime_error(dlerror());
   const auto example = read(arguments.at(1)).toGenericDict();
   const at::Tensor input = example.at("input").toTensor();
@@ -49,7 +49,7 @@ int compare(const std::vector<std::string>& arguments) {
   for (std::size_t i = 2; i < arguments.size(); ++i) {
     const std::filesystem::path model = arguments[i];
     const at::Tensor output = run(model, input);
-    // A compiler may order the sums of a matrix product otherwise.
+    // A compiler may change the order of the sums in a matrix product.
     const bool equal = output.sizes() == expected.sizes() && at::allclose(output, expected);
     all_equal = all_equal && equal;
     std::cout << model.filename().string() << " on " << output.device() << ": "
