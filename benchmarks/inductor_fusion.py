@@ -5,9 +5,9 @@ for the forward pass; without fusion the op's own comes in addition.
 """
 
 import argparse
-import json
 import platform
 
+import report
 import torch
 from torch._inductor import metrics
 from torch.utils.benchmark import Timer
@@ -58,7 +58,7 @@ def main():
         },
         "kernels of Inductor": kernels,
     }
-    print(json.dumps(result, indent=2))
+    report.write(result)
 
 
 if __name__ == "__main__":

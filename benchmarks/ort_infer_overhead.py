@@ -19,6 +19,7 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import onnxruntime
+import report
 
 RUNS = 20_000
 REPEATS = 41
@@ -62,7 +63,7 @@ def main() -> None:
             run(infer)
             starts.append(time.perf_counter() - begin)
         result["start_to_result_s"] = {"median": statistics.median(starts), "max": max(starts)}
-    print(json.dumps(result, indent=1))
+    report.write(result)
 
 
 if __name__ == "__main__":

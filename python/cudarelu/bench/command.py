@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def add_command(commands: Any) -> None:
     """Adds the command to those of `python -m cudarelu`."""
     command = commands.add_parser("bench", help="measure the ops and their rivals")
-    command.add_argument("--out", type=Path, default=Path("bench.json"), metavar="FILE.json")
+    command.add_argument("--out", type=Path, default=Path("bench.jsonl"), metavar="FILE.jsonl")
     command.add_argument(
         "--suite",
         action="append",
@@ -41,14 +41,14 @@ def add_command(commands: Any) -> None:
 
     others = command.add_subparsers(metavar="")
     other = others.add_parser("compare", help="what got slower; the exit status is 1 if anything")
-    other.add_argument("before", type=Path, metavar="A.json")
-    other.add_argument("after", type=Path, metavar="B.json")
+    other.add_argument("before", type=Path, metavar="A.jsonl")
+    other.add_argument("after", type=Path, metavar="B.jsonl")
     other.set_defaults(run=compare)
     other = others.add_parser("table", help="the targets, and whether they are met, in Markdown")
-    other.add_argument("path", type=Path, metavar="FILE.json")
+    other.add_argument("path", type=Path, metavar="FILE.jsonl")
     other.set_defaults(run=table)
     other = others.add_parser("plot", help="draw again")
-    other.add_argument("path", type=Path, metavar="FILE.json")
+    other.add_argument("path", type=Path, metavar="FILE.jsonl")
     other.set_defaults(run=plot)
 
 

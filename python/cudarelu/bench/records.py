@@ -1,4 +1,4 @@
-"""The file of a run: one JSON object of the machine, what was missing, and the records."""
+"""The file of a run in JSON Lines: a header with the machine, then one line for each record."""
 
 from __future__ import annotations
 
@@ -105,19 +105,42 @@ def machine(commit: str | None = None) -> dict[str, Any]:
     return result
 
 
+def _rounded(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with its measured numbers rounded: to five digits, drift and error to three."""
+
+    def rounded(value: Any, digits: int) -> Any:
+        if isinstance(value, tuple):
+            return [rounded(each, digits) for each in value]
+        return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+
+    return {
+        name: rounded(value, 3 if name in ("drift", "error") else 5)
+        for name, value in record.items()
+    }
+
+
+def lines(content: dict[str, Any]) -> str:
+    """The text of a file: a line with all but the records, then a line for each record."""
+    header = {name: value for name, value in content.items() if name != "records"}
+    return "".join(json.dumps(each) + "\n" for each in [header, *content["records"]])
+
+
 def load(path: Path) -> dict[str, Any]:
-    """Raises ValueError for a file that is none of a run."""
+    """Returns the header with the records as its entry "records".
+
+    Raises ValueError for a file that `python -m cudarelu bench` did not write.
+    """
     try:
-        content = json.loads(path.read_text())
-        if content["machine"] and all(key(each) for each in content["records"]):
-            return content
-    except (KeyError, TypeError, json.JSONDecodeError):
+        header, *records = map(json.loads, path.read_text().splitlines())
+        if header["machine"] and all(key(each) for each in records):
+            return header | {"records": records}
+    except (KeyError, TypeError, ValueError):
         pass
-    raise ValueError(f"{path} is no file of `python -m cudarelu bench`")
+    raise ValueError(f"{path} is not a file of `python -m cudarelu bench`")
 
 
 class Results:
-    """A file that is whole at any time: each addition writes it anew."""
+    """A run and its file. Each addition replaces the file, so that it is complete at any time."""
 
     def __init__(self, path: Path, machine: dict[str, Any], resume: bool) -> None:
         """Raises FileExistsError for a file that is not to be resumed, and ValueError for one of
@@ -155,7 +178,7 @@ class Results:
         ]
 
     def add(self, records: Iterable[dict[str, Any]], missing: dict[str, str]) -> None:
-        self.records.extend(records)
+        self.records.extend(map(_rounded, records))
         self.content["missing"] |= missing
         self.write()
 
@@ -167,7 +190,7 @@ class Results:
     def write(self) -> None:
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            beside.write_text(json.dumps(self.content, indent=1) + "\n")
+            beside.write_text(lines(self.content))
             beside.replace(self.path)
         finally:
             beside.unlink(missing_ok=True)

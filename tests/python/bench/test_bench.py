@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import importlib.util
 import itertools
-import json
 import math
 import sys
 
@@ -34,7 +33,7 @@ def bench(*arguments: object) -> int:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """The file of a tiny run on the CPU."""
-    path = tmp_path_factory.mktemp("bench") / "a.json"
+    path = tmp_path_factory.mktemp("bench") / "a.jsonl"
     assert bench(*TINY, "--no-plots", "--out", path) == 0
     assert [*path.parent.iterdir()] == [path]
     return path
@@ -331,6 +330,8 @@ def test_a_run(tiny):
     assert content["machine"]["commit"] == "test"
     assert content["machine"]["torch"] == torch.__version__
     found = content["records"]
+    assert tiny.read_text() == records.lines(content)
+    assert tiny.read_text().count("\n") == 1 + len(found)
     points = list(suites.points(["cpu-sizes"], ["relu", "bias_relu"], 20000))
     assert len(points) == 8  # two ops, two sizes, one and two threads
     assert len({records.key(each) for each in found}) == len(found) == 2 * len(points)
@@ -338,21 +339,22 @@ def test_a_run(tiny):
     for each in found:
         assert "failed" not in each
         assert 0 < each["p10_us"] <= each["median_us"] <= each["p90_us"]
-        assert each["gb_per_s"] == pytest.approx(each["bytes"] / each["median_us"] / 1e3)
+        assert each["gb_per_s"] == pytest.approx(each["bytes"] / each["median_us"] / 1e3, rel=1e-4)
         assert each["error"] <= TOLERANCE["float32"]
+        assert each["median_us"] == float(f"{each['median_us']:.5g}")
         assert ("times_ours" in each) == (each["contender"] != "cudarelu")
 
 
 def test_a_run_resumes(tiny, tmp_path, capsys):
-    path = tmp_path / "a.json"
+    path = tmp_path / "a.jsonl"
     path.write_text(tiny.read_text())
     assert bench(*TINY, "--out", path) == 2
     assert "--resume" in capsys.readouterr().err
     assert path.read_text() == tiny.read_text()
 
-    content = json.loads(tiny.read_text())
+    content = records.load(tiny)
     content["records"] = content["records"][:4]
-    path.write_text(json.dumps(content))
+    path.write_text(records.lines(content))
     assert bench(*TINY, "--out", path, "--resume") == 0
     assert capsys.readouterr().err.count("cpu-sizes: ") == 6  # the points that were not there
     assert records.load(path)["records"][:4] == content["records"]
@@ -363,10 +365,10 @@ def test_a_run_resumes(tiny, tmp_path, capsys):
 
 
 def test_a_file_is_of_a_run(tmp_path, capsys):
-    for text in ("", "[]", '{"records": []}', '{"machine": {"torch": 1}, "records": [{}]}'):
-        (tmp_path / "x.json").write_text(text)
-        assert bench("table", tmp_path / "x.json") == 2
-        assert "x.json is no file of" in capsys.readouterr().err
+    for text in ("", "[]", '{"date": ""}', '{"machine": {"torch": 1}}\n{}', '{"machine": {'):
+        (tmp_path / "x.jsonl").write_text(text)
+        assert bench("table", tmp_path / "x.jsonl") == 2
+        assert "x.jsonl is not a file of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -378,21 +380,21 @@ def test_a_file_is_of_a_run(tmp_path, capsys):
     ],
 )
 def test_an_unknown_name(tmp_path, capsys, arguments, message):
-    assert bench(*arguments, "--out", tmp_path / "a.json") == 2
+    assert bench(*arguments, "--out", tmp_path / "a.jsonl") == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with CUDA runs them")
 def test_a_suite_that_needs_cuda(tmp_path, capsys):
-    assert bench("--suite", "knn", "--out", tmp_path / "a.json") == 2
+    assert bench("--suite", "knn", "--out", tmp_path / "a.jsonl") == 2
     assert "the suite knn needs CUDA" in capsys.readouterr().err
 
 
 def test_a_failure_is_recorded(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(contenders.CONTENDERS, "torch", fail(RuntimeError("cannot")))
     monkeypatch.setitem(contenders.CONTENDERS, "ORT", fail(contenders.Missing("nothing there")))
-    path = tmp_path / "a.json"
+    path = tmp_path / "a.jsonl"
     assert bench(*TINY, "--suite", "ort-cpu-sizes", "--out", path) == 0
     content = records.load(path)
     by_name = {each["contender"]: each for each in content["records"]}
@@ -421,7 +423,7 @@ def test_a_lost_device_ends_the_run(tmp_path, monkeypatch, capsys):
     illegal = RuntimeError("an illegal memory access")
     monkeypatch.setitem(contenders.CONTENDERS, "torch", fail(illegal))
     monkeypatch.setattr(regimes, "synchronise", fail(RuntimeError("the context is gone")))
-    path = tmp_path / "a.json"
+    path = tmp_path / "a.jsonl"
     assert bench(*TINY, "--out", path) == 2
     assert "go on by --resume: RuntimeError: the context is gone" in capsys.readouterr().err
     (record,) = records.load(path)["records"]
@@ -434,17 +436,17 @@ def slowed(tiny, path, times):
         if each["contender"] == "cudarelu" and each["op"] == "relu":
             for name in ("median_us", "p10_us", "p90_us"):
                 each[name] *= times
-    path.write_text(json.dumps(content))
+    path.write_text(records.lines(content))
     return path
 
 
 def test_compare(tiny, tmp_path, capsys):
     assert bench("compare", tiny, tiny) == 0
     assert capsys.readouterr().out == "0 of 16 common records are slower\n"
-    other = slowed(tiny, tmp_path / "b.json", 1.04)
+    other = slowed(tiny, tmp_path / "b.jsonl", 1.04)
     assert bench("compare", tiny, other) == 0
     capsys.readouterr()
-    other = slowed(tiny, tmp_path / "b.json", 1000)
+    other = slowed(tiny, tmp_path / "b.jsonl", 1000)
     with pytest.raises(SystemExit) as exit_:
         bench("compare", tiny, other)
     assert exit_.value.code == 1
@@ -491,8 +493,8 @@ def test_plots(tiny, tmp_path, capsys):
     content = records.load(tiny)
     for each in list(content["records"]):  # a third size
         content["records"].append(each | {"elements": 1 << 17, "shape": "131072"})
-    (tmp_path / "a.json").write_text(json.dumps(content))
-    assert bench("plot", tmp_path / "a.json") == 0
+    (tmp_path / "a.jsonl").write_text(records.lines(content))
+    assert bench("plot", tmp_path / "a.jsonl") == 0
     names = [
         f"cpu-sizes-{op}-loop.{suffix}" for op in ("bias_relu", "relu") for suffix in ("png", "svg")
     ]
@@ -502,12 +504,12 @@ def test_plots(tiny, tmp_path, capsys):
 
 def test_plots_need_matplotlib(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    (tmp_path / "a.json").write_text(tiny.read_text())
-    assert bench("plot", tmp_path / "a.json") == 2
+    (tmp_path / "a.jsonl").write_text(tiny.read_text())
+    assert bench("plot", tmp_path / "a.jsonl") == 2
     assert "plots need matplotlib" in capsys.readouterr().err
-    assert bench(*TINY, "--out", tmp_path / "a.json", "--resume") == 0
+    assert bench(*TINY, "--out", tmp_path / "a.jsonl", "--resume") == 0
     assert "no plots: plots need matplotlib" in capsys.readouterr().out
-    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
 def test_suites_of_a_device():
@@ -525,7 +527,7 @@ def test_the_list(capsys):
 @NEEDS_GPU
 @pytest.mark.parametrize("name", [s.name for s in suites.SUITES.values() if s.device == "cuda"])
 def test_a_suite_on_cuda(name, tmp_path):
-    path = tmp_path / "a.json"
+    path = tmp_path / "a.jsonl"
     smallest = min(point.case.elements for point in suites.points([name]))
     options = ["--largest", max(1 << 18, smallest), "--seconds", 0]
     options += ["--without", "torch.compile", "--without", "max-autotune"]
