@@ -1,11 +1,11 @@
-"""What a call costs beside the kernel: cudarelu.relu against torch.relu, as ratios.
+"""The cost of a call without its kernel: cudarelu.relu against torch.relu, as ratios.
 
     python benchmarks/call_cost.py [--out FILE.json]
 
-A tensor of one element on the CPU, and one of 1,024 in CUDA memory. `plain` goes straight to the
-kernel; `dispatched` must go through PyTorch's dispatcher, here since autocast is on; `grad` records
-a gradient. The two functions take turns, in one process and on one thread; a CUDA call is timed in
-an asynchronous loop, by the time until the loop has issued its calls, with the device kept up.
+The tensors have one element on the CPU and 1,024 in CUDA memory. `plain` goes directly to the
+kernel. `dispatched` goes through PyTorch's dispatcher, because autocast is on. `grad` records a
+gradient. The two functions take turns, in one process and on one thread. CUDA calls are timed in an
+asynchronous loop until the loop has issued them; the device keeps pace.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def nanoseconds(function: Callable, x: torch.Tensor) -> float:
 
 
 def compare(x: torch.Tensor) -> dict[str, float]:
-    """Medians in nanoseconds, and the median of the rounds' ratios."""
+    """Returns the medians in nanoseconds, and the median of the rounds' ratios."""
     times = {torch.relu: [], cudarelu.relu: []}
     for _ in range(ROUNDS):
         for function, measured in times.items():
@@ -59,14 +59,14 @@ def measure(device: str) -> dict[str, dict[str, float]]:
     results = {}
     for name, (tensor, context) in ways.items():
         with context:
-            compare(tensor) if name == "plain" else None  # warms the processor up
+            compare(tensor) if name == "plain" else None  # a warm-up
             results[name] = compare(tensor)
     return results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", help="write the results there too")
+    parser.add_argument("--out", help="also write the results to this file")
     torch.set_num_threads(1)
     arguments = parser.parse_args()
     results = {"torch": torch.__version__, "cudarelu": cudarelu.__version__}

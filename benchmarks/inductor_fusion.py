@@ -1,7 +1,7 @@
-"""What fusing gains: `relu(x * 2 + 1) + y` in eager mode, compiled, and compiled with fusion.
+"""The gain of fusion: `relu(x * 2 + 1) + y` in eager mode, compiled, and compiled with fusion.
 
-Prints one JSON object: medians in microseconds, their ratios, and how many kernels Inductor makes
-for the forward pass; without fusion the op's own comes in addition.
+Prints one JSON object: medians in microseconds, their ratios, and the number of kernels that
+Inductor generates for the forward pass. Without fusion, the op's own kernel is not counted there.
 """
 
 import argparse

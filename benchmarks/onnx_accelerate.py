@@ -1,11 +1,11 @@
-"""What cudarelu.onnx.accelerate does to whole models in ONNX Runtime, as ratios of times.
+"""The effect of cudarelu.onnx.accelerate on whole models in ONNX Runtime, as ratios of times.
 
     python benchmarks/onnx_accelerate.py [--provider cpu|cuda] [--out FILE.json]
 
-torchvision's ResNet-18, a transformer of two layers, and the encoder of encoder.py (64 sequences,
-and 4 on the CPU), with random weights. `all`: with every node replaced that can be;
-`only_if_faster`: with the ops that measuring kept. The models take turns, in one process; inputs
-and outputs are in the provider's memory.
+The models are torchvision's ResNet-18, a transformer of two layers, and the encoder of encoder.py
+(64 sequences, 4 on the CPU), with random weights. `all` replaces every node that can be replaced;
+`only_if_faster` replaces those of the ops that were measured to be faster. The models take turns in
+one process. Inputs and outputs are in the provider's memory.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def measure(model: onnx.ModelProto, provider: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--provider", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--out", help="write the results there too")
+    parser.add_argument("--out", help="also write the results to this file")
     arguments = parser.parse_args()
     results: dict[str, Any] = {
         "onnxruntime": onnxruntime.__version__,

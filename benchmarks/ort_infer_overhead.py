@@ -1,11 +1,11 @@
-"""What ort_infer's measuring costs: its loop against a bare C++ one, on a model of one node.
+"""The cost of ort_infer's measurement: its loop against a bare C++ loop, on a model of one node.
 
     python benchmarks/ort_infer_overhead.py BUILD_FOLDER
 
-Prints one JSON object: nanoseconds per run of both, plain and bound (medians over the runs of a
-process; of these the median over interleaved processes, and the least, which other work on the
-machine disturbs less), their ratios, the peak memory of both in MB, and the time from start to the
-first result.
+Prints one JSON object: nanoseconds per run of both loops, with plain and bound buffers, their
+ratios, the peak memory of both in MB, and the time from start to the first result. A process
+reports the median of its runs. Of these, the result has the median and the least over interleaved
+processes; other work on the machine disturbs the least less.
 """
 
 import json
@@ -28,7 +28,7 @@ MODEL = """<ir_version: 8, opset_import: ["" : 18]>
 
 
 def run(command: list) -> tuple[str, float]:
-    """What the process prints, and its peak memory in MB (GNU time's: wait4 counts Python's)."""
+    """Returns the output and the peak memory in MB (of GNU time: wait4 counts Python's too)."""
     measured = ["/usr/bin/time", "-f", "%M", *map(str, command)]
     done = subprocess.run(measured, capture_output=True, text=True, check=True)
     return done.stdout, int(done.stderr) / 1024

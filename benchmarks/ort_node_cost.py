@@ -1,12 +1,12 @@
-"""What a node costs in ONNX Runtime: a chain of 1,000 of our ops against its own, as ratios.
+"""The cost of a node in ONNX Runtime: a chain of 1,000 of our ops against its own, as ratios.
 
     python benchmarks/ort_node_cost.py [--provider cpu|cuda] [--out FILE.json]
 
-Tensors of 16 float32, one thread, no graph optimization: what is left is ONNX Runtime's work for a
-node, the plugin's for a call, and a kernel with next to nothing to do. The two sessions take turns,
-in one process, and a time is the least of many. Where in memory a session and the library lie
-changes it, by a tenth for two copies of one file: so pairs of sessions are made anew, in either
-order, each with a copy of the library, and a ratio is the median of those of the pairs.
+With tensors of 16 float32, one thread and no graph optimization, the time is ONNX Runtime's work
+for a node, the plugin's work for a call, and a nearly empty kernel. The two sessions take turns in
+one process, and a time is the least of many. It depends on the addresses of the session and the
+library: two copies of one file differ by a tenth. So several pairs of sessions are created, in
+either order, each with a copy of the library, and the result is the median of the pairs' ratios.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import cudarelu.ort
 
 NODES, SIZE = 1000, 16
 PAIRS, ROUNDS = 12, 100
-# Ops that ONNX Runtime has too: inputs, and the attributes of its own and of ours.
+# Ops that ONNX Runtime has too: the number of inputs, and the attributes of its op and of ours.
 OPS = {
     "Relu": (1, {}, {}),
     "LeakyRelu": (1, {"alpha": 0.01}, {"negative_slope": 0.01}),
@@ -61,7 +61,7 @@ def chain(op_type: str, domain: str, symbolic: bool) -> bytes:
 
 
 class Chain:
-    """A session of a chain, with inputs and output bound to memory of the device."""
+    """A session of a chain, with inputs and output bound to the device's memory."""
 
     def __init__(self, model: bytes, provider: str, library: str):
         options = ort.SessionOptions()
@@ -82,7 +82,7 @@ class Chain:
         self.binding.bind_ortvalue_output(self.session.get_outputs()[0].name, y)
 
     def nanoseconds_per_node(self) -> float:
-        """Of a run to its end, of the device too."""
+        """Runs once, until the device has finished too."""
         start = time.perf_counter_ns()
         self.session.run_with_iobinding(self.binding)
         return (time.perf_counter_ns() - start) / NODES
@@ -90,7 +90,7 @@ class Chain:
 
 def compare(op_type: str, provider: str, symbolic: bool, libraries: list[str]) -> dict:
     models = [chain(op_type, domain, symbolic) for domain in ("", "cudarelu")]
-    pairs = []  # the times of ONNX Runtime's own and of ours
+    pairs = []  # the times of ONNX Runtime's chain and of ours
     for number, library in enumerate(libraries):
         order = (0, 1) if number % 2 else (1, 0)
         made = {i: Chain(models[i], provider, library) for i in order}
@@ -108,7 +108,7 @@ def compare(op_type: str, provider: str, symbolic: bool, libraries: list[str]) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--provider", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--out", help="write the results there too")
+    parser.add_argument("--out", help="also write the results to this file")
     arguments = parser.parse_args()
     results = {
         "onnxruntime": ort.__version__,

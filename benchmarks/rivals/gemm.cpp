@@ -1,5 +1,5 @@
-// The matrix product of cuBLASLt, bare or with what its epilogues add, the fastest of the first
-// eight that its heuristics name; for cudarelu.bench.rivals, which calls it by ctypes.
+// The matrix product of cuBLASLt, bare or with an epilogue, by the fastest of the first eight
+// algorithms that its heuristics return. cudarelu.bench.rivals calls it by ctypes.
 
 #include <cublasLt.h>
 #include <cuda_runtime.h>
@@ -28,7 +28,7 @@ struct Product {
     }
     const float one = 1;
     const float zero = 0;
-    // Row-major is column-major transposed: the product of the transposes, in turn.
+    // Row-major data is column-major transposed: multiply the transposes, in reverse order.
     return cublasLtMatmul(handle, form, &one, y, b, x, a, &zero, z, d, z, d, &algorithm, workspace,
                           workspace_bytes, stream);
   }
@@ -59,10 +59,10 @@ float milliseconds(const Product& product, const void* x, const void* y, const v
 #pragma GCC visibility push(default)
 extern "C" {
 
-/// z[i] = x[i] y[i] for each i of the batch, row-major: x [m, k], y [k, n] or, `transposed`, [n,
-/// k]. dtype is a cudaDataType_t: CUDA_R_32F (in float32, not TF32), CUDA_R_16F or CUDA_R_16BF;
-/// epilogue a cublasLtEpilogue_t, and the bias, [n], what it adds, or nullptr. Waits for the
-/// stream. nullptr where cuBLASLt cannot.
+/// Prepares z[i] = x[i] y[i] for each i of the batch, row-major: x is [m, k], y is [k, n] or, with
+/// `transposed`, [n, k]. `dtype` is a cudaDataType_t: CUDA_R_32F (in float32, not TF32), CUDA_R_16F
+/// or CUDA_R_16BF. `epilogue` is a cublasLtEpilogue_t; `bias` is its bias, [n], or nullptr. Waits
+/// for the stream. Returns nullptr if cuBLASLt does not support the product.
 void* cublaslt_prepare(int dtype, int epilogue, const void* x, const void* y, const void* bias,
                        void* z, std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k,
                        int transposed, cudaStream_t stream) {
@@ -74,7 +74,7 @@ void* cublaslt_prepare(int dtype, int epilogue, const void* x, const void* y, co
   cublasLtMatmulDescSetAttribute(product->form, CUBLASLT_MATMUL_DESC_TRANSA, &flip, sizeof flip);
   cublasLtMatmulDescSetAttribute(product->form, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                  sizeof epilogue);
-  if (bias != nullptr) {  // its heuristics look at the pointer
+  if (bias != nullptr) {  // the heuristics read the pointer
     cublasLtMatmulDescSetAttribute(product->form, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                    sizeof bias);
   }
@@ -107,7 +107,7 @@ void* cublaslt_prepare(int dtype, int epilogue, const void* x, const void* y, co
   }
   float best = 1e9F;
   cublasLtMatmulAlgo_t fastest = found[0].algo;
-  for (int round = 0; round < 2; ++round) {  // the first warms up
+  for (int round = 0; round < 2; ++round) {  // the first is a warm-up
     best = 1e9F;
     for (int i = 0; i < usable; ++i) {
       product->algorithm = found[static_cast<std::size_t>(i)].algo;
@@ -122,7 +122,7 @@ void* cublaslt_prepare(int dtype, int epilogue, const void* x, const void* y, co
   return product;
 }
 
-/// Puts the product on the stream; gives the cublasStatus_t.
+/// Enqueues the product on the stream; returns the cublasStatus_t.
 int cublaslt_run(const void* product, const void* x, const void* y, const void* bias, void* z,
                  cudaStream_t stream) {
   return static_cast<const Product*>(product)->run(x, y, bias, z, stream);

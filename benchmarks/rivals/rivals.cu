@@ -1,6 +1,6 @@
-// What the benchmarks compare with beside PyTorch: CUB's transform, the tutorials' kernel for relu,
-// and pointops' method for the nearest points, written here from its description. For
-// cudarelu.bench.rivals, which calls them by ctypes; each returns the cudaError_t of its launch.
+// The rivals besides PyTorch: CUB's transform, the tutorials' kernel for relu, and pointops' method
+// for the nearest points, written from its description. cudarelu.bench.rivals calls them by ctypes;
+// each returns the cudaError_t of its launch.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -27,7 +27,7 @@ struct Relu {
 struct WithCub {
   template <class T>
   static cudaError_t run(const T* x, T* y, std::int64_t count, cudaStream_t stream) {
-    // Else CUB keeps to loads of single elements, lest the function wants their addresses.
+    // Otherwise CUB loads single elements, since the function might take their addresses.
     const auto relu = ::cuda::proclaim_copyable_arguments(Relu{});
     return cub::DeviceTransform::Transform(x, y, count, relu, stream);
   }
@@ -77,7 +77,7 @@ cudaError_t relu(int dtype, const void* x, void* y, std::int64_t count, cudaStre
 
 constexpr int most_neighbours = 128;
 
-/// A thread's nearest points so far: a heap with the farthest in front.
+/// The nearest points that a thread has found: a heap with the farthest point first.
 struct Heap {
   float distances[most_neighbours];
   int indices[most_neighbours];
@@ -91,7 +91,7 @@ struct Heap {
     indices[b] = index;
   }
 
-  /// Mends the heap of `size` after a new front.
+  /// Restores the order of a heap of `size` points after its first point was replaced.
   __device__ void sink(int size) {
     for (int root = 0, child = 1; child < size; child = 2 * root + 1) {
       if (child + 1 < size && distances[child + 1] > distances[child]) ++child;
@@ -102,7 +102,7 @@ struct Heap {
   }
 };
 
-/// One thread a query: it passes all points of the query's batch.
+/// One thread per query compares all points of the query's batch.
 __global__ void nearest(const float* xyz, const int* offset, const float* new_xyz,
                         const int* new_offset, int* idx, float* squared, int queries, int nsample) {
   const int query = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -149,7 +149,7 @@ __attribute__((visibility("default"))) int naive_relu(int dtype, const void* x, 
   return relu<Naive>(dtype, x, y, count, stream);
 }
 
-/// Of float32; `nsample` is at most 128, and every query is in a batch.
+/// For float32. `nsample` is at most 128, and every query is in a batch.
 __attribute__((visibility("default"))) int pointops_knn(const float* xyz, const int* offset,
                                                         const float* new_xyz, const int* new_offset,
                                                         int* idx, float* squared, int queries,
