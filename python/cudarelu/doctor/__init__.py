@@ -1,6 +1,6 @@
-"""What works here, and for what does not, the cause and its mend: `python -m cudarelu doctor`.
+"""Reports what works, and the cause and fix of what does not: `python -m cudarelu doctor`.
 
-Nothing here imports PyTorch, ONNX Runtime or the rest of the package: they may be what is broken.
-Whatever may fail is asked of other processes (`probes`). Causes and mends are in one table
-(`troubles`), which is docs/troubleshooting.md too.
+The doctor does not import PyTorch, ONNX Runtime or the rest of the package, since they may be
+broken. What may fail runs in other processes (`probes`). One table has the causes and fixes
+(`troubles`); docs/troubleshooting.md is made from it.
 """

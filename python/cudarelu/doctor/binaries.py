@@ -1,4 +1,4 @@
-"""The GPU code in a library, as NVIDIA's cuobjdump lists it."""
+"""The GPU code in a library, listed by NVIDIA's cuobjdump."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .processes import run
 
 @dataclass
 class Code:
-    """For which compute capabilities a library has code: "90", or "90a" for features of one."""
+    """The compute capabilities that a library has code for, such as "90" or "90a"."""
 
     sass: list[str] = field(default_factory=list)  # machine code
-    ptx: list[str] = field(default_factory=list)  # what a driver compiles for GPUs to come
-    toolkit: str = ""  # the CUDA version of its nvcc, where known
+    ptx: list[str] = field(default_factory=list)  # which a driver compiles for newer GPUs
+    toolkit: str = ""  # the CUDA version of its nvcc, if known
 
     def __str__(self) -> str:
         parts = [("SASS", self.sass), ("PTX", self.ptx)]
@@ -30,7 +30,7 @@ class Code:
 
 
 def code_of(path: Path) -> Code | None:
-    """The GPU code of a library; None where no cuobjdump can say."""
+    """Returns the GPU code of a library, or None if no cuobjdump can read it."""
     for tool in _cuobjdumps():
         status, output, errors = run([tool, "--list-elf", "--list-ptx", str(path)], timeout=60)
         if "does not contain device code" in output + errors:
@@ -50,10 +50,10 @@ def _capabilities(pattern: str, output: str) -> list[str]:
 
 
 def runs_on(code: Code, capability: int) -> bool:
-    """Whether a GPU runs the code: SASS of its major version and no later minor one, or older PTX.
+    """Returns whether a GPU runs the code.
 
-    Code with features of one architecture ("90a") runs on that one alone, and of a family ("100f")
-    on its later members.
+    A GPU of capability 8.6 runs SASS for 8.0 and 8.6, and PTX for 8.6 and older. Code for "90a"
+    runs on 9.0 only; code for the family "100f" runs on 10.0 and later 10.x.
     """
     for name in code.sass:
         built = int(name.rstrip("af"))
@@ -65,7 +65,7 @@ def runs_on(code: Code, capability: int) -> bool:
 
 
 def _cuobjdumps() -> Iterator[str]:
-    """On the PATH, in a toolkit, and in Triton, which comes with PyTorch for CUDA."""
+    """Yields cuobjdump of the PATH, of a toolkit, and of Triton, which comes with PyTorch."""
     if found := shutil.which("cuobjdump"):
         yield found
     folders = [os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/bin"]
@@ -76,7 +76,7 @@ def _cuobjdumps() -> Iterator[str]:
 
 
 def _toolkit(tool: str, path: Path) -> str:
-    """The CUDA version of the nvcc, from its note in the SASS; the listing is read no further."""
+    """Returns the CUDA version of the nvcc, from its note in the SASS; reads only up to that."""
     command = [tool, "-elf", str(path)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace"

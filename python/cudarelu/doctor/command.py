@@ -26,27 +26,29 @@ GROUPS = (pytorch, onnx_runtime, cuda, model)
 def add_command(commands: Any) -> None:
     """Adds the command to those of `python -m cudarelu`."""
     command = commands.add_parser(
-        "doctor", help="what works here, and for what does not, why and what to do"
+        "doctor", help="report what works, and the cause and fix of what does not"
     )
-    command.add_argument("--model", type=Path, metavar="MODEL.onnx", help="does this model run?")
     command.add_argument(
-        "--library", type=Path, metavar="OPS.so", help="a custom-op library in the place of ours"
+        "--model", type=Path, metavar="MODEL.onnx", help="check whether this model runs"
+    )
+    command.add_argument(
+        "--library", type=Path, metavar="OPS.so", help="a custom-op library to use instead of ours"
     )
     command.add_argument(
         "--provider",
         choices=["auto", "cpu", "cuda"],
         default="auto",
-        help="cuda asks for CUDA, cpu does not; auto does where an NVIDIA GPU is seen",
+        help="cuda checks CUDA, cpu does not; auto does if there is an NVIDIA GPU",
     )
-    command.add_argument("--json", action="store_true", help="one object for each check")
+    command.add_argument("--json", action="store_true", help="print one object for each check")
     command.add_argument(
-        "--fix", action="store_true", help="run the mends that are safe, and check again"
+        "--fix", action="store_true", help="run the fixes that are safe, and check again"
     )
     command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Raises SystemExit(1) where something that was asked for does not work."""
+    """Raises SystemExit(1) if something that was checked does not work."""
     records = examine(arguments)
     if arguments.fix and fix(records):
         records = examine(arguments)
@@ -63,11 +65,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def examine(arguments: argparse.Namespace) -> list[Record]:
-    """Runs all checks."""
+    """Runs all checks and returns their records."""
     probes = Probes()
     asked = cuda.is_seen(probes) if arguments.provider == "auto" else arguments.provider == "cuda"
     context = Context(probes, asked, arguments.model, arguments.library)
-    # All at once, those that take longest first; the checks ask one after the other.
+    # The probes run at the same time, the longest first; the checks then ask one after the other.
     for question in ("compile", "package"):
         for device in context.devices:
             probes.start(question, device)
@@ -77,7 +79,7 @@ def examine(arguments: argparse.Namespace) -> list[Record]:
 
 
 def _guarded(checks: Callable[[Context], Iterator[Record]], context: Context) -> Iterator[Record]:
-    """What a group finds; an error of the doctor's own is a finding too."""
+    """Yields the records of a group; an error of the doctor itself becomes a record too."""
     try:
         yield from checks(context)
     except Exception as error:
@@ -87,15 +89,15 @@ def _guarded(checks: Callable[[Context], Iterator[Record]], context: Context) ->
 
 
 def fix(records: list[Record]) -> bool:
-    """Runs the mends that are safe, each after it is shown, until one fails; whether any ran."""
+    """Prints and runs the safe fixes until one fails; returns whether there are any."""
     commands = list(dict.fromkeys(command for each in records for command in each.fix))
     if not commands:
-        print("nothing here is safe to mend unasked", file=sys.stderr)
+        print("there is no fix that is safe to run unasked", file=sys.stderr)
     for command in commands:
         print(f"running: {shlex.join(command)}", file=sys.stderr, flush=True)
-        # The standard output is for the report alone.
+        # The standard output is only for the report.
         status = subprocess.run(command, stdout=sys.stderr.fileno(), check=False).returncode
         if status != 0:
-            print(f"it failed with status {status}; nothing more is run", file=sys.stderr)
+            print(f"it failed with status {status}; no further fix is run", file=sys.stderr)
             break
     return bool(commands)

@@ -1,4 +1,4 @@
-"""What the checks look at."""
+"""The state that the checks examine."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .processes import Probes
 
 @dataclass
 class Context:
-    """What is asked for, and what is found; nothing here raises for what is missing."""
+    """What to check, and what is found; no property raises if something is missing."""
 
     probes: Probes
-    cuda: bool  # whether CUDA is asked for
+    cuda: bool  # whether to check CUDA
     model: Path | None = None
-    library: Path | None = None  # a custom-op library in the place of ours
+    library: Path | None = None  # a custom-op library to use instead of ours
 
     @cached_property
     def build(self) -> ModuleType | None:
-        """What the build wrote down; None where there is none."""
+        """The module that the build wrote, or None without a build."""
         try:
             from cudarelu import _build_info
         except ImportError:
@@ -40,7 +40,7 @@ class Context:
 
     @property
     def gravity(self) -> str:
-        """The status of what keeps CUDA from working."""
+        """The status of a check that fails only for CUDA."""
         return "failed" if self.cuda else "warning"
 
     @property
@@ -49,12 +49,12 @@ class Context:
 
     @property
     def wheel(self) -> str:
-        """The package of ONNX Runtime that serves what is asked for."""
+        """The package of ONNX Runtime that supports what is checked."""
         return "onnxruntime-gpu" if self.cuda else "onnxruntime"
 
     @property
     def values(self) -> dict[str, Any]:
-        """What the table's texts of errors ask for, beside what an error says itself."""
+        """Values for the names in the table's texts, besides those that an error itself gives."""
         package = module_folder("onnxruntime")
         runtimes = sorted(package.glob("capi/libonnxruntime.so.*")) if package else []
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -77,7 +77,7 @@ class Context:
 
     @property
     def folder(self) -> Path:
-        """Of the package's libraries."""
+        """The folder of the package's libraries."""
         return Path((self.build and self.build.__file__) or __file__).parent
 
     @property
@@ -86,7 +86,7 @@ class Context:
 
     @property
     def ort_infer(self) -> Path | None:
-        """Of the build tree, of the environment, or on the PATH."""
+        """The program in the build tree, in the environment, or on the PATH."""
         places = [self.folder.parents[1], Path(sysconfig.get_path("scripts"))]
         found = (place / "ort_infer" for place in places if (place / "ort_infer").is_file())
         on_path = shutil.which("ort_infer")
@@ -94,6 +94,6 @@ class Context:
 
 
 def module_folder(name: str) -> Path | None:
-    """Where a package is, without importing it."""
+    """Returns the folder of a package without importing it, or None."""
     spec = importlib.util.find_spec(name)
     return Path(spec.origin).parent if spec and spec.origin else None

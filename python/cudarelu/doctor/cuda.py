@@ -1,4 +1,4 @@
-"""The driver, the GPUs, the toolkits, and whether all agree on them."""
+"""Checks of the driver, the GPUs and the toolkits, and whether they fit together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .records import Record, from_error, not_asked, ok, skipped, trouble, waits
 
 PCI = Path("/sys/bus/pci/devices")
 
-# That nvcc has known since CUDA 11; a newer nvcc on the PATH adds its own.
+# What nvcc has supported since CUDA 11; a newer nvcc on the PATH adds its own.
 CAPABILITIES = {
     *(50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90),
     *(100, 101, 103, 110, 120, 121),
@@ -26,7 +26,7 @@ CAPABILITIES = {
 
 
 def is_seen(probes: Probes) -> bool:
-    """Whether there is an NVIDIA GPU that is not hidden, with a driver or without."""
+    """Returns whether there is an NVIDIA GPU that is not hidden, with or without a driver."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return False
     return bool(probes("driver").get("gpus")) or any(map(_is_gpu, PCI.glob("*")))
@@ -69,11 +69,11 @@ def _driver(context: Context) -> Iterator[Record]:
         id, values = f"cuda.driver.{user}", {"driver": version, "user": user, "needed": needed}
         yield trouble(id, "driver-old", gpus, status=context.gravity, **values)
     if not old:
-        yield ok("cuda.driver", f"the driver serves CUDA {version}: {gpus}")
+        yield ok("cuda.driver", f"the driver supports CUDA {version}: {gpus}")
 
 
 def _users(context: Context) -> dict[str, str]:
-    """The CUDA version of each that brings a runtime."""
+    """Returns the CUDA version of each package that brings a CUDA runtime."""
     users = {}
     if torch := context.probes("pytorch").get("cuda"):
         users["PyTorch"] = torch
@@ -92,7 +92,7 @@ def _majors(context: Context) -> Iterator[Record]:
         return
     torch, ort = users["PyTorch"], users["onnxruntime-gpu"]
     if _major(torch) == _major(ort):
-        yield ok("cuda.majors", f"PyTorch and ONNX Runtime are of CUDA {ort}")
+        yield ok("cuda.majors", f"PyTorch and ONNX Runtime are both built for CUDA {ort}")
     else:
         package = gpu_wheel(torch.split(".")[0])
         values = {"torch": torch, "ort": ort, "package": package}
@@ -100,14 +100,14 @@ def _majors(context: Context) -> Iterator[Record]:
 
 
 def _architectures(context: Context, compilers: list[Compiler]) -> Iterator[Record]:
-    """What the GPU code of our libraries is for."""
+    """Checks that the GPU code of our libraries runs on the GPUs."""
     for path in (context.folder / "libcudarelu_torch.so", context.plugin):
         if not path.exists():
             continue
         id = f"cuda.code.{path.name}"
         code = code_of(path)
         if code is None:
-            yield skipped(id, f"no cuobjdump that reads {path.name}: its GPU code is not known")
+            yield skipped(id, f"no cuobjdump can read {path.name}: its GPU code is not known")
         elif not code.sass and not code.ptx:
             if context.cuda:
                 yield trouble(id, "no-cuda-kernels", str(path))
@@ -138,7 +138,7 @@ def _code(context: Context, id: str, path: Path, code: Code) -> Iterator[Record]
 
 
 class Compiler:
-    """An nvcc on the PATH: its version, and the compute capabilities that it knows."""
+    """An nvcc on the PATH: its version, and the compute capabilities that it supports."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -164,9 +164,9 @@ def _compilers() -> list[Compiler]:
 
 
 def _nvccs(context: Context, compilers: list[Compiler]) -> Iterator[Record]:
-    """Each nvcc on the PATH. It only builds: what is wrong with one is a warning."""
+    """Checks each nvcc on the PATH. Problems are warnings, since only a build needs nvcc."""
     if not compilers:
-        yield skipped("cuda.nvcc", "there is no nvcc on the PATH, and only a build needs one")
+        yield skipped("cuda.nvcc", "there is no nvcc on the PATH; only a build needs one")
     working = [each for each in compilers if each.version and each.capabilities]
     newest = max(working, key=lambda each: _version(each.version), default=None)
     wanted = max((each["capability"] for each in context.gpus), default=0)
@@ -194,7 +194,7 @@ def _nvccs(context: Context, compilers: list[Compiler]) -> Iterator[Record]:
 
 
 def _arch_list(context: Context, compilers: list[Compiler]) -> Iterator[Record]:
-    """TORCH_CUDA_ARCH_LIST, which PyTorch's extension builder reads."""
+    """Checks TORCH_CUDA_ARCH_LIST, which PyTorch's extension builder reads."""
     value = os.environ.get("TORCH_CUDA_ARCH_LIST", "")
     entries = [each for each in re.split(r"[;\s]+", value) if each]
     if not entries:
@@ -225,19 +225,19 @@ def _arch_list(context: Context, compilers: list[Compiler]) -> Iterator[Record]:
 
 
 def _products(context: Context) -> Record:
-    """Without cuBLASLt matrix products take kernels of ours, most of which are slower."""
+    """Checks cuBLASLt. Without it, matrix products use our kernels, most of which are slower."""
     id = "cuda.cublaslt"
     answer = context.probes("products")
     if answer["error"]:
         return waits(id)
     if not answer["problem"]:
-        return ok(id, "matrix products have cuBLASLt")
+        return ok(id, "matrix products use cuBLASLt")
     what = "matrix products cannot use cuBLASLt"
     return dataclasses.replace(from_error(id, what, answer["problem"], context), status="warning")
 
 
 def _copies(context: Context) -> Iterator[Record]:
-    """Of CUDA's libraries, in a process that uses PyTorch and ONNX Runtime on CUDA."""
+    """Checks for two copies of a CUDA library in a process with PyTorch and ONNX Runtime."""
     answer = context.probes("session", "cuda", str(context.plugin))
     by_name: dict[str, list[str]] = {}
     for path in answer.get("loaded", []):
@@ -249,7 +249,7 @@ def _copies(context: Context) -> Iterator[Record]:
     if by_name and not copies:
         names = ", ".join(sorted(by_name))
         evidence = ", ".join(answer["loaded"])
-        yield ok("cuda.copies", f"one copy of each in a process: {names}", evidence)
+        yield ok("cuda.copies", f"a process has one copy of each of {names}", evidence)
 
 
 def _dotted(capability: int) -> str:

@@ -1,4 +1,4 @@
-"""A model: what it asks for, and whether a session of it can be made here."""
+"""Checks of a model: its content, and whether a session of it can be created."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def checks(context: Context) -> Iterator[Record]:
         path = str(library.resolve())
         answer = context.probes("session", provider, path, str(context.model))
         if answer["error"]:
-            yield from_error(id, "no session can be made of it", answer["error"], context)
+            yield from_error(id, "a session of the model fails", answer["error"], context)
         elif provider == "cuda" and "CUDAExecutionProvider" not in answer["providers"]:
             yield waits(id)
         else:
-            yield ok(id, f"ONNX Runtime loads it on {provider.upper()}")
+            yield ok(id, f"ONNX Runtime loads the model on {provider.upper()}")
 
 
 def _content(context: Context, content: dict) -> Iterator[Record]:
     path, error = context.model, content["error"]
-    if "names" not in content:  # the package or onnx does not import
+    if "names" not in content:  # cudarelu or onnx does not import
         if "No module named 'onnx'" in error:
-            yield from_error("model.content", "it cannot be read", error, context)
+            yield from_error("model.content", "the model cannot be read", error, context)
         else:
             yield waits("model.content")
         return
@@ -51,11 +51,11 @@ def _content(context: Context, content: dict) -> Iterator[Record]:
         return
     opsets = ", ".join(f"{domain} {version}" for domain, version in content["opsets"].items())
     ours = ", ".join(content["ours"]) or "none"
-    what = f"IR version {content['ir_version']}; opsets {opsets}; of our ops: {ours}"
+    what = f"IR version {content['ir_version']}; opsets {opsets}; our ops: {ours}"
     yield ok("model.content", what, str(path))
     if context.library:
-        return  # which has other ops: the session says whether it has those
+        return  # it has other ops, which the session checks
     for name in content["unknown"]:
         near = difflib.get_close_matches(name, content["names"], 1, cutoff=0.5)
-        evidence = f"the nearest that this library has is {near[0]}" if near else ""
+        evidence = f"the most similar op of this library is {near[0]}" if near else ""
         yield trouble(f"model.unknown.{name}", "unknown-op", evidence, name=name)

@@ -1,4 +1,4 @@
-"""ONNX Runtime, the ops' library in it, and ort_infer."""
+"""Checks of ONNX Runtime, of the ops' library in it, and of ort_infer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .context import Context
 from .processes import run
 from .records import Record, from_error, not_asked, ok, skipped, trouble, waits
 
-OLDEST = (1, 16)  # that the library serves
+OLDEST = (1, 16)  # that the library supports
 ARRAYS = (1, 24)  # that cudarelu.ort.Session needs
 HEADERS = ["include", "include/onnxruntime", "include/onnxruntime/core/session"]
 SYSTEM = ["/usr", "/usr/local"]
@@ -54,7 +54,7 @@ def _installation(context: Context) -> Record:
         return from_error(id, "ONNX Runtime does not import", answer["error"], context)
     providers = ", ".join(name.removesuffix("ExecutionProvider") for name in answer["providers"])
     for least, status, needs in (
-        (OLDEST, "failed", "the ops' library serves 1.16 and later"),
+        (OLDEST, "failed", "the ops' library needs 1.16 or later"),
         (ARRAYS, "warning", "the library works with it, but cudarelu.ort.Session needs 1.24"),
     ):
         if tuple(map(int, version.split(".")[:2])) < least:
@@ -65,7 +65,7 @@ def _installation(context: Context) -> Record:
 
 
 def _library(context: Context) -> Record:
-    """Whether the library is there, has its entry point, and finds all its symbols."""
+    """Checks that the library exists, has its entry point, and finds all its symbols."""
     id = "onnxruntime.library"
     path = context.library or context.plugin
     if not path.exists():
@@ -82,7 +82,7 @@ def _library(context: Context) -> Record:
 
 
 def _headers_missing() -> str:
-    """Why a build finds no header of ONNX Runtime; empty where it finds one."""
+    """Returns why a build finds no header of ONNX Runtime, or "" if it finds one."""
     root = os.environ.get("ORT_ROOT")
     for folder in [root] if root else SYSTEM:
         if any((Path(folder) / each / "onnxruntime_c_api.h").exists() for each in ["", *HEADERS]):
@@ -97,14 +97,14 @@ def _session(context: Context, provider: str, usable: bool) -> Record:
     if not usable:
         return waits(id)
     if context.library:
-        return skipped(id, "whether the library's ops run is known with a --model of them")
+        return skipped(id, "give a --model with the library's ops to check them")
     answer = context.probes("session", provider, str(context.plugin))
     if answer["error"]:
         what = f"a session on {provider.upper()} fails"
         return from_error(id, what, answer["error"], context)
     if provider == "cuda" and "CUDAExecutionProvider" not in answer["providers"]:
-        return from_error(id, "a session goes on without CUDA", answer["log"], context)
-    return ok(id, f"our ops in a session on {provider.upper()}")
+        return from_error(id, "a session does not use CUDA", answer["log"], context)
+    return ok(id, f"our ops run in a session on {provider.upper()}")
 
 
 def _cuda_libraries(context: Context, installed: Record) -> Iterator[Record]:
@@ -124,7 +124,7 @@ def _cuda_libraries(context: Context, installed: Record) -> Iterator[Record]:
     for each in absent:
         name, required = each["name"], each["required"]
         if each["package"].startswith("nvidia-"):
-            # The major version of a package is that of its library.
+            # A package has the major version of its library.
             package = f"{each['package']}=={name.rpartition('.')[2]}.*"
             extent = "to load" if required else "for some operators, such as Conv"
             values = {"name": name, "extent": extent, "package": package}
@@ -134,11 +134,11 @@ def _cuda_libraries(context: Context, installed: Record) -> Iterator[Record]:
             yield trouble(f"{id}.{name}", "driver-missing", each["error"])
     if not absent:
         names = ", ".join(each["name"] for each in answer["libraries"])
-        yield ok(id, "what the CUDA provider needs loads", names)
+        yield ok(id, "all libraries that the CUDA provider needs load", names)
 
 
 def gpu_wheel(cuda: str) -> str:
-    """What to install for a major version of CUDA: the index has CUDA 13 from 1.27 on."""
+    """Returns the package for a major version of CUDA: from 1.27 on it is built for CUDA 13."""
     return "onnxruntime-gpu>=1.27" if int(cuda) >= 13 else "onnxruntime-gpu<1.27"
 
 
@@ -153,10 +153,12 @@ def _ort_infer(context: Context) -> Iterator[Record]:
         for device in context.devices:
             id = "onnxruntime.ort_infer" + ("_cuda" if device == "cuda" else "")
             if answer["error"]:
-                yield from_error(id, "no model to run", answer["error"], context)
+                yield from_error(
+                    id, "the model for ort_infer cannot be written", answer["error"], context
+                )
                 continue
             code, _, error = run([str(program), str(model), "--provider", device])
             if code == 0:
-                yield ok(id, f"ort_infer on {device.upper()}", str(program))
+                yield ok(id, f"ort_infer runs on {device.upper()}", str(program))
             else:
                 yield from_error(id, f"ort_infer fails on {device.upper()}", error.strip(), context)

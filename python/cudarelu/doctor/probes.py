@@ -1,8 +1,8 @@
-"""Questions whose answers may crash, hang or change the process: each is asked in one of its own.
+"""Probes that may crash, hang or change the process: each runs in its own process.
 
-Usage: python -P probes.py NAME [ARGUMENT...]. A line of the output is a JSON object of what was
-found; its first key, "error", is "" or what stopped the probe. A script, since the package may not
-import.
+Usage: python -P probes.py NAME [ARGUMENT...]. One line of the output is a JSON object of what was
+found; its first key, "error", is "" or the error that stopped the probe. This is a script, since
+the package may not import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 Answer = dict[str, Any]
 
-# The model of the tutorials, without a definition, so that only the library can run it.
+# The tutorials' model, without a definition, so that only the library can run it.
 MODEL = """<ir_version: 8, opset_import: ["" : 18, "custom_domain" : 1]>
 main (float[N] x) => (float[N] y) { y = custom_domain.CustomRelu(x) }"""
 X, Y = [-1.0, 0.0, 2.0], [0.0, 0.0, 2.0]
@@ -28,19 +28,19 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
 def pytorch(answer: Answer) -> None:
-    """PyTorch by itself: what it is, and whether it reaches the GPU."""
+    """PyTorch without our ops: its version, and whether it reaches the GPU."""
     import torch
 
     answer |= {"version": torch.__version__, "cuda": torch.version.cuda, "path": torch.__file__}
     if torch.version.cuda:
         try:
             torch.ones(1, device="cuda").add_(1).tolist()
-        except Exception as error:  # whatever CUDA finds
+        except Exception as error:  # of any type
             answer["cuda_error"] = _text(error)
 
 
 def package(answer: Answer, device: str) -> None:
-    """An op on PyTorch's tensors, with its gradient."""
+    """Runs an op on PyTorch's tensors, with its gradient."""
     import torch
 
     import cudarelu
@@ -55,27 +55,27 @@ def package(answer: Answer, device: str) -> None:
 
 
 def products(answer: Answer) -> None:
-    """What matrix products on CUDA lack."""
+    """Asks why matrix products on CUDA cannot use cuBLASLt."""
     from cudarelu import _C
 
     answer["problem"] = _C.cublaslt_problem()
 
 
 def compile(answer: Answer, device: str) -> None:
-    """torch.compile of an op between others."""
+    """Compiles an op between others with torch.compile."""
     import torch
     from torch._inductor.cpp_builder import get_cpp_compiler
 
     import cudarelu
 
     if device == "cpu":
-        get_cpp_compiler()  # which what Inductor remembers of an earlier run would not miss
+        get_cpp_compiler()  # Inductor's cache of an earlier run would hide a missing compiler
     compiled = torch.compile(lambda x: cudarelu.relu(x + 1) - 1, fullgraph=True)
     _check(compiled(torch.tensor(X, device=device)).tolist(), [-1.0, 0.0, 2.0])
 
 
 def export(answer: Answer) -> None:
-    """An export to ONNX."""
+    """Exports a module to ONNX."""
     import torch
 
     import cudarelu.nn
@@ -98,18 +98,18 @@ def onnx_runtime(answer: Answer) -> None:
 
 
 def library(answer: Answer, path: str) -> None:
-    """Opens a custom-op library as ONNX Runtime does, all its symbols at once."""
+    """Opens a custom-op library as ONNX Runtime does, and resolves all its symbols."""
     opened = ctypes.CDLL(path, os.RTLD_NOW | os.RTLD_LOCAL)
     answer["registers"] = hasattr(opened, "RegisterCustomOps")
 
 
 def session(answer: Answer, provider: str, library: str, path: str = "") -> None:
-    """A session of a model with the ops of a library; without a path, of the one above, which runs.
+    """Creates a session of a model with a library's ops. Without a path, runs the model above.
 
-    On CUDA all else is loaded too, as in a program that uses both frameworks.
+    On CUDA it also loads PyTorch, as a program that uses both frameworks does.
     """
     if provider == "cuda":
-        with contextlib.suppress(Exception):  # a matter of other probes
+        with contextlib.suppress(Exception):  # another probe reports it
             import torch  # noqa: F401
     import onnxruntime
 
@@ -134,23 +134,23 @@ def session(answer: Answer, provider: str, library: str, path: str = "") -> None
 
 
 def demo_model(answer: Answer, path: str) -> None:
-    """Writes the model above."""
+    """Writes the model above to a file."""
     import onnx.parser
 
     onnx.save(onnx.parser.parse_model(MODEL), path)
 
 
 def libraries(answer: Answer) -> None:
-    """What ONNX Runtime's CUDA provider needs, and which CUDA libraries are in the process then."""
-    # By its path: the package needs PyTorch, and this does not.
-    ort_cuda = runpy.run_path(str(Path(__file__).parent / "cuda_provider.py"))
-    answer["libraries"] = [dict(vars(each)) for each in ort_cuda["libraries"]()]
+    """Loads what ONNX Runtime's CUDA provider needs, and lists the process's CUDA libraries."""
+    # By its path, since the package imports PyTorch.
+    provider = runpy.run_path(str(Path(__file__).parent / "cuda_provider.py"))
+    answer["libraries"] = [dict(vars(each)) for each in provider["libraries"]()]
     maps = Path("/proc/self/maps").read_text()
     answer["loaded"] = sorted(set(re.findall(r"/\S*/lib(?:cudart|cudnn|cublas)\.so\S*", maps)))
 
 
 def driver(answer: Answer) -> None:
-    """The NVIDIA driver, and the GPUs that it lets this process see."""
+    """Asks for the NVIDIA driver's version, and the GPUs that this process sees."""
     cuda = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str, *arguments: Any) -> None:
@@ -178,7 +178,7 @@ def driver(answer: Answer) -> None:
 
 
 def model(answer: Answer, path: str) -> None:
-    """What is in a model, and whether its nodes call our ops rightly."""
+    """Reads a model, and checks that its nodes call our ops correctly."""
     from cudarelu import ops
     from cudarelu.onnx.files import load
     from cudarelu.onnx.inspection import describe
@@ -194,7 +194,7 @@ def model(answer: Answer, path: str) -> None:
 
 def _check(found: list[float], expected: list[float]) -> None:
     if found != expected:
-        raise ArithmeticError(f"{found} in the place of {expected}")
+        raise ArithmeticError(f"{found} instead of {expected}")
 
 
 def _text(error: BaseException) -> str:

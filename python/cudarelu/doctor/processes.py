@@ -1,4 +1,4 @@
-"""Runs probes and tools, each in a process of its own, so that none can take the doctor with it."""
+"""Runs probes and tools in separate processes, so that none can end the doctor's own process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = dict[str, Any]
 
 
 class Probes:
-    """The answers of probes.py; each question is asked once."""
+    """Asks probes.py each question once and keeps the answers."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=max(2, len(os.sched_getaffinity(0))))
@@ -31,17 +31,17 @@ class Probes:
         return self._asked[question]
 
     def __call__(self, *question: str) -> Answer:
-        """What was found; "error" says what stopped it, and is "" where nothing did."""
+        """Returns what was found; its "error" is the error that stopped the probe, or ""."""
         return self.start(*question).result()
 
 
 def ask(*question: str, timeout: float = TIMEOUT) -> Answer:
-    """The answer of a probe: of as much of it as ran."""
-    # What is found from here is found there, the current folder of `python -m` included.
+    """Returns the answer of a probe, also if it stopped early."""
+    # The probe finds the same modules, including those in the current folder of `python -m`.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-P", str(PROBES), *question]
     code, output, errors = run(command, timeout, environment)
-    # Among what libraries print, before and after.
+    # Libraries may print other lines before and after.
     found = [line for line in output.splitlines() if line.startswith('{"error"')]
     answer: Answer = json.loads(found[-1]) if found else {"error": ""}
     if code != 0 and not answer["error"]:
@@ -53,8 +53,8 @@ def ask(*question: str, timeout: float = TIMEOUT) -> Answer:
 def run(
     command: list[str], timeout: float = 20.0, environment: dict[str, str] | None = None
 ) -> tuple[int | None, str, str]:
-    """The status of a command, None where it took too long or did not start, and what it wrote."""
-    # Files and no pipes, which a child of the command would hold open after a timeout.
+    """Returns status, output and errors. The status is None after a timeout or a failed start."""
+    # Files, since a child of the command would hold pipes open after a timeout.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
             code = subprocess.run(

@@ -1,4 +1,4 @@
-"""PyTorch, and the ops in it."""
+"""Checks of PyTorch, and of the ops in it."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def _op(context: Context, device: str, usable: bool) -> Record:
         return trouble(id, "torch-without-cuda", version=torch["version"], plain=plain)
     answer = context.probes("package", device)
     if not answer["error"]:
-        return ok(id, f"ops and their gradients on {device.upper()} tensors", answer["path"])
+        return ok(id, f"ops and their gradients work on {device.upper()} tensors", answer["path"])
     what = f"an op fails on {device.upper()} tensors"
-    # What stops PyTorch itself, such as the driver, is the better text.
+    # An error of PyTorch itself, such as that of the driver, is more specific.
     error = (device == "cuda" and torch.get("cuda_error")) or answer["error"]
     return from_error(id, what, error, context)
 
@@ -62,7 +62,7 @@ def _compile(context: Context, device: str, usable: bool) -> Record:
         return waits(id)
     answer = context.probes("compile", device)
     if not answer["error"]:
-        return ok(id, f"torch.compile on {device.upper()}")
+        return ok(id, f"torch.compile works on {device.upper()}")
     what = f"torch.compile fails on {device.upper()}"
     return from_error(id, what, answer["error"], context)
 
@@ -72,6 +72,6 @@ def _export(context: Context, usable: bool) -> Record:
         return waits("pytorch.export")
     answer = context.probes("export")
     if not answer["error"]:
-        return ok("pytorch.export", "cudarelu.onnx.export")
+        return ok("pytorch.export", "cudarelu.onnx.export works")
     what = "the export to ONNX fails"
     return from_error("pytorch.export", what, answer["error"], context)

@@ -1,4 +1,4 @@
-"""What a check says."""
+"""The results of checks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Record:
 
     id: str  # "group.check"
     status: str  # "ok", "warning", "failed" or "skipped"
-    what: str  # works, or why it does not
-    evidence: str = ""  # what was seen, as it was seen
-    mend: str = ""  # what to do, where possible as a command to paste
-    fix: tuple[Command, ...] = ()  # the commands of the mend, where they are safe to run unasked
+    what: str  # what works, or why it does not
+    evidence: str = ""  # what was seen, unchanged
+    mend: str = ""  # the fix, if possible a command to paste
+    fix: tuple[Command, ...] = ()  # the commands of the fix, if they are safe to run unasked
 
 
 def ok(id: str, what: str, evidence: str = "") -> Record:
@@ -34,17 +34,17 @@ def skipped(id: str, what: str, evidence: str = "") -> Record:
 
 
 def waits(id: str) -> Record:
-    return skipped(id, "not tried: what is above must work first")
+    return skipped(id, "not checked: a check above must pass first")
 
 
 def not_asked(id: str, evidence: str = "") -> Record:
-    return skipped(id, "CUDA is not asked for (--provider)", evidence)
+    return skipped(id, "CUDA is not checked (--provider)", evidence)
 
 
 def trouble(
     id: str, name: str, evidence: str = "", /, *, status: str = "failed", **values: Any
 ) -> Record:
-    """A trouble of the table, whose text takes the values."""
+    """Returns the record of a trouble of the table, with the values in its text."""
     found = TROUBLES[name]
     python = shlex.quote(sys.executable)
     values = {"pip": f"{python} -m pip", "python": python, **values}
@@ -56,6 +56,6 @@ def trouble(
 
 
 def from_error(id: str, what: str, error: str, context: Context) -> Record:
-    """A failure, with the cause and the mend that the table knows for its text."""
+    """Returns the record of a failure, with the cause and fix that the table has for its text."""
     name, groups = explain(error) or ("unknown", {})
     return trouble(id, name, error, **{"what": what, **context.values, **groups})

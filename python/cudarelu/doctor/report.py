@@ -1,4 +1,4 @@
-"""What the checks found, for a person."""
+"""The report as text."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .records import Record
 TITLES = {"pytorch": "PyTorch", "onnxruntime": "ONNX Runtime", "cuda": "CUDA", "model": "Model"}
 COLORS = {"ok": 32, "warning": 33, "failed": 31, "skipped": 90}
 INDENT = " " * 11
-LONGEST = 400  # characters of evidence; --json has all
+LONGEST = 400  # characters of evidence; --json prints all of it
 
 
 def text(records: list[Record], color: bool, width: int | None = None) -> str:
-    """Grouped; `width` wraps the lines, but never a mend, which is to be pasted."""
+    """Returns the records by group. `width` wraps the lines, except fixes, which users paste."""
     lines = []
     for group, members in itertools.groupby(records, key=lambda each: each.id.split(".")[0]):
         lines.append(_bold(TITLES[group], color))
@@ -35,7 +35,7 @@ def _lines(record: Record, color: bool, width: int | None) -> list[str]:
         seen = textwrap.shorten(record.evidence, LONGEST, placeholder=" ...")
         lines += [INDENT + each for each in _wrapped(f"seen: {seen}", width)]
     if record.mend:
-        lines.append(f"{INDENT}mend: {record.mend}")
+        lines.append(f"{INDENT}fix: {record.mend}")
     return lines
 
 
@@ -51,7 +51,7 @@ def _bold(title: str, color: bool) -> str:
 def _summary(records: list[Record]) -> str:
     counts = Counter(each.status for each in records)
     if not counts["failed"] and not counts["warning"]:
-        return "All that was asked for works."
+        return "Everything that was checked works."
     counted = [f"{counts[each]} {each}" for each in ("failed", "warning") if counts[each]]
     unsafe = not any(each.fix for each in records)
-    return ", ".join(counted) + ("" if unsafe else "; --fix runs the mends that are safe")
+    return ", ".join(counted) + ("" if unsafe else "; --fix runs the fixes that are safe")

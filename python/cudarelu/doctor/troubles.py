@@ -1,6 +1,6 @@
-"""The table of troubles: what is seen, why, and what mends it.
+"""The table of known troubles: symptom, cause and fix.
 
-The doctor takes its words from here, and docs/troubleshooting.md is written from here:
+The doctor's messages and docs/troubleshooting.md are made from it:
 
     python -m cudarelu.doctor.troubles > docs/troubleshooting.md
 """
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Trouble:
-    """A symptom, its cause and its mend.
+    """A symptom, its cause and its fix.
 
-    `{names}` in the last two are for the doctor to fill, from the pattern's groups too; the page
+    The doctor replaces `{names}` in the cause and the fix, also by groups of the pattern. The page
     has them in capitals.
     """
 
-    symptom: str  # as one types it into a search
+    symptom: str  # as one would search for it
     cause: str
-    mend: str = ""  # a command wherever one can do it
-    pattern: str = ""  # of the error texts with this cause; empty: a check finds it
-    pip: tuple[str, ...] = ()  # in the place of `mend`: commands of pip that are safe unasked
+    mend: str = ""  # the fix, as a command if possible
+    pattern: str = ""  # matches the error texts with this cause; empty if a check detects it
+    pip: tuple[str, ...] = ()  # instead of `mend`: pip commands that are safe to run unasked
 
 
 TROUBLES = {
@@ -36,20 +36,20 @@ TROUBLES = {
     ),
     "torch-broken": Trouble(
         "import torch fails: OSError, undefined symbol, cannot open shared object file",
-        "PyTorch does not import: a library of it is damaged, or of another version",
+        "PyTorch does not import: one of its libraries is damaged or has another version",
         '{pip} install --force-reinstall "torch=={built}.*"',
     ),
     "torch-version": Trouble(
         "cudarelu was built for PyTorch 2.11, but this is 2.14; undefined symbol: _ZN3c10..., "
         "_ZN2at..., _ZN5torch...",
-        "cudarelu's libraries are of PyTorch {built}, but this is PyTorch {found}; a library needs "
-        "the minor version that it was built with",
+        "cudarelu's libraries were built for PyTorch {built}, but this is PyTorch {found}; a "
+        "library needs the minor version that it was built for",
         '{pip} install "torch=={built}.*"  # or build again: cmake -B build && cmake --build build',
         r"(?:was built for PyTorch|undefined symbol: _ZNK?(?:3c10|2at|5torch))",
     ),
     "not-built": Trouble(
         "No module named 'cudarelu._build_info', cannot import name '_C' from 'cudarelu'",
-        "this is cudarelu's source, or a part of a build, without its libraries",
+        "this is cudarelu's source or an incomplete build, without its libraries",
         "cmake -B build && cmake --build build && export PYTHONPATH=$PWD/build/python",
         r"(?:cudarelu\._build_info|cannot import name '_(?:C|build_info)')",
     ),
@@ -61,21 +61,21 @@ TROUBLES = {
     ),
     "arch-list": Trouble(
         "TORCH_CUDA_ARCH_LIST=12.8; Unknown CUDA arch (12.8) or GPU not supported",
-        "TORCH_CUDA_ARCH_LIST={value}: {entry} is no compute capability that is known here; a CUDA "
-        "version has no place there",
+        "TORCH_CUDA_ARCH_LIST={value}: {entry} is not a known compute capability; the list does "
+        "not take CUDA versions",
         'export TORCH_CUDA_ARCH_LIST="{suggested}"  # or: unset TORCH_CUDA_ARCH_LIST',
     ),
     "arch-list-gpu": Trouble(
         "TORCH_CUDA_ARCH_LIST is set, and then: no kernel image is available",
-        "TORCH_CUDA_ARCH_LIST={value} leaves out {gpu}: what PyTorch builds from sources will not "
-        "run on it",
+        "TORCH_CUDA_ARCH_LIST={value} leaves out {gpu}: extensions that PyTorch builds from "
+        "sources will not run on it",
         'export TORCH_CUDA_ARCH_LIST="{suggested}"  # or: unset TORCH_CUDA_ARCH_LIST',
     ),
     "no-compiler": Trouble(
         "torch.compile: InvalidCxxCompiler: No working C++ compiler found; Failed to find C "
         "compiler; Python.h: No such file or directory",
-        "torch.compile finds no compiler, or not Python's headers: it makes C++ on the CPU, and "
-        "compiles a launcher on CUDA",
+        "torch.compile does not find a compiler or Python's headers: it compiles C++ for the CPU, "
+        "and a launcher for CUDA",
         "sudo apt-get install g++ python3-dev",
         r"(?:InvalidCxxCompiler|No working C\+\+ compiler|Failed to find C compiler|Python\.h: No)",
     ),
@@ -87,7 +87,7 @@ TROUBLES = {
     ),
     "onnx-missing": Trouble(
         "No module named 'onnx'",
-        "the package onnx is missing: models can neither be read nor written",
+        "the package onnx is missing: models can be neither read nor written",
         pattern=r"No module named 'onnx'",
         pip=("install onnx",),
     ),
@@ -99,12 +99,12 @@ TROUBLES = {
         r"No module named 'onnxruntime'",
     ),
     "ort-both": Trouble(
-        "CUDAExecutionProvider has gone after pip install of another package; onnxruntime and "
+        "CUDAExecutionProvider is gone after pip install of another package; onnxruntime and "
         "onnxruntime-gpu in pip list",
-        "onnxruntime {cpu} and onnxruntime-gpu {gpu} are both installed: they write the same "
-        "files, and the last one wins",
+        "onnxruntime {cpu} and onnxruntime-gpu {gpu} are both installed: they install the same "
+        "files, and the last one overwrites the other",
         pip=(
-            # The first asks whether it can be had, or else nothing would be left.
+            # The first checks that the package is available, before the second removes the other.
             "install --dry-run --force-reinstall --no-deps onnxruntime-gpu=={gpu}",
             "uninstall -y onnxruntime",
             "install --force-reinstall --no-deps onnxruntime-gpu=={gpu}",
@@ -118,7 +118,7 @@ TROUBLES = {
     ),
     "ort-headers": Trouble(
         "onnxruntime_c_api.h: No such file or directory; no onnxruntime_c_api.h: set ORT_ROOT",
-        "a build needs ONNX Runtime's C headers, which Python's packages do not have: {why}",
+        "a build needs ONNX Runtime's C headers, which the Python packages do not have: {why}",
         "ORT_ROOT=/path/to/an/unpacked/release cmake -B build -DCUDARELU_ORT=ON && "
         "cmake --build build",
     ),
@@ -140,49 +140,49 @@ TROUBLES = {
     ),
     "library-missing": Trouble(
         "Failed to load library my_ops.so with error: cannot open shared object file",
-        "there is no file {path}",
-        "find . -name '*.so'  # and give its path",
+        "the file {path} does not exist",
+        "find . -name '*.so'  # then give its path",
     ),
     "ort-infer-missing": Trouble(
         "ort_infer: No such file or directory",
-        "ort_infer is not beside the package, nor on the PATH: it was not built",
+        "ort_infer was not built: it is neither beside the package nor on the PATH",
         "cmake -B build -DCUDARELU_ORT=ON && cmake --build build",
     ),
     "no-onnxruntime-library": Trouble(
         "ort_infer: cannot open ONNX Runtime: libonnxruntime.so.1: cannot open shared object file",
-        "ort_infer opens ONNX Runtime's library when it runs, and found none that loads",
+        "ort_infer opens ONNX Runtime's library at run time, and found none that loads",
         "export CUDARELU_ORT_LIBRARY={runtime}",
         r"cannot open ONNX Runtime",
     ),
     "no-entry-point": Trouble(
         "Failed to get symbol RegisterCustomOps with error: undefined symbol: RegisterCustomOps",
-        "{path} is no custom-op library of ONNX Runtime: it does not export RegisterCustomOps",
+        "{path} is not a custom-op library of ONNX Runtime: it does not export RegisterCustomOps",
         "{python} -c 'import cudarelu.ort as o; print(o.library_path())'  # the file to give",
     ),
     "undefined-symbol": Trouble(
         "Failed to load library my_ops.so with error: undefined symbol: OrtGetApiBase",
-        "the library wants {symbol}, which nothing in the process has: it was linked without what "
-        "it needs, or expects ONNX Runtime to export it",
+        "the library needs {symbol}, which nothing in the process provides: it was linked without "
+        "a library that it needs, or expects ONNX Runtime to export the symbol",
         "link it with -Wl,--no-undefined; for OrtGetApiBase compile it with -DORT_API_MANUAL_INIT",
         r"undefined symbol: (?P<symbol>\w+)",
     ),
     "domain-twice": Trouble(
         "Domain already set in registry",
-        "two libraries register one domain, or one that is not cudarelu's is registered twice",
-        "register each library once, cudarelu's after the others; it may be registered again",
+        "two libraries register one domain, or a library other than cudarelu's is registered twice",
+        "register each library once, and cudarelu's last; cudarelu's may be registered again",
         r"Domain already set in registry",
     ),
     # CUDA
     "driver-missing": Trouble(
         "Found no NVIDIA driver on your system; libcuda.so.1: cannot open shared object file",
-        "there is no NVIDIA driver here",
+        "there is no NVIDIA driver on this machine",
         "sudo apt-get install nvidia-driver-580  # a container: docker run --gpus all",
         r"Found no NVIDIA driver|libcuda\.so\.1: cannot open",
     ),
     "driver-failed": Trouble(
         "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; Failed to initialize NVML: Driver/library "
         "version mismatch; CUDA unknown error",
-        "the NVIDIA driver is there, but does not start: it was updated while in use, or its "
+        "the NVIDIA driver is installed but does not start: it was updated while in use, or its "
         "kernel module is not loaded",
         "sudo modprobe nvidia nvidia_uvm  # or restart the machine",
         r"cuInit: (?!CUDA_ERROR_NO_DEVICE)",
@@ -196,21 +196,21 @@ TROUBLES = {
     "driver-old": Trouble(
         "The NVIDIA driver on your system is too old (found version 12040); CUDA driver version is "
         "insufficient for CUDA runtime version",
-        "the NVIDIA driver serves CUDA up to {driver}, but {user} is built with CUDA {needed}",
+        "the NVIDIA driver supports CUDA up to {driver}, but {user} is built with CUDA {needed}",
         "sudo apt-get install nvidia-driver-580  # CUDA 13 needs 580 or later, CUDA 12 needs 525",
         r"driver on your system is too old|driver version is insufficient",
     ),
     "cuda-majors": Trouble(
         "CUDNN_STATUS_NOT_INITIALIZED, a crash, or libcublas.so.12: cannot open shared object file "
         "with PyTorch and ONNX Runtime in one process",
-        "PyTorch is of CUDA {torch}, but this onnxruntime-gpu is of CUDA {ort}: its libraries are "
-        "not those that PyTorch brings",
+        "PyTorch is built for CUDA {torch}, but this onnxruntime-gpu for CUDA {ort}: it cannot use "
+        "the libraries that PyTorch brings",
         '{pip} install "{package}"',
     ),
     "toolkit-major": Trouble(
-        "PyTorch of CUDA 12 with a library built by nvcc 13",
-        "{name} was built with CUDA {toolkit}, but PyTorch is of CUDA {torch}: each has a runtime "
-        "of its own, and the driver must be new enough for both",
+        "PyTorch for CUDA 12 with a library built by nvcc 13",
+        "{name} was built with CUDA {toolkit}, but PyTorch with CUDA {torch}: each has its own "
+        "runtime, and the driver must be new enough for both",
         "build again with the nvcc of CUDA {torch}: CUDACXX=/usr/local/cuda-{torch}/bin/nvcc "
         "cmake -B build --fresh && cmake --build build",
     ),
@@ -218,19 +218,19 @@ TROUBLES = {
         "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH; a crash with two versions of libcudart or "
         "libcudnn in it",
         "two files of {name} are loaded in one process: {paths}",
-        "unset LD_LIBRARY_PATH  # if it leads to one of them; else uninstall one",
+        "unset LD_LIBRARY_PATH  # if it leads to one of them; otherwise uninstall one",
     ),
     "cublaslt-missing": Trouble(
         "cannot open cuBLASLt: libcublasLt.so.13: cannot open shared object file",
         "cuBLASLt {major}, of the CUDA that cudarelu was built with, is not found: matrix products "
-        "take slower kernels",
+        "use slower kernels",
         '{pip} install "nvidia-cublas=={major}.*" && export LD_LIBRARY_PATH="$({python} -c '
         "'import nvidia; print(nvidia.__path__[0])')/cu{major}/lib:$LD_LIBRARY_PATH\"",
         r"cannot open cuBLASLt: .*?libcublasLt\.so\.(?P<major>\d+)",
     ),
     "cublaslt-major": Trouble(
         "cannot use cuBLASLt 12: this build is for 13",
-        "this is cuBLASLt {library}, but cudarelu was built for {major}: matrix products take "
+        "this is cuBLASLt {library}, but cudarelu was built for {major}: matrix products use "
         "slower kernels",
         "CUDACXX=/usr/local/cuda-{library}/bin/nvcc cmake -B build --fresh && cmake --build build",
         r"cannot use cuBLASLt (?P<library>\d+): this build is for (?P<major>\d+)",
@@ -249,12 +249,13 @@ TROUBLES = {
     ),
     "nvcc-broken": Trouble(
         "nvcc: command not found; cudafe++: not found; nvcc fatal: Could not open libdevice",
-        "{path} is no nvcc that works",
+        "{path} is not a working nvcc",
         "CUDACXX=/usr/local/cuda/bin/nvcc cmake -B build --fresh",
     ),
     "nvcc-old": Trouble(
         "nvcc fatal : Unsupported gpu architecture 'compute_120'",
-        "{path} is of CUDA {version}, which knows GPUs up to compute capability {newest}; {lacks}",
+        "{path} is from CUDA {version}, which supports GPUs up to compute capability {newest}; "
+        "{lacks}",
         "CUDACXX={better} cmake -B build --fresh",
     ),
     "nvcc-shadowed": Trouble(
@@ -267,7 +268,7 @@ TROUBLES = {
         "No such file or directory; is no ONNX model, or but a part of one; ModelProto does not "
         "have a graph; Protobuf parsing failed",
         "the model cannot be read: {why}",
-        "ls -l {path}  # a Git LFS pointer is some 130 bytes: git lfs pull",
+        "ls -l {path}  # a Git LFS pointer has about 130 bytes: git lfs pull",
     ),
     "model-calls": Trouble(
         "node ..., cudarelu::Relu: there is no attribute slope; 2 inputs, but it has 1; there is "
@@ -277,26 +278,26 @@ TROUBLES = {
     ),
     "unknown-op": Trouble(
         "my_domain:MyRelu(-1) is not a registered function/op",
-        "{name} is an op of neither ONNX, nor this library, nor a function of the model",
+        "{name} is neither an op of ONNX or of this library, nor a function of the model",
         "register the library that has it (doctor --library), or export the model again",
         r"(?P<name>[\w.]*:\w+)\(-1\) is not a registered function/op",
     ),
     "model-dtype": Trouble(
         "Type 'tensor(uint8)' of input parameter (x) of operator (Relu) in node () is invalid",
-        "an input of {name} is {dtype}, which no kernel of it takes",
+        "an input of {name} is {dtype}, which none of its kernels supports",
         "put a Cast before the node; {python} -m cudarelu ops  # lists the dtypes of each op",
         r"Type 'tensor\((?P<dtype>\w+)\)' of input parameter .*? of operator \((?P<name>\w+)\)",
     ),
     "no-kernel": Trouble(
         "NOT_IMPLEMENTED: Could not find an implementation for Relu(1) node with name ''",
-        "no provider of this session has a kernel of {name} for the dtypes of the node, though its "
-        "declaration is known",
+        "the op {name} is known, but no provider of this session has a kernel for the node's "
+        "dtypes",
         "use another provider or another dtype; {python} -m cudarelu ops  # lists the dtypes",
         r"Could not find an implementation for (?P<name>[\w.]+)",
     ),
     "model-ir": Trouble(
         "Unsupported model IR version: 14, max supported IR version: 13",
-        "the model is of IR version {ir}, but this ONNX Runtime reads up to {newest}",
+        "the model has IR version {ir}, but this ONNX Runtime reads versions up to {newest}",
         "{python} -c 'import onnx, sys; p = sys.argv[1]; m = onnx.load(p, load_external_data="
         "False); m.ir_version = {newest}; onnx.save(m, p)' {path}  # or a newer onnxruntime",
         r"Unsupported model IR version: (?P<ir>\d+), max supported IR version: (?P<newest>\d+)",
@@ -304,20 +305,20 @@ TROUBLES = {
     "model-opset": Trouble(
         "Opset 27 is under development; Current official support for domain ai.onnx is till opset "
         "26; is of opset 99, but onnx here knows up to 28",
-        "the model's opset is newer than this ONNX Runtime or this onnx knows",
+        "the model's opset is newer than this ONNX Runtime or this onnx supports",
         "{pip} install --upgrade onnx {package}  # or onnx.version_converter",
         r"official support for domain|is of opset \d+, but onnx",
     ),
     "unknown": Trouble(
         "anything else",
-        "{what}, for a reason that the doctor does not know",
+        "{what}; the doctor does not know the cause",
         "{python} -m cudarelu doctor --json  # and open an issue with it",
     ),
 }
 
 
 def explain(error: str) -> tuple[str, dict[str, str]] | None:
-    """The trouble that an error's text shows, and what the text tells of it."""
+    """Returns the trouble whose pattern matches an error's text, and the pattern's groups."""
     for name, trouble in TROUBLES.items():
         if trouble.pattern and (found := re.search(trouble.pattern, error)):
             return name, found.groupdict()
@@ -330,35 +331,34 @@ _INTRODUCTION = """\
 ```sh
 python -m cudarelu doctor                                         # what works, and why not
 python -m cudarelu doctor --model model.onnx                      # and whether this model runs
-python -m cudarelu doctor --model model.onnx --library my_ops.so  # with other ops than ours
-python -m cudarelu doctor --fix                                   # runs the mends that are safe
+python -m cudarelu doctor --model model.onnx --library my_ops.so  # with another library of ops
+python -m cudarelu doctor --fix                                   # run the fixes that are safe
 python -m cudarelu doctor --json
 ```
 
-The program `cudarelu doctor` is the same. The doctor runs even where PyTorch, ONNX Runtime or
-cudarelu itself does not import. Everything is asked for but CUDA, which is asked for where there is
-an NVIDIA GPU that CUDA_VISIBLE_DEVICES does not hide; `--provider cuda` asks for it anywhere, and
-`--provider cpu` nowhere. The exit status is 0 if all that was asked for works, 1 if something does
-not, and 2 if the command line is wrong.
+The program `cudarelu doctor` does the same. The doctor runs even if PyTorch, ONNX Runtime or
+cudarelu itself does not import. It checks CUDA if there is an NVIDIA GPU that CUDA_VISIBLE_DEVICES
+does not hide; `--provider cuda` always checks it, `--provider cpu` never. The exit status is 0 if
+everything that was checked works, 1 if something does not, and 2 if the command line is wrong.
 
-`--fix` runs only what pip can mend without a choice: it takes `onnxruntime` away from beside
-`onnxruntime-gpu`, and installs a library of NVIDIA's that the CUDA provider lacks, `onnx` and
-`onnxscript`. It says each command before it runs it, and then checks again.
+`--fix` runs only fixes that need pip and no decision: it removes `onnxruntime` if `onnxruntime-gpu`
+is installed too, and installs missing NVIDIA libraries of the CUDA provider, `onnx` and
+`onnxscript`. It prints each command before it runs it, and then checks again.
 
 `--json` prints an array with one object for each check:
 
-| key | is |
+| key | value |
 |---|---|
 | `id` | the group (`pytorch`, `onnxruntime`, `cuda` or `model`), a dot, and the check |
-| `status` | `ok`, `warning` (a risk), `failed`, or `skipped` (not asked for, or not to be known) |
-| `what` | what works, or the cause why it does not |
-| `evidence` | what was seen, such as the text of an error; may be empty |
-| `mend` | what to do, as a command where one can do it; empty where nothing is to be done |
+| `status` | `ok`, `warning` (a risk), `failed`, or `skipped` (not requested, or not possible) |
+| `what` | what works, or why it does not |
+| `evidence` | what the doctor saw, such as the text of an error; may be empty |
+| `mend` | the fix, as a command if possible; empty if there is nothing to fix |
 
-What the doctor knows, with what it fills in in capitals. The page is written from the doctor's own
-table: `python -m cudarelu.doctor.troubles > docs/troubleshooting.md`.
+The table lists all troubles that the doctor knows. Words in capitals stand for values that it fills
+in. The page is generated: `python -m cudarelu.doctor.troubles > docs/troubleshooting.md`.
 
-| you see | because | mend |
+| symptom | cause | fix |
 |---|---|---|
 """
 
@@ -369,7 +369,7 @@ class _Capitals(string.Formatter):
 
 
 def page() -> str:
-    """docs/troubleshooting.md."""
+    """Returns the text of docs/troubleshooting.md."""
     capitals = _Capitals()
 
     def row(each: Trouble) -> str:

@@ -218,7 +218,7 @@ def test_without_pytorch_for_a_person(entry, shadow):
     assert lines[:2] == ["PyTorch", f"  failed   import: {TROUBLES['torch-missing'].cause}"]
     assert lines[3].endswith(f'-m pip install "torch=={_build_info.TORCH}.*"')
     assert len(lines) <= 40
-    assert "  ok       cpu: our ops in a session on CPU" in lines
+    assert "  ok       cpu: our ops run in a session on CPU" in lines
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_the_commands_of_the_page(monkeypatch):
 
 def test_an_unknown_error():
     record = from_error("pytorch.cpu", "an op fails", "RuntimeError: surprise", context())
-    assert record.what == "an op fails, for a reason that the doctor does not know"
+    assert record.what == "an op fails; the doctor does not know the cause"
     assert record.evidence == "RuntimeError: surprise"
 
 
@@ -343,8 +343,8 @@ def test_the_report():
     plain = text(records, color=False, width=80)
     assert "not shown" not in plain
     assert "\033" not in plain
-    assert max(len(line) for line in plain.splitlines() if "mend" not in line) <= 80
-    assert "mend: " + "do " * 60 in plain
+    assert max(len(line) for line in plain.splitlines() if "fix: " not in line) <= 80
+    assert "fix: " + "do " * 60 in plain
     assert plain.endswith("1 warning")
     assert "\033[33m  warning" in text(records, color=True, width=80)
 
@@ -369,9 +369,9 @@ def test_fixes_stop_at_a_failure(tmp_path, capfd):
     captured = capfd.readouterr()
     assert captured.out == ""
     assert captured.err.count("running: ") == 2
-    assert "status 3; nothing more is run" in captured.err
+    assert "status 3; no further fix is run" in captured.err
     assert not command.fix([Record("cuda.x", "failed", "", mend="sudo reboot")])
-    assert "nothing here is safe" in capfd.readouterr().err
+    assert "no fix that is safe" in capfd.readouterr().err
 
 
 # PyTorch
@@ -389,7 +389,7 @@ def test_another_pytorch(shadow):
     records = by_id(pytorch.checks(real_context()))
     assert records["pytorch.import"].status == "ok"
     record = records["pytorch.build"]
-    assert f"are of PyTorch {_build_info.TORCH}, but this is PyTorch 2.1.0" in record.what
+    assert f"built for PyTorch {_build_info.TORCH}, but this is PyTorch 2.1.0" in record.what
     assert f'install "torch=={_build_info.TORCH}.*"' in record.mend
     assert records["pytorch.cpu"].status == "skipped"
 
@@ -569,7 +569,7 @@ def test_the_driver_is_no_package():
     ("code", "what"),
     [
         ("int x;", "does not export RegisterCustomOps"),
-        ("int OrtGetApiBase(); int RegisterCustomOps() { return OrtGetApiBase(); }", "wants"),
+        ("int OrtGetApiBase(); int RegisterCustomOps() { return OrtGetApiBase(); }", "needs"),
     ],
 )
 @NEEDS_CC
@@ -579,14 +579,14 @@ def test_a_library_that_is_none(code, what, tmp_path):
     record = onnx_runtime._library(here)
     assert record.status == "failed"
     assert what in record.what
-    if what == "wants":
-        assert "wants OrtGetApiBase" in record.what
+    if what == "needs":
+        assert "needs OrtGetApiBase" in record.what
 
 
 def test_a_library_that_is_missing(tmp_path, monkeypatch):
     here = context()
     here.library = tmp_path / "ops.so"
-    assert "there is no file" in onnx_runtime._library(here).what
+    assert "ops.so does not exist" in onnx_runtime._library(here).what
     here.library = None
     monkeypatch.setattr(Context, "plugin", tmp_path / "libcudarelu_ort.so")
     monkeypatch.setenv("ORT_ROOT", str(tmp_path))
@@ -679,7 +679,7 @@ def test_an_old_driver(shadow, tmp_path):
     old = driver(H200, version="12.4")
     record = only(cuda._driver(context(cuda=True, driver=old, pytorch={"cuda": "12.8"})))
     assert record.status == "failed"
-    assert "serves CUDA up to 12.4, but onnxruntime-gpu is built with CUDA 13" in record.what
+    assert "supports CUDA up to 12.4, but onnxruntime-gpu is built with CUDA 13" in record.what
     both = by_id(cuda._driver(context(driver=old, pytorch={"cuda": "13.0"})))
     assert set(both) == {"cuda.driver.PyTorch", "cuda.driver.onnxruntime-gpu"}
     assert {each.status for each in both.values()} == {"warning"}  # CUDA is not asked for
@@ -762,7 +762,7 @@ def test_code_of_another_toolkit(cuobjdump):
     records = architectures(driver=driver(H200), pytorch={"cuda": "13.0"})
     record = records[f"cuda.code.{PLUGIN.name}"]
     assert record.status == "warning"
-    assert "was built with CUDA 12.8, but PyTorch is of CUDA 13.0" in record.what
+    assert "was built with CUDA 12.8, but PyTorch with CUDA 13.0" in record.what
 
 
 def test_no_code_at_all(cuobjdump):
@@ -815,7 +815,7 @@ def test_every_nvcc(tmp_path, monkeypatch):
     folders = tmp_path / "a", tmp_path / "b", tmp_path / "c"
     first, second = nvccs(monkeypatch, *folders, gpus=[RTX5090])
     assert first.status == "warning"
-    assert "is of CUDA 11.8, which knows GPUs up to compute capability 9.0" in first.what
+    assert "is from CUDA 11.8, which supports GPUs up to compute capability 9.0" in first.what
     assert "the GPU here is 12.0" in first.what
     assert f"CUDACXX={tmp_path}/b/nvcc" in first.mend
     assert second.what == f"{tmp_path}/b/nvcc: CUDA 13.0, up to compute capability 12.0"
@@ -829,7 +829,7 @@ def test_every_nvcc(tmp_path, monkeypatch):
 def test_a_broken_nvcc(code, tmp_path, monkeypatch):
     script(tmp_path / "a/nvcc", code)
     record = only(nvccs(monkeypatch, tmp_path / "a", gpus=[H200]))
-    assert (record.status, record.what) == ("warning", f"{tmp_path}/a/nvcc is no nvcc that works")
+    assert (record.status, record.what) == ("warning", f"{tmp_path}/a/nvcc is not a working nvcc")
     assert ("cudafe++: not found" in record.evidence) == ("cudafe" in code)
     assert only(nvccs(monkeypatch)).status == "skipped"
 
@@ -837,9 +837,9 @@ def test_a_broken_nvcc(code, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("value", "gpus", "what"),
     [
-        ("12.8", [RTX5090], "12.8 is no compute capability"),
-        ("8.0;13.0", [], "13.0 is no compute capability"),
-        ("90", [], "90 is no compute capability"),
+        ("12.8", [RTX5090], "12.8 is not a known compute capability"),
+        ("8.0;13.0", [], "13.0 is not a known compute capability"),
+        ("90", [], "90 is not a known compute capability"),
         ("8.0 8.6", [H200], "leaves out NVIDIA H200 (9.0)"),
         ("9.0a", [RTX5090], "leaves out NVIDIA GeForce RTX 5090 (12.0)"),
         ("8.0+PTX", [H200], None),
@@ -935,19 +935,19 @@ def examined(path: Path, library: Path | None = None) -> dict[str, Record]:
 def test_a_model_that_runs(tmp_path):
     records = examined(edited(tmp_path / "model.onnx"))
     assert {each.status for each in records.values()} == {"ok"}
-    assert "of our ops: cudarelu::Relu" in records["model.content"].what
+    assert "our ops: cudarelu::Relu" in records["model.content"].what
 
 
 @pytest.mark.parametrize(
     ("edit", "id", "what"),
     [
-        ({"call": "my.Relu"}, "model.unknown.my::Relu", "my::Relu is an op of neither ONNX"),
-        ({"call": "my.Relu"}, "model.cpu", "my:Relu is an op of neither"),
+        ({"call": "my.Relu"}, "model.unknown.my::Relu", "my::Relu is neither an op of ONNX"),
+        ({"call": "my.Relu"}, "model.cpu", "my:Relu is neither an op"),
         ({"call": "cudarelu.Mish"}, "model.content", "there is no such op"),
         ({"call": "cudarelu.Relu<slope = 2>"}, "model.content", "there is no attribute slope"),
         ({"domain": 2}, "model.content", "version 2 of the domain cudarelu"),
         ({"call": LEAKY, "dtype": "int8"}, "model.cpu", "an input of LeakyRelu is int8, which no"),
-        ({"ir": 99}, "model.cpu", "is of IR version 99, but this ONNX Runtime reads up to"),
+        ({"ir": 99}, "model.cpu", "has IR version 99, but this ONNX Runtime reads versions up to"),
         ({"opset": 999}, "model.content", "opset is newer"),
         ({"opset": onnx.defs.onnx_opset_version()}, "model.content", "IR version 8"),
     ],
@@ -960,7 +960,7 @@ def test_an_edited_model(edit, id, what, tmp_path):
 
 def test_a_name_that_is_nearly_ours(tmp_path):
     record = examined(edited(tmp_path / "model.onnx", "my.Relu"))["model.unknown.my::Relu"]
-    assert record.evidence == "the nearest that this library has is cudarelu::Relu"
+    assert record.evidence == "the most similar op of this library is cudarelu::Relu"
 
 
 def test_an_opset_of_the_future(tmp_path):
@@ -995,10 +995,10 @@ def test_a_model_with_another_library(tmp_path):
     code = "void* RegisterCustomOps(void* options, void* base) { return 0; }"
     library = compiled(tmp_path / "ops.so", code)
     records = examined(edited(tmp_path / "model.onnx", "my.Relu"), library)
-    assert "is an op of neither" in records["model.cpu"].what
+    assert "is neither an op" in records["model.cpu"].what
     assert set(records) == {"model.content", "model.cpu"}
 
 
 def test_a_trouble_takes_any_values():
     record = trouble("cuda.x", "nvcc-broken", path="/a b", unused=1)
-    assert record.what == "/a b is no nvcc that works"
+    assert record.what == "/a b is not a working nvcc"
