@@ -1,7 +1,7 @@
-"""How far results are from the op's definition in float64, evaluated by onnx.reference.
+"""The error of results against the op's definition in float64, evaluated by onnx.reference.
 
-The definition is slow, so a part is checked: of an op that works row by row, the first and the last
-rows of the very call that is timed; of any other, a call of its own on smaller inputs.
+The definition is slow, so only a part is checked. For an op that works row by row, these are the
+first and the last rows of the timed call. Any other op is called again with smaller inputs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def _wide(tensor: torch.Tensor) -> np.ndarray:
 
 
 def reference(case: Case, inputs: Inputs) -> list[np.ndarray]:
-    """The outputs in float64 and int64."""
+    """Returns the expected outputs in float64 and int64."""
     given = dict(zip((each.name for each in case.op.inputs), inputs, strict=True))
     wide = {name: each if each is None else _wide(each) for name, each in given.items()}
     return evaluate(case.op, wide, case.attributes)
 
 
 class Check:
-    """What is expected of `case` with `inputs`: of the case given, or of a smaller one."""
+    """The expected outputs of `case` with `inputs`, or of a smaller case."""
 
     def __init__(self, case: Case, inputs: Inputs) -> None:
         self.same = is_by_rows(case.op)
@@ -60,10 +60,10 @@ class Check:
         return torch.cat([rows[: self.rows], rows[-self.rows :]])
 
     def error(self, call: Callable) -> float:
-        """The largest |result - expected| as a part of the largest |expected|, over the outputs of
-        the op's dtype: integers are to be equal, and one rounding of float32 is up to 6e-8.
+        """Returns the largest |result - expected| / max |expected| over the outputs of dtype T.
 
-        Raises ValueError where a result is NaN or infinite and should not be.
+        One rounding of float32 gives up to 6e-8; equal integers give 0. Raises ValueError if a
+        result is NaN or infinite where a finite number is expected.
         """
         results = call()
         results = [results] if isinstance(results, torch.Tensor) else results
@@ -74,7 +74,7 @@ class Check:
             results, self.expected, self.case.op.outputs, strict=True
         ):
             if parameter.dtype != "T":
-                continue  # an index differs where two points are equally near
+                continue  # indices of equally near points may differ
             part = self._part(result, parameter)
             if not part.is_floating_point():  # integers wrap around
                 expected = _wide(torch.from_numpy(expected).to(part.dtype))

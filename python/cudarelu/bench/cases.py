@@ -1,4 +1,4 @@
-"""The cases of an op, read off its signature: a new op has them without a line here."""
+"""The cases of an op, derived from its signature, so that a new op needs no code here."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ Inputs = list[torch.Tensor | None]
 
 @dataclass(frozen=True)
 class Case:
-    """A call: what `*` and the named dimensions are, and the attributes. Of the optional inputs, it
-    has those that are named, and those that a number stands for."""
+    """A call: the values of `*`, of the named dimensions and of the attributes.
+
+    It has the optional inputs that `optional` names, and those that a number can replace.
+    """
 
     op: OpInfo
     dtype: str
@@ -66,7 +68,7 @@ class Case:
 
     @property
     def elements(self) -> int:
-        """Of the largest input."""
+        """The elements of the largest input."""
         return max(math.prod(self.shape(each)) for each in self.given)
 
     @property
@@ -77,7 +79,7 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """What a call must move: each input that the op reads, and each output, once."""
+        """The bytes that a call must move: each input that the op reads and each output, once."""
         moved = [each for each in self.given if each.name in _read_inputs(self.op)]
         return sum(
             math.prod(self.shape(each)) * self.torch_dtype(each).itemsize
@@ -85,7 +87,7 @@ class Case:
         )
 
     def inputs(self) -> Inputs:
-        """Random data on the device: normal numbers, small integers; batches of equal size."""
+        """Returns random data on the device: normal numbers, small integers, equal batches."""
         generator = torch.Generator(self.device).manual_seed(0)
         absent = [each.name for each in self.op.inputs if not self.has(each)]
         numbers = _Numbers(getattr(torch, self.dtype), self.device, generator)
@@ -117,30 +119,32 @@ class _Numbers:
 
 @functools.cache
 def _read_inputs(op: OpInfo) -> frozenset[str]:
-    """The inputs of which more is read than the shape."""
+    """Returns the inputs of which the op reads more than the shape."""
     nodes = function(op).node
     return frozenset(name for node in nodes if node.op_type != "Shape" for name in node.input)
 
 
 def is_by_rows(op: OpInfo) -> bool:
-    """Whether each row of the outputs comes of the same row of the inputs."""
+    """Returns whether each row of the outputs depends only on the same row of the inputs."""
     return all(each.leads for each in op.outputs)
 
 
 def leads(op: OpInfo) -> bool:
-    """Whether the op takes tensors of any number of dimensions."""
+    """Returns whether the op takes tensors of any number of dimensions."""
     return any(each.leads for each in op.inputs)
 
 
 def streams(op: OpInfo) -> bool:
-    """Whether the op takes rows or elements, and no matrices, whose products are more work than
-    what they read and write."""
+    """Returns whether the op takes rows or elements and no matrices.
+
+    The products of matrices take longer than their reads and writes.
+    """
     parameters = [*op.inputs, *op.outputs]
     return leads(op) and all(len(each.dims) - each.leads <= 1 for each in parameters)
 
 
 def default_attributes(op: OpInfo) -> dict[str, Any]:
-    """One half for a float, which changes every result and which float32 holds exactly."""
+    """Returns attributes; a float is 0.5, which changes every result and is exact in float32."""
     return {
         each.name: 0.5
         if each.type == "float"
@@ -152,8 +156,10 @@ def default_attributes(op: OpInfo) -> dict[str, Any]:
 
 
 def sized(op: OpInfo, dtype: str, elements: int, columns: int = 1024, **options: Any) -> Case:
-    """A case whose largest input has about so many elements: in rows of `columns`, or less, where
-    the op knows rows; in one batch."""
+    """Returns a case of one batch whose largest input has about `elements` elements.
+
+    An op on rows gets rows of at most `columns` elements.
+    """
     named = named_dimensions(op)
     columns = min(columns, elements) if leads(op) else elements
     sizes: dict[Any, int] = dict.fromkeys(named, columns)
@@ -165,14 +171,14 @@ def sized(op: OpInfo, dtype: str, elements: int, columns: int = 1024, **options:
 
 
 def with_rows(op: OpInfo, dtype: str, rows: int, columns: int, **options: Any) -> Case:
-    """A case of so many rows."""
+    """Returns a case of `rows` rows."""
     sizes = dict.fromkeys(named_dimensions(op), columns)
     leading = (rows,) if sizes else (rows, columns)
     return Case(op, dtype, leading, sizes, default_attributes(op), **options)
 
 
 def clones(inputs: Inputs, count: int) -> list[Inputs]:
-    """The inputs and `count - 1` copies."""
+    """Returns the inputs and `count - 1` copies."""
     copies: Iterable[Inputs] = (
         [None if each is None else each.clone() for each in inputs] for _ in range(count - 1)
     )

@@ -21,33 +21,49 @@ def add_command(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="measure this one, or all of cuda or cpu; again for more; by default all that can run",
-    )
-    command.add_argument("--op", action="append", default=[], metavar="NAME", help="only this one")
-    command.add_argument(
-        "--largest", type=int, metavar="N", help="only tensors of at most N elements"
+        help="a suite, or cuda or cpu for all of a device; repeatable; by default all that can run",
     )
     command.add_argument(
-        "--seconds", type=float, metavar="S", help="for each point, beside its preparation"
+        "--op", action="append", default=[], metavar="NAME", help="measure only this op; repeatable"
     )
     command.add_argument(
-        "--without", action="append", default=[], metavar="CONTENDER", help="such as torch.compile"
+        "--largest", type=int, metavar="N", help="measure only tensors of at most N elements"
     )
-    command.add_argument("--resume", action="store_true", help="keep what the file has")
-    command.add_argument("--commit", metavar="ID", help="to record, where git is not there")
-    command.add_argument("--no-plots", action="store_true", help="leave them to `plot`")
+    command.add_argument(
+        "--seconds", type=float, metavar="S", help="time for each point, without its preparation"
+    )
+    command.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="CONTENDER",
+        help="leave out a contender, such as torch.compile",
+    )
+    command.add_argument(
+        "--resume", action="store_true", help="keep the file's records and measure the rest"
+    )
+    command.add_argument(
+        "--commit", metavar="ID", help="the commit to record, if git is not available"
+    )
+    command.add_argument(
+        "--no-plots", action="store_true", help="draw no plots; `plot` draws them later"
+    )
     command.add_argument("--list", action="store_true", help="list the suites")
     command.set_defaults(run=run)
 
     others = command.add_subparsers(metavar="")
-    other = others.add_parser("compare", help="what got slower; the exit status is 1 if anything")
+    other = others.add_parser(
+        "compare", help="list what became slower; the exit status is 1 if anything did"
+    )
     other.add_argument("before", type=Path, metavar="A.jsonl")
     other.add_argument("after", type=Path, metavar="B.jsonl")
     other.set_defaults(run=compare)
-    other = others.add_parser("table", help="the targets, and whether they are met, in Markdown")
+    other = others.add_parser(
+        "table", help="print the targets, and whether they are met, in Markdown"
+    )
     other.add_argument("path", type=Path, metavar="FILE.jsonl")
     other.set_defaults(run=table)
-    other = others.add_parser("plot", help="draw again")
+    other = others.add_parser("plot", help="draw the plots of a file")
     other.add_argument("path", type=Path, metavar="FILE.jsonl")
     other.set_defaults(run=plot)
 
@@ -93,9 +109,9 @@ def _folder(path: Path) -> Path:
 
 
 def _measure(results: Results, points: list, seconds: float | None) -> None:
-    """Measures point by point, and says so on the standard error.
+    """Measures point by point, with the progress on the standard error.
 
-    Raises ValueError where the GPU is lost: what was measured is in the file.
+    Raises ValueError if the GPU is lost; the file has the records so far.
     """
     from .measure import DeviceLostError, measure
     from .suites import SUITES
@@ -107,7 +123,7 @@ def _measure(results: Results, points: list, seconds: float | None) -> None:
             records, missing = measure(point, budget)
         except DeviceLostError as error:
             results.add(error.records, {})
-            raise ValueError(f"the GPU is lost, go on by --resume: {error}") from error
+            raise ValueError(f"the GPU is lost; continue with --resume: {error}") from error
         results.add(records, missing)
         if number + 1 == len(points) or points[number + 1].suite != point.suite:
             results.add_state(point.suite)

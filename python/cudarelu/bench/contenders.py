@@ -1,7 +1,7 @@
 """Ways to compute a case. A contender is prepared for a case, then bound to inputs, then called.
 
-Preparing gives None where a contender does not serve the op or the dtype, and raises `Missing`
-where something is not installed.
+Preparation returns None if the contender does not support the op or the dtype, and raises `Missing`
+if something is not installed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .._pytorch.functions import FUNCTIONS
 from . import rivals
 from .cases import Case, Inputs
 
-Call = Callable[[], Any]  # gives the outputs
+Call = Callable[[], Any]  # returns the outputs
 Bind = Callable[[Inputs], Call]
 _Made = TypeVar("_Made")
 
 
 class Missing(Exception):
-    """What a contender needs is not installed."""
+    """Something that a contender needs is not installed."""
 
 
 def _of_function(function: Callable, case: Case) -> Bind:
@@ -42,9 +42,9 @@ def _compiled(mode: str, case: Case) -> Bind | None:
     function = rivals.TORCH.get(case.op.name)
     if not function:
         return None
-    torch.compiler.reset()  # else the shapes of earlier cases would make this one dynamic
+    torch.compiler.reset()  # otherwise the shapes of earlier cases make this one dynamic
 
-    def expression(*inputs: Any) -> Any:  # PyTorch's own functions are none of Python
+    def expression(*inputs: Any) -> Any:  # torch.compile needs a Python function
         return function(*inputs, **case.attributes)
 
     compiled = torch.compile(expression, fullgraph=True, dynamic=False, mode=mode)
@@ -52,10 +52,10 @@ def _compiled(mode: str, case: Case) -> Bind | None:
 
 
 def _copy(case: Case) -> Bind:
-    """A copy that moves as many bytes as the op: the limit of the memory."""
+    """A copy that moves as many bytes as the op: the limit of the memory bandwidth."""
 
     def bind(inputs: Inputs) -> Call:
-        # Rounded up to what the driver copies at full speed: to 16 KiB, of large tensors.
+        # The driver copies large tensors at full speed only in multiples of 16 KiB.
         unit = 16 * 1024 if case.bytes > 1 << 24 else 8
         words = torch.empty(
             -(-case.bytes // 2 // unit) * unit // 8, dtype=torch.int64, device=case.device
@@ -79,13 +79,13 @@ def _pointops(case: Case) -> Bind | None:
 
 
 def _cublaslt(fused: bool, case: Case) -> Bind | None:
-    """The product alone, without what our op does to it, which is a limit; or, `fused`, with it,
-    where cuBLASLt can."""
+    """The bare product, which is a limit, or, with `fused`, the product with its activation if
+    cuBLASLt has an epilogue for it."""
     transposed = rivals.GEMM.get(case.op.name)
     epilogue = _epilogue(case) if fused else "none"
     if transposed is None or epilogue is None or case.dtype == "float64":
         return None
-    found: list[rivals.Gemm] = []  # once: it times eight ways
+    found: list[rivals.Gemm] = []  # prepared once, since that times eight algorithms
 
     def bind(inputs: Inputs) -> Call:
         x, y, *others = inputs

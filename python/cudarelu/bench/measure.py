@@ -1,4 +1,4 @@
-"""Measures a point: a case in a regime, by contenders that take turns."""
+"""Measures a point: a case in a regime, with contenders that take turns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .contenders import CONTENDERS, Bind, Missing
 
 @dataclass(frozen=True)
 class Point:
-    """What is measured together; the first contender is ours."""
+    """A set of contenders that are measured together; the first one is ours."""
 
     suite: str
     case: Case
@@ -25,7 +25,7 @@ class Point:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a record of this point has in common with the same of another run."""
+        """The keys and values by which records of two runs are matched."""
         case = self.case
         return {
             "suite": self.suite,
@@ -40,9 +40,9 @@ class Point:
 
 
 class DeviceLostError(RuntimeError):
-    """The GPU serves this process no more: CUDA keeps such an error until the process ends."""
+    """The GPU is not usable any more: CUDA keeps such an error until the process ends."""
 
-    records: Sequence[dict[str, Any]] = ()  # what failed
+    records: Sequence[dict[str, Any]] = ()  # of the contenders that failed
 
 
 def _check_device(device: str) -> None:
@@ -53,7 +53,7 @@ def _check_device(device: str) -> None:
 
 
 class _Measurement:
-    """What is gathered by contender while a point is measured."""
+    """The state of each contender while a point is measured."""
 
     def __init__(self, point: Point) -> None:
         self.point, self.case = point, point.case
@@ -65,7 +65,7 @@ class _Measurement:
         self.sets: list[Inputs] = []  # of inputs, which all contenders share
 
     def each(self, names: list[str], step: Callable[[str], None]) -> None:
-        """A step for each contender: one that fails is left out from there on."""
+        """Runs a step for each contender; one that fails is left out of the later steps."""
         for name in names:
             try:
                 step(name)
@@ -116,17 +116,17 @@ class _Measurement:
 
 
 def measure(point: Point, seconds: float) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The records of a point, one for each contender that was timed or failed, and what the
-    contenders lack that are not installed. Takes `seconds` beside the preparation.
+    """Returns the records of a point, and why contenders are missing that are not installed.
 
-    Raises DeviceLostError where nothing more can be measured.
+    There is a record for each contender that was timed or failed. The measurement takes `seconds`
+    after the preparation. Raises DeviceLostError if nothing more can be measured.
     """
     case = point.case
     threads = torch.get_num_threads()
     if case.device == "cpu":
         torch.set_num_threads(case.threads)
     else:
-        torch.cuda.empty_cache()  # of the graphs of the point before
+        torch.cuda.empty_cache()  # frees the memory of the previous point's graphs
     measurement = _Measurement(point)
     try:
         times = measurement.run(seconds)
@@ -134,7 +134,7 @@ def measure(point: Point, seconds: float) -> tuple[list[dict[str, Any]], dict[st
     except DeviceLostError as error:
         error.records = [_failure(point, n, text) for n, text in measurement.failed.items()]
         raise
-    except Exception as error:  # of the inputs or the reference: no contender's fault
+    except Exception as error:  # in the inputs or the reference, not in a contender
         return [_failure(point, point.contenders[0], regimes.describe(error))], {}
     finally:
         torch.set_num_threads(threads)

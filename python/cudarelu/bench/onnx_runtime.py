@@ -1,4 +1,4 @@
-"""A case in ONNX Runtime, with buffers bound: our node, or the op's definition in its own nodes."""
+"""A case in ONNX Runtime with bound buffers: our node, or the op's definition in its own nodes."""
 
 from __future__ import annotations
 
@@ -56,29 +56,29 @@ def _model(case: Case) -> onnx.ModelProto:
 def _run_options() -> onnxruntime.RunOptions:
     options = onnxruntime.RunOptions()
     options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-    # No graph, as by default: but looking for an absent entry costs ONNX Runtime's Python 30 us.
+    # -1 is the default, no graph; ONNX Runtime's Python takes 30 us to look for an absent entry.
     options.add_run_config_entry("gpu_graph_id", "-1")
     return options
 
 
 def prepare(case: Case, ours: bool) -> Callable[[Inputs], Callable[[], list[torch.Tensor]]]:
-    """A session on the device of the case. Its calls return without waiting for a GPU."""
+    """Creates a session on the case's device. Its calls return without waiting for the GPU."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = case.threads
     options.log_severity_level = 3
-    # The threads of one session would wait for work in a loop while the rival's work.
+    # Otherwise the threads of one session spin while those of the other work.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     model = _model(case)
     if ours:
         ort.register(options)
-        # Else a library that was built without CUDA would run on the CPU, and be timed there.
+        # Otherwise a library that was built without CUDA would be timed on the CPU.
         if case.device == "cuda":
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     else:
         model = lower(model)
     provider = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}[case.device]
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[provider])
-    if session.get_providers()[0] != provider:  # it only warns
+    if session.get_providers()[0] != provider:  # ONNX Runtime only warns
         raise RuntimeError(f"ONNX Runtime could not load its {provider}")
     run_options = _run_options() if case.device == "cuda" else None
 
@@ -101,7 +101,7 @@ def prepare(case: Case, ours: bool) -> Callable[[Inputs], Callable[[], list[torc
             session.run_with_iobinding(binding, run_options)
             return outputs
 
-        # The binding holds addresses: the tensors must live as long as the call.
+        # The binding holds addresses, so the tensors must live as long as the call.
         call.inputs = given  # type: ignore[attr-defined]
         return call
 

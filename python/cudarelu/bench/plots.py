@@ -12,10 +12,10 @@ Record = dict[str, Any]
 
 
 def plot(content: dict[str, Any], folder: Path) -> list[Path]:
-    """Draws what was measured at three sizes or more: an op with a dtype in a regime.
+    """Draws each op, dtype and regime that was measured at three sizes or more.
 
-    Returns the files in `folder`, two for each suite, op and regime. Raises ValueError where there
-    is no matplotlib.
+    Returns the files in `folder`, two for each suite, op and regime. Raises ValueError if
+    matplotlib is missing.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -55,7 +55,7 @@ def plot(content: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def _draw(axes: Any, records: list[Record], quantity: str, label: str) -> None:
-    """A line for each contender, with its spread; the copy's best is the limit of bandwidth."""
+    """Draws a line for each contender, with its spread, and the copy's best bandwidth."""
     rows = len({each["elements"] for each in records}) < len({each["columns"] for each in records})
     size = "columns" if rows else "elements"
     for contender in dict.fromkeys(each["contender"] for each in records):

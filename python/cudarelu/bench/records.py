@@ -33,19 +33,19 @@ _GPU_STATE = "clocks.sm,clocks.max.sm,power.draw,temperature.gpu"
 
 
 def key(record: dict[str, Any]) -> str:
-    """What a record has in common with the same of another run."""
+    """Returns the key by which records of two runs are matched."""
     return json.dumps([record[name] for name in IDENTITY])
 
 
 def title(record: dict[str, Any]) -> str:
-    """The op, the dtype, the attributes, and on the CPU the threads: all but the sizes."""
+    """Returns a record's op, dtype, attributes and, on the CPU, threads, but not its sizes."""
     threads = {"threads": record["threads"]} if record["threads"] else {}
     options = [f"{name}={value}" for name, value in (record["attributes"] | threads).items()]
     return " ".join([record["op"], record["dtype"], *options])
 
 
 def _said(*command: str) -> str | None:
-    """What a program prints, or None where it is not there or fails."""
+    """Returns what a program prints, or None if it is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -59,7 +59,7 @@ def _nvidia_smi(fields: str) -> list[str] | None:
 
 
 def gpu_state() -> dict[str, str]:
-    """The clock, the power and the temperature of the GPU just now; empty without nvidia-smi."""
+    """Returns the GPU's clock, power and temperature now; empty without nvidia-smi."""
     values = _nvidia_smi(_GPU_STATE)
     return dict(zip(_GPU_STATE.split(","), values, strict=True)) if values else {}
 
@@ -83,7 +83,7 @@ def _version(*packages: str) -> str | None:
 
 
 def machine(commit: str | None = None) -> dict[str, Any]:
-    """What the times depend on. The commit is that of the sources, where git knows it."""
+    """Returns what the times depend on. The commit is the given one, or git's of the sources."""
     sources = str(Path(__file__).resolve().parent)
     result = {
         "commit": commit or _said("git", "-C", sources, "rev-parse", "HEAD"),
@@ -143,8 +143,8 @@ class Results:
     """A run and its file. Each addition replaces the file, so that it is complete at any time."""
 
     def __init__(self, path: Path, machine: dict[str, Any], resume: bool) -> None:
-        """Raises FileExistsError for a file that is not to be resumed, and ValueError for one of
-        another machine or commit."""
+        """Raises FileExistsError if the file exists and `resume` is false, and ValueError if it is
+        from another machine or commit."""
         self.path = path
         self.content: dict[str, Any] = {
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -155,13 +155,13 @@ class Results:
         }
         if path.exists():
             if not resume:
-                raise FileExistsError(f"{path} exists: --resume goes on with it")
+                raise FileExistsError(f"{path} exists; --resume continues it")
             self.content = load(path)
             for name, value in self.content["machine"].items():
                 if value != machine.get(name):
                     raise ValueError(
-                        f"{path} is of {name} {value}, but this is {machine.get(name)}: "
-                        "begin another file by --out"
+                        f"{path} has the {name} {value}, but this is {machine.get(name)}: "
+                        "use another file with --out"
                     )
 
     @property
@@ -169,7 +169,7 @@ class Results:
         return self.content["records"]
 
     def lacks(self, points: Iterable[Point]) -> list[Point]:
-        """Those of which there is no record. One that failed is there."""
+        """Returns the points without a record. A point that failed has one."""
         there = {json.dumps([each[name] for name in IDENTITY[:-1]]) for each in self.records}
         return [
             point

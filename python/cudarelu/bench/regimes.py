@@ -1,19 +1,19 @@
-"""The regimes: what a time is the time of.
+"""The regimes: what is timed.
 
-On CUDA, of kernels alone, by events around a CUDA graph, which waits behind another kernel until
-the host has issued everything:
+On CUDA, kernels alone are timed by events around a CUDA graph. The graph waits behind another
+kernel until the host has issued everything:
 
-    cold             one call, its buffers out of the L2 cache
-    hot              one call, its buffers in the L2 cache where they fit
+    cold             one call with its buffers out of the L2 cache
+    hot              one call with its buffers in the L2 cache if they fit
     graph, rotating  calls back to back, each on buffers that are out of the L2 cache
     graph, hot       calls back to back, all on the same buffers
 
-and of calls, by the host's clock:
+Calls are timed by the host's clock:
 
-    loop             calls in an asynchronous loop, and one wait at its end
-    synchronised     calls that are each waited for
+    loop             calls in an asynchronous loop with one wait at its end
+    synchronised     calls, each with a wait
 
-On the CPU there is `loop` alone, since a call returns when it has finished.
+The CPU has only `loop`, since a call returns when it has finished.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ import torch
 
 from .contenders import Call
 
-Sampler = Callable[[], float]  # measures once: seconds a call
+Sampler = Callable[[], float]  # measures once; returns seconds per call
 
-LOOP_SECONDS, GRAPH_SECONDS = 2e-3, 5e-4  # that one measurement takes, about
+LOOP_SECONDS, GRAPH_SECONDS = 2e-3, 5e-4  # the approximate time of one measurement
 MOST_CALLS = 100  # in a graph
 
 KERNELS = ("cold", "hot", "graph, rotating", "graph, hot")
@@ -42,13 +42,13 @@ def is_cold(regime: str) -> bool:
 
 
 def calls_per_graph(regime: str, seconds: float) -> int:
-    """So many of `seconds` each that a graph takes a while."""
+    """Returns how many calls of `seconds` each make a graph long enough to time."""
     return max(1, min(MOST_CALLS, round(GRAPH_SECONDS / seconds))) if "graph" in regime else 1
 
 
 def buffers_needed(regime: str, calls: int, bytes_a_call: int, cache: int) -> int:
-    """How many sets of buffers make every call of a graph find its data out of the cache: enough
-    to fill it three times, or one for each call."""
+    """Returns how many sets of buffers a graph needs so that no call finds its data in the cache:
+    enough to fill the cache three times, or one for each call."""
     return min(calls, math.ceil(3 * cache / bytes_a_call)) if is_cold(regime) else 1
 
 
@@ -62,7 +62,7 @@ def synchronise(device: str) -> None:
 
 
 def seconds_per_call(call: Call, device: str) -> float:
-    """A first estimate by the host's clock, after a call that warms up."""
+    """Estimates the time of a call by the host's clock, after a warm-up."""
     call()
     for count in (1, 20):
         synchronise(device)
@@ -81,9 +81,9 @@ def loop(call: Call, device: str, seconds: float) -> Sampler:
 
     def sample() -> float:
         if device == "cpu":
-            time.sleep(1e-3)  # until the threads of another contender's runtime spin no more
+            time.sleep(1e-3)  # until the threads of another contender's runtime stop spinning
         if seconds < LOOP_SECONDS:
-            call()  # after another contender's turn
+            call()  # a warm-up after another contender's turn
         synchronise(device)
         start = time.perf_counter()
         for _ in range(count):
@@ -113,8 +113,8 @@ def _large_buffer() -> torch.Tensor:
 
 
 def _capture(calls: list[Call], count: int) -> torch.cuda.CUDAGraph:
-    """A graph of `count` calls that take turns. As many outputs live at a time as there are calls,
-    so that outputs rotate as inputs do."""
+    """Captures `count` calls, which take turns. The outputs of the last len(calls) calls stay
+    alive, so that outputs rotate as inputs do."""
     graph = torch.cuda.CUDAGraph()
     outputs: collections.deque = collections.deque(maxlen=len(calls))
     graph.capture_begin(capture_error_mode="thread_local")
@@ -127,7 +127,7 @@ def _capture(calls: list[Call], count: int) -> torch.cuda.CUDAGraph:
 
 
 def kernels(calls: list[Call], regime: str, count: int, bytes_a_call: int) -> Sampler:
-    """Of `count` calls in a graph, which take turns; each of `calls` has buffers of its own."""
+    """Times a graph of `count` calls, which take turns; each of `calls` has its own buffers."""
     stream = _stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -144,7 +144,7 @@ def kernels(calls: list[Call], regime: str, count: int, bytes_a_call: int) -> Sa
     def sample() -> float:
         with torch.cuda.stream(stream):
             if regime == "hot":
-                graph.replay()  # after another contender's turn
+                graph.replay()  # a warm-up after another contender's turn
             before()  # keeps the GPU busy until all below is issued; a sum leaves no dirty lines
             start.record()
             graph.replay()
@@ -152,7 +152,7 @@ def kernels(calls: list[Call], regime: str, count: int, bytes_a_call: int) -> Sa
         end.synchronize()
         return start.elapsed_time(end) / 1000 / count
 
-    # The graph has their addresses, and does not hold their buffers.
+    # The graph has the addresses of the buffers, but does not keep them alive.
     sample.calls = calls  # type: ignore[attr-defined]
     return sample
 
@@ -160,10 +160,9 @@ def kernels(calls: list[Call], regime: str, count: int, bytes_a_call: int) -> Sa
 def in_turns(
     samplers: Mapping[str, Sampler], seconds: float, least: int = 3, most: int = 300
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Rounds in which each contender measures once, from another one on each time, for so many
-    seconds.
+    """Measures for so many seconds in rounds: each contender once, starting with another each time.
 
-    Returns the times by contender, and what went wrong with those that failed and were left out.
+    Returns the times by contender, and the errors of those that failed and were left out.
     """
     times: dict[str, list[float]] = {name: [] for name in samplers}
     failed: dict[str, str] = {}
@@ -187,6 +186,6 @@ def _rounds(least: int, most: int, end: float) -> Iterator[int]:
 
 
 def describe(error: Exception) -> str:
-    """An error in one line."""
+    """Returns an error as one line."""
     first = next(iter(str(error).strip().splitlines()), "")
     return f"{type(error).__name__}: {first}"[:300]

@@ -1,4 +1,4 @@
-"""What the records say: the table of targets, and what differs between two files."""
+"""The table of targets, and the differences between two files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _name(record: Record) -> str:
 
 
 def table(content: dict[str, Any]) -> str:
-    """The targets in Markdown: how many times as long as ours a rival takes, at the least and as
-    the median over the points, or which part of a copy's bandwidth we reach."""
+    """Returns the targets in Markdown, with the rival's time divided by ours: the least and the
+    median over the points. Against a copy, that is the fraction of its bandwidth that we reach."""
     lines = [
         "| what | against | target | least | median | points | met | where the least |",
         "|---|---|---|---|---|---|---|---|",
@@ -58,7 +58,7 @@ def _row(target: Target, records: list[Record]) -> str:
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str], bool]:
-    """Lines that say what got slower by more than the noise, and whether there is any."""
+    """Returns lines on what became slower by more than the noise, and whether anything did."""
     lines = [
         f"{name}: {value} before, {after['machine'].get(name)} after"
         for name, value in before["machine"].items()

@@ -1,4 +1,4 @@
-"""The rivals that are named by hand: PyTorch's expression for an op, and `libcudarelu_rivals.so`.
+"""The rivals that are listed by hand: PyTorch's expressions and `libcudarelu_rivals.so`.
 
 An op without an entry has fewer rivals.
 """
@@ -32,13 +32,13 @@ def _layer_norm_backward(
     grad_y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, ...]:
     shape = x.shape[-1:]
-    _, mean, rstd = aten.native_layer_norm(x, shape, None, None, eps)  # ours works them out too
+    _, mean, rstd = aten.native_layer_norm(x, shape, None, None, eps)  # ours computes them too
     every = [True] * 3
     return aten.native_layer_norm_backward(grad_y, x, shape, mean, rstd, weight, weight, every)
 
 
-# What a user of PyTorch would write, with its fused functions where there are some; of the inputs
-# and the attributes of our op.
+# What a user of PyTorch would write, with its fused functions if there are any. Each takes the
+# inputs and the attributes of our op.
 TORCH: dict[str, Callable] = {
     "relu": torch.relu,
     "relu_backward": lambda grad_y, y: aten.threshold_backward(grad_y, y, 0),
@@ -84,7 +84,7 @@ TORCH: dict[str, Callable] = {
     "row_sum": lambda x: x.sum(-1, keepdim=True).expand_as(x).contiguous(),
 }
 
-# The ops that begin with the product of their first two inputs: whether the second is transposed.
+# The ops that multiply their first two inputs, and whether the second is transposed.
 GEMM = {
     "matmul": False,
     "matmul_nt": True,
@@ -98,7 +98,7 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32"
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    """Raises OSError where it was not built."""
+    """Raises OSError if the library was not built."""
     path = Path(_build_info.__file__).parent / "libcudarelu_rivals.so"
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing: build the target cudarelu_rivals")
@@ -122,12 +122,12 @@ def _checked(status: int) -> None:
 
 
 def relu(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """relu of a contiguous CUDA tensor on the current stream, as `cub` or `naive` has it."""
+    """Returns relu of a contiguous CUDA tensor on the current stream, by `cub` or `naive`."""
     function = getattr(_library(), f"{name}_relu")
     begun: set[torch.dtype] = set()
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        if x.dtype not in begun:  # CUB keeps the tile that suits its first call for a type
+        if x.dtype not in begun:  # CUB keeps the tile size of its first call for a type
             begun.add(x.dtype)
             run(torch.zeros(1 << 26, dtype=x.dtype, device=x.device))
         y = torch.empty_like(x)
@@ -140,7 +140,7 @@ def relu(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def knn() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-    """knn_query of contiguous float32 CUDA tensors on the current stream, by pointops' method."""
+    """Returns knn_query of contiguous float32 CUDA tensors, by pointops' method."""
     function = _library().pointops_knn
 
     def run(
@@ -164,7 +164,7 @@ def knn() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
 
 
 _CUDA_TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}  # cudaDataType_t
-EPILOGUES = {"none": 1, "relu": 6, "gelu": 36}  # cublasLtEpilogue_t: with a bias; tanh's gelu
+EPILOGUES = {"none": 1, "relu": 6, "gelu": 36}  # cublasLtEpilogue_t with a bias; its GELU is tanh's
 
 
 def _pointers(*tensors: torch.Tensor | None) -> list[int | None]:
@@ -172,11 +172,11 @@ def _pointers(*tensors: torch.Tensor | None) -> list[int | None]:
 
 
 class Gemm:
-    """x y, or x y^T where `transposed`, of contiguous CUDA tensors on the current stream, never in
-    TF32: the fastest of the first eight ways that cuBLASLt's heuristics name.
+    """x y, or x y^T if `transposed`, of contiguous CUDA tensors on the current stream, not in TF32,
+    by the fastest of the first eight algorithms that cuBLASLt's heuristics return.
 
-    x is [*, m, k], y [*, k, n] or [*, n, k]; where y is [n, k], x is [*, k]. The epilogues but
-    "none" add a bias, [n]. Raises ValueError where cuBLASLt knows no way.
+    x is [*, m, k] and y is [*, k, n] or [*, n, k]; if y is [n, k], x is [*, k]. All epilogues
+    except "none" add a bias, [n]. Raises ValueError if cuBLASLt has no algorithm.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Gemm:
             *kind, *_pointers(x, y, bias, z), *sizes, transposed, stream
         )
         if not self._product:
-            raise ValueError(f"cuBLASLt knows no way for {sizes} of {x.dtype}")
+            raise ValueError(f"cuBLASLt has no algorithm for {sizes} of {x.dtype}")
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         z = x.new_empty(self._shape)

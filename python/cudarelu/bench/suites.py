@@ -1,4 +1,4 @@
-"""The suites: what is measured, and what is aimed at."""
+"""The suites: what is measured, and the targets."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Target:
-    """The rival is to take at least `times` as long as we do, at every point that `keep` keeps.
+    """The rival's time divided by ours must be at least `times` at every point that `keep` keeps.
 
-    Of a copy, `times` is the part of its bandwidth, as copy and op move the same bytes.
+    Against a copy, `times` is a fraction of its bandwidth, since copy and op move the same bytes.
     """
 
     what: str
@@ -37,7 +37,7 @@ class Suite:
     title: str
     points: Callable[[], Iterable[tuple[Case, str, tuple[str, ...]]]]  # case, regime, contenders
     targets: tuple[Target, ...] = ()
-    seconds: float = 0.1  # for each point, beside its preparation
+    seconds: float = 0.1  # for each point, without its preparation
 
 
 def _op(name: str) -> OpInfo:
@@ -125,7 +125,7 @@ def _linears(dtype: str, m: int, k: int, n: int) -> Iterator[Case]:
 def _large_linear() -> Iterator:
     for m, k, n in ((8192, 768, 3072), (8192, 1024, 4096), (8192, 4096, 16384)):
         for case in _linears("bfloat16", m, k, n):
-            # Which takes a minute a case.
+            # It takes a minute per case.
             tuned = ("max-autotune",) if case.attributes.get("approximate") == "tanh" else ()
             contenders = "cudarelu", "torch", "torch.compile", *tuned, "cublaslt"
             yield case, "graph, rotating", contenders
@@ -134,7 +134,9 @@ def _large_linear() -> Iterator:
 def _small_linear() -> Iterator:
     for dtype in ("bfloat16", "float32"):
         for case in _linears(dtype, 32, 768, 3072):
-            is_exact = case.attributes.get("approximate") == "none"  # no epilogue of cuBLASLt's
+            is_exact = (
+                case.attributes.get("approximate") == "none"
+            )  # cuBLASLt has no epilogue for it
             fused = () if is_exact else ("cublaslt, fused",)
             contenders = "cudarelu", "torch", "torch.compile", "cublaslt", *fused
             yield case, "graph, hot", contenders
@@ -178,7 +180,7 @@ def _in_ort(device: str, dtypes: tuple[str, ...]) -> Iterator:
 
 def _cpu(*contenders: str) -> Iterator:
     for op in ops():
-        # The work of an op without rows may grow faster than its data, and so may its definition's.
+        # The work of an op without rows, and of its definition, may grow faster than its data.
         exponents = range(10, 27, 4) if streams(op) else (10, 14)
         kept = contenders if streams(op) else contenders[:1]
         for exponent in exponents:
@@ -458,9 +460,9 @@ SUITES = {
 
 
 def suites(names: Iterable[str]) -> list[Suite]:
-    """The suites of these names; "cuda" and "cpu" stand for all of the device.
+    """Returns the suites of these names; "cuda" and "cpu" stand for all suites of the device.
 
-    Raises ValueError for another name.
+    Raises ValueError for an unknown name.
     """
     found: dict[str, Suite] = {}
     for name in names:
@@ -477,9 +479,9 @@ def points(
     largest: int | None = None,
     without: Iterable[str] = (),
 ) -> Iterator[Point]:
-    """The points of suites, in order: of some ops, up to a number of elements, without some rivals.
+    """Yields the points of suites in order: of some ops, up to a size, without some contenders.
 
-    Raises ValueError for a suite or an op that there is not.
+    Raises ValueError for an unknown suite or op.
     """
     known = [op.name for op in ops()]
     for name in only_ops:

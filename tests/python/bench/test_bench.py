@@ -361,7 +361,7 @@ def test_a_run_resumes(tiny, tmp_path, capsys):
     assert len(records.load(path)["records"]) == 16
 
     assert bench(*TINY[:-1], "another", "--out", path, "--resume") == 2
-    assert "of commit test, but this is another" in capsys.readouterr().err
+    assert "has the commit test, but this is another" in capsys.readouterr().err
 
 
 def test_a_file_is_of_a_run(tmp_path, capsys):
@@ -425,7 +425,7 @@ def test_a_lost_device_ends_the_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(regimes, "synchronise", fail(RuntimeError("the context is gone")))
     path = tmp_path / "a.jsonl"
     assert bench(*TINY, "--out", path) == 2
-    assert "go on by --resume: RuntimeError: the context is gone" in capsys.readouterr().err
+    assert "continue with --resume: RuntimeError: the context is gone" in capsys.readouterr().err
     (record,) = records.load(path)["records"]
     assert record["failed"] == "RuntimeError: an illegal memory access"
 
