@@ -32,7 +32,7 @@ std::vector<std::filesystem::path> write_outputs(const std::filesystem::path& fo
                                                  const std::vector<Tensor>& outputs) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw Error(folder.string() + ": cannot be made: " + error.message());
+  if (error) throw Error(folder.string() + ": cannot create this folder: " + error.message());
   std::vector<std::filesystem::path> files;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     std::string name = file_name(names[i]);

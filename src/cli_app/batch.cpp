@@ -24,7 +24,8 @@ namespace {
 using Path = std::filesystem::path;
 using Clock = std::chrono::steady_clock;
 
-/// The lines of a file, from its folder; or what is in a folder, in order.
+/// Returns the items of --list: the lines of a file, as paths relative to its folder; or the arrays
+/// and test folders in a folder, sorted.
 std::vector<std::string> items_of(const Path& list) {
   std::vector<std::string> items;
   if (std::filesystem::is_directory(list)) {
@@ -56,12 +57,12 @@ std::map<std::string, std::string> sources_of(const std::string& item,
     for (const InputInfo& info : infos) sources[info.name] = item;
   } else {
     throw Error(item + ": is one array, but the model has " + std::to_string(infos.size()) +
-                " inputs: it takes archives .npz, or folders of input_0.pb, ...");
+                " inputs; give an .npz archive, or a folder with input_0.pb, ...");
   }
   return sources;
 }
 
-/// "000012_name"
+/// The folder of an item's outputs, for example "000012_name".
 std::string folder_name(std::size_t index, const std::string& item) {
   std::array<char, 32> number;
   std::snprintf(number.data(), number.size(), "%06zu_", index);
@@ -97,7 +98,7 @@ void write_report(const Options& options, const Runtime& runtime, const Session&
               << counts.done << " done, " << counts.failed << " failed, " << counts.done_before
               << " done before, " << counts.left() << " left, in " << seconds << " s\n";
   }
-  if (!std::cout.flush()) throw Error("the output cannot be written");
+  if (!std::cout.flush()) throw Error("cannot write to stdout");
 }
 
 }  // namespace
@@ -152,7 +153,7 @@ int infer_batch(const Options& options, const BatchOptions& batch) {
     if (result.error.empty()) continue;
     progress.clear();
     if (batch.stop_on_error) throw Error(result.error);
-    tell(result.error + "; skipped");
+    print_error(result.error + "; skipped");
   }
   progress.clear();
   write_report(options, runtime, session, manifest.path(), counts, seconds_since(begin));

@@ -1,12 +1,12 @@
-// Many inputs through one model, one after the other.
+// Running one model on a list of inputs.
 #pragma once
 
 #include "options.h"
 
 namespace cudarelu::cli {
 
-/// Runs each item of the list, with the memory of one, and reports on stdout; gives the exit code.
-/// Throws an Error.
+/// Runs the items of the list one after the other, so that only one is in memory, and prints a
+/// report to stdout. Returns the exit code. Throws an Error.
 int infer_batch(const Options& options, const BatchOptions& batch);
 
 }  // namespace cudarelu::cli

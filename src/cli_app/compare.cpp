@@ -25,7 +25,7 @@ Comparison compare(const Tensor& actual, const Tensor& expected, const Tolerance
     const double x = value(a);
     const double y = value(b);
     if (std::isnan(x) && std::isnan(y)) continue;
-    double error = std::abs(x - y);  // NaN where one of them is
+    double error = std::abs(x - y);  // NaN if one of them is NaN
     if (std::isnan(error)) error = std::numeric_limits<double>::infinity();
     const bool real = std::holds_alternative<double>(a);
     const bool finite = std::isfinite(error);

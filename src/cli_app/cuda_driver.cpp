@@ -11,19 +11,20 @@ namespace {
 
 using Address = unsigned long long;  // CUdeviceptr
 
-/// The function of the driver, or nullptr. The types are those of cuda.h, which is not needed here.
+/// Returns a function of the driver, or nullptr. F is its type as in cuda.h, which is not included
+/// so that the build needs no CUDA toolkit.
 template <class F>
 F* driver_function(const char* name) {
   static void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   return driver == nullptr ? nullptr : reinterpret_cast<F*>(dlsym(driver, name));
 }
 
-/// Calls the function of the driver, or throws an Error that names it.
+/// Calls a function of the driver. Throws an Error that names the function if it fails.
 template <class... Parameters, class... Arguments>
 void call(const char* name, int (*function)(Parameters...), Arguments... arguments) {
   const int result = function == nullptr ? -1 : function(static_cast<Parameters>(arguments)...);
   if (result == 0) return;
-  throw Error(std::string("CUDA's driver: ") + name +
+  throw Error(std::string("CUDA driver: ") + name +
               (result < 0 ? " is missing" : " failed with error " + std::to_string(result)));
 }
 

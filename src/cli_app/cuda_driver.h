@@ -1,5 +1,5 @@
-// What is used of NVIDIA's driver, which is opened where it is: devices, and copies whose time ONNX
-// Runtime's C API cannot tell from that of a run.
+// The functions of NVIDIA's driver that ort_infer uses: counting devices, and copies, whose time
+// ONNX Runtime's C API cannot separate from the time of a run. The driver is loaded at run time.
 #pragma once
 
 #include <cstddef>
@@ -8,17 +8,17 @@
 
 namespace cudarelu::cli {
 
-/// How many CUDA devices there are; 0 where there is no driver. Makes no context.
+/// Returns the number of CUDA devices, 0 without a driver. Creates no context.
 int count_cuda_devices();
 
-/// The context of a device that ONNX Runtime uses as well. Its functions throw an Error.
+/// The primary context of a device, which ONNX Runtime uses too. All functions throw an Error.
 class CudaDevice {
  public:
   explicit CudaDevice(int ordinal);
 
-  /// Makes the device the calling thread's, which the others want.
+  /// Makes the context current on the calling thread. The functions below require it.
   void enter() const;
-  /// Page-locked memory of the host: copies from and to it are over when the call returns.
+  /// Allocates page-locked host memory. Copies from and to it have finished when the call returns.
   std::shared_ptr<std::byte[]> host_memory(std::size_t bytes) const;
   void to_device(void* to, const std::byte* from, std::size_t bytes) const;
   void to_host(std::byte* to, const void* from, std::size_t bytes) const;

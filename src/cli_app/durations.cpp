@@ -8,7 +8,7 @@ namespace cudarelu::cli {
 
 std::size_t Durations::bucket_of(std::uint64_t time) {
   const auto width = static_cast<int>(std::bit_width(time));
-  const int shift = width > 11 ? width - 11 : 0;  // what is left has 11 bits
+  const int shift = width > 11 ? width - 11 : 0;  // keeps the upper 11 bits
   return static_cast<std::size_t>(shift) * 1024 + (time >> shift);
 }
 

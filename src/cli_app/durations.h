@@ -1,4 +1,4 @@
-// The durations of many runs, in bounded memory.
+// Statistics of the durations of many runs, in constant memory.
 #pragma once
 
 #include <chrono>
@@ -8,12 +8,14 @@
 
 namespace cudarelu::cli {
 
-/// In milliseconds. The percentiles are over all runs, and right to 0.05 %; the others are exact.
+/// Times in milliseconds, over all runs. The percentiles are accurate to 0.05 %; the other values
+/// are exact.
 struct Latency {
   double mean, min, p50, p90, p99, max;
 };
 
-/// Counts in buckets, of which every doubling of the time has 1,024.
+/// A histogram of nanoseconds with 1,024 buckets for each power of two: times below 2,048 ns have a
+/// bucket each, those from 2,048 to 4,095 ns share one between two, and so on.
 class Durations {
  public:
   void add(std::chrono::nanoseconds duration) {
@@ -27,12 +29,12 @@ class Durations {
   void add(const Durations& others);
 
   std::uint64_t count() const { return count_; }
-  /// Of at least one.
+  /// Requires at least one duration.
   Latency latency() const;
 
  private:
   static std::size_t bucket_of(std::uint64_t time);
-  /// The least time in which that share of the runs were over, in nanoseconds.
+  /// The time, in nanoseconds, that at least this share of the runs did not exceed.
   double percentile(double share) const;
 
   std::vector<std::uint64_t> counts_ = std::vector<std::uint64_t>(std::size_t{55} * 1024);

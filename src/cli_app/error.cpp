@@ -5,7 +5,7 @@
 
 namespace cudarelu::cli {
 
-void tell(std::string message) {
+void print_error(std::string message) {
   for (char& c : message) {
     if (std::iscntrl(static_cast<unsigned char>(c)) != 0) c = ' ';
   }

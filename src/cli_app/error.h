@@ -1,4 +1,4 @@
-// What is wrong with the user's input, in one line.
+// Errors in the user's input, reported in one line.
 #pragma once
 
 #include <stdexcept>
@@ -11,7 +11,15 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Tells it on stderr, in one line whatever the message holds.
-void tell(std::string message);
+/// Prints the message to stderr in one line: control characters become spaces.
+void print_error(std::string message);
+
+/// Joins names with commas, for a message; "none" if there are none.
+template <class Names>
+std::string joined(const Names& names) {
+  std::string list;
+  for (const auto& name : names) list += (list.empty() ? "" : ", ") + name;
+  return list.empty() ? "none" : list;
+}
 
 }  // namespace cudarelu::cli

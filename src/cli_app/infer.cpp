@@ -11,12 +11,13 @@
 namespace cudarelu::cli {
 namespace {
 
-/// A hint for a run that failed: numbers made up for integer inputs may mean nothing to the model.
+/// Returns a hint for a failed run: random integers may be invalid for the model, for example as
+/// indices.
 std::string hint(const std::vector<InputInfo>& infos, const Inputs& inputs) {
   for (std::size_t i = 0; i < infos.size(); ++i) {
     if (infos[i].type->kind == Kind::integer && inputs.sources[i] == "random") {
-      return "; input " + infos[i].name + " was random: give it with --input " + infos[i].name +
-             "=FILE.npy";
+      return "; input " + infos[i].name + " has random values: set it with --input " +
+             infos[i].name + "=FILE.npy";
     }
   }
   return "";
@@ -28,20 +29,16 @@ struct Expected {
   Tensor tensor;
 };
 
-[[noreturn]] void refuse_output(const std::string& name, const std::vector<std::string>& names) {
-  std::string list;
-  for (const std::string& other : names) list.append(list.empty() ? "" : ", ").append(other);
-  throw Error("--compare " + name + ": the model has no such output; it has " + list);
-}
-
-/// The outputs that --compare names, and those in the folder of --inputs.
+/// Reads the expected outputs: those of --compare, and those in the folder of --inputs.
 std::vector<Expected> expected_outputs(const Options& options,
                                        const std::vector<std::string>& names) {
   std::vector<Expected> expected;
   const std::map<std::string, std::string> compared = by_name("--compare", options.compared, names);
   for (const auto& [name, file] : compared) {
     const auto found = std::ranges::find(names, name);
-    if (found == names.end()) refuse_output(name, names);
+    if (found == names.end()) {
+      throw Error("--compare " + name + ": the model has no such output; it has " + joined(names));
+    }
     const auto output = static_cast<std::size_t>(found - names.begin());
     expected.push_back({output, file, read_array(file, name)});
   }
@@ -55,7 +52,7 @@ std::vector<Expected> expected_outputs(const Options& options,
   return expected;
 }
 
-/// The free dimension that --batch-sweep sets.
+/// Returns the name of the free dimension that --batch-sweep sets.
 std::string batch_symbol(const Session& session, const Options& options) {
   for (const InputInfo& info : session.inputs()) {
     if (info.shape.empty() || info.shape[0].size >= 0 || info.shape[0].symbol.empty()) continue;
@@ -64,7 +61,7 @@ std::string batch_symbol(const Session& session, const Options& options) {
     }
     return info.shape[0].symbol;
   }
-  throw Error("--batch-sweep: no input of the model has a named free dimension first");
+  throw Error("--batch-sweep: no input has a named free dimension as its first dimension");
 }
 
 }  // namespace
@@ -77,38 +74,29 @@ int infer(const Options& options) {
   Session session(runtime, options.model, choice, options.libraries);
   std::vector<std::string> input_names;
   for (const InputInfo& info : session.inputs()) input_names.push_back(info.name);
-  InputWishes wishes{by_name("--input", options.inputs, input_names), options.sizes, options.seed};
+  InputRequest request{by_name("--input", options.inputs, input_names), options.sizes,
+                       options.seed};
   if (!options.input_folder.empty()) {
-    add_folder(options.input_folder, session.inputs(), wishes.sources);
+    add_folder(options.input_folder, session.inputs(), request.sources);
   }
   const std::vector<Expected> expected = expected_outputs(options, session.output_names());
 
-  Report report{options.model,
-                runtime,
-                session,
-                options.seed,
-                options.explain,
-                options.measure.value_or(MeasureOptions{}),
-                {},
-                {},
-                {},
-                {},
-                {},
-                {}};
+  Report report{options.model, runtime,         session,
+                options.seed,  options.explain, options.measure.value_or(MeasureOptions{})};
   const std::vector<std::int64_t>& batches = report.measure.batches;
   const std::string symbol = batches.empty() ? "" : batch_symbol(session, options);
   const bool keep_trace = !options.profile.empty();
   for (std::size_t i = 0;
        i < std::max<std::size_t>(batches.size(), 1) && (i == 0 || !interrupted()); ++i) {
-    if (!batches.empty()) wishes.sizes[symbol] = batches[i];
-    report.inputs = make_inputs(session.inputs(), wishes);
+    if (!batches.empty()) request.sizes[symbol] = batches[i];
+    report.inputs = make_inputs(session.inputs(), request);
     try {
       report.outputs = session.run(report.inputs.tensors);
     } catch (const Error& error) {
       throw Error(options.model + ": " + error.what() + hint(session.inputs(), report.inputs));
     }
     if (i == 0 && !keep_trace) {
-      report.nodes = session.end_trace({});  // so that it costs the measured runs nothing
+      report.nodes = session.end_trace({});  // Tracing would slow down the measured runs.
       check_copies(report.nodes, options.max_memcpy);
     }
     if (!options.measure) continue;
@@ -136,7 +124,7 @@ int infer(const Options& options) {
     report.output_files = write_outputs(options.output_dir, session.output_names(), report.outputs);
   }
   options.json ? write_json(std::cout, report) : write_text(std::cout, report);
-  if (!std::cout.flush()) throw Error("the output cannot be written");
+  if (!std::cout.flush()) throw Error("cannot write to stdout");
   return interrupted() ? interrupted_exit_code : equal ? 0 : 1;
 }
 

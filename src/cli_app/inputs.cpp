@@ -13,13 +13,6 @@
 namespace cudarelu::cli {
 namespace {
 
-template <class Names>
-std::string joined(const Names& names) {
-  std::string list;
-  for (const auto& name : names) list += (list.empty() ? "" : ", ") + name;
-  return list.empty() ? "none" : list;
-}
-
 bool fits(const InputInfo& info, const Tensor& tensor) {
   if (tensor.type != info.type) return false;
   if (info.shape.empty() && !info.scalar) return true;  // a rank that the model leaves open
@@ -30,7 +23,7 @@ bool fits(const InputInfo& info, const Tensor& tensor) {
   return true;
 }
 
-void check_names(const std::vector<InputInfo>& infos, const InputWishes& wishes) {
+void check_names(const std::vector<InputInfo>& infos, const InputRequest& request) {
   std::vector<std::string> names;
   std::vector<std::string> symbols;
   for (const InputInfo& info : infos) {
@@ -41,12 +34,12 @@ void check_names(const std::vector<InputInfo>& infos, const InputWishes& wishes)
   }
   std::ranges::sort(symbols);
   symbols.erase(std::unique(symbols.begin(), symbols.end()), symbols.end());
-  for (const auto& [name, source] : wishes.sources) {
+  for (const auto& [name, source] : request.sources) {
     if (std::ranges::find(names, name) == names.end()) {
       throw Error("--input " + name + ": the model has no such input; it has " + joined(names));
     }
   }
-  for (const auto& [symbol, size] : wishes.sizes) {
+  for (const auto& [symbol, size] : request.sizes) {
     if (std::ranges::find(symbols, symbol) == symbols.end()) {
       throw Error("--dim " + symbol + ": the model has no such free dimension; it has " +
                   joined(symbols));
@@ -54,19 +47,19 @@ void check_names(const std::vector<InputInfo>& infos, const InputWishes& wishes)
   }
 }
 
-Tensor read(const InputInfo& info, const std::filesystem::path& file, const InputWishes& wishes) {
-  // An archive for many inputs must name each.
-  const bool alone = std::ranges::count(wishes.sources, file.string(),
+Tensor read(const InputInfo& info, const std::filesystem::path& file, const InputRequest& request) {
+  // In an archive that serves several inputs, each array must have the name of its input.
+  const bool alone = std::ranges::count(request.sources, file.string(),
                                         [](const auto& source) { return source.second; }) == 1;
-  const auto& asked = wishes.sizes;
+  const auto& sizes = request.sizes;
   Tensor tensor = read_array(file, info.name, alone);
   if (!fits(info, tensor)) {
-    throw Error("input " + info.name + ": the model wants " + info.text() + ", but " +
+    throw Error("input " + info.name + ": the model expects " + info.text() + ", but " +
                 file.string() + " has " + text_of(tensor));
   }
   for (std::size_t i = 0; i < info.shape.size(); ++i) {
-    const auto size = asked.find(info.shape[i].symbol);
-    if (info.shape[i].size < 0 && size != asked.end() && size->second != tensor.shape[i]) {
+    const auto size = sizes.find(info.shape[i].symbol);
+    if (info.shape[i].size < 0 && size != sizes.end() && size->second != tensor.shape[i]) {
       throw Error("input " + info.name + ": --dim " + size->first + "=" +
                   std::to_string(size->second) + ", but it is " + std::to_string(tensor.shape[i]) +
                   " in " + file.string());
@@ -75,13 +68,13 @@ Tensor read(const InputInfo& info, const std::filesystem::path& file, const Inpu
   return tensor;
 }
 
-/// The same numbers for a seed everywhere, which the distributions of the library do not promise.
+/// Gives the same numbers for a seed with every compiler, unlike the distributions of <random>.
 void fill_randomly(Tensor& tensor, std::mt19937_64& generator) {
   for (std::int64_t i = 0; i < tensor.count; ++i) {
     const double unit = std::ldexp(static_cast<double>(generator() >> 11), -53);  // [0, 1)
     switch (tensor.type->kind) {
       case Kind::integer:
-      case Kind::natural:
+      case Kind::unsigned_integer:
         set_element(tensor, i, std::floor(10 * unit));
         break;
       case Kind::boolean:
@@ -99,7 +92,7 @@ bool is_number(const std::string& text, double& value) {
   return error == std::errc() && stop == end;
 }
 
-/// Throws an Error where the type has no such number.
+/// Sets all elements to the value. Throws an Error if the type cannot represent it.
 void fill(const InputInfo& info, Tensor& tensor, double value) {
   const bool real = info.type->kind == Kind::real || info.type->kind == Kind::half ||
                     info.type->kind == Kind::bfloat;
@@ -120,7 +113,8 @@ void fill(const InputInfo& info, Tensor& tensor, double value) {
   }
 }
 
-bool is_made(const std::string& source) {
+/// Whether the source is generated rather than a file.
+bool is_generated(const std::string& source) {
   double ignored = 0;
   return source == "random" || source == "zeros" || source == "ones" || is_number(source, ignored);
 }
@@ -139,21 +133,21 @@ void add_folder(const std::filesystem::path& folder, const std::vector<InputInfo
   }
 }
 
-Inputs make_inputs(const std::vector<InputInfo>& infos, const InputWishes& wishes) {
-  check_names(infos, wishes);
+Inputs make_inputs(const std::vector<InputInfo>& infos, const InputRequest& request) {
+  check_names(infos, request);
   Inputs inputs;
-  inputs.sizes = wishes.sizes;
+  inputs.sizes = request.sizes;
   inputs.tensors.resize(infos.size());
   inputs.files.resize(infos.size());
   inputs.sources.resize(infos.size(), "random");
   for (std::size_t i = 0; i < infos.size(); ++i) {
-    const auto source = wishes.sources.find(infos[i].name);
-    if (source == wishes.sources.end()) continue;
+    const auto source = request.sources.find(infos[i].name);
+    if (source == request.sources.end()) continue;
     inputs.sources[i] = source->second;
-    if (is_made(source->second)) continue;
+    if (is_generated(source->second)) continue;
     const std::filesystem::path file = source->second;
     inputs.files[i] = file;
-    inputs.tensors[i] = read(infos[i], file, wishes);
+    inputs.tensors[i] = read(infos[i], file, request);
     for (std::size_t axis = 0; axis < infos[i].shape.size(); ++axis) {
       const Dim& dim = infos[i].shape[axis];
       if (dim.symbol.empty()) continue;
@@ -166,7 +160,7 @@ Inputs make_inputs(const std::vector<InputInfo>& infos, const InputWishes& wishe
       }
     }
   }
-  std::mt19937_64 generator(wishes.seed);
+  std::mt19937_64 generator(request.seed);
   for (std::size_t i = 0; i < infos.size(); ++i) {
     if (inputs.tensors[i].type != nullptr) continue;
     Sizes shape;

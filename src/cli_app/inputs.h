@@ -1,4 +1,4 @@
-// The inputs of a run: what the user names, and random numbers for the rest.
+// The inputs of a run: those that the user gives, and random numbers for the others.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,12 @@
 
 namespace cudarelu::cli {
 
-/// The size of a free dimension that nothing fixes.
+/// The size of a free dimension that neither an option nor a file determines.
 inline constexpr std::int64_t default_size = 4;
 
-struct InputWishes {
-  /// By an input's name: a file (array_file.h), "random", "zeros", "ones" or a number.
+/// What the user says about the inputs.
+struct InputRequest {
+  /// By input name: a file (array_file.h), "random", "zeros", "ones" or a number.
   std::map<std::string, std::string> sources;
   std::map<std::string, std::int64_t> sizes;  // of free dimensions, by name
   std::uint64_t seed = 0;
@@ -24,18 +25,19 @@ struct InputWishes {
 
 struct Inputs {
   std::vector<Tensor> tensors;                // in the model's order
-  std::vector<std::filesystem::path> files;   // each one's; empty: made
-  std::vector<std::string> sources;           // each one's: the file, "random", "zeros", ...
+  std::vector<std::filesystem::path> files;   // one for each input; empty if it is generated
+  std::vector<std::string> sources;           // one for each input: the file, "random", ...
   std::map<std::string, std::int64_t> sizes;  // of the named free dimensions
 };
 
-/// Reads the files, holds them against what the model wants, and makes the rest; random real
-/// numbers are in [-1, 1), integers from 0 to 9. A free dimension has the size that `sizes` names,
-/// else what the files have, else default_size. Throws an Error.
-Inputs make_inputs(const std::vector<InputInfo>& infos, const InputWishes& wishes);
+/// Reads the inputs that have files, checks them against the model, and generates the others.
+/// Random floating-point numbers are in [-1, 1), random integers are from 0 to 9. The size of a
+/// free dimension comes from `sizes`, else from the files, else it is default_size. Throws an
+/// Error.
+Inputs make_inputs(const std::vector<InputInfo>& infos, const InputRequest& request);
 
-/// The files input_0.pb, input_1.pb, ... of a folder as the sources of those inputs that have none.
-/// Throws an Error where one is missing.
+/// Makes the files input_0.pb, input_1.pb, ... of a folder the sources of the inputs that have none
+/// yet. Throws an Error if such a file is missing.
 void add_folder(const std::filesystem::path& folder, const std::vector<InputInfo>& infos,
                 std::map<std::string, std::string>& sources);
 

@@ -5,17 +5,17 @@
 namespace cudarelu::cli {
 namespace {
 
-volatile std::sig_atomic_t noted = 0;
+volatile std::sig_atomic_t received = 0;
 
 }  // namespace
 
 void note_interrupts() {
   struct sigaction action{};
-  action.sa_handler = [](int) { noted = 1; };
+  action.sa_handler = [](int) { received = 1; };
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   sigaction(SIGINT, &action, nullptr);
 }
 
-bool interrupted() { return noted != 0; }
+bool interrupted() { return received != 0; }
 
 }  // namespace cudarelu::cli

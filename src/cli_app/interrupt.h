@@ -1,9 +1,9 @@
-// Ctrl-C, which ends a run cleanly: what was done is kept.
+// Handling of Ctrl-C: the program stops after the current step and keeps its results.
 #pragma once
 
 namespace cudarelu::cli {
 
-/// From now on the first SIGINT is noted; a second one ends the process as ever.
+/// After this call the first SIGINT makes interrupted() true. A second one ends the process.
 void note_interrupts();
 
 bool interrupted();

@@ -5,7 +5,7 @@
 namespace cudarelu::cli {
 namespace {
 
-/// The memory of a value, which is the host's or the device's.
+/// Returns the address of a value's data, on the host or on the device.
 void* data_of(const Runtime& runtime, OrtValue* value) {
   void* data = nullptr;
   runtime.check(runtime->GetTensorMutableData(value, &data));
@@ -44,9 +44,9 @@ BoundInvocation::BoundInvocation(const Session& session, const std::vector<Tenso
                                  int ordinal, int graph)
     : session_(session),
       device_(device),
-      allocator_(nothing<OrtAllocator>()),
-      binding_(nothing<OrtIoBinding>()),
-      run_options_(nothing<OrtRunOptions>()) {
+      allocator_(no_object<OrtAllocator>()),
+      binding_(no_object<OrtIoBinding>()),
+      run_options_(no_object<OrtRunOptions>()) {
   const Runtime& runtime = session.runtime();
   if (device != nullptr) {
     device->enter();
@@ -77,7 +77,7 @@ BoundInvocation::BoundInvocation(const Session& session, const std::vector<Tenso
     std::copy_n(input.data.get(), input.bytes(), host_inputs_.back().data.get());
     inputs_.push_back(buffer(host_inputs_.back()));
   }
-  copy_in();  // before they are bound, since ONNX Runtime may copy them then
+  copy_in();  // before BindInput, which may copy the data
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     runtime.check(runtime->BindInput(binding, session.inputs()[i].name.c_str(), inputs_[i].get()));
   }
@@ -89,7 +89,7 @@ BoundInvocation::BoundInvocation(const Session& session, const std::vector<Tenso
   }
 }
 
-/// Memory of the device; without one, the tensor's own.
+/// Returns a value in device memory or, without a device, one that uses the tensor's memory.
 Owned<OrtValue> BoundInvocation::buffer(const Tensor& tensor) {
   const Runtime& runtime = session_.runtime();
   if (device_ == nullptr) return value_of(runtime, tensor);

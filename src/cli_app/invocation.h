@@ -1,4 +1,4 @@
-// One thread's repeated runs of a model with the same inputs.
+// Repeated runs of a model with the same inputs, on one thread.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace cudarelu::cli {
 
-/// Calls OrtApi::Run, which makes the outputs anew each time.
+/// Calls OrtApi::Run, which allocates the outputs of each run.
 class PlainInvocation {
  public:
   PlainInvocation(const Session& session, const std::vector<Tensor>& inputs);
@@ -30,12 +30,12 @@ class PlainInvocation {
   std::vector<OrtValue*> outputs_;
 };
 
-/// Calls OrtApi::RunWithBinding, with fixed buffers for inputs and outputs: on the device where
-/// there is one, and then the copies from and to the host are calls of their own.
+/// Calls OrtApi::RunWithBinding with fixed buffers for inputs and outputs. With a device, the
+/// buffers are in its memory, and copy_in() and copy_out() copy from and to the host.
 class BoundInvocation {
  public:
-  /// The outputs are those of a run with the same inputs: their types and shapes are taken. `graph`
-  /// is the number of the CUDA graph that the runs are captured in; 0: none is.
+  /// `outputs` gives the types and shapes of the outputs; it comes from a run with the same inputs.
+  /// `graph` is the number of the CUDA graph that captures the run; 0 means no capture.
   BoundInvocation(const Session& session, const std::vector<Tensor>& inputs,
                   const std::vector<Tensor>& outputs, const CudaDevice* device, int ordinal,
                   int graph);
@@ -43,7 +43,7 @@ class BoundInvocation {
   void copy_in();
   void run();
   void copy_out();
-  /// On the host: those of the last copy_out() or, without a device, of the last run().
+  /// The outputs on the host, as of the last copy_out() or, without a device, of the last run().
   const std::vector<Tensor>& outputs() const { return host_outputs_; }
 
  private:

@@ -1,5 +1,5 @@
-// ort_infer: runs an ONNX model that calls the ops. Where something is wrong with what it is given:
-// exit code 2, and one line on stderr.
+// ort_infer: runs an ONNX model that calls the ops. An error in the input ends it with exit code 2
+// and one line on stderr.
 
 #include <optional>
 
@@ -17,9 +17,9 @@ int main(int argc, char** argv) {
     note_interrupts();
     return options->batch ? infer_batch(*options, *options->batch) : infer(*options);
   } catch (const std::bad_alloc&) {
-    tell("out of memory");
+    print_error("out of memory");
   } catch (const std::exception& error) {
-    tell(error.what());
+    print_error(error.what());
   }
   return bad_input;
 }

@@ -12,15 +12,15 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-/// One line, valid whatever bytes the texts have.
+/// Formats JSON in one line. Bytes that are not UTF-8 become U+FFFD.
 std::string line_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// An item as JSON can name it.
+/// The path of an item in JSON, whose strings must be UTF-8.
 struct ItemName {
-  std::string text;  // with U+FFFD for what is not UTF-8
-  Json bytes;        // the path in hexadecimal where the text differs from it, else null
+  std::string text;  // bytes that are not UTF-8 are U+FFFD
+  Json bytes;        // the path in hexadecimal if the text differs from it, else null
 
   bool operator==(const ItemName&) const = default;
 };
@@ -45,12 +45,11 @@ Manifest::Manifest(const std::filesystem::path& folder, const std::vector<std::s
     : path_(folder / "manifest.jsonl"), done_(items.size()) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw Error(folder.string() + ": cannot be made: " + error.message());
+  if (error) throw Error(folder.string() + ": cannot create this folder: " + error.message());
   if (std::filesystem::exists(path_, error)) {
     if (!resume) {
       throw Error(path_.string() +
-                  ": is there already; go on with --resume, or name another "
-                  "--output-dir");
+                  ": already exists; continue with --resume, or choose another --output-dir");
     }
     read(items);
   }
@@ -61,7 +60,7 @@ Manifest::Manifest(const std::filesystem::path& folder, const std::vector<std::s
 void Manifest::read(const std::vector<std::string>& items) {
   std::ifstream file(path_);
   std::string line;
-  std::uintmax_t whole = 0;  // the bytes of the lines that are whole
+  std::uintmax_t complete = 0;  // bytes of the complete lines
   while (std::getline(file, line) && !file.eof()) {
     const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!json.is_object() || !json.contains("index") || !json["index"].is_number_unsigned() ||
@@ -71,16 +70,16 @@ void Manifest::read(const std::vector<std::string>& items) {
     const auto index = json["index"].get<std::size_t>();
     const ItemName name{json["item"].get<std::string>(), json.value("item_bytes", Json())};
     if (index >= items.size() || name != name_of(items[index])) {
-      throw Error(path_.string() + ": is of another list: its item " + std::to_string(index) +
-                  " is " + name.text + "; name another --output-dir");
+      throw Error(path_.string() + ": belongs to another list: its item " + std::to_string(index) +
+                  " is " + name.text + "; choose another --output-dir");
     }
     done_[index] = json["status"] == "done";
-    whole += line.size() + 1;
+    complete += line.size() + 1;
   }
   file.close();
-  std::error_code error;  // a line that was cut off when the run before was killed
-  if (std::filesystem::file_size(path_, error) > whole) {
-    std::filesystem::resize_file(path_, whole, error);
+  std::error_code error;  // removes the incomplete last line of a run that was killed
+  if (std::filesystem::file_size(path_, error) > complete) {
+    std::filesystem::resize_file(path_, complete, error);
   }
   if (error) throw Error(path_.string() + ": cannot be written");
 }

@@ -1,4 +1,5 @@
-// What has become of each item of a batch: a file of one JSON object a line, written as it happens.
+// The record of a batch: a file with one JSON object in a line for each item, appended when the
+// item has finished.
 #pragma once
 
 #include <cstddef>
@@ -13,22 +14,21 @@ namespace cudarelu::cli {
 struct ItemResult {
   std::size_t index;  // in the list
   std::string item;
-  std::string error;  // empty: done
-  std::map<std::string, std::string>
-      outputs;  // the file of each, relative to the manifest's folder
+  std::string error;                           // empty if the item succeeded
+  std::map<std::string, std::string> outputs;  // name and file, relative to the manifest's folder
   double seconds;
 };
 
 class Manifest {
  public:
-  /// Begins the file in the folder or, to `resume`, goes on with it where it is there. Throws an
-  /// Error where it is there and is not to be resumed, is damaged, or is of another list.
+  /// Creates manifest.jsonl in the folder or, with `resume`, continues an existing one. Throws an
+  /// Error if the file exists without `resume`, is damaged, or belongs to another list.
   Manifest(const std::filesystem::path& folder, const std::vector<std::string>& items, bool resume);
 
   const std::filesystem::path& path() const { return path_; }
-  /// Whether a run before this one has done it.
+  /// Whether an earlier run has finished the item successfully.
   bool is_done(std::size_t index) const { return done_[index]; }
-  /// On disk when this returns, or throws an Error.
+  /// Appends a result to the file and flushes it. Throws an Error.
   void add(const ItemResult& result);
 
  private:

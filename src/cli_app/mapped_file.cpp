@@ -15,7 +15,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path, error)) throw Error(path.string() + ": there is no such file");
   if (!std::filesystem::is_regular_file(path, error)) throw Error(path.string() + ": not a file");
   const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (!error && size == 0) return;  // which cannot be mapped
+  if (!error && size == 0) return;  // mmap rejects empty files
   const int file = error ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC);
   void* data = file < 0 ? MAP_FAILED : mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
   if (file >= 0) close(file);

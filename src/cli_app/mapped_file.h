@@ -1,4 +1,4 @@
-// A file in memory.
+// A file mapped into memory.
 #pragma once
 
 #include <filesystem>
@@ -6,10 +6,10 @@
 
 namespace cudarelu::cli {
 
-/// Of a large file, only the pages that are looked at are read.
+/// Only the pages that are accessed are read from the disk.
 class MappedFile {
  public:
-  /// Throws an Error that names the file where it is missing, is no file, or cannot be opened.
+  /// Throws an Error that names the file if it is missing, not a regular file, or unreadable.
   explicit MappedFile(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -28,24 +28,24 @@ struct Phases {
   }
 };
 
-/// What the threads share.
+/// State that all threads share.
 struct Shared {
   explicit Shared(std::ptrdiff_t threads) : ready(threads) {}
 
   std::latch ready;
   std::atomic<bool> stop = false;
-  std::atomic<std::int64_t> runs = 0;  // now and then, for the progress that is shown
+  std::atomic<std::int64_t> runs = 0;  // for the progress display; updated every 1,024 runs
 };
 
 struct ThreadResult {
   Phases phases;
   Clock::time_point begin, end;
-  bool arrived = false;  // where all threads begin to measure
+  bool arrived = false;  // at the latch where all threads start to measure
   std::vector<Tensor> outputs;
 };
 
-/// Runs `step`, which takes the time of its begin and gives that of its end, so that each run costs
-/// one look at the clock.
+/// Calls `step` repeatedly. It takes the time of its begin and returns the time of its end, so that
+/// each run reads the clock only once.
 template <class Step>
 void repeat(std::int64_t runs, Clock::time_point deadline, Shared& shared, ThreadResult& result,
             Step step) {
@@ -62,7 +62,7 @@ void repeat(std::int64_t runs, Clock::time_point deadline, Shared& shared, Threa
   result.end = now;
 }
 
-/// One thread: warms up, waits for the others, and measures.
+/// The work of one thread: warms up, waits for the other threads, and measures.
 template <class Invocation, class Step>
 void work(Invocation& invocation, const MeasureOptions& options, std::int64_t runs, Shared& shared,
           ThreadResult& result, Step step) {
@@ -127,7 +127,7 @@ Measured measure(const Session& session, const std::vector<Tensor>& inputs,
       });
     } catch (...) {
       shared.stop = true;
-      if (!result.arrived) shared.ready.count_down();  // the others wait for this one
+      if (!result.arrived) shared.ready.count_down();  // releases the threads that wait
       throw;
     }
     return result;
@@ -145,7 +145,7 @@ Measured measure(const Session& session, const std::vector<Tensor>& inputs,
     shared.stop = true;
     shared.ready.count_down(options.concurrency - static_cast<std::int64_t>(threads.size()));
     throw Error("--concurrency " + std::to_string(options.concurrency) +
-                ": the system gives no more than " + std::to_string(threads.size()) + " threads");
+                ": the system allows only " + std::to_string(threads.size()) + " threads");
   }
   Progress progress;
   for (auto& each : threads) {

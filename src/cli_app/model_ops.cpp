@@ -12,7 +12,7 @@
 namespace cudarelu::cli {
 namespace {
 
-/// The numbers of the fields in onnx.proto.
+/// Field numbers of onnx.proto.
 enum : std::uint64_t {
   model_graph = 7,
   model_functions = 25,
@@ -34,7 +34,7 @@ enum : std::uint64_t {
   function_domain = 10,
 };
 
-/// Our op of that name, or nullptr.
+/// Returns cudarelu's op of that name, or nullptr.
 const Op* own_op(const OpName& name) {
   const auto table = op_table();
   const auto op = std::ranges::find_if(table, [&](const Op& op) {
@@ -50,8 +50,8 @@ void append(std::string& list, std::string_view item) {
   list += item;
 }
 
-/// What is wrong with the names of a node's attributes: ONNX Runtime ignores one that nobody asks
-/// for.
+/// Returns an error message if a node of cudarelu's has an attribute that its op lacks, else "".
+/// ONNX Runtime ignores such attributes.
 std::string unknown_attribute(const OpName& name, const DomainNames& own,
                               const std::set<std::string>& attributes) {
   const Op* op = own.contains(name.domain) ? own_op(name) : nullptr;
@@ -67,7 +67,7 @@ std::string unknown_attribute(const OpName& name, const DomainNames& own,
   return "";
 }
 
-/// The name of a graph's input that is declared a scalar; empty of any other.
+/// Returns the name of a graph input (a ValueInfoProto) that is declared a scalar; "" for others.
 std::string scalar_input(std::string_view value_bytes) {
   std::string name;
   bool has_shape = false;
@@ -90,6 +90,7 @@ std::string scalar_input(std::string_view value_bytes) {
   return has_shape && !has_dims ? name : "";
 }
 
+/// Adds the nodes of a graph or function and of its subgraphs to `ops`.
 void read_graph(std::string_view bytes, std::uint64_t node_field, const DomainNames& own, int depth,
                 ModelOps& ops) {
   constexpr int max_depth = 64;
@@ -127,7 +128,7 @@ bool is_known(const OpName& name, const DomainNames& own) {
   return own.contains(name.domain) && own_op(name) != nullptr;
 }
 
-/// "cudarelu (Relu, Tanh), custom_domain (CustomRelu)"
+/// Lists the ops by domain: "cudarelu (Relu, Tanh), custom_domain (CustomRelu)".
 std::string known_ops(const DomainNames& own) {
   std::string types;
   std::set<OpName> aliases;
@@ -204,7 +205,7 @@ std::string why_not_loaded(const std::filesystem::path& model, const DomainNames
   const bool unregistered = message.find("is not a registered function/op") != message.npos ||
                             message.find("No opset import for domain") != message.npos;
   if (unregistered && !unknown.empty()) {
-    return model.string() + ": wants the custom ops " + unknown + ", which are not among " +
+    return model.string() + ": uses the custom ops " + unknown + ", which are not among " +
            known_ops(own) + "; name the library that has them with --library FILE";
   }
   return model.string() + ": " + message;

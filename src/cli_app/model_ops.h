@@ -1,4 +1,4 @@
-// The ops that a model file calls, read from the file itself.
+// The ops that a model calls, read from the model file.
 #pragma once
 
 #include <filesystem>
@@ -18,22 +18,21 @@ struct OpName {
 struct ModelOps {
   std::map<OpName, std::set<std::string>> calls;  // the names of the nodes that call each op
   std::set<OpName> functions;                     // the ops that the model itself defines
-  std::set<std::string> scalar_inputs;            // ONNX Runtime shows them like inputs of any rank
-  std::string mistake;                            // in a call of our ops that the runtime overlooks
-  bool complete = false;                          // false: not a model, or a truncated one
+  std::set<std::string> scalar_inputs;  // to ONNX Runtime they look like inputs of unknown rank
+  std::string mistake;                  // in a call of cudarelu's ops, which ONNX Runtime ignores
+  bool complete = false;                // false: not a model, or a truncated one
 
-  /// The domain of a node; empty where the file does not tell.
+  /// Returns the domain of a node; empty if the file does not determine it.
   std::string domain_of(const std::string& node, const std::string& type) const;
 };
 
-/// Domains of ONNX models.
 using DomainNames = std::set<std::string>;
 
-/// `own` are the domains that our ops are registered under.
+/// `own` holds the domains that cudarelu's ops are registered in.
 ModelOps read_model_ops(const std::filesystem::path& model, const DomainNames& own);
 
-/// Why ONNX Runtime has not loaded the model, in one line that says how to mend it: `message` is
-/// what the runtime says.
+/// Explains in one line why ONNX Runtime has not loaded the model, and how to correct it. `message`
+/// is the error of ONNX Runtime.
 std::string why_not_loaded(const std::filesystem::path& model, const DomainNames& own,
                            const std::string& message);
 

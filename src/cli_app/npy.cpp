@@ -14,7 +14,7 @@
 namespace cudarelu::cli {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the data is written as it lies");
+static_assert(std::endian::native == std::endian::little, "the data is not byte-swapped");
 
 constexpr std::string_view magic = "\x93NUMPY";
 constexpr std::size_t max_header = 1 << 20;
@@ -25,12 +25,12 @@ struct Header {
   Sizes shape;
 };
 
-/// The header: a Python dictionary with three known keys.
+/// Parses the header, a Python dictionary with three known keys.
 class HeaderParser {
  public:
   explicit HeaderParser(std::string_view text) : rest_(text) {}
 
-  /// Nothing where the text is no such dictionary.
+  /// Returns nothing if the text is not such a dictionary.
   std::optional<Header> parse() {
     Header header;
     int seen = 0;
@@ -43,7 +43,7 @@ class HeaderParser {
       seen |= bit;
       if (bit == 1) {
         const std::optional<std::string> descr = string();
-        if (!descr) return std::nullopt;  // a list: a structured type
+        if (!descr) return std::nullopt;  // a list describes a structured type
         header.descr = *descr;
       } else if (bit == 2) {
         header.fortran_order = accept("True");
@@ -103,7 +103,7 @@ const ElementType* element_type(std::string_view descr) {
   return type == element_types.end() ? nullptr : &*type;
 }
 
-/// The same elements in C order.
+/// Converts from Fortran order to C order.
 Tensor transposed(const Tensor& fortran) {
   Tensor result = make_tensor(*fortran.type, fortran.shape);
   const std::size_t size = fortran.type->size;
@@ -145,7 +145,7 @@ Tensor parse_npy(std::string_view bytes, const std::string& label) {
                (header->descr.starts_with('>') ? "; save it with little-endian elements" : ""));
   }
 
-  // The sizes are held against the file before any memory is asked for.
+  // Compares the sizes with the file before it allocates memory.
   const std::string_view data = bytes.substr(prefix + length);
   const std::optional<std::size_t> size = bytes_of(*type, header->shape);
   if (!size) throw fail("its sizes overflow");
@@ -168,15 +168,15 @@ void write_npy(const std::filesystem::path& path, const Tensor& tensor) {
                        std::string(tensor.type->npy) + "', 'fortran_order': False, 'shape': (" +
                        shape + "), }";
   const std::size_t start = magic.size() + 4;
-  header.append(63 - (start + header.size()) % 64, ' ');  // the data begins at a multiple of 64
+  header.append(63 - (start + header.size()) % 64, ' ');  // aligns the data to 64 bytes
   header += '\n';
 
-  // Through a link, to the file itself, which appears whole or not at all.
+  // Follows links, writes a .part file beside the target, and renames it when it is complete.
   std::error_code ignored;
   const std::filesystem::path target = std::filesystem::weakly_canonical(path, ignored);
   if (std::filesystem::exists(target, ignored) &&
       !std::filesystem::is_regular_file(target, ignored)) {
-    throw Error(path.string() + ": not a file that can be replaced");
+    throw Error(path.string() + ": cannot be replaced, since it is not a regular file");
   }
   const std::filesystem::path part = target.string() + ".part";
   std::ofstream file(part, std::ios::binary);

@@ -1,4 +1,5 @@
-// NumPy's .npy files: format versions 1 to 3, little-endian, in C or Fortran order.
+// Reading and writing NumPy's .npy files: format versions 1 to 3, little-endian, C or Fortran
+// order.
 #pragma once
 
 #include <filesystem>
@@ -9,13 +10,12 @@
 
 namespace cudarelu::cli {
 
-/// The array that `bytes` are the file of. Throws an Error that begins with `label` where they are
-/// no .npy file, are fewer or more than the header says, or hold elements that are not in
-/// element_types. V2, as NumPy calls elements of two bytes that it does not know, is read as
-/// bfloat16.
+/// Parses the content of a .npy file. NumPy's type V2, opaque elements of two bytes, is read as
+/// bfloat16. Throws an Error that begins with `label` if the bytes are not a .npy file, if there
+/// are fewer or more of them than the header says, or if the type is not in element_types.
 Tensor parse_npy(std::string_view bytes, const std::string& label);
 
-/// Writes the file, whole or not at all; throws an Error where it cannot.
+/// Writes the file completely or not at all. Throws an Error.
 void write_npy(const std::filesystem::path& path, const Tensor& tensor);
 
 }  // namespace cudarelu::cli

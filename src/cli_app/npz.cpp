@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <ranges>
 #include <string_view>
 #include <vector>
 
@@ -16,7 +17,7 @@
 namespace cudarelu::cli {
 namespace {
 
-/// What the archive's directory says of a file in it.
+/// An entry of the archive's central directory.
 struct Entry {
   std::string name;
   std::uint64_t method = 0;
@@ -35,21 +36,22 @@ constexpr std::uint64_t stored = 0;
 constexpr std::uint64_t deflated = 8;
 constexpr std::uint64_t max_ratio = 1032;  // of deflate
 
-/// A zip archive, its format as in PKWARE's APPNOTE. Throws std::out_of_range where a part of it
-/// would lie outside of the file.
+/// A zip archive, in the format of PKWARE's APPNOTE. Throws std::out_of_range if it is malformed or
+/// refers to bytes outside of the file.
+// No library: Debian's libzip is shared and needs OpenSSL, and Debian 12 has no miniz.
 class Archive {
  public:
   explicit Archive(std::string_view bytes) : bytes_(bytes) {}
 
   std::vector<Entry> entries() const {
     std::uint64_t end = bytes_.size() - std::min<std::size_t>(bytes_.size(), 22);
-    const std::uint64_t last = end - std::min<std::uint64_t>(end, 65535);  // a comment may follow
+    const std::uint64_t last = end - std::min<std::uint64_t>(end, 65535);  // before a comment
     while (number(end, 4) != end_signature) {
       if (end-- == last) throw std::out_of_range("no end");
     }
     std::uint64_t count = number(end + 10, 2);
     std::uint64_t at = number(end + 16, 4);
-    if (end >= 20 && number(end - 20, 4) == wide_locator_signature) {  // of more than 4 GB
+    if (end >= 20 && number(end - 20, 4) == wide_locator_signature) {  // zip64
       const std::uint64_t wide = number(end - 12, 8);
       if (number(wide, 4) != wide_end_signature) throw std::out_of_range("no end");
       count = number(wide + 32, 8);
@@ -87,7 +89,7 @@ class Archive {
 
   static std::uint64_t number_of(std::string_view bytes) {
     std::uint64_t value = 0;
-    std::memcpy(&value, bytes.data(), bytes.size());  // little-endian, as the machine
+    std::memcpy(&value, bytes.data(), bytes.size());  // both are little-endian
     return value;
   }
 
@@ -95,7 +97,7 @@ class Archive {
     return number_of(part(at, size));
   }
 
-  /// Takes the 64-bit sizes, which stand in an extra field where those of 32 bits are all ones.
+  /// Reads the 64-bit sizes from the extra field; they replace 32-bit sizes of 0xffffffff.
   static void widen(Entry& entry, std::string_view extra) {
     while (extra.size() >= 4) {
       const std::uint64_t id = number_of(extra.substr(0, 2));
@@ -116,13 +118,13 @@ class Archive {
   std::string_view bytes_;
 };
 
-/// The bytes of a deflated entry; nothing where they are not what the directory says.
+/// Inflates an entry. Returns nothing if the data is damaged or does not have `size` bytes.
 std::optional<std::string> inflated(std::string_view packed, std::uint64_t size) {
-  if (size / max_ratio > packed.size()) return std::nullopt;  // before memory is asked for
+  if (size / max_ratio > packed.size()) return std::nullopt;  // before it allocates memory
   std::string bytes(size, '\0');
   z_stream stream{};
   if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) throw std::bad_alloc();
-  // zlib counts in 32 bits.
+  // zlib's counters have 32 bits.
   constexpr std::size_t piece = std::size_t{1} << 30;
   std::size_t read = 0;
   std::size_t written = 0;
@@ -158,10 +160,8 @@ Tensor read_npz(const std::filesystem::path& path, const std::string& name, bool
                          ? entries.begin()
                          : std::ranges::find(entries, name + ".npy", &Entry::name);
   if (entry == entries.end()) {
-    std::string names;
-    for (const Entry& other : entries) names += (names.empty() ? "" : ", ") + other.name;
     throw Error(path.string() + ": has no array " + name + "; it has " +
-                (names.empty() ? "none" : names));
+                joined(entries | std::views::transform(&Entry::name)));
   }
   const std::string label = path.string() + ", " + entry->name;
   const auto damaged = [&] { return Error(label + ": damaged"); };
@@ -177,8 +177,8 @@ Tensor read_npz(const std::filesystem::path& path, const std::string& name, bool
     if (!unpacked) throw damaged();
     bytes = *unpacked;
   } else if (entry->method != stored) {
-    throw Error(label + ": packed by method " + std::to_string(entry->method) +
-                ", which is not known; write it with numpy.savez or numpy.savez_compressed");
+    throw Error(label + ": compression method " + std::to_string(entry->method) +
+                " is not supported; write it with numpy.savez or numpy.savez_compressed");
   }
   if (crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()) != entry->crc) {
     throw damaged();

@@ -15,7 +15,7 @@ T load(const std::byte* from) {
   return value;
 }
 
-/// Through float32.
+/// Rounds to float16 or bfloat16, by way of float32.
 template <class T>
 T narrow(double value) {
   T result;
@@ -40,7 +40,7 @@ Number element(const Tensor& tensor, std::int64_t index) {
              : size == 2 ? std::int64_t{load<std::int16_t>(at)}
              : size == 4 ? std::int64_t{load<std::int32_t>(at)}
                          : load<std::int64_t>(at);
-    case Kind::natural:
+    case Kind::unsigned_integer:
       return size == 1   ? std::uint64_t{load<std::uint8_t>(at)}
              : size == 2 ? std::uint64_t{load<std::uint16_t>(at)}
              : size == 4 ? std::uint64_t{load<std::uint32_t>(at)}
@@ -64,7 +64,7 @@ void set_element(Tensor& tensor, std::int64_t index, double value) {
     default:
       break;
   }
-  // Little-endian: the low bytes of a number of either sign come first.
+  // On a little-endian machine the low bytes come first, for signed and unsigned types.
   const auto integer = static_cast<std::int64_t>(value);
   std::memcpy(at, &integer, tensor.type->size);
 }

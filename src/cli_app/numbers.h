@@ -1,4 +1,4 @@
-// The elements of tensors as numbers.
+// Access to the elements of tensors as numbers.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ using Number = std::variant<double, std::int64_t, std::uint64_t, bool>;
 
 Number element(const Tensor& tensor, std::int64_t index);
 
-/// Writes the element, rounded to its type to the nearest, ties to even.
+/// Sets an element to the value, rounded to its type, to nearest with ties to even.
 void set_element(Tensor& tensor, std::int64_t index, double value);
 
-/// What the value is after rounding to the type.
+/// Rounds the value to a floating-point type.
 double rounded_to(const ElementType& type, double value);
 
 }  // namespace cudarelu::cli

@@ -13,14 +13,14 @@ namespace cudarelu::cli {
 namespace {
 
 constexpr const char* footer = R"(
-Inputs that are not named are random: real numbers in [-1, 1), integers from 0 to 9.
-Exit code: 0; 1 where an output differs; 2 and one line on stderr; 130 after Ctrl-C.
+Inputs without --input are random: floating-point numbers in [-1, 1), integers from 0 to 9.
+Exit code: 0; 1 if an output differs; 2 after an error, with one line on stderr; 130 after Ctrl-C.
 Examples:
   ort_infer model.onnx --input x=x.npy --output-dir out --compare y=y.npy
   ort_infer model.onnx --provider cuda --dim N=32 --seconds 5 --concurrency 4 --json
   ort_infer model.onnx --list inputs/ --output-dir out --resume)";
 
-/// What the command line says, before it is understood.
+/// The options as text, before they are parsed.
 struct Texts {
   std::string require_provider, tolerance, warmup, iterations, seconds, concurrency, on_error, list;
   std::string device = "0", seed = "0";
@@ -41,57 +41,61 @@ void declare(CLI::App& app, Options& options, Texts& texts) {
   app.add_option("MODEL", options.model, "the ONNX model")->required()->type_name("");
 
   const char* group = "Provider";
-  option(group, "--provider", options.provider, "P",
-         "auto (CUDA where it is to be had), cpu or cuda")
+  option(group, "--provider", options.provider, "P", "auto (CUDA if it is available), cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}).description(""));
   option(group, "--device", texts.device, "N", "the CUDA device (0)");
   option(group, "--require-provider", texts.require_provider, "cuda",
-         "fail where a node would run elsewhere")
+         "fail if a node would run on another provider")
       ->check(CLI::IsMember({"cuda"}).description(""));
-  option(group, "--max-memcpy", texts.max_memcpy, "N", "fail at more copies between devices");
-  app.add_flag("--explain", options.explain, "each node: its provider and shapes; the copies")
+  option(group, "--max-memcpy", texts.max_memcpy, "N",
+         "fail if a run has more copies between devices");
+  app.add_flag("--explain", options.explain,
+               "list the nodes with their providers and shapes, and the copies")
       ->group(group);
-  list(group, "--library", options.libraries, "FILE", "a further custom-op library; repeatable");
-  option(group, "--ort", options.ort, "FILE", "the ONNX Runtime to open ($CUDARELU_ORT_LIBRARY)");
+  list(group, "--library", options.libraries, "FILE", "another custom-op library; repeatable");
+  option(group, "--ort", options.ort, "FILE", "the ONNX Runtime to load ($CUDARELU_ORT_LIBRARY)");
 
-  group = "Inputs (NAME: the longest in the model that a = follows)";
+  group = "Inputs (NAME: the longest name in the model that is followed by a =)";
   list(group, "--input", options.inputs, "NAME=X",
        "X: FILE.npy, FILE.npz, FILE.pb, random, zeros, ones, a number");
   option(group, "--inputs", options.input_folder, "DIR",
-         "its input_0.pb, ...; compared with its output_0.pb, ...");
-  list(group, "--dim", texts.dims, "NAME=SIZE", "a free dimension's size (else 4); repeatable");
-  option(group, "--seed", texts.seed, "S", "of the random inputs, a whole number (0)");
+         "read input_0.pb, ... from DIR; compare with its output_0.pb, ...");
+  list(group, "--dim", texts.dims, "NAME=SIZE", "size of a free dimension (4); repeatable");
+  option(group, "--seed", texts.seed, "S", "seed of the random inputs, a whole number (0)");
 
   group = "Outputs";
   option(group, "--output-dir", options.output_dir, "DIR", "write each output to DIR/<name>.npy");
   list(group, "--compare", options.compared, "NAME=FILE",
-       "exit 1 where the output differs; repeatable");
+       "exit with 1 if the output differs; repeatable");
   option(group, "--tolerance", texts.tolerance, "REL[,ABS]",
-         "of real outputs that are compared (1e-3,1e-5)");
+         "tolerance of --compare for floating-point outputs (1e-3,1e-5)");
   app.add_flag("--json", options.json, "print one JSON object")->group(group);
 
   group = "Measuring";
-  option(group, "--iterations", texts.iterations, "N", "measured runs, of all threads together");
-  option(group, "--seconds", texts.seconds, "S", "measure that long (3 where no N is given)");
-  option(group, "--warmup", texts.warmup, "N", "runs of each thread before (10)");
-  option(group, "--concurrency", texts.concurrency, "K", "threads on one session (1)");
+  option(group, "--iterations", texts.iterations, "N", "number of measured runs, over all threads");
+  option(group, "--seconds", texts.seconds, "S", "time to measure (3 without --iterations)");
+  option(group, "--warmup", texts.warmup, "N", "runs of each thread that are not measured (10)");
+  option(group, "--concurrency", texts.concurrency, "K", "threads that share the session (1)");
   option(group, "--batch-sweep", texts.batches, "1,2,4",
-         "sizes of the inputs' first free dimension");
-  app.add_flag("--io-binding", texts.io_binding, "fixed buffers (on CUDA they are the default)")
+         "measure these sizes of the inputs' first free dimension");
+  app.add_flag("--io-binding", texts.io_binding,
+               "use fixed input and output buffers (CUDA: default)")
       ->group(group);
-  app.add_flag("--no-io-binding", texts.no_io_binding, "none, so that ONNX Runtime makes them")
+  app.add_flag("--no-io-binding", texts.no_io_binding, "let ONNX Runtime allocate them in each run")
       ->group(group);
-  app.add_flag("--cuda-graph", texts.cuda_graph, "capture the run and replay it")->group(group);
-  option(group, "--profile", options.profile, "FILE", "keep ONNX Runtime's trace of all runs");
+  app.add_flag("--cuda-graph", texts.cuda_graph, "capture the run in a CUDA graph and replay it")
+      ->group(group);
+  option(group, "--profile", options.profile, "FILE", "write ONNX Runtime's trace of all runs");
 
   group = "Many inputs";
   option(group, "--list", texts.list, "FILE|DIR",
-         "run each input; results and manifest in --output-dir");
-  app.add_flag("--resume", texts.resume, "go on after what the manifest has")->group(group);
-  option(group, "--on-error", texts.on_error, "stop|skip", "at a bad input (skip)")
+         "run each input; write results and manifest to --output-dir");
+  app.add_flag("--resume", texts.resume, "skip the items that the manifest has as done")
+      ->group(group);
+  option(group, "--on-error", texts.on_error, "stop|skip", "what to do after a bad input (skip)")
       ->check(CLI::IsMember({"stop", "skip"}).description(""));
 
-  app.set_help_flag("-h,--help", "print this")->group("Other");
+  app.set_help_flag("-h,--help", "print this help")->group("Other");
   app.set_version_flag("--version", "ort_infer " CUDARELU_VERSION)
       ->description("print the version")
       ->group("Other");
@@ -104,7 +108,7 @@ void declare(CLI::App& app, Options& options, Texts& texts) {
   throw Error(option + " " + value + ": " + reason);
 }
 
-/// Where NAME=VALUE may be divided: at each = between a name and a value.
+/// Returns the positions of each = that may divide NAME=VALUE, not the first or last character.
 std::vector<std::size_t> dividers(const std::string& option, const std::string& text) {
   std::vector<std::size_t> places;
   for (std::size_t i = 1; i + 1 < text.size(); ++i) {
@@ -139,7 +143,7 @@ double real_number(const std::string& option, const std::string& text) {
   return number;
 }
 
-/// The texts between the commas.
+/// Splits the text at its commas.
 std::vector<std::string> parts(const std::string& text) {
   std::vector<std::string> parts(1);
   for (const char c : text) {
@@ -197,7 +201,7 @@ std::optional<MeasureOptions> measure_options(const CLI::App& app, const Texts& 
     throw Error("--cuda-graph needs fixed buffers: leave out --no-io-binding");
   }
   if (measure.cuda_graph && measure.concurrency > 1) {
-    throw Error("--cuda-graph goes with --concurrency 1: a graph is of one thread");
+    throw Error("--cuda-graph needs --concurrency 1: a CUDA graph belongs to one thread");
   }
   if (!measure.iterations && !measure.seconds) measure.seconds = 3;
   return result;
@@ -207,15 +211,15 @@ std::optional<BatchOptions> batch_options(const CLI::App& app, const Options& op
                                           const Texts& texts) {
   if (app.count("--list") == 0) {
     for (const char* name : {"--resume", "--on-error"}) {
-      if (app.count(name) > 0) throw Error(std::string(name) + " goes with --list");
+      if (app.count(name) > 0) throw Error(std::string(name) + " needs --list");
     }
     return std::nullopt;
   }
-  if (options.output_dir.empty()) throw Error("--list needs --output-dir for what it makes");
+  if (options.output_dir.empty()) throw Error("--list needs --output-dir for its results");
   for (const char* name : {"--input", "--inputs", "--compare", "--profile", "--explain"}) {
-    if (app.count(name) > 0) throw Error(std::string(name) + " does not go with --list");
+    if (app.count(name) > 0) throw Error(std::string(name) + " cannot be combined with --list");
   }
-  if (options.measure) throw Error("the options that measure do not go with --list");
+  if (options.measure) throw Error("options that measure cannot be combined with --list");
   return BatchOptions{texts.list, texts.resume, texts.on_error == "stop"};
 }
 
@@ -245,7 +249,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    std::string text = app.help();  // without its empty lines it fits a screen
+    std::string text = app.help();  // fits a screen without its empty lines
     const auto doubled = [](char a, char b) { return a == '\n' && b == '\n'; };
     text.erase(std::ranges::unique(text, doubled).begin(), text.end());
     std::cout << text;
@@ -264,7 +268,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   for (const std::string& text : options.inputs) dividers("--input", text);
   for (const std::string& text : options.compared) dividers("--compare", text);
   for (const std::string& text : texts.dims) {
-    const std::size_t end = dividers("--dim", text).back();  // a size has no =
+    const std::size_t end = dividers("--dim", text).back();  // A size contains no =.
     const std::string name = text.substr(0, end);
     const auto size = whole_number<std::int64_t>("--dim " + name, text.substr(end + 1));
     if (!options.sizes.emplace(name, size).second) refuse("--dim", name, "given twice");

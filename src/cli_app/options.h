@@ -1,4 +1,4 @@
-// The command line.
+// The options of the command line.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ struct MeasureOptions {
   std::optional<std::int64_t> iterations;
   std::optional<double> seconds;
   std::int64_t concurrency = 1;
-  std::vector<std::int64_t> batches;  // empty: the sizes as they are
+  std::vector<std::int64_t> batches;  // of --batch-sweep; empty: no sweep
   bool cuda_graph = false;
-  std::optional<bool> io_binding;  // else: on CUDA
+  std::optional<bool> io_binding;  // default: only on CUDA
 };
 
 struct BatchOptions {
@@ -52,14 +52,16 @@ struct Options {
   bool json = false;
 };
 
-/// The values of an option's texts NAME=VALUE, by the names. A name and a value may have = in them:
-/// the name is the longest that is one of the model's `names`, else what is before the first =.
-/// Throws an Error where a name is given twice.
+/// Parses texts of the form NAME=VALUE and returns the values by name. Names and values may contain
+/// =: NAME is the longest one that is in `names`, the names of the model, else the text before the
+/// first =. With `names` "a" and "a=b", the text "a=b=c.npy" gives "a=b" the value "c.npy". Throws
+/// an Error if a name is given twice.
 std::map<std::string, std::string> by_name(const std::string& option,
                                            const std::vector<std::string>& texts,
                                            const std::vector<std::string>& names);
 
-/// Nothing where --help or --version was asked for, and has been printed. Throws an Error.
+/// Parses the command line. Returns nothing after it has printed --help or --version. Throws an
+/// Error.
 std::optional<Options> parse_options(int argc, char** argv);
 
 }  // namespace cudarelu::cli

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// "float32 [2, 4]" for each of [{"float": [2, 4]}].
+/// Converts [{"float": [2, 4]}, ...] to "float32 [2, 4]", ....
 std::vector<std::string> tensors(const Json& arguments, const char* key) {
   std::vector<std::string> texts;
   for (const Json& tensor : arguments.value(key, Json::array())) {
@@ -32,7 +32,7 @@ ProfileFolder::ProfileFolder() {
   std::error_code error;
   std::string pattern = (std::filesystem::temp_directory_path(error) / "ort_infer.XXXXXX").string();
   if (error || mkdtemp(pattern.data()) == nullptr) {
-    throw Error("no temporary folder can be made; set TMPDIR to a folder that can be written");
+    throw Error("cannot create a temporary folder; set TMPDIR to a writable folder");
   }
   folder_ = pattern;
 }
@@ -47,10 +47,10 @@ std::vector<NodeRun> read_profile(const std::filesystem::path& file, const Model
   std::ifstream stream(file);
   const auto events = Json::parse(stream, nullptr, /*allow_exceptions=*/false);
   std::vector<NodeRun> nodes;
-  if (!events.is_array()) return nodes;  // the run itself is fine
+  if (!events.is_array()) return nodes;  // A bad trace does not make the run an error.
   for (const auto& event : events) {
     std::string name = event.value("name", "");
-    if (name == "model_run") break;  // which comes after its nodes
+    if (name == "model_run") break;  // the end of the first run
     if (event.value("cat", "") != "Node" || !name.ends_with(suffix)) continue;
     name.resize(name.size() - suffix.size());
     const auto& arguments = event.at("args");
@@ -69,7 +69,7 @@ void check_copies(const std::vector<NodeRun>& nodes, std::optional<std::int64_t>
   }
   const std::int64_t copies = std::ranges::count_if(nodes, &NodeRun::is_copy);
   if (!max || copies <= *max) return;
-  throw Error(std::to_string(copies) + " copies between devices, where --max-memcpy allows " +
+  throw Error(std::to_string(copies) + " copies between devices, but --max-memcpy allows " +
               std::to_string(*max) + ": " + names);
 }
 

@@ -1,4 +1,4 @@
-// What ran where, from the trace that ONNX Runtime writes of a run.
+// The nodes that ran and their providers, from the trace that ONNX Runtime writes.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace cudarelu::cli {
 
-/// A node that ran, after the runtime's rewriting of the graph.
+/// One node of a run, in the graph that ONNX Runtime has optimized.
 struct NodeRun {
   std::string name;    // may be empty
-  std::string domain;  // empty: ONNX's, or not known
+  std::string domain;  // empty: ONNX's domain, or unknown
   std::string op_type;
   std::string provider;              // for example CPUExecutionProvider
-  std::vector<std::string> inputs;   // "float32 [2, 4]"
-  std::vector<std::string> outputs;  // the same
+  std::vector<std::string> inputs;   // for example "float32 [2, 4]"
+  std::vector<std::string> outputs;  // likewise
 
   /// Whether it copies a tensor between devices.
   bool is_copy() const { return op_type == "MemcpyFromHost" || op_type == "MemcpyToHost"; }
 };
 
-/// A new temporary folder for the trace, removed with all it holds.
+/// A temporary folder for the trace; the destructor removes it.
 class ProfileFolder {
  public:
   ProfileFolder();
@@ -38,11 +38,11 @@ class ProfileFolder {
   std::filesystem::path folder_;
 };
 
-/// The nodes of the first run of the trace. Takes the domains, which the trace lacks, from the
-/// model's own nodes.
+/// Reads the nodes of the first run from a trace. Their domains come from `ops`, since the trace
+/// does not contain them.
 std::vector<NodeRun> read_profile(const std::filesystem::path& file, const ModelOps& ops);
 
-/// Throws an Error that names the nodes where more of them than `max` copy tensors between devices.
+/// Throws an Error if more than `max` nodes copy tensors between devices.
 void check_copies(const std::vector<NodeRun>& nodes, std::optional<std::int64_t> max);
 
 }  // namespace cudarelu::cli

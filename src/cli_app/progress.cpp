@@ -11,7 +11,7 @@ Progress::Progress()
 
 void Progress::show(const std::string& text) {
   const auto now = std::chrono::steady_clock::now();
-  if (!terminal_ || now - last_ < interval) return;  // a short run shows none
+  if (!terminal_ || now - last_ < interval) return;
   last_ = now;
   shown_ = true;
   std::cerr << "\r\x1b[K" << text << std::flush;

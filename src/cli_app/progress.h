@@ -1,4 +1,4 @@
-// What a long run tells a user who watches.
+// Progress display of a long run.
 #pragma once
 
 #include <chrono>
@@ -6,7 +6,8 @@
 
 namespace cudarelu::cli {
 
-/// One line on stderr that is written over; none where that is no terminal.
+/// One line on stderr that is overwritten. Prints nothing if stderr is not a terminal, or if the
+/// run is shorter than the interval.
 class Progress {
  public:
   static constexpr std::chrono::milliseconds interval{200};

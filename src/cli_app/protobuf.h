@@ -1,4 +1,4 @@
-// Protobuf's wire format, read where it lies.
+// A reader of protobuf's wire format that does not copy the data.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,18 @@
 
 namespace cudarelu::cli {
 
-/// The fields of a message, one after the other.
+/// Iterates over the fields of a message.
 class Message {
  public:
   explicit Message(std::string_view bytes) : rest_(bytes) {}
 
-  /// Goes to the next field; false at the end, and where the bytes are no message.
+  /// Advances to the next field. Returns false at the end, and if the bytes are malformed.
   bool next();
 
   std::uint64_t field() const { return field_; }
-  /// The bytes of a field that has a length or a fixed size; empty of a varint.
+  /// The bytes of a field with a length or a fixed size; empty for a varint.
   std::string_view data() const { return data_; }
-  /// The value of a varint; 0 of other fields.
+  /// The value of a varint; 0 for other fields.
   std::uint64_t number() const { return number_; }
   bool is_varint() const { return is_varint_; }
   bool malformed() const { return malformed_; }
@@ -32,7 +32,7 @@ class Message {
   bool malformed_ = false;
 };
 
-/// Takes a varint from the front of the bytes; nothing where there is none.
+/// Removes a varint from the front of the bytes. Returns nothing if there is no valid one.
 std::optional<std::uint64_t> take_varint(std::string_view& bytes);
 
 }  // namespace cudarelu::cli

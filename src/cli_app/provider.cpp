@@ -12,20 +12,20 @@
 namespace cudarelu::cli {
 namespace {
 
-/// The provider's library has no path to the CUDA libraries that Python's packages carry. They are
-/// opened first, and then found by their names.
+/// Loads the CUDA libraries of Python's packages. ONNX Runtime's provider does not search for them
+/// there, but uses them once they are loaded.
 void open_cuda_libraries(const std::filesystem::path& onnx_runtime) {
-  // In this order, since each wants those before it.
+  // Each library needs some of those before it.
   constexpr std::array libraries{"libcudart.so.", "libnvJitLink.so.", "libcublasLt.so.",
                                  "libcublas.so.", "libcurand.so.",    "libcufft.so.",
                                  "libnvrtc.so.",  "libcudnn.so."};
   for (const auto& packages : python_packages(onnx_runtime)) {
     for (const char* library : libraries) {
-      // nvidia/cu13/lib has those of CUDA 13; before, each package had a folder of its own.
+      // The folder is nvidia/cu13/lib for CUDA 13, and nvidia/<package>/lib before.
       std::error_code error;
       for (const auto& part : std::filesystem::directory_iterator(packages / "nvidia", error)) {
         for (const auto& file : std::filesystem::directory_iterator(part.path() / "lib", error)) {
-          // One that is missing may not be needed; the provider names it if it is.
+          // Ignores a failure: the provider reports a library that it needs.
           if (file.path().filename().string().starts_with(library)) {
             dlopen(file.path().c_str(), RTLD_NOW | RTLD_LOCAL);
           }
@@ -43,12 +43,13 @@ void add_cuda(const Runtime& runtime, OrtSessionOptions& options, const Provider
   const std::string device = std::to_string(choice.device);
   const std::array keys{"device_id", "enable_cuda_graph", "use_tf32"};
   const std::array values{device.c_str(), choice.cuda_graph ? "1" : "0", "0"};
-  const std::size_t count = keys.size() - (runtime.minor() < 18 ? 1 : 0);  // use_tf32 is of 1.18
+  const std::size_t count = keys.size() - (runtime.minor() < 18 ? 1 : 0);  // use_tf32 needs 1.18
   runtime.check(runtime->UpdateCUDAProviderOptions(cuda.get(), keys.data(), values.data(), count));
   runtime.check(runtime->SessionOptionsAppendExecutionProvider_CUDA_V2(&options, cuda.get()));
 }
 
-/// The library that an error of the loader names, or else the whole message.
+/// Returns the part of a loader's error that names the missing library and how to provide it, or
+/// the whole message if it is another error.
 std::string what_is_missing(const std::string& message) {
   constexpr std::string_view error = ": cannot open shared object file";
   const std::size_t end = message.find(error);
@@ -67,7 +68,7 @@ Provider add_provider(const Runtime& runtime, OrtSessionOptions& options,
   const std::string option =
       choice.require_cuda ? "--require-provider cuda" : "--provider " + choice.name;
   if (choice.name == "cpu") {
-    if (choice.require_cuda) throw Error(option + " cannot be had with --provider cpu");
+    if (choice.require_cuda) throw Error(option + " contradicts --provider cpu");
     return {"cpu", ""};
   }
   const bool open = choice.name == "auto" && !choice.require_cuda;
@@ -75,16 +76,16 @@ Provider add_provider(const Runtime& runtime, OrtSessionOptions& options,
   if (devices == 0 && open) return {"cpu", "no NVIDIA GPU"};
   if (devices > 0 && choice.device >= devices) {
     throw Error("--device " + std::to_string(choice.device) + ": this machine has " +
-                std::to_string(devices) + " (they count from 0)");
+                std::to_string(devices) + " CUDA devices, numbered from 0");
   }
   try {
     add_cuda(runtime, options, choice);
   } catch (const Error& error) {
     const std::string reason = what_is_missing(error.what());
     if (open) return {"cpu", "the CUDA provider does not load: " + reason};
-    throw Error(option + " cannot be had: " + reason);
+    throw Error(option + " is not available: " + reason);
   }
-  return {"cuda", open ? "an NVIDIA GPU is there" : ""};
+  return {"cuda", open ? "an NVIDIA GPU is present" : ""};
 }
 
 }  // namespace cudarelu::cli

@@ -1,4 +1,4 @@
-// The folders of installed Python packages, which carry ONNX Runtime and CUDA's libraries.
+// The folders of installed Python packages, which contain ONNX Runtime and CUDA's libraries.
 #pragma once
 
 #include <filesystem>
@@ -6,8 +6,9 @@
 
 namespace cudarelu::cli {
 
-/// Those that there are of: the folder where `onnx_runtime`, a library, is part of a package;
-/// the active virtual environment's; and that of the environment that ort_infer is installed in.
+/// Returns these folders, as far as they exist: the one with the package that contains the library
+/// `onnx_runtime`; those of the active virtual environment; and those of the environment that
+/// ort_infer is installed in.
 std::vector<std::filesystem::path> python_packages(const std::filesystem::path& onnx_runtime);
 
 }  // namespace cudarelu::cli

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "array_text.h"
 #include "numbers.h"
-#include "print.h"
 
 namespace cudarelu::cli {
 namespace {
@@ -132,7 +132,7 @@ Json json_of(const Measurement& measurement, const MeasureOptions& options) {
             {"to_host", json_of(measurement.to_host)}}}};
 }
 
-/// Each node, in the order of the run.
+/// Lists the nodes in the order of the run.
 void explain(std::ostream& stream, const std::vector<NodeRun>& nodes) {
   const auto joined = [](const std::vector<std::string>& texts) {
     std::string list;
@@ -169,14 +169,14 @@ void write_text(std::ostream& stream, const Report& report) {
     const std::string& source = report.inputs.sources[i];
     stream << "\ninput " << report.session.inputs()[i].name << ": " << text_of(tensor) << ", "
            << (source == "random" ? "random, seed " + std::to_string(report.seed) : source) << '\n'
-           << values_of(tensor) << '\n';
+           << array_text(tensor) << '\n';
   }
   for (std::size_t i = 0; i < report.outputs.size(); ++i) {
     stream << "\noutput " << report.session.output_names()[i] << ": " << text_of(report.outputs[i]);
     if (!report.output_files.empty()) stream << ", written to " << report.output_files[i].string();
-    stream << '\n' << values_of(report.outputs[i]) << '\n';
+    stream << '\n' << array_text(report.outputs[i]) << '\n';
   }
-  std::map<std::string, int> counts;  // of what ran where
+  std::map<std::string, int> counts;  // for each op and provider
   for (const NodeRun& node : report.nodes) {
     const std::string domain = node.domain.empty() ? "" : node.domain + "::";
     ++counts[domain + node.op_type + " on " + node.provider];
@@ -233,7 +233,7 @@ void write_json(std::ostream& stream, const Report& report) {
   for (const Measurement& measurement : report.measurements) {
     json["measurements"].push_back(json_of(measurement, report.measure));
   }
-  // Names in a model may be any bytes.
+  // Names in a model may contain invalid UTF-8.
   stream << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
 }
 

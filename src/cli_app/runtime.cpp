@@ -14,8 +14,9 @@
 namespace cudarelu::cli {
 namespace {
 
-constexpr int oldest_minor = 16;  // the oldest that the ops serve
+constexpr int oldest_minor = 16;  // as in the plugin
 
+/// Returns the libraries to try, in order.
 std::vector<std::string> places(const std::string& file) {
   if (!file.empty()) return {library_name(file)};
   const char* variable = std::getenv("CUDARELU_ORT_LIBRARY");
@@ -36,7 +37,7 @@ std::vector<std::string> places(const std::string& file) {
   return places;
 }
 
-/// The y of version 1.y.z; 0 of any other.
+/// Returns y of version 1.y.z; 0 for any other version.
 int minor_of(std::string_view version) {
   int minor = 0;
   if (version.starts_with("1.")) {
@@ -57,7 +58,7 @@ Runtime::Runtime(const std::string& file) {
   void* entry = nullptr;
   std::string reason;
   for (const std::string& place : places(file)) {
-    // Never closed: the ops and the runtime keep pointers to each other until the process ends.
+    // The library is never closed, since the ops and ONNX Runtime keep pointers to each other.
     void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library != nullptr) entry = dlsym(library, "OrtGetApiBase");
     if (entry != nullptr) break;

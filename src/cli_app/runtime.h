@@ -1,4 +1,4 @@
-// ONNX Runtime, opened while the program runs.
+// ONNX Runtime, loaded at run time.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -9,24 +9,25 @@
 
 namespace cudarelu::cli {
 
-/// An object of ONNX Runtime's and the function that releases it.
+/// An object of ONNX Runtime, with the function that releases it.
 template <class T>
 using Owned = std::unique_ptr<T, void (*)(T*)>;
 
+/// An Owned that holds no object yet.
 template <class T>
-Owned<T> nothing() {
+Owned<T> no_object() {
   return {nullptr, [](T*) {}};
 }
 
-/// What to call a library for the loader, which looks for a name without a slash in its own folders
-/// alone: the path where it is a file here, else the name.
+/// Returns the argument for dlopen(), which searches a name without a slash only in the loader's
+/// folders: the absolute path if `file` has no slash and is in the current folder, else `file`.
 std::string library_name(const std::string& file);
 
 class Runtime {
  public:
-  /// Opens the library `file`; where that is empty, the first to be had of $CUDARELU_ORT_LIBRARY,
-  /// the one that the build found, a Python environment's, and the loader's. Throws an Error where
-  /// there is none, or an old one.
+  /// Loads the library `file`. If that is empty, loads $CUDARELU_ORT_LIBRARY or, if that is not
+  /// set, the first that exists of: the library that the build found, that of a Python environment,
+  /// and that of the loader. Throws an Error if there is none, or if it is too old.
   explicit Runtime(const std::string& file);
 
   const OrtApi* operator->() const { return api_; }
@@ -35,7 +36,7 @@ class Runtime {
   std::string version() const { return base_->GetVersionString(); }
   int minor() const { return minor_; }  // y of version 1.y.z
 
-  /// Throws the status as an Error of one line.
+  /// Throws an Error if the status is one, and releases it.
   void check(OrtStatus* status) const;
 
  private:

@@ -14,10 +14,10 @@ extern "C" OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
 namespace cudarelu::cli {
 namespace {
 
-/// The type and the shape of a tensor that the session describes.
+/// Converts the description of an input or output; releases `type`.
 InputInfo info_of(const Runtime& runtime, const char* what, std::string name, OrtTypeInfo* type) {
   const Owned<OrtTypeInfo> owner(type, runtime->ReleaseTypeInfo);
-  const OrtTensorTypeAndShapeInfo* tensor = nullptr;  // part of `type`
+  const OrtTensorTypeAndShapeInfo* tensor = nullptr;  // owned by `type`
   runtime.check(runtime->CastTypeInfoToTensorInfo(type, &tensor));
   InputInfo info{std::move(name), nullptr, {}};
   ONNXTensorElementDataType element{};
@@ -29,7 +29,7 @@ InputInfo info_of(const Runtime& runtime, const char* what, std::string name, Or
   if (info.type == nullptr) {
     throw Error(std::string(what) + " " + info.name + " is " +
                 (element == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING ? "a tensor of strings"
-                 : tensor == nullptr ? "no tensor"
+                 : tensor == nullptr ? "not a tensor"
                                      : "of an element type that NumPy lacks") +
                 "; ort_infer takes models whose inputs and outputs are tensors of numbers");
   }
@@ -43,7 +43,7 @@ InputInfo info_of(const Runtime& runtime, const char* what, std::string name, Or
   return info;
 }
 
-/// A tensor whose memory is the value's.
+/// Returns a tensor that uses the memory of the value and keeps it alive.
 Tensor tensor_of(const Runtime& runtime, Owned<OrtValue> value) {
   OrtTensorTypeAndShapeInfo* info = nullptr;
   runtime.check(runtime->GetTensorTypeAndShape(value.get(), &info));
@@ -51,7 +51,7 @@ Tensor tensor_of(const Runtime& runtime, Owned<OrtValue> value) {
   ONNXTensorElementDataType element{};
   runtime.check(runtime->GetTensorElementType(info, &element));
   const auto* type = std::ranges::find(element_types, element, &ElementType::onnx);
-  if (type == element_types.end()) throw Error("an output is no tensor of numbers");
+  if (type == element_types.end()) throw Error("an output is not a tensor of numbers");
   std::size_t rank = 0;
   runtime.check(runtime->GetDimensionsCount(info, &rank));
   Tensor tensor{&*type, Sizes(rank), 1, nullptr};
@@ -63,7 +63,8 @@ Tensor tensor_of(const Runtime& runtime, Owned<OrtValue> value) {
   return tensor;
 }
 
-/// The domains that the ops have been registered under, as they say it in the options.
+/// Returns the domains that the ops are registered in. RegisterCustomOps() writes them to an entry
+/// of the options.
 DomainNames own_domains(const Runtime& runtime, const OrtSessionOptions& options) {
   constexpr const char* entry = "cudarelu.registered";
   std::size_t size = 0;
@@ -102,16 +103,16 @@ std::string InputInfo::text() const {
 Session::Session(const Runtime& runtime, const std::filesystem::path& model,
                  const ProviderChoice& choice, const std::vector<std::string>& libraries)
     : runtime_(runtime),
-      environment_(nothing<OrtEnv>()),
-      session_(nothing<OrtSession>()),
-      run_options_(nothing<OrtRunOptions>()) {
+      environment_(no_object<OrtEnv>()),
+      session_(no_object<OrtSession>()),
+      run_options_(no_object<OrtRunOptions>()) {
   std::error_code error;
   if (!std::filesystem::exists(model, error)) {
     throw Error(model.string() + ": there is no such model");
   }
   if (!std::filesystem::is_regular_file(model, error)) throw Error(model.string() + ": not a file");
 
-  // Errors are told by us, in one line.
+  // ONNX Runtime logs nothing; main() prints errors in one line.
   OrtEnv* environment = nullptr;
   runtime.check(runtime->CreateEnv(ORT_LOGGING_LEVEL_FATAL, "ort_infer", &environment));
   environment_ = {environment, runtime->ReleaseEnv};
@@ -123,7 +124,7 @@ Session::Session(const Runtime& runtime, const std::filesystem::path& model,
     runtime.check(
         runtime->RegisterCustomOpsLibrary_V2(options.get(), library_name(library).c_str()));
   }
-  // After the libraries, so that it leaves them the domains that they have.
+  // After the libraries, so that their domains are not registered twice.
   runtime.check(RegisterCustomOps(options.get(), &runtime.base()));
   const DomainNames own = own_domains(runtime, *options);
   provider_ = add_provider(runtime, *options, choice);
@@ -138,8 +139,8 @@ Session::Session(const Runtime& runtime, const std::filesystem::path& model,
     runtime.check(runtime->CreateSession(environment, model.c_str(), options.get(), &session));
   } catch (const Error& error) {
     if (std::string_view(error.what()).find("fallback to CPU EP") != std::string_view::npos) {
-      throw Error(model.string() + ": --require-provider cuda: nodes of it run on the CPU; see " +
-                  "which by --explain without --require-provider");
+      throw Error(model.string() + ": --require-provider cuda: some of its nodes run on the CPU; " +
+                  "to list them, run with --explain and without --require-provider");
     }
     throw Error(why_not_loaded(model, own, error.what()));
   }
@@ -152,7 +153,7 @@ Session::Session(const Runtime& runtime, const std::filesystem::path& model,
 void Session::skip_graph_in_run() {
   constexpr int oldest = 18;
   if (provider_.name != "cuda") {
-    throw Error("--cuda-graph needs CUDA, and this runs on the CPU: " +
+    throw Error("--cuda-graph needs CUDA, but the model runs on the CPU: " +
                 (provider_.reason.empty() ? "--provider cpu" : provider_.reason));
   }
   if (runtime_.minor() < oldest) {
@@ -167,7 +168,7 @@ void Session::skip_graph_in_run() {
 }
 
 void Session::describe() {
-  OrtAllocator* allocator = nullptr;  // the default one, which nobody releases
+  OrtAllocator* allocator = nullptr;  // the default allocator; not to be released
   runtime_.check(runtime_->GetAllocatorWithDefaultOptions(&allocator));
   const auto take = [&](char* text) {
     const std::string result = text;
@@ -227,7 +228,7 @@ std::vector<NodeRun> Session::end_trace(const std::filesystem::path& keep) {
   const std::filesystem::path file = name;
   runtime_.check(runtime_->AllocatorFree(allocator, name));
   if (!keep.empty()) {
-    std::error_code error;  // copied, since the temporary folder may be on another disk
+    std::error_code error;  // A rename would fail if the temporary folder is on another disk.
     std::filesystem::copy_file(file, keep, std::filesystem::copy_options::overwrite_existing,
                                error);
     if (error) throw Error("--profile " + keep.string() + ": " + error.message());

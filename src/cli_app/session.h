@@ -1,4 +1,4 @@
-// A model, loaded.
+// A loaded model.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ namespace cudarelu::cli {
 
 struct Dim {
   std::int64_t size = -1;  // -1: free
-  std::string symbol;      // of a free dimension; may be empty
+  std::string symbol;      // the name of a free dimension; may be empty
 };
 
 struct InputInfo {
   std::string name;
   const ElementType* type = nullptr;
-  std::vector<Dim> shape;  // empty also where the model does not say the rank
-  bool scalar = false;     // the model says that there are no dimensions
+  std::vector<Dim> shape;  // empty for a scalar, and if the rank is unknown
+  bool scalar = false;     // the model declares a scalar
 
   /// "float32 [N, 4]"
   std::string text() const;
@@ -31,7 +31,7 @@ struct InputInfo {
 
 class Session {
  public:
-  /// Registers the ops and the libraries, and loads the model. Throws an Error.
+  /// Registers the libraries and cudarelu's ops, and loads the model. Throws an Error.
   Session(const Runtime& runtime, const std::filesystem::path& model, const ProviderChoice& choice,
           const std::vector<std::string>& libraries);
 
@@ -41,17 +41,17 @@ class Session {
   const std::vector<InputInfo>& inputs() const { return inputs_; }
   const std::vector<std::string>& output_names() const { return output_names_; }
 
-  /// Runs the model once; the inputs are in the order of inputs(). Throws an Error. Never captures
-  /// a CUDA graph.
+  /// Runs the model once. The tensors are in the order of inputs(). Never captures a CUDA graph.
+  /// Throws an Error.
   std::vector<Tensor> run(const std::vector<Tensor>& inputs);
 
-  /// Ends ONNX Runtime's trace: what each node of the first run ran on. The file of the trace is
-  /// copied to `keep`, unless that is empty. To be called once.
+  /// Ends ONNX Runtime's trace and returns the nodes of the first run. Copies the trace to the file
+  /// `keep`, unless that is empty. Must be called only once.
   std::vector<NodeRun> end_trace(const std::filesystem::path& keep);
 
  private:
   void describe();
-  /// For --cuda-graph; throws an Error where that cannot be had.
+  /// With --cuda-graph, makes run() not capture a graph. Throws an Error if graphs are unavailable.
   void skip_graph_in_run();
 
   const Runtime& runtime_;
@@ -65,7 +65,7 @@ class Session {
   std::vector<std::string> output_names_;
 };
 
-/// A value of ONNX Runtime's whose memory is the tensor's.
+/// Returns a value that uses the memory of the tensor, which must outlive it.
 Owned<OrtValue> value_of(const Runtime& runtime, const Tensor& tensor);
 
 }  // namespace cudarelu::cli

@@ -1,4 +1,4 @@
-// Tensors on the host, and the element types that they can have.
+// Tensors on the host, and their element types.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -14,17 +14,17 @@
 
 namespace cudarelu::cli {
 
-enum class Kind { real, half, bfloat, integer, natural, boolean };
+enum class Kind { real, half, bfloat, integer, unsigned_integer, boolean };
 
 struct ElementType {
   ONNXTensorElementDataType onnx;
   std::string_view name;
-  std::string_view npy;  // kind and size in a .npy file
+  std::string_view npy;  // the kind and size in a .npy file
   Kind kind;
   std::size_t size;
 };
 
-/// All types of ONNX that NumPy has, and bfloat16, which NumPy's files hold as V2.
+/// The element types that ONNX and NumPy share, and bfloat16, which is V2 in NumPy's files.
 inline constexpr std::array element_types{
     ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, "float32", "f4", Kind::real, 4},
     ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, "float64", "f8", Kind::real, 8},
@@ -34,33 +34,33 @@ inline constexpr std::array element_types{
     ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16, "int16", "i2", Kind::integer, 2},
     ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, "int32", "i4", Kind::integer, 4},
     ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, "int64", "i8", Kind::integer, 8},
-    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, "uint8", "u1", Kind::natural, 1},
-    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16, "uint16", "u2", Kind::natural, 2},
-    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32, "uint32", "u4", Kind::natural, 4},
-    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, "uint64", "u8", Kind::natural, 8},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, "uint8", "u1", Kind::unsigned_integer, 1},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16, "uint16", "u2", Kind::unsigned_integer, 2},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32, "uint32", "u4", Kind::unsigned_integer, 4},
+    ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, "uint64", "u8", Kind::unsigned_integer, 8},
     ElementType{ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, "bool", "b1", Kind::boolean, 1}};
 
 using Sizes = std::vector<std::int64_t>;
 
-inline constexpr std::size_t max_rank = 64;  // as NumPy
+inline constexpr std::size_t max_rank = 64;  // as in NumPy
 
-/// A dense row-major tensor. Whoever made it says what `data` keeps alive.
+/// A dense row-major tensor. `data` owns the memory, or the object that contains it.
 struct Tensor {
   const ElementType* type = nullptr;
   Sizes shape;
-  std::int64_t count = 0;  // of elements
+  std::int64_t count = 0;  // number of elements
   std::shared_ptr<std::byte[]> data;
 
   std::size_t bytes() const { return static_cast<std::size_t>(count) * type->size; }
 };
 
-/// How many bytes such a tensor has; nothing where that overflows.
+/// Returns the size of a tensor in bytes, or nothing if it overflows.
 std::optional<std::size_t> bytes_of(const ElementType& type, const Sizes& shape);
 
-/// A tensor with memory of its own. Throws an Error where the shape has no size that fits.
+/// Allocates an uninitialized tensor. Throws an Error if its size overflows.
 Tensor make_tensor(const ElementType& type, Sizes shape);
 
-/// "float32 [2, 3]"
+/// Describes the type and shape: "float32 [2, 3]".
 std::string text_of(const Tensor& tensor);
 
 }  // namespace cudarelu::cli

@@ -11,7 +11,7 @@
 namespace cudarelu::cli {
 namespace {
 
-/// The numbers of the fields in onnx.proto.
+/// Field numbers of onnx.proto.
 enum : std::uint64_t {
   tensor_dims = 1,
   tensor_data_type = 2,
@@ -25,7 +25,8 @@ enum : std::uint64_t {
   tensor_data_location = 14,
 };
 
-/// Calls `take` with each number of a repeated field, packed or not; false where that is malformed.
+/// Calls `take` for each number of a repeated field, packed or not. Returns false if it is
+/// malformed.
 template <class F>
 bool each_varint(const Message& field, F take) {
   if (field.is_varint()) {
@@ -43,7 +44,7 @@ bool each_varint(const Message& field, F take) {
 
 const ElementType* element_type(std::uint64_t data_type) {
   const auto* type = std::ranges::find(element_types, data_type, [](const ElementType& candidate) {
-    return static_cast<std::uint64_t>(candidate.onnx);  // the enumerations agree
+    return static_cast<std::uint64_t>(candidate.onnx);  // the same numbers as in onnx.proto
   });
   return type == element_types.end() ? nullptr : &*type;
 }
@@ -51,9 +52,9 @@ const ElementType* element_type(std::uint64_t data_type) {
 struct Content {
   std::uint64_t data_type = 0;
   Sizes shape;
-  std::string_view raw;        // where there is raw_data
-  std::string numbers;         // of the typed fields, as they lie in memory
-  std::uint64_t external = 0;  // the data is in another file
+  std::string_view raw;        // raw_data, if present
+  std::string numbers;         // of the typed fields, in their form in memory
+  std::uint64_t external = 0;  // not 0: the data is in another file
   bool strings = false;
   bool valid = true;
 };

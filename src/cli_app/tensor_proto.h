@@ -1,4 +1,4 @@
-// ONNX's TensorProto files, as in the folders of its tests: input_0.pb, output_0.pb.
+// Reading ONNX's TensorProto files, such as input_0.pb and output_0.pb in ONNX's test folders.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace cudarelu::cli {
 
-/// The tensor that `bytes` are the message of. Throws an Error that begins with `label` where they
-/// are no such message, are fewer or more than its shape says, keep their data elsewhere, or hold
-/// elements that are not in element_types.
+/// Parses a serialized TensorProto. Throws an Error that begins with `label` if the bytes are not
+/// such a message, if the data does not fit the shape or is in another file, or if the type is not
+/// in element_types.
 Tensor parse_tensor_proto(std::string_view bytes, const std::string& label);
 
 }  // namespace cudarelu::cli

@@ -324,7 +324,7 @@ def test_strings_are_refused():
 def test_an_input_of_another_type_or_shape(array, text):
     np.save("x.npy", array)
     message = fail("model.onnx", "--input", "x=x.npy")
-    assert f"input x: the model wants float32 [N, 4], but x.npy has {text}" in message
+    assert f"input x: the model expects float32 [N, 4], but x.npy has {text}" in message
 
 
 def header(text: str, version: int = 1) -> bytes:
@@ -456,7 +456,7 @@ NO_CUDA = ort_cuda_missing()
 @pytest.mark.skipif(NO_CUDA is None, reason="only where CUDA is absent")
 def test_cuda_that_cannot_be_had():
     line = fail("model.onnx", "--provider", "cuda")
-    assert "--provider cuda cannot be had" in line
+    assert "--provider cuda is not available" in line
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         assert "libcu" in line
 

@@ -97,7 +97,7 @@ def test_bad_items(items):
     assert done.returncode == 2
     lines = done.stderr.splitlines()
     assert lines[0] == "ort_infer: items/2.npy: not a .npy file; skipped"
-    assert lines[1].startswith("ort_infer: items/3.npy: input x: the model wants")
+    assert lines[1].startswith("ort_infer: items/3.npy: input x: the model expects")
     assert len(lines) == 2
     assert [line["status"] for line in manifest()] == ["done"] * 2 + ["failed"] * 2 + ["done"]
     # What has failed is tried again; what is done stays.
@@ -130,7 +130,7 @@ def test_names_that_are_not_utf8():
     report = succeed_json(*RUN, "--list", "items", "--resume")
     assert (report["done"], report["done_before"]) == (1, 2)
     (folder / os.fsdecode(names[0])).rename(folder / os.fsdecode(b"a\xfd.npy"))
-    assert "is of another list" in fail(*RUN, "--list", "items", "--resume")
+    assert "belongs to another list" in fail(*RUN, "--list", "items", "--resume")
 
 
 def test_a_manifest_without_the_bytes_of_names(items):
@@ -201,9 +201,9 @@ def test_memory_is_bounded():
 
 def test_manifest_that_is_not_ours(items):
     succeed(*RUN, "--list", "items")
-    assert "go on with --resume" in fail(*RUN, "--list", "items")
+    assert "continue with --resume" in fail(*RUN, "--list", "items")
     Path("items/0.npy").unlink()
-    assert "is of another list" in fail(*RUN, "--list", "items", "--resume")
+    assert "belongs to another list" in fail(*RUN, "--list", "items", "--resume")
     Path("out/manifest.jsonl").write_text("nonsense\n")
     assert "is damaged: nonsense" in fail(*RUN, "--list", "items", "--resume")
 
@@ -213,10 +213,10 @@ def test_manifest_that_is_not_ours(items):
     [
         (["--list", "nowhere"], "--list nowhere: there is no such file or folder"),
         (["--list", "empty"], "--list empty: has no inputs"),
-        (["--list", "items", "--input", "x=x.npy"], "--input does not go with --list"),
-        (["--list", "items", "--iterations", "3"], "options that measure do not go with --list"),
-        (["--resume"], "--resume goes with --list"),
-        (["--on-error", "stop"], "--on-error goes with --list"),
+        (["--list", "items", "--input", "x=x.npy"], "--input cannot be combined with --list"),
+        (["--list", "items", "--iterations", "3"], "options that measure cannot be combined"),
+        (["--resume"], "--resume needs --list"),
+        (["--on-error", "stop"], "--on-error needs --list"),
         (["--list", "items", "--on-error", "ask"], "--on-error"),
     ],
 )

@@ -1,4 +1,4 @@
-#include "print.h"
+#include "array_text.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,18 +11,19 @@
 namespace cudarelu::cli {
 namespace {
 
-constexpr std::int64_t threshold = 1000;  // NumPy's print options
+// The defaults of numpy.set_printoptions().
+constexpr std::int64_t threshold = 1000;
 constexpr std::int64_t edge_items = 3;
 constexpr std::size_t line_width = 75;
 constexpr int max_decimals = 8;
 
 std::string format(const char* pattern, int precision, double value) {
-  std::array<char, 512> text;  // the longest double has 309 digits before its point
+  std::array<char, 512> text;  // the largest double has 309 digits before its point
   const int length = std::snprintf(text.data(), text.size(), pattern, precision, value);
   return {text.data(), static_cast<std::size_t>(length)};
 }
 
-/// How many significant digits tell the value from every other of its type.
+/// Returns the number of significant digits that distinguish the value from all others of its type.
 int significant_digits(const ElementType& type, double value) {
   int digits = 1;
   while (digits < 17 && rounded_to(type, std::strtod(format("%.*e", digits - 1, value).c_str(),
@@ -32,7 +33,8 @@ int significant_digits(const ElementType& type, double value) {
   return digits;
 }
 
-/// Real numbers, aligned at their points; with exponents where they differ widely.
+/// Formats floating-point numbers, aligned at their points. Uses exponents if the numbers differ
+/// widely in size.
 class RealFormat {
  public:
   RealFormat(const ElementType& type, const std::vector<double>& values) : type_(type) {
@@ -64,7 +66,7 @@ class RealFormat {
   }
 
  private:
-  /// With as many decimals as it needs, up to eight, and always a point.
+  /// Formats with a point and the decimals that are needed, at most eight.
   std::string fixed(double value) const {
     const int digits = value == 0 ? 1 : significant_digits(type_, value);
     const int exponent = value == 0 ? 0 : static_cast<int>(std::floor(std::log10(std::abs(value))));
@@ -105,7 +107,7 @@ class Printer {
   }
 
  private:
-  /// The positions along the axis that are shown; -1 stands for those that are left out.
+  /// Returns the positions along the axis that are shown; -1 stands for those that are left out.
   std::vector<std::int64_t> shown(std::size_t axis) const {
     const std::int64_t size = tensor_.shape[axis];
     std::vector<std::int64_t> positions;
@@ -119,7 +121,7 @@ class Printer {
     return positions;
   }
 
-  /// Collects the elements that are shown, in order.
+  /// Collects the elements that are shown, in row-major order.
   void visit(std::size_t axis, std::int64_t index) {
     if (axis == tensor_.shape.size()) {
       numbers_.push_back(element(tensor_, index));
@@ -143,8 +145,8 @@ class Printer {
     for (const Number& number : numbers_) {
       if (const bool* truth = std::get_if<bool>(&number)) {
         words_.push_back(*truth ? "True" : "False");
-      } else if (const auto* natural = std::get_if<std::uint64_t>(&number)) {
-        words_.push_back(std::to_string(*natural));
+      } else if (const auto* unsigned_integer = std::get_if<std::uint64_t>(&number)) {
+        words_.push_back(std::to_string(*unsigned_integer));
       } else {
         words_.push_back(std::to_string(std::get<std::int64_t>(number)));
       }
@@ -187,6 +189,6 @@ class Printer {
 
 }  // namespace
 
-std::string values_of(const Tensor& tensor) { return Printer(tensor).print(); }
+std::string array_text(const Tensor& tensor) { return Printer(tensor).print(); }
 
 }  // namespace cudarelu::cli
