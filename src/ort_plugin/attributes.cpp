@@ -22,16 +22,16 @@ std::optional<Attribute> read_integer(const OrtApi& api, const OrtKernelInfo& no
   return value;
 }
 
-/// Whether the node has an attribute of that name that is no number. The API answers an attribute
-/// of another type as it answers one that is not there, so each type has to be asked for.
-bool is_no_number(const OrtApi& api, const OrtKernelInfo& node, const char* name) {
+/// Whether the node has an attribute of that name that is not a number. The API does not
+/// distinguish an attribute of another type from a missing one, so each type is tried.
+bool is_not_a_number(const OrtApi& api, const OrtKernelInfo& node, const char* name) {
   std::size_t size = 0;
   if (succeeded(api, api.KernelInfoGetAttribute_string(&node, name, nullptr, &size)) ||
       succeeded(api, api.KernelInfoGetAttributeArray_float(&node, name, nullptr, &size)) ||
       succeeded(api, api.KernelInfoGetAttributeArray_int64(&node, name, nullptr, &size))) {
     return true;
   }
-  OrtAllocator* allocator = nullptr;  // the default one, which nobody releases
+  OrtAllocator* allocator = nullptr;  // the default allocator; not to be released
   OrtValue* tensor = nullptr;
   if (!succeeded(api, api.GetAllocatorWithDefaultOptions(&allocator)) ||
       !succeeded(api, api.KernelInfoGetAttribute_tensor(&node, name, allocator, &tensor))) {
@@ -44,12 +44,12 @@ bool is_no_number(const OrtApi& api, const OrtKernelInfo& node, const char* name
 Attribute read(const OrtApi& api, const OrtKernelInfo& node, const Op& op,
                const AttributeSpec& spec) {
   const std::string name(spec.name);
-  // One of the other kind is read too: check_attributes() then says what is wrong with it.
+  // Reads a number of the wrong kind too: check_attributes() reports it.
   const auto first = spec.integer ? read_integer : read_real;
   const auto second = spec.integer ? read_real : read_integer;
   if (const auto value = first(api, node, name.c_str())) return *value;
   if (const auto value = second(api, node, name.c_str())) return *value;
-  if (is_no_number(api, node, name.c_str())) {
+  if (is_not_a_number(api, node, name.c_str())) {
     fail(api, {Status::Code::invalid_argument,
                std::string(op.name) + ": " + name + " must be " + kind_of(spec)});
   }

@@ -1,4 +1,4 @@
-// The attributes of a node, as the op's signature wants them.
+// Reading the attributes of a node that the op's signature declares.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -10,15 +10,15 @@
 
 namespace cudarelu::ort {
 
-/// The value of an attribute that a node leaves out. ONNX's attributes are float32: the default is
-/// rounded to what a node that states it would hold.
+/// Returns the value of an attribute that a node omits. It is rounded to float32, the type of
+/// ONNX's attributes, so that it equals the value of a node that states the default.
 Attribute onnx_default_of(const AttributeSpec& spec);
 
-/// When a kernel is created: all attributes of its node. Throws a Failure that names the op and
-/// the attribute where one is missing, of the wrong type or out of range.
+/// Reads all attributes of a node when its kernel is created. Throws a Failure that names the op
+/// and the attribute if one is missing, of the wrong type or out of range.
 std::vector<Attribute> read_attributes(const OrtApi& api, const OrtKernelInfo& node, const Op& op);
 
-/// When shapes are inferred: all attributes of the node, or nothing where one cannot be read.
+/// Reads all attributes of a node during shape inference. Returns nothing if one cannot be read.
 std::optional<std::vector<Attribute>> read_attributes(const OrtApi& api,
                                                       const OrtShapeInferContext& node,
                                                       const Op& op);

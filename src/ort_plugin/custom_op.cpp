@@ -32,8 +32,8 @@ OrtStatus* compute(void* kernel, OrtKernelContext* context) noexcept {
   return guarded(self.api(), [&] { self.compute(*context); });
 }
 
-/// ONNX Runtime asks for the pair that may share memory without saying which op it asks for: there
-/// is one function for each possible pair.
+/// ONNX Runtime's callback for the input and output that may share memory. It gets no pointer to
+/// the op, so there is one function for each possible pair.
 template <int input, int output>
 std::size_t may_in_place(int** inputs, int** outputs) {
   static int input_index = input;
@@ -54,8 +54,8 @@ constexpr auto make_may_in_place_table(std::index_sequence<pair...> /*pairs*/) {
 constexpr auto may_in_place_table =
     make_may_in_place_table(std::make_index_sequence<Kernel::max_inputs * pairs_per_input>());
 
-/// Up to 1.23, ONNX Runtime dereferences a null pointer before it asks for the shapes of a node
-/// that leaves an input out in the middle.
+/// ONNX Runtime up to 1.23 crashes on shape inference for a node that omits an input in the middle:
+/// it dereferences a null pointer.
 bool can_infer_shapes(const Runtime& runtime, const Op& op) {
   if (runtime.minor >= 24) return true;
   for (const Parameter& input : op.signature.inputs) {
@@ -68,7 +68,7 @@ bool can_infer_shapes(const Runtime& runtime, const Op& op) {
 
 CustomOp::CustomOp(const Runtime& runtime, const Op& op, std::string_view onnx_type,
                    DeviceType device, DType variable)
-    : OrtCustomOp{},  // what stays null has a default: above all, functions of older API versions
+    : OrtCustomOp{},  // null members have a default; some belong to older API versions
       runtime(runtime),
       op(op),
       onnx_type(onnx_type),

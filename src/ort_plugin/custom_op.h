@@ -1,4 +1,4 @@
-// A kernel of an op as ONNX Runtime wants it described.
+// The description of an op's kernel for ONNX Runtime.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -10,8 +10,8 @@
 
 namespace cudarelu::ort {
 
-/// One op for one provider and one value of the type variable T. ONNX Runtime merges those of one
-/// name into one schema and chooses among them for each node.
+/// One op for one provider and one value of the type variable T. ONNX Runtime merges all of the
+/// same name into one schema and selects one for each node.
 struct CustomOp : OrtCustomOp {
   CustomOp(const Runtime& runtime, const Op& op, std::string_view onnx_type, DeviceType device,
            DType variable);
@@ -20,7 +20,7 @@ struct CustomOp : OrtCustomOp {
   const Op& op;
   std::string onnx_type;
   DeviceType device;
-  DType variable;  // what T stands for
+  DType variable;  // the value of T
 };
 
 }  // namespace cudarelu::ort

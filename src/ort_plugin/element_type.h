@@ -1,4 +1,4 @@
-// Element types: ours and ONNX Runtime's.
+// Conversion between element types of cudarelu and ONNX Runtime.
 #pragma once
 
 #include <onnxruntime_c_api.h>

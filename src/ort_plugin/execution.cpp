@@ -8,12 +8,13 @@
 namespace cudarelu::ort {
 namespace {
 
-// Of ONNX Runtime's cuda_resource.h, which its packages lack.
+// Constants of ONNX Runtime's cuda_resource.h, which its packages lack.
 constexpr int cuda_resource_version = 3;
 constexpr int use_tf32 = 10011;
 
-/// Enough parts to keep every thread busy to the end, few enough to cost nothing.
-std::int64_t most_parts() {
+/// The largest number of parts of a parallel_for(): enough to balance the load, with little
+/// overhead.
+std::int64_t max_parts() {
   static const std::int64_t count =
       4 * std::max<std::int64_t>(1, std::thread::hardware_concurrency());
   return count;
@@ -35,7 +36,7 @@ void* OrtExecution::stream_of(const OrtApi& api, const OrtKernelContext& context
   return stream;
 }
 
-void OrtExecution::give_back() {
+void OrtExecution::free_workspace() {
   for (void* memory : workspace_) {
     if (OrtStatus* status = api_.AllocatorFree(allocator_, memory)) api_.ReleaseStatus(status);
   }
@@ -48,14 +49,14 @@ void OrtExecution::parallel_for(std::int64_t n, std::int64_t grain,
     if (n > 0) body(0, n);
     return;
   }
-  const std::int64_t parts = std::min(n / std::max<std::int64_t>(grain, 1), most_parts());
+  const std::int64_t parts = std::min(n / std::max<std::int64_t>(grain, 1), max_parts());
   struct Work {
     FunctionRef<void(std::int64_t, std::int64_t)> body;
     std::int64_t n;
     std::int64_t part;
   };
   Work work{body, n, (n + parts - 1) / parts};
-  // ONNX Runtime hangs where a function throws on one of its threads.
+  // ONNX Runtime hangs if a function throws on one of its threads.
   const auto run_part = [](void* data, std::size_t index) noexcept {
     const Work& work = *static_cast<const Work*>(data);
     const std::int64_t begin = static_cast<std::int64_t>(index) * work.part;
@@ -64,20 +65,21 @@ void OrtExecution::parallel_for(std::int64_t n, std::int64_t grain,
   OrtStatus* status = api_.KernelContext_ParallelFor(&context_, run_part,
                                                      static_cast<std::size_t>(parts), 0, &work);
   if (status == nullptr) return;
-  api_.ReleaseStatus(status);  // it has not begun: the core, which called, takes no exception
+  api_.ReleaseStatus(status);  // Nothing has run. The caller does not expect an exception.
   body(0, n);
 }
 
 void* OrtExecution::allocate(std::size_t bytes) {
   void* memory = nullptr;
   const auto get = [&] {
-    const OrtMemoryInfo* info = nullptr;  // the tensor's own: the arena of the call's device
+    const OrtMemoryInfo* info = nullptr;  // selects the arena of the call's device
     check(api_.GetTensorMemoryInfo(located_, &info));
     if (allocator_ == nullptr) check(api_.KernelContext_GetAllocator(&context_, info, &allocator_));
     workspace_.reserve(workspace_.size() + 1);
-    // AllocatorAlloc answers with a status where there is no memory, but another stream may get
-    // what it frees while a kernel still works on it. A scratch buffer belongs to the stream, but
-    // ends the process where there is no memory: so the one asks first, for the other.
+    // Without memory, AllocatorAlloc returns a status, but KernelContext_GetScratchBuffer ends the
+    // process. On CUDA only the scratch buffer is safe: it belongs to the stream, while another
+    // stream may get memory of the allocator before the kernel has finished. So the allocator tests
+    // that there is memory, and the scratch buffer is used.
     check(api_.AllocatorAlloc(allocator_, bytes, &memory));
     if (device_type == DeviceType::cuda && runtime_.minor >= 18) {
       check(api_.AllocatorFree(allocator_, std::exchange(memory, nullptr)));
@@ -102,11 +104,11 @@ Status OrtExecution::gemm(const Gemm& gemm) {
 
 bool OrtExecution::allow_tf32() const {
   if (runtime_.minor < 18) return false;
-  void* allowed = nullptr;  // null: it is not
+  void* allowed = nullptr;  // null: TF32 is off
   OrtStatus* status =
       api_.KernelContext_GetResource(&context_, cuda_resource_version, use_tf32, &allowed);
   if (status == nullptr) return allowed != nullptr;
-  api_.ReleaseStatus(status);  // another provider, which knows of no such option
+  api_.ReleaseStatus(status);  // a provider without this option
   return false;
 }
 

@@ -1,4 +1,4 @@
-// What ONNX Runtime lends for a call: its stream, its threads and its arena.
+// The resources of ONNX Runtime for a call: its stream, threads, arena and matrix product.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -13,7 +13,7 @@ namespace cudarelu::ort {
 
 class OrtExecution final : public Execution {
  public:
-  /// `located` is a tensor on the call's device; `gemm` is there where the op uses it.
+  /// `located` is any tensor on the call's device. `gemm` is null if the op does not use it.
   OrtExecution(const CustomOp& custom_op, const OrtApi& api, OrtKernelContext& context,
                const OrtValue* located, const HostGemm* gemm)
       : Execution(custom_op.device, on_cpu(custom_op) ? 0 : index_of_device(api, located),
@@ -24,7 +24,7 @@ class OrtExecution final : public Execution {
         located_(located),
         gemm_(gemm) {}
   ~OrtExecution() override {
-    if (allocator_ != nullptr) give_back();
+    if (allocator_ != nullptr) free_workspace();
   }
   OrtExecution(const OrtExecution&) = delete;
   OrtExecution& operator=(const OrtExecution&) = delete;
@@ -32,19 +32,19 @@ class OrtExecution final : public Execution {
   void parallel_for(std::int64_t n, std::int64_t grain,
                     FunctionRef<void(std::int64_t, std::int64_t)> body) override;
 
-  /// The arena takes it back at the end of the call, and reuses it in the order of the stream.
+  /// The memory returns to the arena at the end of the call, which reuses it in stream order.
   void* allocate(std::size_t bytes) override;
 
   Status gemm(const Gemm& gemm) override;
 
-  /// As the CUDA provider's own products: its option use_tf32, which ONNX Runtime has from 1.18 on.
+  /// The CUDA provider's option use_tf32, which exists since ONNX Runtime 1.18; false before.
   bool allow_tf32() const override;
 
  private:
   static bool on_cpu(const CustomOp& custom_op) { return custom_op.device == DeviceType::cpu; }
   static int index_of_device(const OrtApi& api, const OrtValue* located);
   static void* stream_of(const OrtApi& api, const OrtKernelContext& context);
-  void give_back();
+  void free_workspace();
 
   const Runtime& runtime_;
   const OrtApi& api_;

@@ -37,7 +37,7 @@ HostGemm::HostGemm(const OrtApi& api, const OrtKernelInfo& node, DType dtype) : 
     return Owned<OrtOp>(op, {&api});
   };
   matmul_ = make("MatMul", {}, 2);
-  // No attribute has its default here.
+  // CreateOp does not apply default values, so all attributes are set.
   const auto alpha = attribute("alpha", 1.0f);
   const auto beta = attribute("beta", 1.0f);
   for (const bool a_transposed : {false, true}) {

@@ -1,4 +1,4 @@
-// ONNX Runtime's own matrix product on the CPU, called from a kernel of ours.
+// ONNX Runtime's matrix product on the CPU, for cudarelu's kernels.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -11,7 +11,7 @@
 
 namespace cudarelu::ort {
 
-/// What ONNX Runtime has made, and takes back.
+/// Releases objects of ONNX Runtime.
 struct Release {
   const OrtApi* api = nullptr;
   void operator()(OrtOp* op) const { api->ReleaseOp(op); }
@@ -22,13 +22,13 @@ struct Release {
 template <class T>
 using Owned = std::unique_ptr<T, Release>;
 
-/// MatMul and Gemm for one element type, as operators that a kernel may invoke.
+/// The operators MatMul and Gemm for one element type.
 class HostGemm {
  public:
-  /// `node` is that of the kernel; `dtype` is float32 or float64. Throws a Failure.
+  /// `node` is the node of the kernel; `dtype` is float32 or float64. Throws a Failure.
   HostGemm(const OrtApi& api, const OrtKernelInfo& node, DType dtype);
 
-  /// Throws a Failure.
+  /// Computes d = a b + bias for each matrix of the batch. Throws a Failure.
   void operator()(const OrtKernelContext& context, const Gemm& gemm) const;
 
  private:
@@ -38,8 +38,8 @@ class HostGemm {
 
   const OrtApi& api_;
   Owned<OrtMemoryInfo> memory_;
-  Owned<OrtOp> matmul_;                // takes batches, but no transposed matrices and no bias
-  std::array<Owned<OrtOp>, 4> gemms_;  // by what is transposed
+  Owned<OrtOp> matmul_;                // for batches without transposed matrices and bias
+  std::array<Owned<OrtOp>, 4> gemms_;  // indexed by the transposed factors
 };
 
 }  // namespace cudarelu::ort

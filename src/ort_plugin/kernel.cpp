@@ -14,15 +14,16 @@
 namespace cudarelu::ort {
 namespace {
 
-/// Room for the tensors of a call: not cleared, which would take longest.
+/// Uninitialized storage for the tensors of a call: to clear it would dominate the cost of a small
+/// call.
 template <std::size_t n>
 union Tensors {
-  Tensors() {}  // NOLINT: a member is constructed when it is known
+  Tensors() {}  // NOLINT: the elements are constructed later
 
   std::array<TensorView, n> views;
 };
 
-/// Whether the tensors have one shape, of a rank that is not refused.
+/// Whether all tensors have the same shape, of a supported rank.
 bool have_one_shape(std::span<const TensorView> tensors) {
   const std::span<const std::int64_t> first = tensors[0].shape;
   return first.size() <= max_rank &&
@@ -46,13 +47,13 @@ void Kernel::compute(OrtKernelContext& context) const {
   const Op& op = custom_op_.op;
   const Signature& signature = op.signature;
   std::size_t count = signature.inputs.size();
-  // An absent input at the end is not counted, one in the middle is null.
+  // ONNX Runtime does not count absent inputs at the end; absent ones in the middle are null.
   if (!uniform_) check(api_.KernelContext_GetInputCount(&context, &count));
 
   Tensors<max_inputs> room_for_inputs;
   auto& input_views = room_for_inputs.views;
   std::array<ShapeStorage, max_inputs> shapes;
-  const OrtValue* located = nullptr;  // some input: all are on the call's device
+  const OrtValue* located = nullptr;  // any input: all are on the call's device
   for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
     const OrtValue* value = nullptr;
     if (i < count) check(api_.KernelContext_GetInput(&context, i, &value));
@@ -68,7 +69,7 @@ void Kernel::compute(OrtKernelContext& context) const {
 
   const std::span<const TensorView> inputs(input_views.data(), signature.inputs.size());
   std::array<OutputType<std::int64_t>, max_outputs> types;
-  // The general way takes longer, and says what is wrong with a call.
+  // The fast path skips the general inference, which also reports errors.
   const bool one_shape = uniform_ && have_one_shape(inputs);
   if (!one_shape) {
     check(api_, infer_tensors<std::int64_t>(op, inputs, attributes_, std::span(types)));

@@ -1,4 +1,4 @@
-// The kernel of one node: what is known when the session is made, and the call.
+// The kernel of one node.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -11,16 +11,16 @@
 
 namespace cudarelu::ort {
 
-/// ONNX Runtime calls one kernel from several threads at a time: it never changes.
+/// Immutable after construction, since ONNX Runtime calls it from several threads at a time.
 class Kernel {
  public:
   static constexpr std::size_t max_inputs = decltype(Signature::inputs)::capacity();
   static constexpr std::size_t max_outputs = decltype(Signature::outputs)::capacity();
 
-  /// Throws a Failure where the node's attributes are not what the op wants.
+  /// Throws a Failure if the attributes of the node are invalid.
   Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo& node);
 
-  /// Throws a Failure, or what the standard library throws.
+  /// Runs the op. Throws a Failure or an exception of the standard library.
   void compute(OrtKernelContext& context) const;
 
   const OrtApi& api() const { return api_; }
@@ -29,8 +29,8 @@ class Kernel {
   const CustomOp& custom_op_;
   const OrtApi& api_;
   std::vector<Attribute> attributes_;
-  std::optional<HostGemm> gemm_;  // on the CPU, where the op uses it
-  bool uniform_;                  // the signature is: inputs of one shape say what the outputs' is
+  std::optional<HostGemm> gemm_;  // on the CPU, if the op uses it
+  bool uniform_;                  // Signature::uniform(): all tensors have the same shape
 };
 
 }  // namespace cudarelu::ort

@@ -1,8 +1,9 @@
 // The entry point: adds every op of the table to the options of a session.
 //
-// A session refuses two domains of one name, and an alias domain is of a name that other libraries
-// have too. So it is added only where the options do not have it yet. What is added later cannot be
-// foreseen: for that, an entry of the options lists the alias domains that may be added.
+// A session rejects two domains of the same name, and other libraries may use the name of an alias
+// domain (custom_domain). Therefore an alias domain is added only if the options do not contain it
+// yet. If another library will add it later, an entry of the options (cudarelu.alias_domains) must
+// exclude it.
 
 #include <algorithm>
 #include <deque>
@@ -21,9 +22,9 @@
 namespace cudarelu::ort {
 namespace {
 
-// Entries of a session's options, both lists of domains with commas between them.
-constexpr const char* allowed_entry = "cudarelu.alias_domains";  // if missing: all
-constexpr const char* registered_entry = "cudarelu.registered";  // left by us
+// Entries of a session's options: lists of domains, separated by commas.
+constexpr const char* allowed_entry = "cudarelu.alias_domains";  // set by the user; default: all
+constexpr const char* registered_entry = "cudarelu.registered";  // set by RegisterCustomOps()
 
 std::optional<std::string> config_entry(const OrtApi& api, const OrtSessionOptions& options,
                                         const char* key) {
@@ -38,7 +39,7 @@ std::optional<std::string> config_entry(const OrtApi& api, const OrtSessionOptio
   return value;
 }
 
-/// The ops in the form of one copy of ONNX Runtime.
+/// The custom ops and domains for one copy of ONNX Runtime.
 class Domains {
  public:
   explicit Domains(const Runtime& runtime) : runtime_(runtime) {
@@ -48,9 +49,9 @@ class Domains {
     }
   }
 
-  /// Adds our domain and the alias domains that may be added and that nobody has added before.
-  /// Returns their names. Throws std::runtime_error where there is no alias domain of an allowed
-  /// name.
+  /// Adds the domain "cudarelu", and the alias domains that are allowed and not taken. Returns the
+  /// names of the added domains. Throws std::runtime_error if an allowed name is not an alias
+  /// domain.
   std::string add_to(OrtSessionOptions& options) const {
     const OrtApi& api = *runtime_.api;
     const std::set<std::string> allowed = allowed_names(options);
@@ -89,7 +90,7 @@ class Domains {
            known;
   }
 
-  /// A CPU kernel always comes along: ONNX Runtime puts nodes on the CPU for reasons of its own.
+  /// Adds CUDA kernels and always CPU kernels, since ONNX Runtime may place any node on the CPU.
   void add(const Op& op, const OnnxName& name) {
     add(op, name, DeviceType::cpu);
     if (has_cuda_kernels()) add(op, name, DeviceType::cuda);
@@ -100,14 +101,14 @@ class Domains {
     const bool generic = std::ranges::any_of(
         inputs, [](const Parameter& input) { return input.kind == ElementKind::type_variable; });
     for (const DType variable : all_dtypes) {
-      // Where nothing is of type T, one kernel serves.
+      // An op whose inputs do not depend on T has one kernel.
       if (generic ? !op.spec.dtypes.contains(variable) : variable != all_dtypes.front()) continue;
       OrtCustomOp* custom_op = &ops_.emplace_back(runtime_, op, name.op_type, device, variable);
       check(runtime_.api->CustomOpDomain_Add(domain(name.domain), custom_op));
     }
   }
 
-  /// The one domain of that name: a session refuses two.
+  /// Returns the domain of that name; creates it on first use.
   OrtCustomOpDomain* domain(std::string_view name) {
     OrtCustomOpDomain*& domain = domains_[std::string(name)];
     if (domain == nullptr) {
@@ -117,11 +118,12 @@ class Domains {
   }
 
   Runtime runtime_;
-  std::deque<CustomOp> ops_;  // ONNX Runtime keeps pointers to them
+  std::deque<CustomOp> ops_;  // ONNX Runtime keeps pointers to the elements
   std::map<std::string, OrtCustomOpDomain*> domains_;
 };
 
-/// Made once for each copy of ONNX Runtime and never destroyed: sessions may outlive everything.
+/// Creates the domains once for each copy of ONNX Runtime. They are never destroyed, since sessions
+/// may outlive static objects.
 const Domains& domains_of(const Runtime& runtime) {
   static std::mutex mutex;
   static auto& made = *new std::map<const OrtApi*, std::unique_ptr<Domains>>;
@@ -131,8 +133,8 @@ const Domains& domains_of(const Runtime& runtime) {
   return *domains;
 }
 
-/// Leaves the names of the domains in the options, so that registering again, or by another copy of
-/// this library, does nothing: a session refuses a domain that comes twice.
+/// Registers the ops once: a second call, also by another copy of this library, finds the entry
+/// with the registered domains and does nothing.
 void register_ops(const Runtime& runtime, OrtSessionOptions& options) {
   const OrtApi& api = *runtime.api;
   if (config_entry(api, options, registered_entry)) return;
@@ -146,7 +148,7 @@ void register_ops(const Runtime& runtime, OrtSessionOptions& options) {
 extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
     OrtSessionOptions* options, const OrtApiBase* base) noexcept {
   using namespace cudarelu::ort;
-  const OrtApi* api = base->GetApi(1);  // as much of it as a status needs, in every version
-  if (api == nullptr) return nullptr;   // nothing can be done, nor said
+  const OrtApi* api = base->GetApi(1);  // Version 1 can create a status, and always exists.
+  if (api == nullptr) return nullptr;   // Without an API, no error can be returned.
   return guarded(*api, [&] { register_ops(negotiate(*base), *options); });
 }

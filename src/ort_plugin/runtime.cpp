@@ -26,7 +26,7 @@ OrtErrorCode code_of(Status::Code code) {
   return ORT_FAIL;
 }
 
-/// The y of version 1.y.z; 0 of any other.
+/// Returns y of version 1.y.z; 0 for any other version.
 int minor_of(std::string_view version) {
   int minor = 0;
   if (version.starts_with("1.")) {
@@ -42,7 +42,7 @@ void fail(const OrtApi& api, const Status& status) {
 }
 
 Runtime negotiate(const OrtApiBase& base) {
-  // Asking for a version that the runtime lacks makes it print, so its version comes first.
+  // GetApi() prints an error for a version that the runtime lacks, so its version is checked first.
   const char* version = base.GetVersionString();
   Runtime runtime{.minor = minor_of(version)};
   if (runtime.minor >= oldest_minor) {

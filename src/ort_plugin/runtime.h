@@ -1,4 +1,4 @@
-// The ONNX Runtime that has loaded this library, and how its errors travel through our code.
+// The ONNX Runtime that has loaded this library, and the handling of its errors.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -9,36 +9,37 @@
 
 namespace cudarelu::ort {
 
-/// The oldest version that the plugin serves: 1.16, the first whose kernels return a status.
+/// The oldest version that the plugin supports: 1.16, the first whose kernels return a status.
 inline constexpr int oldest_minor = 16;
 
 /// One copy of ONNX Runtime; a process may hold several, of different versions.
 struct Runtime {
   const OrtApi* api = nullptr;
-  int minor = 0;  // it is version 1.minor
+  int minor = 0;  // the version is 1.minor
 
-  /// The version of the API that `api` speaks: the headers' or the runtime's, whichever is older.
+  /// The version of `api`: that of the headers or that of the runtime, whichever is older.
   int api_version() const { return minor < ORT_API_VERSION ? minor : ORT_API_VERSION; }
 };
 
-/// Finds out the version that is running. Throws std::runtime_error, which names both versions,
-/// where the plugin does not serve it.
+/// Determines the version of the runtime and gets its API. Throws std::runtime_error, which names
+/// both versions, if the plugin does not support the runtime.
 Runtime negotiate(const OrtApiBase& base);
 
-/// An error of ONNX Runtime's API, thrown; whoever catches it owns the status.
+/// An exception with an error of ONNX Runtime's API. The catch block owns the status.
 struct Failure : std::exception {
   explicit Failure(OrtStatus* status) : status(status) {}
 
   OrtStatus* status;
 };
 
+/// Throws the error, if there is one, as a Failure.
 inline void check(OrtStatus* status) {
   if (status != nullptr) [[unlikely]] {
     throw Failure(status);
   }
 }
 
-/// The same for an error that does not matter.
+/// Returns whether there is no error, and releases the status.
 inline bool succeeded(const OrtApi& api, OrtStatus* status) {
   if (status == nullptr) return true;
   api.ReleaseStatus(status);
@@ -54,7 +55,7 @@ inline void check(const OrtApi& api, const Status& status) {
   }
 }
 
-/// Runs code that ONNX Runtime has called, through which no exception may pass.
+/// Runs code in a callback of ONNX Runtime, and converts exceptions to a status.
 template <class F>
 OrtStatus* guarded(const OrtApi& api, F&& code) noexcept {
   try {

@@ -15,13 +15,13 @@
 namespace cudarelu {
 namespace {
 
-/// A size before the model runs: a number, a symbol, or unknown.
+/// A dimension at load time: a number, a symbol, or unknown.
 struct SymbolicSize {
   SymbolicSize() = default;
   explicit SymbolicSize(std::int64_t number) : number(number) {}
 
   std::int64_t number = -1;  // -1: not a number
-  const char* symbol = "";   // of ONNX Runtime's, valid while shapes are inferred; "": none
+  const char* symbol = "";   // owned by ONNX Runtime, valid during shape inference; "": no symbol
 
   bool unknown() const { return number < 0 && *symbol == '\0'; }
 };
@@ -30,7 +30,7 @@ struct SymbolicSize {
 
 template <>
 struct DimTraits<SymbolicSize> {
-  /// Only numbers are known to differ: a symbol may turn out to be any number.
+  /// Only two numbers are known to differ: a symbol may have any value.
   static bool differ(const SymbolicSize& a, const SymbolicSize& b) {
     return a.number >= 0 && b.number >= 0 && a.number != b.number;
   }
@@ -49,18 +49,18 @@ struct SymbolicTensor {
   std::vector<SymbolicSize> shape;
 };
 
-/// The input, or nothing where its element type or its rank is not known.
+/// Returns an input, or nothing if its element type or rank is unknown.
 std::optional<SymbolicTensor> input(const OrtApi& api, const OrtShapeInferContext& context,
                                     std::size_t index) {
-  OrtTensorTypeAndShapeInfo* info = nullptr;  // the context's own
+  OrtTensorTypeAndShapeInfo* info = nullptr;  // owned by the context
   check(api.ShapeInferContext_GetInputTypeShape(&context, index, &info));
   ONNXTensorElementDataType type{};
   check(api.GetTensorElementType(info, &type));
-  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) return SymbolicTensor{};  // left out
+  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) return SymbolicTensor{};  // absent
   std::size_t rank = 0;
   check(api.GetDimensionsCount(info, &rank));
   const std::optional<DType> dtype = dtype_of(type);
-  // A scalar and a tensor of unknown rank look alike.
+  // Rank 0 means a scalar or an unknown rank.
   if (!dtype || rank == 0) return std::nullopt;
 
   std::vector<std::int64_t> numbers(rank);
@@ -80,7 +80,7 @@ void set_output(const OrtApi& api, OrtShapeInferContext& context, std::size_t in
   std::vector<std::int64_t> numbers;
   std::vector<const char*> symbols;
   for (const SymbolicSize& size : type.shape.span()) {
-    // ONNX Runtime would take unknown sizes for equal ones and share memory between tensors.
+    // ONNX Runtime would treat unknown sizes as equal, and share memory between tensors.
     if (size.unknown()) return;
     numbers.push_back(size.number);
     symbols.push_back(size.symbol);

@@ -15,7 +15,7 @@ extern "C" OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
 namespace cudarelu::ort {
 namespace {
 
-/// Whether the process has another custom-op library.
+/// Whether the process has loaded another custom-op library.
 bool others_are_loaded() {
   std::vector<std::string> names;
   dl_iterate_phdr(
@@ -34,20 +34,20 @@ bool others_are_loaded() {
   return false;
 }
 
-/// What ONNX Runtime says of an empty model, with these options and a further domain, if there is
-/// one. It takes in the domains before it looks at the model.
-std::string answer(const OrtApi& api, const OrtEnv& environment, const OrtSessionOptions& options,
-                   OrtCustomOpDomain* further) {
+/// Loads an empty model with these options and, if not null, one more domain. Returns the error of
+/// ONNX Runtime, which checks the domains before the model.
+std::string load_error(const OrtApi& api, const OrtEnv& environment,
+                       const OrtSessionOptions& options, OrtCustomOpDomain* added) {
   OrtSessionOptions* copy = nullptr;
   check(api.CloneSessionOptions(&options, &copy));
   const std::unique_ptr<OrtSessionOptions, decltype(api.ReleaseSessionOptions)> owner(
       copy, api.ReleaseSessionOptions);
-  // No session comes of it, so that it is to start no threads, write no trace and log nothing.
+  // The session is discarded: it starts no threads, writes no trace and logs nothing.
   check(api.SetIntraOpNumThreads(copy, 1));
   check(api.SetInterOpNumThreads(copy, 1));
   check(api.DisableProfiling(copy));
   check(api.SetSessionLogSeverityLevel(copy, ORT_LOGGING_LEVEL_FATAL));
-  if (further != nullptr) check(api.AddCustomOpDomain(copy, further));
+  if (added != nullptr) check(api.AddCustomOpDomain(copy, added));
   OrtSession* session = nullptr;
   OrtStatus* status = api.CreateSessionFromArray(&environment, "", 0, copy, &session);
   if (status == nullptr) {
@@ -62,16 +62,16 @@ std::string answer(const OrtApi& api, const OrtEnv& environment, const OrtSessio
 }  // namespace
 
 bool is_taken(const OrtApi& api, const OrtSessionOptions& options, OrtCustomOpDomain& domain) {
-  // The first session of a process decides how it treats denormals: begin none without need.
+  // The first session of a process decides how it treats denormals, so avoid creating one.
   if (!others_are_loaded()) return false;
-  OrtEnv* environment = nullptr;  // the process's one, if there is one
+  OrtEnv* environment = nullptr;  // the environment of the process, if it exists
   if (!succeeded(api, api.CreateEnv(ORT_LOGGING_LEVEL_FATAL, "cudarelu", &environment))) {
     return false;
   }
   const std::unique_ptr<OrtEnv, decltype(api.ReleaseEnv)> owner(environment, api.ReleaseEnv);
   try {
-    return answer(api, *environment, options, nullptr) !=
-           answer(api, *environment, options, &domain);
+    return load_error(api, *environment, options, nullptr) !=
+           load_error(api, *environment, options, &domain);
   } catch (const Failure& failure) {
     api.ReleaseStatus(failure.status);
     return false;

@@ -1,4 +1,4 @@
-// Access to ONNX Runtime's tensors.
+// Access to tensors of ONNX Runtime.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -12,29 +12,29 @@
 
 namespace cudarelu::ort {
 
-/// Room for a shape, for runtimes that only give copies.
+/// Storage for the copy of a shape, which older runtimes need.
 using ShapeStorage = std::array<std::int64_t, max_rank>;
 
-/// The tensor's memory; null where it has no elements. Who calls knows whether it may write there.
+/// Returns the data of a tensor; null if it has no elements. Only outputs may be written to.
 inline void* data_of(const OrtApi& api, const OrtValue& tensor) {
   void* data = nullptr;
   check(api.GetTensorMutableData(const_cast<OrtValue*>(&tensor), &data));
   return data;
 }
 
-/// GetTensorElementTypeAndShapeDataReference, which came with 1.24: it allocates nothing. Older
-/// headers do not declare it; the table of functions only ever grows, so its place is fixed.
+/// GetTensorElementTypeAndShapeDataReference, which does not allocate memory, exists since 1.24.
+/// Older headers do not declare it, so it is called by its fixed position in OrtApi.
 using ShapeReference = OrtStatus* (*)(const OrtValue*, ONNXTensorElementDataType*,
                                       const std::int64_t**, std::size_t*);
 inline constexpr int shape_reference_since = 24;
 inline constexpr std::size_t shape_reference_slot = 414;
 
-/// The shape as older runtimes give it.
+/// Copies the shape to the storage, for older runtimes.
 std::span<const std::int64_t> copy_shape(const OrtApi& api, const OrtValue& tensor,
                                          ShapeStorage& storage);
 
-/// The tensor's shape, valid while the tensor and the storage are. Throws a Failure where the rank
-/// is over max_rank and the shape would have to be copied.
+/// Returns the shape of a tensor, valid as long as the tensor and the storage. Throws a Failure if
+/// the shape must be copied and its rank exceeds max_rank.
 inline std::span<const std::int64_t> shape_of(const Runtime& runtime, const OrtValue& tensor,
                                               ShapeStorage& storage) {
   const OrtApi& api = *runtime.api;
