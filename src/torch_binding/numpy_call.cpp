@@ -1,19 +1,17 @@
-// NumPy arrays: straight to the kernels for the CPU. Arrays are read by __array_interface__, which,
-// unlike DLPack and the buffer protocol, also serves read-only arrays and those of bfloat16.
+#include "numpy_call.h"
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "api.h"
-#include "python_arguments.h"
 
 namespace nb = nanobind;
 
 namespace cudarelu::binding {
 namespace {
 
-/// A dense array that the call reads or writes.
+/// A dense array that is an argument or result of the call.
 struct Array {
   nb::object object;
   DType dtype{};
@@ -23,7 +21,7 @@ struct Array {
   TensorView view() const { return {data, dtype, shape, true}; }
 };
 
-/// NumPy, where it has been imported: who has an array has done that.
+/// Returns the module numpy, or nothing if it has not been imported, so that no array can exist.
 nb::object numpy() { return nb::steal(PyImport_GetModule(nb::str("numpy").ptr())); }
 
 void raise_python(const Status& status) {
@@ -41,13 +39,14 @@ void raise_python(const Status& status) {
   }
 }
 
-/// The data and the shape of an array of that dtype.
+/// Reads the address and shape of a dense array. Unlike DLPack and the buffer protocol,
+/// __array_interface__ supports read-only arrays and bfloat16.
 Array dense_array(nb::object object, DType dtype) {
   Array array;
   array.object = std::move(object);
   array.dtype = dtype;
   const nb::dict interface = array.object.attr("__array_interface__");
-  // A pair: the address, and whether it is read-only.
+  // "data" is a pair: the address, and whether the array is read-only.
   array.data = PyLong_AsVoidPtr(nb::object(interface["data"][0]).ptr());
   for (const nb::handle size : nb::tuple(interface["shape"])) {
     array.shape.push_back(nb::cast<std::int64_t>(size));
@@ -59,7 +58,7 @@ std::optional<DType> dtype_of(nb::handle dtype) {
   const nb::str kind(dtype.attr("kind"));
   const auto bytes = nb::cast<std::size_t>(dtype.attr("itemsize"));
   for (const DType known : all_dtypes) {
-    // bfloat16 is no dtype of NumPy's own: only its name tells.
+    // bfloat16 is not a dtype of NumPy itself; it is recognized by its name below.
     if (known == DType::bfloat16 || size_of(known) != bytes) continue;
     const std::string_view name = name_of(known);
     if (kind.c_str()[0] == name[0]) return known;
@@ -90,7 +89,7 @@ Array output_array(const OutputType<std::int64_t>& type) {
   nb::list shape;
   for (const std::int64_t size : type.shape.span()) shape.append(size);
   const std::string name(name_of(type.dtype));
-  // Who has an input of bfloat16 has ml_dtypes.
+  // Only ml_dtypes provides bfloat16, so it is installed if an input has that dtype.
   const nb::object dtype = type.dtype == DType::bfloat16
                                ? nb::module_::import_("ml_dtypes").attr("bfloat16")
                                : nb::object(nb::str(name.c_str()));
@@ -99,14 +98,14 @@ Array output_array(const OutputType<std::int64_t>& type) {
 
 }  // namespace
 
-bool is_array(nb::handle object) {
+bool is_numpy_array(nb::handle object) {
   const nb::object module = numpy();
   if (!module.is_valid() || !nb::isinstance(object, module.attr("ndarray"))) return false;
   return object.type().is(module.attr("ndarray")) ||
          !nb::isinstance(object, module.attr("ma").attr("MaskedArray"));
 }
 
-nb::object call_on_arrays(const Op& op, const Arguments& arguments) {
+nb::object call_on_numpy(const Op& op, const Arguments& arguments) {
   std::vector<Array> inputs;
   std::vector<TensorView> input_views(arguments.inputs.size());
   inputs.reserve(arguments.inputs.size());

@@ -22,17 +22,17 @@ namespace {
       op, std::string(spec.name) + " must be " + wanted + ", not " + Py_TYPE(value.ptr())->tp_name);
 }
 
-/// The error of a conversion to a number.
+/// Raises the error of a failed conversion to a number.
 [[noreturn]] void raise_conversion(const Op& op, const AttributeSpec& spec, nb::handle value) {
   const bool is_number = PyErr_ExceptionMatches(PyExc_TypeError) == 0;
   if (is_number && PyErr_ExceptionMatches(PyExc_OverflowError) == 0) throw nb::python_error();
   PyErr_Clear();
-  if (!is_number) refuse_type(op, spec, value);  // as of a complex number
+  if (!is_number) refuse_type(op, spec, value);  // for example a complex number
   const std::string message = std::string(op.name) + ": " + std::string(spec.name);
   throw nb::value_error((message + " is out of range").c_str());
 }
 
-/// A str as it is, or as Python writes it where a string of C would not hold all of it.
+/// Returns a str as a C string, or its repr() if it contains NUL or is not valid UTF-8.
 std::string text_of(nb::handle value) {
   Py_ssize_t size = 0;
   const char* const text = PyUnicode_AsUTF8AndSize(value.ptr(), &size);
@@ -49,7 +49,8 @@ Attribute attribute_of(const Op& op, const AttributeSpec& spec, nb::handle value
     if (!status.ok()) throw nb::value_error(status.message().c_str());
     return position;
   }
-  // A number with an index or a float value, but no flag, and no tensor or array of one element.
+  // Accepts numbers with __index__ or __float__, but not bool, nor tensors or arrays of one
+  // element.
   if (!nb::isinstance<nb::bool_>(value) && !nb::hasattr(value, "__dlpack__")) {
     if (spec.integer && PyIndex_Check(value.ptr()) != 0) {
       const long long number = PyLong_AsLongLong(value.ptr());

@@ -1,37 +1,38 @@
-// The arguments of a Python call of an op.
+// The arguments and results of a Python call of an op.
 #pragma once
 
 #include <c10/util/SmallVector.h>
 #include <nanobind/nanobind.h>
 
+#include <string_view>
+
 #include "cudarelu/call.h"
 
 namespace cudarelu::binding {
 
-/// The arguments as Python's vectorcall passes them: those by position, then those by name.
+/// The arguments of Python's vectorcall protocol: positional arguments, then named arguments.
 struct PythonCall {
   PyObject* const* values;
   Py_ssize_t positional;
-  PyObject* names;  // a tuple of str; null: none
+  PyObject* names;  // a tuple of str, or null
 
   Py_ssize_t named() const { return names == nullptr ? 0 : PyTuple_GET_SIZE(names); }
 };
 
 struct Arguments {
-  c10::SmallVector<nanobind::handle, 4> inputs;  // null: an optional input that is absent
+  c10::SmallVector<nanobind::handle, 4> inputs;  // null: an absent optional input
   c10::SmallVector<Attribute, 4> attributes;
 };
 
-/// Inputs by position or name, attributes by name. Throws TypeError.
+/// Parses the arguments: inputs by position or name, attributes by name. Throws TypeError or, for
+/// the value of an attribute, ValueError.
 Arguments parse_arguments(const Op& op, const PythonCall& call);
 
-/// Whether the object is a numpy.ndarray; a masked array is not, since its mask would be lost.
-bool is_array(nanobind::handle object);
+inline nanobind::str to_str(std::string_view text) {
+  return nanobind::str(text.data(), text.size());
+}
 
-/// Calls the op on NumPy arrays; the outputs are new arrays. Throws ValueError and TypeError.
-nanobind::object call_on_arrays(const Op& op, const Arguments& arguments);
-
-/// One output, or a tuple of several.
+/// Returns the only output, or a tuple of several outputs.
 nanobind::object result_of(c10::SmallVector<nanobind::object, 4> outputs);
 
 }  // namespace cudarelu::binding

@@ -1,4 +1,4 @@
-// cudarelu._C: the table of ops, and the functions of the ops.
+// The Python module cudarelu._C: the declarations of the ops, and a function for each op.
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <nanobind/nanobind.h>
@@ -8,15 +8,15 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <exception>
 #include <new>
-#include <span>
 #include <string>
 
 #include "api.h"
+#include "numpy_call.h"
+#include "op_description.h"
 #include "python_arguments.h"
 
 namespace nb = nanobind;
@@ -24,7 +24,7 @@ namespace nb = nanobind;
 namespace cudarelu::binding {
 namespace {
 
-/// Whether a call takes longer than to give up the GIL and to take it again.
+/// Whether a call may take longer than releasing and acquiring the GIL.
 bool is_long(Inputs inputs) {
   constexpr std::int64_t many = 16384;
   return std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor* input) {
@@ -33,10 +33,11 @@ bool is_long(Inputs inputs) {
 }
 
 bool run_plain(const Op& op, Inputs inputs, const Attributes& attributes, Tensors& outputs) {
-  // In anomaly mode torch makes nodes under a lock of its own, and takes the GIL there.
+  // In anomaly mode torch acquires the GIL under a lock of its own when it creates a node, which
+  // could deadlock if this thread held the GIL.
   const bool takes_gil = torch::autograd::AnomalyMode::is_enabled();
   if (!takes_gil && !is_long(inputs)) return call_plain(op, inputs, attributes, outputs);
-  // Of our own: without the GIL, another thread may put other tensors into Python's objects.
+  // Copies the tensors: without the GIL, another thread may change those of the Python objects.
   Tensors held;
   held.reserve(inputs.size());
   InputPointers pointers;
@@ -47,9 +48,9 @@ bool run_plain(const Op& op, Inputs inputs, const Attributes& attributes, Tensor
   return call_plain(op, pointers, attributes, outputs);
 }
 
-/// False: a Python error is set.
+/// Runs the op. Returns false after it has set a Python error.
 bool run(const Op& op, Inputs inputs, const Attributes& attributes, Tensors& outputs) {
-  // Outside of torch's handlers, one of which is for warnings and takes as long as an allocation.
+  // Outside of HANDLE_TH_ERRORS, whose handler for warnings costs as much as an allocation.
   std::exception_ptr error;
   try {
     if (run_plain(op, inputs, attributes, outputs)) return true;
@@ -79,10 +80,10 @@ nb::object call_on_tensors(const Op& op, const Arguments& arguments) {
   return result_of(std::move(results));
 }
 
-/// A subclass, a mode or a tracer may have its own view of the call, which is torch's to ask for.
+/// Calls torch.ops.cudarelu, for tensors of subclasses, modes and tracers.
 nb::object call_through_torch(const Op& op, const PythonCall& call) {
   const nb::object ops = nb::module_::import_("torch").attr("ops").attr("cudarelu");
-  const nb::object function = ops.attr(nb::str(op.name.data(), op.name.size()));
+  const nb::object function = ops.attr(to_str(op.name));
   const auto positional = static_cast<std::size_t>(call.positional);
   nb::object result =
       nb::steal(PyObject_Vectorcall(function.ptr(), call.values, positional, call.names));
@@ -94,9 +95,7 @@ bool has_torch_function(nb::handle input) {
   return THPVariable_Check(input.ptr()) || nb::hasattr(input.type(), "__torch_function__");
 }
 
-nb::str text(std::string_view view) { return nb::str(view.data(), view.size()); }
-
-/// What is neither is for Python: arrays of other libraries, or the TypeError for what is none.
+/// Calls Python code for arrays of other libraries. It raises TypeError for other objects.
 nb::object call_in_python(const Op& op, const Arguments& arguments) {
   nb::list inputs;
   for (const nb::handle input : arguments.inputs) {
@@ -106,15 +105,15 @@ nb::object call_in_python(const Op& op, const Arguments& arguments) {
   for (std::size_t i = 0; i < arguments.attributes.size(); ++i) {
     const AttributeSpec& spec = op.signature.attributes[i];
     const Attribute& value = arguments.attributes[i];
-    attributes[text(spec.name)] =
+    attributes[to_str(spec.name)] =
         spec.labels.empty() ? std::visit([](auto number) { return nb::cast(number); }, value)
-                            : nb::object(text(label_of(spec, value)));
+                            : nb::object(to_str(label_of(spec, value)));
   }
   const nb::object call = nb::module_::import_("cudarelu._arrays").attr("call");
-  return call(text(op.name), inputs, attributes);
+  return call(to_str(op.name), inputs, attributes);
 }
 
-/// What the function of an op does.
+/// Runs the function of an op.
 nb::object call(const Op& op, const PythonCall& python_call) {
   const Arguments arguments = parse_arguments(op, python_call);
   const auto all = [&](const auto& is_such) {
@@ -126,11 +125,11 @@ nb::object call(const Op& op, const PythonCall& python_call) {
     return call_on_tensors(op, arguments);
   }
   if (all(has_torch_function)) return call_through_torch(op, python_call);
-  return all(is_array) ? call_on_arrays(op, arguments) : call_in_python(op, arguments);
+  return all(is_numpy_array) ? call_on_numpy(op, arguments) : call_in_python(op, arguments);
 }
 
-/// The function of an op, as Python calls it: a built-in one, since nanobind's would gather the
-/// arguments in a tuple and a dictionary, which takes longer than a small kernel.
+/// The function of an op in C, for Python's vectorcall protocol. A function of nanobind would
+/// collect the arguments in a tuple and a dictionary, which takes longer than a small kernel.
 PyObject* function_of_op(PyObject* self, PyObject* const* values, Py_ssize_t positional,
                          PyObject* names) noexcept {
   try {
@@ -151,14 +150,14 @@ PyObject* function_of_op(PyObject* self, PyObject* const* values, Py_ssize_t pos
   return nullptr;
 }
 
-/// Makes the function of an op. `documentation` begins with the signature, as built-in functions
-/// have it. What the function is bound to is a module, whose state is the op: Python pickles such
-/// functions by name.
+/// Creates the built-in function of an op. `documentation` begins with the signature, as Python
+/// expects of built-in functions. The function is bound to a module object whose state is the op,
+/// since Python pickles such functions by name.
 nb::object make_function(std::string name, std::string documentation) {
   const std::span<const Op> ops = registered_ops();
   const auto op = std::ranges::find(ops, name, &Op::name);
   if (op == ops.end()) throw nb::value_error(("no op has the name " + name).c_str());
-  struct Definition {  // Python keeps its address
+  struct Definition {  // Python keeps pointers to its members
     std::string name;
     std::string documentation;
     PyMethodDef method;
@@ -166,7 +165,7 @@ nb::object make_function(std::string name, std::string documentation) {
   static auto& definitions = *new std::deque<Definition>;
   Definition& definition =
       definitions.emplace_back(std::move(name), std::move(documentation), PyMethodDef{});
-  // By way of void (*)(): Python casts it back to what the flags say.
+  // The cast by way of void (*)() avoids a warning; Python casts back according to the flags.
   auto* const function =
       reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function_of_op));
   definition.method = {definition.name.c_str(), function, METH_FASTCALL | METH_KEYWORDS,
@@ -187,116 +186,6 @@ nb::object make_function(std::string name, std::string documentation) {
   return nb::steal(PyCFunction_NewEx(&definition.method, self.ptr(), module.ptr()));
 }
 
-nb::object optional_name(std::string_view name) {
-  return name.empty() ? nb::none() : nb::object(text(name));
-}
-
-template <class List, class F>
-nb::tuple tuple_of(const List& list, const F& f) {
-  nb::list result;
-  for (const auto& element : list) result.append(f(element));
-  return nb::tuple(result);
-}
-
-nb::dict describe(const Signature& signature, const Parameter& parameter) {
-  nb::list dims;
-  if (parameter.leading) dims.append("*");
-  for (const Dimension& dim : parameter.dims) {
-    if (dim.name.empty()) {
-      dims.append(dim.size);
-    } else {
-      dims.append(text(dim.name));
-    }
-  }
-  nb::dict result;
-  result["name"] = text(parameter.name);
-  result["dtype"] = parameter.kind == ElementKind::type_variable
-                        ? nb::str("T")
-                        : text(name_of(parameter.dtype({})));
-  result["dims"] = nb::tuple(dims);
-  result["optional"] = parameter.optional;
-  const auto source = [&] {
-    return text(signature.inputs[static_cast<std::size_t>(parameter.source)].name);
-  };
-  using enum Absent;
-  const bool extreme = parameter.absent == minimum || parameter.absent == maximum;
-  result["stand_in"] = parameter.absent == input ? nb::object(source()) : nb::none();
-  result["number"] =
-      parameter.absent == number ? nb::object(nb::float_(parameter.number)) : nb::none();
-  result["extreme"] =
-      extreme ? nb::object(nb::make_tuple(parameter.absent == minimum ? "min" : "max", source()))
-              : nb::none();
-  result["positive"] = parameter.positive;
-  result["offsets_into"] = optional_name(parameter.offsets_into);
-  return result;
-}
-
-nb::dict describe(const AttributeSpec& attribute) {
-  const bool labelled = !attribute.labels.empty();
-  // None: an attribute without a default, or a range that is open at that end.
-  const auto number = [&](double value) -> nb::object {
-    if (std::isinf(value)) return nb::none();
-    if (labelled) return text(attribute.labels[static_cast<std::size_t>(value)]);
-    return attribute.integer ? nb::object(nb::int_(static_cast<std::int64_t>(value)))
-                             : nb::object(nb::float_(value));
-  };
-  nb::dict result;
-  result["name"] = text(attribute.name);
-  result["type"] = labelled ? "str" : attribute.integer ? "int" : "float";
-  result["labels"] = tuple_of(attribute.labels, text);
-  result["required"] = attribute.required;
-  result["default"] = attribute.required ? nb::none() : number(attribute.default_value);
-  result["lowest"] = labelled ? nb::none() : number(attribute.lowest);
-  result["highest"] = labelled ? nb::none() : number(attribute.highest);
-  return result;
-}
-
-nb::dict describe(const Op& op) {
-  const Signature& signature = op.signature;
-  const auto parameter = [&](const Parameter& each) { return describe(signature, each); };
-  nb::list dtypes;
-  for (const DType dtype : all_dtypes) {
-    if (op.spec.dtypes.contains(dtype)) dtypes.append(text(name_of(dtype)));
-  }
-  nb::dict onnx;
-  onnx["domain"] = text(onnx_domain);
-  onnx["op_type"] = op.onnx_type.c_str();
-  onnx["alias"] = op.spec.onnx_alias.domain.empty()
-                      ? nb::none()
-                      : nb::object(nb::make_tuple(text(op.spec.onnx_alias.domain),
-                                                  text(op.spec.onnx_alias.op_type)));
-  nb::dict result;
-  result["name"] = text(op.name);
-  result["signature"] = text(op.spec.signature);
-  result["summary"] = text(op.spec.summary);
-  result["inputs"] = tuple_of(signature.inputs, parameter);
-  result["attributes"] =
-      tuple_of(signature.attributes, [](const AttributeSpec& each) { return describe(each); });
-  result["outputs"] = tuple_of(signature.outputs, parameter);
-  result["elementwise"] = op.elementwise;
-  result["dtypes"] = nb::tuple(dtypes);
-  result["onnx"] = onnx;
-  result["definition"] = text(op.spec.definition);
-  result["written_out"] = text(op.spec.written_out);
-  result["gradient"] = text(op.spec.gradient);
-  nb::list gradient_ops;
-  for (const auto& [input, value] : gradient_of(op)) {
-    const std::span terms = value.kind == Expression::Kind::sum
-                                ? std::span<const Expression>(value.arguments)
-                                : std::span<const Expression>(&value, 1);
-    for (const Expression& term : terms) {
-      if (term.op == nullptr) continue;
-      const Parameter& parameter = signature.inputs[static_cast<std::size_t>(input)];
-      gradient_ops.append(nb::make_tuple(text(parameter.name), text(term.op->name)));
-    }
-  }
-  result["gradient_ops"] = nb::tuple(gradient_ops);
-  constexpr std::array autocasts{"promote", "float32", "lower"};
-  result["autocast"] = autocasts[static_cast<std::size_t>(op.spec.autocast)];
-  result["in_place"] = text(op.spec.in_place);
-  return result;
-}
-
 }  // namespace
 
 NB_MODULE(_C, module) {
@@ -309,12 +198,12 @@ NB_MODULE(_C, module) {
         for (const Op& op : registered_ops()) result.append(describe(op));
         return result;
       },
-      "The ops, as dictionaries, in the order of the table.");
+      "The declarations of the ops, as dictionaries, in the order of the table.");
   module.def(
       "cublaslt_problem", cublaslt_problem,
-      "Why matrix products on CUDA cannot use cuBLASLt, and the mend; empty where they can.");
+      "Why matrix products on CUDA cannot use cuBLASLt, and how to correct it; empty if they can.");
   module.def("make_function", make_function, nb::arg("name"), nb::arg("documentation"),
-             "The function of the op `name`, a built-in function of the module cudarelu.");
+             "Creates the function of the op `name`, a built-in function of the module cudarelu.");
 }
 
 }  // namespace cudarelu::binding

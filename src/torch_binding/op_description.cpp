@@ -1,0 +1,128 @@
+#include "op_description.h"
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+#include "api.h"
+#include "python_arguments.h"
+
+namespace nb = nanobind;
+
+namespace cudarelu::binding {
+namespace {
+
+nb::object optional_name(std::string_view name) {
+  return name.empty() ? nb::none() : nb::object(to_str(name));
+}
+
+template <class List, class F>
+nb::tuple tuple_of(const List& list, const F& f) {
+  nb::list result;
+  for (const auto& element : list) result.append(f(element));
+  return nb::tuple(result);
+}
+
+nb::dict describe(const Signature& signature, const Parameter& parameter) {
+  nb::list dims;
+  if (parameter.leading) dims.append("*");
+  for (const Dimension& dim : parameter.dims) {
+    if (dim.name.empty()) {
+      dims.append(dim.size);
+    } else {
+      dims.append(to_str(dim.name));
+    }
+  }
+  nb::dict result;
+  result["name"] = to_str(parameter.name);
+  result["dtype"] = parameter.kind == ElementKind::type_variable
+                        ? nb::str("T")
+                        : to_str(name_of(parameter.dtype({})));
+  result["dims"] = nb::tuple(dims);
+  result["optional"] = parameter.optional;
+  const auto source = [&] {
+    return to_str(signature.inputs[static_cast<std::size_t>(parameter.source)].name);
+  };
+  using enum Absent;
+  const bool extreme = parameter.absent == minimum || parameter.absent == maximum;
+  result["stand_in"] = parameter.absent == input ? nb::object(source()) : nb::none();
+  result["number"] =
+      parameter.absent == number ? nb::object(nb::float_(parameter.number)) : nb::none();
+  result["extreme"] =
+      extreme ? nb::object(nb::make_tuple(parameter.absent == minimum ? "min" : "max", source()))
+              : nb::none();
+  result["positive"] = parameter.positive;
+  result["offsets_into"] = optional_name(parameter.offsets_into);
+  return result;
+}
+
+nb::dict describe(const AttributeSpec& attribute) {
+  const bool labelled = !attribute.labels.empty();
+  // None for an infinite number: a range that is open at that end.
+  const auto number = [&](double value) -> nb::object {
+    if (std::isinf(value)) return nb::none();
+    if (labelled) return to_str(attribute.labels[static_cast<std::size_t>(value)]);
+    return attribute.integer ? nb::object(nb::int_(static_cast<std::int64_t>(value)))
+                             : nb::object(nb::float_(value));
+  };
+  nb::dict result;
+  result["name"] = to_str(attribute.name);
+  result["type"] = labelled ? "str" : attribute.integer ? "int" : "float";
+  result["labels"] = tuple_of(attribute.labels, to_str);
+  result["required"] = attribute.required;
+  result["default"] = attribute.required ? nb::none() : number(attribute.default_value);
+  result["lowest"] = labelled ? nb::none() : number(attribute.lowest);
+  result["highest"] = labelled ? nb::none() : number(attribute.highest);
+  return result;
+}
+
+}  // namespace
+
+nb::dict describe(const Op& op) {
+  const Signature& signature = op.signature;
+  const auto parameter = [&](const Parameter& each) { return describe(signature, each); };
+  nb::list dtypes;
+  for (const DType dtype : all_dtypes) {
+    if (op.spec.dtypes.contains(dtype)) dtypes.append(to_str(name_of(dtype)));
+  }
+  nb::dict onnx;
+  onnx["domain"] = to_str(onnx_domain);
+  onnx["op_type"] = op.onnx_type.c_str();
+  onnx["alias"] = op.spec.onnx_alias.domain.empty()
+                      ? nb::none()
+                      : nb::object(nb::make_tuple(to_str(op.spec.onnx_alias.domain),
+                                                  to_str(op.spec.onnx_alias.op_type)));
+  nb::dict result;
+  result["name"] = to_str(op.name);
+  result["signature"] = to_str(op.spec.signature);
+  result["summary"] = to_str(op.spec.summary);
+  result["inputs"] = tuple_of(signature.inputs, parameter);
+  result["attributes"] =
+      tuple_of(signature.attributes, [](const AttributeSpec& each) { return describe(each); });
+  result["outputs"] = tuple_of(signature.outputs, parameter);
+  result["elementwise"] = op.elementwise;
+  result["dtypes"] = nb::tuple(dtypes);
+  result["onnx"] = onnx;
+  result["definition"] = to_str(op.spec.definition);
+  result["written_out"] = to_str(op.spec.written_out);
+  result["gradient"] = to_str(op.spec.gradient);
+  nb::list gradient_ops;
+  for (const auto& [input, value] : gradient_of(op)) {
+    const std::span terms = value.kind == Expression::Kind::sum
+                                ? std::span<const Expression>(value.arguments)
+                                : std::span<const Expression>(&value, 1);
+    for (const Expression& term : terms) {
+      if (term.op == nullptr) continue;
+      const Parameter& parameter = signature.inputs[static_cast<std::size_t>(input)];
+      gradient_ops.append(nb::make_tuple(to_str(parameter.name), to_str(term.op->name)));
+    }
+  }
+  result["gradient_ops"] = nb::tuple(gradient_ops);
+  constexpr std::array autocasts{"promote", "float32", "lower"};
+  result["autocast"] = autocasts[static_cast<std::size_t>(op.spec.autocast)];
+  result["in_place"] = to_str(op.spec.in_place);
+  return result;
+}
+
+}  // namespace cudarelu::binding
