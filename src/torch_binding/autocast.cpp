@@ -29,7 +29,8 @@ class AutocastKernel final : public c10::OperatorKernel {
   }
 
  private:
-  /// Calls f with each floating-point tensor of the device; as torch has it, float64 stays.
+  /// Calls f with each floating-point tensor on the device, except float64, which torch never
+  /// casts.
   template <class F>
   void for_each_eligible(torch::jit::Stack& stack, const F& f) const {
     const Signature& signature = op_.signature;
@@ -42,7 +43,7 @@ class AutocastKernel final : public c10::OperatorKernel {
     }
   }
 
-  /// What the inputs become; nothing: they stay.
+  /// Returns the dtype that the inputs are cast to; nothing if they are not cast.
   std::optional<at::ScalarType> cast_dtype(torch::jit::Stack& stack) const {
     if (op_.spec.autocast == Autocast::float32) return at::kFloat;
     if (op_.spec.autocast == Autocast::lower) return at::autocast::get_autocast_dtype(device_);

@@ -1,4 +1,4 @@
-// What torch.autocast does with the inputs of an op.
+// Casts of the inputs of an op by torch.autocast.
 #pragma once
 
 #include <torch/library.h>
@@ -7,10 +7,11 @@
 
 namespace cudarelu::binding {
 
-/// Whether there are calls whose inputs autocast has to cast.
+/// Whether autocast may have to cast inputs of the op.
 bool has_autocast(const Op& op);
 
-/// Casts the inputs for AutocastCPU or AutocastCUDA as the op declares, then calls it.
+/// Returns the kernel for AutocastCPU or AutocastCUDA: it casts the inputs as the op declares, then
+/// calls the op.
 torch::CppFunction autocast_kernel(const Op& op, c10::DeviceType device);
 
 }  // namespace cudarelu::binding

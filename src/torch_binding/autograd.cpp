@@ -55,12 +55,12 @@ at::Tensor stand_in_for(const Signature& signature, int index, const at::Tensor&
   return at::full_symint(sizes, input.number, like.options());
 }
 
-/// The gradients of an op and the tensors that each names, or the op that has them.
+/// The gradients of an op and the tensors that each of them uses, or the op that has the gradients.
 struct Derivative {
   struct Term {
     Gradient gradient;
-    unsigned inputs = 0;  // a bit for each
-    unsigned outputs = 0;
+    unsigned inputs = 0;   // the inputs that the gradient uses, as bits
+    unsigned outputs = 0;  // likewise the outputs
   };
 
   explicit Derivative(const Op& op) : op(op), training_form(cudarelu::training_form(op)) {
@@ -87,7 +87,7 @@ struct Derivative {
   }
 };
 
-/// The Derivative of each op, made on first use: the gradients name ops of the whole table.
+/// Returns the Derivative of an op. All are created on first use, when the whole table exists.
 const Derivative& derivative_of(const Op& op) {
   static const std::deque<Derivative> derivatives = [] {
     std::deque<Derivative> all;
@@ -97,7 +97,7 @@ const Derivative& derivative_of(const Op& op) {
   return derivatives[static_cast<std::size_t>(&op - op_table().data())];
 }
 
-/// What the names of an expression mean.
+/// The values of the names in an expression.
 struct Scope {
   std::function<at::Tensor(int)> input;
   std::function<at::Tensor(int)> output;
@@ -106,7 +106,8 @@ struct Scope {
   std::function<bool(int)> has_output_gradient = [](int) { return true; };
 };
 
-/// Evaluates expressions as a user's call of each op would, each text once.
+/// Evaluates expressions by calls of the ops, which record gradients like a user's calls. Equal
+/// texts are evaluated once.
 class Evaluator {
  public:
   Evaluator(const Op& op, Scope scope) : op_(op), scope_(std::move(scope)) {}
@@ -141,7 +142,7 @@ class Evaluator {
     return value;
   }
 
-  /// The outputs of the op that the expression calls.
+  /// Returns the outputs of the op that the expression calls.
   Tensors call(const Expression& expression) {
     const std::string_view text =
         std::string_view(expression.text).substr(0, expression.text.rfind(')'));
@@ -167,7 +168,7 @@ class Evaluator {
     return values;
   }
 
-  /// Attribute i of the op that the expression calls.
+  /// Returns attribute i of the op that the expression calls.
   Attribute attribute(const Expression& expression, int i) const {
     const Signature& called = expression.op->signature;
     const auto index = static_cast<std::size_t>(i);
@@ -187,7 +188,7 @@ class Evaluator {
     return stand_in_for(op_.signature, expression.index, scope_.input(like));
   }
 
-  /// Without the gradients of outputs that nobody needs.
+  /// Leaves out the gradients of outputs that are zero.
   at::Tensor sum(const Expression& expression) {
     at::Tensor total;
     for (const Expression& term : expression.arguments) {
@@ -203,7 +204,7 @@ class Evaluator {
   const Op& op_;
   Scope scope_;
   std::vector<std::pair<std::string_view, at::Tensor>> known_;
-  std::vector<std::pair<std::string_view, Tensors>> called_;  // without what follows the call
+  std::vector<std::pair<std::string_view, Tensors>> called_;  // without the .output after a call
 };
 
 bool names_a_gradient(const Expression& expression) {
@@ -216,9 +217,10 @@ bool names_a_gradient(const Expression& expression) {
                                                 "' is not implemented"));
 }
 
-/// Forward mode. A gradient is linear in grad_y, and its transpose maps the tangent of the input to
-/// that of the output: `tangent` goes down the expression, through each call by the gradient of the
-/// called op, and is added to outputs[i] where it arrives at grad_<output i>.
+/// Forward mode. A gradient is linear in grad_y, so its transpose maps the tangent of the input to
+/// the tangent of the output. For x = f(g(grad_y)), the transpose is g^T(f^T(tangent)), and the
+/// gradient of an op with respect to the argument that depends on grad_y is the transpose of the
+/// op. The function descends the expression, and adds to outputs[i] at the gradient of output i.
 void transpose(const Expression& expression, const at::Tensor& tangent, Evaluator& values,
                Tensors& outputs) {
   if (expression.kind == Kind::output_gradient) {
@@ -253,13 +255,13 @@ void transpose(const Expression& expression, const at::Tensor& tangent, Evaluato
   }
 }
 
-/// The backward pass through a call, but for the tensors of it.
+/// The backward pass of a call, without its saved tensors.
 struct Backward {
   const Derivative& derivative;
   Attributes attributes;
 
-  /// The gradients of the inputs that are wanted; undefined: zero. `zeros` stands in for an
-  /// undefined gradient of an output.
+  /// Returns the gradients of the wanted inputs; an undefined one is zero. `zeros` returns the
+  /// tensor for an undefined gradient of an output.
   ag::variable_list operator()(const ag::variable_list& gradients,
                                c10::function_ref<bool(std::size_t)> wanted,
                                c10::function_ref<at::Tensor(Kind, int)> saved,
@@ -295,7 +297,7 @@ class OpNode final : public ag::Node {
   OpNode(const Derivative& derivative, Attributes attributes)
       : backward_{derivative, std::move(attributes)} {}
 
-  /// The tensors of that kind that the gradients in need of computing name; a bit for each.
+  /// Returns the inputs or outputs that the gradients to compute use, as bits.
   unsigned needed(Kind kind) const {
     unsigned bits = 0;
     for (const Derivative::Term& term : backward_.derivative.terms) {
@@ -327,16 +329,16 @@ class OpNode final : public ag::Node {
           return saved_.at(static_cast<std::size_t>(place - places_.begin())).unpack(getptr());
         },
         [&](std::size_t output) {
-          // Of the kind of one that is there, which may be a DTensor.
+          // new_zeros() keeps the kind of a defined gradient, which may be a DTensor.
           const at::Tensor& given = *std::ranges::find_if(gradients, &at::Tensor::defined);
           const ag::InputMetadata& metadata = input_metadata(output);
           return given.new_zeros_symint(metadata.shape_as_dim_vector(), metadata.options());
         });
   }
 
-  // Compiled autograd, as the nodes of torch's own ops have it: compiled_args() gives the tensors
-  // and sizes that become inputs of its graph and, as a key, the rest; where the key is a new one,
-  // apply_with_saved() puts a call of a function of those inputs into the graph.
+  // Compiled autograd, as in the nodes of torch's own ops: compiled_args() collects the tensors and
+  // sizes that become inputs of the graph, and the key of the node, which is everything else. For a
+  // new key, apply_with_saved() adds a call of a function of these inputs to the graph.
 
   void compiled_args(ag::CompiledNodeArgs& arguments) const override {
     const Op& op = backward_.derivative.op;
@@ -410,12 +412,12 @@ class OpNode final : public ag::Node {
     return inputs;
   }
 
-  /// The outputs whose gradients may be undefined where that of another is not.
+  /// The number of outputs whose gradients may be undefined while another one is defined.
   std::size_t outputs_to_complete() const { return num_inputs() > 1 ? num_inputs() : 0; }
 
   Backward backward_;
   c10::SmallVector<Place, 4> places_;
-  std::vector<ag::SavedVariable> saved_;  // of places_
+  std::vector<ag::SavedVariable> saved_;  // one for each of places_
 };
 
 auto make_node(const Derivative& derivative, Attributes attributes) {
@@ -441,7 +443,8 @@ Tensors with_stand_ins(const Op& op, Inputs given) {
   return inputs;
 }
 
-/// The node of a call, with the inputs saved that its gradients name; of `overwritten`, a copy.
+/// Returns the node of a call, which saves the inputs that its gradients use. It saves a copy of
+/// `overwritten`.
 auto node_of(const Op& op, const Tensors& inputs, const Attributes& attributes,
              const at::Tensor& overwritten = {}) {
   auto node = make_node(derivative_of(op), attributes);
@@ -456,8 +459,8 @@ auto node_of(const Op& op, const Tensors& inputs, const Attributes& attributes,
   return node;
 }
 
-/// The tangents of the outputs; undefined where they are zero. `inputs` are as they were before the
-/// call.
+/// Returns the tangents of the outputs; an undefined one is zero. `inputs` have their values before
+/// the call.
 Tensors tangents_of(const Op& op, const Tensors& inputs, const Tensors& outputs,
                     const Attributes& attributes) {
   const Derivative& derivative = derivative_of(op);
@@ -480,7 +483,7 @@ Tensors tangents_of(const Op& op, const Tensors& inputs, const Tensors& outputs,
   return tangents;
 }
 
-/// The outputs that `compute` gives, with what they need for the gradients, the tangents, or both.
+/// Returns the outputs of `compute`, after adding the nodes for gradients, the tangents, or both.
 Tensors record(const Op& op, const Tensors& inputs, const Attributes& attributes,
                bool needs_gradient, bool has_tangents, c10::function_ref<Tensors()> compute) {
   const auto node = needs_gradient ? node_of(op, inputs, attributes) : nullptr;
@@ -493,7 +496,7 @@ Tensors record(const Op& op, const Tensors& inputs, const Attributes& attributes
       if (ag::isDifferentiableType(output.scalar_type())) {
         ag::set_history(output, node);
       } else {
-        node->add_input_metadata(ag::Node::undefined_input());  // keeps the outputs' numbers
+        node->add_input_metadata(ag::Node::undefined_input());  // keeps the outputs' positions
       }
     }
   }
@@ -559,9 +562,9 @@ class AutogradKernel final : public c10::OperatorKernel {
       error.add_context(c10::str("in ", handle.schema().operator_name()));
       throw;
     }
-    // torch.func wraps a tensor from outside of a transform for one call, and so for this stack and
-    // `inputs` alone: its gradient would be lost with the wrapper. A view of one is not noticed:
-    // torch tells, but by a header that its packages do not carry all of.
+    // torch.func wraps a captured tensor for one call, so only the stack and `inputs` refer to the
+    // wrapper, and the gradient would be lost with it. A view of a captured tensor is not detected:
+    // torch's function for that needs a header that its packages lack.
     const bool captured =
         target.key_set().has(c10::DispatchKey::FuncTorchGradWrapper) && target.use_count() == 2;
     TORCH_CHECK(!captured,
@@ -582,7 +585,7 @@ class AutogradKernel final : public c10::OperatorKernel {
     if (has_tangents) {
       const Tensors tangents = tangents_of(op_, before, {target}, attributes);
       const at::Tensor tangent = tangents[0].defined() ? tangents[0] : at::zeros_like(target);
-      const at::Tensor& old = target._fw_grad(0);  // one that is there is overwritten, not replaced
+      const at::Tensor& old = target._fw_grad(0);  // An existing tangent is updated in place.
       target._set_fw_grad(old.defined() ? old.copy_(tangent) : tangent, 0, /*is_inplace_op=*/true);
     }
     if (needs_gradient && node->needed(Kind::output) != 0) {

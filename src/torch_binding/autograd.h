@@ -8,17 +8,17 @@
 
 namespace cudarelu::binding {
 
-/// The kernel for the Autograd key. Gradients are expressions over ops, evaluated by the
-/// dispatcher, hence differentiable themselves; forward mode is their transpose. Floating outputs
-/// of an op without a gradient refuse backward(), and its inputs refuse tangents.
+/// Returns the kernel for the Autograd key. Gradients are expressions over ops, evaluated by calls
+/// of the ops, so they are differentiable themselves; forward mode evaluates their transpose. For
+/// an op without a gradient, backward() and tangents of the inputs raise NotImplementedError.
 torch::CppFunction autograd_kernel(const Op& op, Form form);
 
-/// What that kernel does where an input requires a gradient and the kernel below it is
-/// call_kernel().
+/// Runs an op with an input that requires a gradient, without the dispatcher: as the kernel above
+/// with call_kernel() below it.
 Tensors call_recorded(const Op& op, Inputs inputs, std::span<const Attribute> attributes);
 
-/// The kernel for the ADInplaceOrView key of an in-place op: it moves the version counter, by which
-/// autograd sees that a saved tensor was overwritten.
+/// Returns the kernel for the ADInplaceOrView key of an in-place op. It increments the version
+/// counter, by which autograd detects that a saved tensor was overwritten.
 torch::CppFunction version_kernel(const Op& op);
 
 }  // namespace cudarelu::binding

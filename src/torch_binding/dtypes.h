@@ -1,4 +1,4 @@
-// Element types: ours and PyTorch's.
+// Conversion between element types of cudarelu and PyTorch.
 #pragma once
 
 #include <c10/core/ScalarType.h>

@@ -1,4 +1,4 @@
-// The one place that says which exception an error of the core becomes.
+// Conversion of errors to exceptions of PyTorch.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -7,12 +7,11 @@
 
 namespace cudarelu::binding {
 
-/// invalid_argument, device_failure   RuntimeError, as torch has for shapes and for CUDA
-/// internal                           RuntimeError
-/// unsupported_dtype, unavailable     NotImplementedError, which is a RuntimeError: torch's for
-/// what
-///                                    has no kernel
-/// out_of_memory                      torch.OutOfMemoryError
+/// Throws the exception for an error:
+///
+///     invalid_argument, device_failure, internal   RuntimeError
+///     unsupported_dtype, unavailable               NotImplementedError, a RuntimeError
+///     out_of_memory                                torch.OutOfMemoryError
 [[noreturn]] inline void raise(const Status& status) {
   switch (status.code()) {
     case Status::Code::unsupported_dtype:

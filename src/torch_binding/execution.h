@@ -1,4 +1,5 @@
-// What PyTorch lends for a call: its current stream, its threads and its caching allocator.
+// The resources of PyTorch for a call: its current stream, threads, caching allocator and matrix
+// product.
 #pragma once
 
 #include <ATen/Context.h>
@@ -33,7 +34,7 @@ class TorchExecution final : public Execution {
   void parallel_for(std::int64_t n, std::int64_t grain,
                     FunctionRef<void(std::int64_t, std::int64_t)> body) override {
     if (n <= grain) return body(0, n);
-    // In blocks of `grain` items: torch's own grain may be halved.
+    // In blocks of `grain` items, since torch may split ranges into half of its own grain.
     at::parallel_for(0, (n + grain - 1) / grain, 1, [&](std::int64_t begin, std::int64_t end) {
       body(begin * grain, std::min(end * grain, n));
     });
@@ -43,13 +44,13 @@ class TorchExecution final : public Execution {
     try {
       workspace_.push_back(c10::GetAllocator(device_.type())->allocate(bytes));
       return workspace_.back().get();
-    } catch (...) {  // the core does not throw: raise_error() does, when it has returned
+    } catch (...) {  // raise_error() throws it later: no exception may pass through the kernels
       allocation_error_ = std::current_exception();
       return nullptr;
     }
   }
 
-  /// Past the dispatcher: a mode or autocast of the caller's has seen the op that this is part of.
+  /// Calls at::cpu functions, without the dispatcher: modes and autocast have already seen the op.
   Status gemm(const Gemm& gemm) override {
     try {
       const at::Tensor a = matrices(gemm, gemm.a, gemm.m, gemm.k, gemm.a_transposed);
@@ -67,7 +68,8 @@ class TorchExecution final : public Execution {
     }
   }
 
-  /// Without such instructions torch converts to float32 as well, but more slowly.
+  /// Requires instructions for the type: without them, torch converts to float32, more slowly than
+  /// the kernels.
   bool has_gemm(DType half) const override {
     static const auto capabilities = at::cpu::get_cpu_capabilities();
     const auto found = capabilities.find(half == DType::bfloat16 ? "avx512_bf16" : "amx_fp16");
@@ -80,7 +82,7 @@ class TorchExecution final : public Execution {
     return precision == at::Float32Precision::TF32;
   }
 
-  /// Throws what `status` says; for want of memory, torch's own error, which has the numbers.
+  /// Throws the error of `status` or, if an allocation failed, torch's own error with its details.
   [[noreturn]] void raise_error(const Status& status) const {
     if (allocation_error_ != nullptr) std::rethrow_exception(allocation_error_);
     raise(status);
@@ -89,7 +91,7 @@ class TorchExecution final : public Execution {
  private:
   static void* current_stream(c10::Device device) {
     if (!device.is_cuda()) return nullptr;
-    // By torch's table of device guards, which needs no library of CUDA to link.
+    // A virtual guard needs no link to torch's CUDA library.
     return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device).native_handle();
   }
 
@@ -113,7 +115,7 @@ class TorchExecution final : public Execution {
   }
 
   c10::Device device_;
-  c10::SmallVector<c10::DataPtr, 2> workspace_;  // given back at the end, in the stream's order
+  c10::SmallVector<c10::DataPtr, 2> workspace_;  // freed at the end, in stream order
   std::exception_ptr allocation_error_;
 };
 

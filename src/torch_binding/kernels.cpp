@@ -22,14 +22,14 @@
 
 namespace cudarelu {
 
-/// Sizes that may be symbols: a comparison becomes a guard or, for a size that is known only when
-/// the program runs, a check at that time.
+/// Sizes that may be symbols. A comparison becomes a guard or, for a data-dependent size, a check
+/// at run time.
 template <>
 struct DimTraits<c10::SymInt> {
   static bool differ(const c10::SymInt& a, const c10::SymInt& b) {
     return !a.sym_eq(b).expect_true(__FILE__, __LINE__);
   }
-  /// Of numbers alone: a guard would tell users to bound a size that the call itself checks again.
+  /// False for symbols: a guard would ask users to bound a size that the call checks anyway.
   static bool exceeds(const c10::SymInt& a, std::int64_t limit) {
     return a.maybe_as_int().value_or(0) > limit;
   }
@@ -46,14 +46,14 @@ namespace {
 using Views = c10::SmallVector<TensorView, 4>;
 using AttributeSpan = std::span<const Attribute>;
 
-/// The dtype of input i.
+/// Returns the dtype of input i, or throws if no op supports it.
 DType checked_dtype(const Op& op, std::size_t i, const at::Tensor& tensor) {
   if (const std::optional<DType> dtype = dtype_of(tensor.scalar_type())) return *dtype;
   raise(unknown_dtype(op, i, c10::getDtypeNames(tensor.scalar_type()).first));
 }
 
-/// The device of the call. Unlike torch's own ops, an op takes no scalar tensor of the CPU beside
-/// tensors of a GPU.
+/// Returns the device of the call. Unlike torch's own ops, an op does not accept a CPU scalar
+/// beside tensors on a GPU.
 c10::Device checked_device(const Op& op, Inputs inputs) {
   std::optional<std::size_t> first;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -71,7 +71,7 @@ c10::Device checked_device(const Op& op, Inputs inputs) {
   return first ? inputs[*first]->device() : c10::Device(c10::kCPU);
 }
 
-/// An input with sizes that may be symbols, as infer() wants it.
+/// An input for infer() with sizes that may be symbols.
 struct SymbolicView {
   bool present = false;
   DType dtype{};
@@ -87,7 +87,7 @@ std::span<const Dim> shape_of(const at::Tensor& tensor) {
   return {sizes.data(), sizes.size()};
 }
 
-/// Whether strides are equal; not, where that is known only when the program runs.
+/// Whether the strides are equal; false if that depends on data.
 bool same_strides(const at::Tensor& a, const at::Tensor& b) {
   return std::ranges::equal(a.sym_strides(), b.sym_strides(),
                             [](const c10::SymInt& x, const c10::SymInt& y) {
@@ -95,7 +95,7 @@ bool same_strides(const at::Tensor& a, const at::Tensor& b) {
                             });
 }
 
-/// The input whose strides the outputs get; nullptr where they are contiguous.
+/// Returns an input whose strides the outputs get, or nullptr if the outputs are contiguous.
 const at::Tensor* common_layout(const Op& op, Inputs inputs) {
   if (!op.elementwise) return nullptr;
   const at::Tensor* pattern = nullptr;
@@ -115,8 +115,8 @@ const at::Tensor* common_layout(const Op& op, Inputs inputs) {
   return pattern;
 }
 
-/// Whether a product may read an input as it lies: a dense matrix but for its transposition, whose
-/// rows are not made of leading dimensions too.
+/// Whether a matrix product may read an input without a copy, as a transposed matrix: x.mT is
+/// contiguous, and the matrix is not the flattened form of a tensor with leading dimensions.
 bool is_transposed(const Parameter& parameter, const at::Tensor& tensor) {
   const bool is_matrix = tensor.dim() == 2 || (tensor.dim() > 2 && parameter.dims.size() == 2);
   return is_matrix && tensor.mT().is_contiguous();
@@ -127,7 +127,7 @@ template <class Dim>
 struct Checked {
   c10::SmallVector<View<Dim>, 4> inputs;  // without data
   c10::SmallVector<OutputType<Dim>, 1> outputs;
-  const at::Tensor* pattern;  // as common_layout() says
+  const at::Tensor* pattern;  // the result of common_layout()
   c10::Device device;
 };
 
@@ -156,7 +156,7 @@ at::Tensor allocate(const OutputType<Dim>& type, const Checked<Dim>& call) {
   const c10::ScalarType dtype = scalar_type_of(type.dtype);
   if constexpr (std::is_same_v<Dim, std::int64_t>) {
     if (call.pattern == nullptr) {
-      // What at::empty() comes to for a device that is current, without its trip to the dispatcher.
+      // The same as at::empty() on the current device, but without the dispatcher.
       const c10::DeviceType device = call.device.type();
       const auto key = device == c10::kCUDA ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
       return at::detail::empty_generic(sizes, c10::GetAllocator(device), c10::DispatchKeySet(key),
@@ -171,12 +171,12 @@ at::Tensor allocate(const OutputType<Dim>& type, const Checked<Dim>& call) {
 /// Runs the op on tensors that check() has accepted.
 void compute(const Op& op, Inputs inputs, AttributeSpan attributes,
              std::span<const at::Tensor> outputs, Checked<std::int64_t>& call) {
-  // In a shared layout that is not row-major, an element's place in memory is the same in all.
+  // Tensors that share a dense layout are processed as vectors in the order of their memory.
   const std::int64_t count = outputs[0].numel();
   const auto flatten = [&](TensorView& view) {
     if (call.pattern != nullptr) view.shape = std::span(&count, 1);
   };
-  Tensors dense;  // of inputs that are not
+  Tensors dense;  // contiguous copies of inputs
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i] == nullptr) continue;
     const at::Tensor* input = inputs[i];
@@ -189,7 +189,7 @@ void compute(const Op& op, Inputs inputs, AttributeSpan attributes,
   }
   Views output_views;
   for (const at::Tensor& output : outputs) {
-    // Allocated here, of a dtype of an op: NOLINTNEXTLINE(bugprone-*,clang-analyzer-*)
+    // The output has a dtype of an op. NOLINTNEXTLINE(bugprone-*,clang-analyzer-*)
     const DType dtype = *dtype_of(output.scalar_type());
     output_views.push_back({output.mutable_data_ptr(), dtype, shape_of<std::int64_t>(output)});
     flatten(output_views.back());
@@ -208,7 +208,7 @@ bool can_overwrite(const at::Tensor& target, Inputs inputs, const at::Tensor* pa
   });
 }
 
-/// Makes the device of a call current. torch's guard makes no context on the device before it.
+/// Makes the device of the call current. The guard creates no context on the previous device.
 c10::OptionalDeviceGuard guard_device(Inputs inputs) {
   for (const at::Tensor* input : inputs) {
     if (input == nullptr) continue;
@@ -227,7 +227,7 @@ Attribute attribute_of(const Op& op, const AttributeSpec& spec, const c10::IValu
   return position;
 }
 
-/// The outputs of the op; on Meta (Dim is SymInt) without data.
+/// Returns the outputs of the op; on Meta (Dim is SymInt) without data.
 template <class Dim>
 Tensors call(const Op& op, Inputs inputs, AttributeSpan attributes) {
   const c10::OptionalDeviceGuard guard = guard_device(inputs);
@@ -283,8 +283,8 @@ class BackendKernel final : public c10::OperatorKernel {
   Form form_;
 };
 
-/// Whether all that the dispatcher would do with the tensor is to call a kernel for the CPU or
-/// CUDA, once a gradient is recorded: no autocast, mode, transform or tracer has a key for it.
+/// Whether the dispatcher would only record a gradient and call a kernel for the CPU or CUDA: the
+/// tensor has no key for autocast, a mode, a transform or a tracer.
 bool is_plain(const at::Tensor& tensor, const c10::impl::LocalDispatchKeySet& local) {
   constexpr c10::DispatchKeySet plain =
       c10::default_included_set |

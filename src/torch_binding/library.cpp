@@ -1,5 +1,5 @@
-// Registers each op of the table with PyTorch's dispatcher: torch.ops.cudarelu.<op>, and <op>_
-// where an output may overwrite an input.
+// Registers the ops of the table with PyTorch's dispatcher, as torch.ops.cudarelu.<op>, and as
+// <op>_ if an output may overwrite an input.
 
 #include <torch/library.h>
 
@@ -37,8 +37,8 @@ std::string default_text(const AttributeSpec& attribute) {
   return text;
 }
 
-/// relu(Tensor x) -> Tensor y; in place: relu_(Tensor(a!) x) -> (). Without a result that is an
-/// alias, which the compilers of PyTorch refuse or get wrong.
+/// Returns the schema: "relu(Tensor x) -> (Tensor y)", and in place "relu_(Tensor(a!) x) -> ()".
+/// The in-place form returns nothing, since PyTorch's compilers do not support aliased results.
 std::string schema_of(const Op& op, Form form) {
   const Signature& signature = op.signature;
   std::string text = operator_name(op, form) + "(";
@@ -65,7 +65,7 @@ std::string schema_of(const Op& op, Form form) {
   return text + ")";
 }
 
-/// Calls f(op, form) for each operator that is registered.
+/// Calls f(op, form) for each registered operator.
 template <class F>
 void for_each_operator(const F& f) {
   for (const Op& op : op_table()) {
@@ -80,7 +80,8 @@ void register_backend(torch::Library& library, Backend backend) {
   });
 }
 
-/// In place there is nothing to cast to: like torch's own, such ops run on what they get.
+/// Only the functional forms: an in-place op cannot change the dtype of its target. torch's own
+/// in-place ops are not cast either.
 void register_autocast(torch::Library& library, c10::DeviceType device) {
   for (const Op& op : op_table()) {
     if (!has_autocast(op)) continue;
@@ -88,8 +89,8 @@ void register_autocast(torch::Library& library, c10::DeviceType device) {
   }
 }
 
-/// torch's own fallback for tensors that are conjugated or negated when read expects an operator in
-/// place to return its target; ours return nothing.
+/// For in-place operators on tensors with the negative or conjugate bit. torch's own fallback does
+/// not work, since it expects the operator to return its target.
 void refuse_lazy_negation(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
   C10_THROW_ERROR(NotImplementedError, c10::str(op.operator_name(),
                                                 ": in place, no tensor may have the negative or "
