@@ -1,13 +1,13 @@
-# make demo and make test set up all that they need: a Python environment in .venv, the CUDA compiler
-# where none is installed, and the build in build/. A second run does only what has changed.
+# make demo and make test set up everything they need: a Python environment in .venv, the CUDA
+# compiler if none is installed, and the build in build/. A second run does only what has changed.
 #
 #   make demo     build all but the tests, write build/myrelu.onnx, run ./build/ort_infer on it
-#   make test     build, then ctest, which runs pytest too, with old ONNX Runtimes that it installs
-#   make check    formatting, lint and types, of what is built; mends what it can
+#   make test     build, install old ONNX Runtimes for the tests, run ctest, which runs pytest too
+#   make check    build, then check formatting, lint and types, and correct what can be corrected
 #   make tidy     clang-tidy
 #   make asan     C++ tests, plugin and ort_infer under AddressSanitizer and UndefinedBehaviorSanitizer
 #
-#   CMAKE_FLAGS   more options for the configuration, for example -DCUDARELU_CUDA=OFF
+#   CMAKE_FLAGS   additional CMake options, for example -DCUDARELU_CUDA=OFF
 
 SHELL := bash
 PYTHON ?= python3
@@ -20,7 +20,7 @@ PROGRESS := bash tools/progress.sh
 TIDY_FILES = $(shell git ls-files 'src/*.cpp')
 
 ifneq ($(words $(CURDIR)),1)
-$(error make cannot work in a folder whose path has a space: $(CURDIR))
+$(error make does not work in a folder whose path contains a space: $(CURDIR))
 endif
 
 .PHONY: demo test build packages kernels check tidy asan clean
@@ -29,7 +29,7 @@ endif
 build: build/build.ninja
 	@$(PROGRESS) $(BIN)/ninja -C build
 
-# Configures again where the flags are others than before.
+# Configures again if the flags have changed.
 ifneq ($(shell cat build/.cmake_flags 2>/dev/null),$(CMAKE_FLAGS))
 .PHONY: build/build.ninja
 endif
@@ -43,7 +43,8 @@ $(VENV)/.tools: requirements.txt tools/setup.sh
 	$(PROGRESS) bash tools/setup.sh tools "$(PYTHON)" "$(VENV)"
 	@touch $@
 
-# To install PyTorch takes one processor a minute; the kernels, which do not need it, have the others.
+# Builds the kernels, which do not need PyTorch, while PyTorch is installed: that takes one
+# processor a minute.
 $(VENV)/.packages: $(VENV)/.tools
 	@if [ -e build/build.ninja ]; then $(MAKE) --no-print-directory packages; \
 	 else $(MAKE) --no-print-directory -j 2 packages kernels; fi
@@ -76,9 +77,10 @@ check: $(VENV)/.dev build
 tidy: $(VENV)/.dev build
 	@printf '%s\n' $(TIDY_FILES) | xargs -P 2 -n 4 $(BIN)/clang-tidy -p build --quiet
 
-# The C++ tests; then, with the package of build/, the plugin in ONNX Runtime and ort_infer. Leaks are
-# not looked for: Python, PyTorch and ONNX Runtime keep memory until the process ends. Nor is how much
-# memory there is, of which the sanitizers take much; their exceptions need libstdc++ from the start.
+# Runs the C++ tests; then, with the Python package of build/, the tests of the plugin and of
+# ort_infer. Leaks are not detected, since Python, PyTorch and ONNX Runtime keep memory until the
+# process ends. Tests of memory use are left out, since the sanitizers need much memory. libstdc++
+# is preloaded so that the sanitizer intercepts its exceptions.
 asan: $(VENV)/.dev build
 	@$(PROGRESS) $(BIN)/cmake --preset asan -DPython_EXECUTABLE=$(BIN)/python
 	@$(PROGRESS) $(BIN)/ninja -C build-asan

@@ -1,21 +1,23 @@
-# CUDA: an installed toolkit, else the one that Python's packages carry. Sets CUDARELU_HAS_CUDA and
-# makes the target cudarelu_cublaslt_header.
+# Finds CUDA: an installed toolkit, else the toolkit in Python's packages. Sets CUDARELU_HAS_CUDA
+# and creates the target cudarelu_cublaslt_header.
 #
-# The architectures are the first of:
+# The architectures are the first of these that is set:
 #
 #   CUDARELU_CUDA_ARCHITECTURES  for example "90" or "80;90"; "all": those of a release, compressed
 #   CMAKE_CUDA_ARCHITECTURES     CMake's own variable, or CUDAARCHS in the environment
-#   TORCH_CUDA_ARCH_LIST         PyTorch's, in the environment, for example "8.0 9.0+PTX"
-#   the GPUs that are present; also where one of the variables above is "native"
-#   one, or in a wheel "all", where there is no GPU
+#   TORCH_CUDA_ARCH_LIST         PyTorch's environment variable, for example "8.0 9.0+PTX"
+#
+# If none is set, or if the first one is "native", they are those of the GPUs of this machine.
+# Without a GPU it is one architecture, or "all" for a wheel.
 
 set(CUDARELU_CUDA_ARCHITECTURES "" CACHE STRING "Compute capabilities, for example 80;90, or all")
 set(release_architectures 75 80 86 89 90 100 120)
-set(default_architecture 90)  # for which the kernels for Hopper are compiled too
+set(default_architecture 90)  # includes the kernels for Hopper
 
-# The packages nvidia-cuda-nvcc, -crt, -cccl, -runtime and nvidia-nvvm unpack into one folder, which
-# lacks what a toolkit's has: lib64, and the names of the libraries without a version. A folder of
-# links in the build tree completes it.
+# Sets the variable to a toolkit made of Python's packages, or to nothing. The packages
+# nvidia-cuda-nvcc, -crt, -cccl, -runtime and nvidia-nvvm share one folder, which lacks lib64 and
+# the libraries' names without a version. The toolkit is a folder of links in the build tree that
+# adds them.
 function(cudarelu_toolkit_of_packages variable)
   set(${variable} "" PARENT_SCOPE)
   cudarelu_python_package(packages nvidia)
@@ -24,7 +26,7 @@ function(cudarelu_toolkit_of_packages variable)
     return()
   endif()
   set(root ${PROJECT_BINARY_DIR}/cuda-toolkit)
-  # bin is a folder and no link, since nvcc looks for its toolkit at bin/.. .
+  # bin is a folder, not a link, since nvcc looks for its toolkit at bin/.. .
   file(MAKE_DIRECTORY ${root}/bin ${root}/lib)
   file(GLOB entries RELATIVE ${source} ${source}/* ${source}/bin/*)
   list(REMOVE_ITEM entries bin lib)
@@ -42,9 +44,10 @@ function(cudarelu_toolkit_of_packages variable)
   set(${variable} ${root} PARENT_SCOPE)
 endfunction()
 
-# The folder of cublasLt.h: the library itself is opened when the program runs. A toolkit may come
-# without it; PyTorch's packages have it. That folder holds headers of CUDA as well, which must not
-# come before the toolkit's: a folder of links has the two that are wanted.
+# Sets the variable to a folder with cublasLt.h, or to nothing. (The library is loaded at run time.)
+# If the toolkit lacks the header, it comes from PyTorch's packages. Their folder also contains
+# headers of CUDA, which must not hide those of the toolkit, so a folder in the build tree has links
+# to the two headers that are needed.
 function(cudarelu_cublaslt_header_of variable)
   cudarelu_python_package(packages nvidia)
   find_path(CUDARELU_CUBLASLT_INCLUDE_DIR cublasLt.h
@@ -61,7 +64,8 @@ function(cudarelu_cublaslt_header_of variable)
   endif()
 endfunction()
 
-# Those of a release that this nvcc knows, and PTX for the GPUs after them.
+# Sets the variable to the architectures of a release that this nvcc supports, and PTX of the last
+# one for newer GPUs.
 function(cudarelu_release_architectures variable)
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known)
   set(chosen "")
@@ -74,7 +78,7 @@ function(cudarelu_release_architectures variable)
   set(${variable} ${chosen} ${newest}-virtual PARENT_SCOPE)
 endfunction()
 
-# The architectures of the GPUs that are present; empty where there is none.
+# Sets the variable to the architectures of the GPUs of this machine; empty without a GPU.
 function(cudarelu_present_architectures variable)
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
                   OUTPUT_VARIABLE present ERROR_QUIET RESULT_VARIABLE result)
@@ -87,7 +91,8 @@ function(cudarelu_present_architectures variable)
   set(${variable} "${present}" PARENT_SCOPE)
 endfunction()
 
-# CMake's words for what TORCH_CUDA_ARCH_LIST says: 8.0 is machine code alone, +PTX adds PTX.
+# Converts TORCH_CUDA_ARCH_LIST to CMake's form: "8.0 9.0+PTX" becomes "80-real;90". Without +PTX,
+# an entry means machine code only.
 function(cudarelu_architectures_of_torch variable text)
   string(REGEX REPLACE "[ ,]+" ";" entries "${text}")
   list(TRANSFORM entries REPLACE "^Turing$" "7.5+PTX")
@@ -106,14 +111,14 @@ function(cudarelu_architectures_of_torch variable text)
       endif()
       list(APPEND chosen ${CMAKE_MATCH_1}${CMAKE_MATCH_2}${suffix})
     elseif(entry)
-      message(FATAL_ERROR "TORCH_CUDA_ARCH_LIST is ${text}: ${entry} is no compute capability")
+      message(FATAL_ERROR "TORCH_CUDA_ARCH_LIST is ${text}: ${entry} is not a compute capability")
     endif()
   endforeach()
   set(${variable} "${chosen}" PARENT_SCOPE)
 endfunction()
 
-# Sets the variables to the architectures and to where they come from. `of_cmake` is what
-# CMAKE_CUDA_ARCHITECTURES was.
+# Sets `architectures` to the chosen ones and `source` to their origin, for the report. `of_cmake`
+# is the user's value of CMAKE_CUDA_ARCHITECTURES.
 function(cudarelu_choose_architectures architectures source of_cmake)
   set(chosen "")
   if(CUDARELU_CUDA_ARCHITECTURES)
@@ -129,17 +134,17 @@ function(cudarelu_choose_architectures architectures source of_cmake)
     cudarelu_architectures_of_torch(chosen "$ENV{TORCH_CUDA_ARCH_LIST}")
     set(from TORCH_CUDA_ARCH_LIST)
   endif()
-  set(others "CUDARELU_CUDA_ARCHITECTURES chooses others")
+  set(others "set CUDARELU_CUDA_ARCHITECTURES for others")
   if(NOT chosen OR chosen STREQUAL "native")
     cudarelu_present_architectures(chosen)
-    set(from "of the GPUs here: ${others}")
+    set(from "GPUs of this machine; ${others}")
   endif()
   if(NOT chosen)
     set(chosen ${default_architecture})
     if(SKBUILD)
       set(chosen all)
     endif()
-    set(from "no GPU here: ${others}")
+    set(from "no GPU found; ${others}")
   endif()
   set(${architectures} "${chosen}" PARENT_SCOPE)
   set(${source} "${from}" PARENT_SCOPE)
@@ -165,11 +170,11 @@ else()
   endif()
   if(CMAKE_CUDA_COMPILER OR DEFINED ENV{CUDACXX})
     set(of_cmake "${CMAKE_CUDA_ARCHITECTURES}")
-    set(CMAKE_CUDA_ARCHITECTURES OFF)  # for the compiler's test; chosen below, when nvcc is known
+    set(CMAKE_CUDA_ARCHITECTURES OFF)  # while CMake tests the compiler; chosen below
     enable_language(CUDA)
     if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.0)
       cudarelu_off(CUDARELU_CUDA "CUDA kernels"
-        "${CMAKE_CUDA_COMPILER} is ${CMAKE_CUDA_COMPILER_VERSION}; 12.0 is the oldest with C++20")
+        "${CMAKE_CUDA_COMPILER} has version ${CMAKE_CUDA_COMPILER_VERSION}; C++20 needs 12.0 or later")
       return()
     endif()
     find_package(CUDAToolkit REQUIRED)

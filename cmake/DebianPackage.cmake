@@ -1,5 +1,5 @@
-# cudarelu_debian_package(VARIABLE SUITE PACKAGE...): the /usr folder of the packages, unpacked into
-# the build tree; empty where there is no apt, no network or no such package.
+# cudarelu_debian_package(VARIABLE SUITE PACKAGE...): unpacks Debian packages into the build tree
+# and sets VARIABLE to their /usr folder; empty without apt, network or such a package.
 function(cudarelu_debian_package variable suite)
   list(GET ARGN 0 name)
   set(folder ${PROJECT_BINARY_DIR}/debian/${name})
@@ -15,7 +15,7 @@ function(cudarelu_debian_package variable suite)
                             ${folder} ${suite} ${ARGN} RESULT_VARIABLE result
                     OUTPUT_QUIET ERROR_VARIABLE error)
     if(NOT result EQUAL 0)
-      message(STATUS "  not to be had: ${error}")
+      message(STATUS "  failed: ${error}")
       return()
     endif()
   endif()

@@ -1,4 +1,4 @@
-# What all targets share.
+# Settings and functions for all targets.
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
@@ -15,7 +15,7 @@ set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
 find_program(CCACHE ccache)
 mark_as_advanced(CCACHE)
 if(CCACHE)
-  # Without these words it leaves alone what uses a precompiled header.
+  # Without these settings, ccache does not cache files that use a precompiled header.
   set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
@@ -23,9 +23,9 @@ if(CCACHE)
   add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
 endif()
 
-# cudarelu_target(TARGET): language, warnings and sanitizers of the project's own code.
+# cudarelu_target(TARGET): sets the language, warnings and sanitizers for code of this project.
 function(cudarelu_target target)
-  # Not CMAKE_CXX_STANDARD: CMake 3.25 would want it of CUDA too, and does not know CUDA20.
+  # Not CMAKE_CXX_STANDARD: CMake 3.25 would apply it to CUDA too, for which it does not know C++20.
   target_compile_features(${target} PRIVATE cxx_std_20)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wnon-virtual-dtor>
@@ -37,8 +37,8 @@ function(cudarelu_target target)
   endif()
 endfunction()
 
-# cudarelu_exports(TARGET SYMBOL...): a library that other programs load: it exports only the named
-# symbols and leaves none undefined.
+# cudarelu_exports(TARGET SYMBOL...): makes a shared library export only the named symbols, and
+# requires that it has no undefined symbols.
 function(cudarelu_exports target)
   list(JOIN ARGN "; " symbols)
   set(script ${CMAKE_CURRENT_BINARY_DIR}/${target}.version)

@@ -2,33 +2,34 @@
 FindOnnxRuntime
 ---------------
 
-Find ONNX Runtime's C and C++ headers, and its library: an unpacked release, or an installed copy. The
-module stands alone and can be copied into another project.
+Find ONNX Runtime's C and C++ headers and its library, in an unpacked release or an installed copy.
+This module does not depend on other files and can be copied into another project.
 
-The release's own config package is not used: it names folders that the release does not have.
+The config package of the release is not used, since it names folders that the release lacks.
 
-``ORT_ROOT`` or ``OnnxRuntime_ROOT``, a variable or in the environment, is the folder of an unpacked
-release. Where one of them is set, nothing else is searched. Otherwise ``CMAKE_PREFIX_PATH`` and the
-system's folders are.
+``ORT_ROOT`` or ``OnnxRuntime_ROOT``, a CMake or environment variable, is the folder of an unpacked
+release. If one of them is set, nothing else is searched. Otherwise ``CMAKE_PREFIX_PATH`` and the
+system's folders are searched.
 
 Imported Targets
 ^^^^^^^^^^^^^^^^
 
 ``OnnxRuntime::Headers``
-  The headers, which are all that a custom-op library needs, and a program that opens the library when
-  it runs.
+  The headers. A custom-op library, or a program that loads ONNX Runtime at run time, needs nothing
+  else.
 
 Result Variables
 ^^^^^^^^^^^^^^^^
 
 ``OnnxRuntime_FOUND``
-  Whether the headers were found, in a version that suits.
+  Whether the headers were found in a suitable version.
 
 ``OnnxRuntime_API_VERSION``
   The version of the C API that the headers declare, for example ``23``.
 
 ``OnnxRuntime_VERSION``
-  ``1.`` and the version of the API, which is ONNX Runtime's minor version; headers say no more.
+  ``1.`` followed by the version of the API, which is ONNX Runtime's minor version. The headers do
+  not contain the patch version.
 
 ``OnnxRuntime_INCLUDE_DIRS``
   The folder of the headers.
@@ -40,7 +41,7 @@ Cache Variables
   The folder that holds ``onnxruntime_c_api.h``.
 
 ``OnnxRuntime_LIBRARY``
-  The library beside the headers. It is not required: packages have headers without it.
+  The library that belongs to the headers. It is optional, since some packages contain only headers.
 
 #]=======================================================================]
 

@@ -2,40 +2,40 @@
 FindTorch
 ---------
 
-Find PyTorch's C++ libraries and headers: an unpacked LibTorch, or Python's package ``torch``. The
-module stands alone and can be copied into another project.
+Find PyTorch's C++ libraries and headers, in an unpacked LibTorch or in Python's package ``torch``.
+This module does not depend on other files and can be copied into another project.
 
-Torch's own config package is not used. It requires a CUDA toolkit even for code without CUDA, rewrites
-``CMAKE_CUDA_FLAGS`` with architectures that CUDA 13 refuses, and links nvrtc.
+Torch's own config package is not used. It requires a CUDA toolkit even for code without CUDA, sets
+``CMAKE_CUDA_FLAGS`` to architectures that CUDA 13 rejects, and links nvrtc.
 
-The first of these is taken, with the libraries that lie beside its headers:
+The module uses the first of these that contains PyTorch, with the libraries beside its headers:
 
-1. ``Torch_ROOT``, a variable or in the environment: the folder with ``include`` and ``lib``
-2. ``Torch_DIR``, a variable or in the environment: its folder ``share/cmake/Torch``
-3. ``CMAKE_PREFIX_PATH``, with that folder or with its folder ``share/cmake``, which is what
-   ``torch.utils.cmake_prefix_path`` says
-4. the package of the interpreter, where ``find_package(Python COMPONENTS Interpreter)`` was called
+1. ``Torch_ROOT``, a CMake or environment variable: the folder with ``include`` and ``lib``
+2. ``Torch_DIR``, a CMake or environment variable: its folder ``share/cmake/Torch``
+3. ``CMAKE_PREFIX_PATH``: that folder, or its folder ``share/cmake``, the value of
+   ``torch.utils.cmake_prefix_path``
+4. the package of the Python interpreter, after ``find_package(Python COMPONENTS Interpreter)``
 5. the system's folders
 
 Imported Targets
 ^^^^^^^^^^^^^^^^
 
 ``Torch::CPU``
-  The headers, ``libtorch_cpu`` and ``libc10``. A library of operators that links these alone serves
-  PyTorch with CUDA and without.
+  The headers, ``libtorch_cpu`` and ``libc10``. A library of operators that links only these works
+  with and without CUDA.
 
 ``Torch::Torch``
-  ``Torch::CPU`` and ``libtorch``, which brings the libraries of the GPU where this PyTorch has them.
-  Programs link this.
+  ``Torch::CPU`` and ``libtorch``, which loads the GPU libraries of a PyTorch with CUDA. Programs
+  link this.
 
 ``Torch::Python``
-  ``Torch::CPU`` and ``libtorch_python``, for Python modules; only where that library is present.
+  ``Torch::CPU`` and ``libtorch_python``, for Python modules. Defined only if that library exists.
 
 Result Variables
 ^^^^^^^^^^^^^^^^
 
 ``Torch_FOUND``
-  Whether PyTorch was found, in a version that suits.
+  Whether PyTorch was found in a suitable version.
 
 ``Torch_VERSION``
   Its version, for example ``2.14.1``.
@@ -112,7 +112,7 @@ if(Torch_FOUND)
     add_library(Torch::CPU INTERFACE IMPORTED)
     target_include_directories(Torch::CPU INTERFACE ${Torch_INCLUDE_DIRS})
     target_link_libraries(Torch::CPU INTERFACE "${Torch_CPU_LIBRARY}" "${Torch_C10_LIBRARY}")
-    # A linker that drops libraries of which no symbol is used must keep libtorch.
+    # With --as-needed, the linker would drop libtorch, since no symbol of it is used.
     add_library(Torch::Torch INTERFACE IMPORTED)
     target_link_libraries(Torch::Torch INTERFACE Torch::CPU
       "-Wl,--push-state,--no-as-needed" "${Torch_LIBRARY}" "-Wl,--pop-state")

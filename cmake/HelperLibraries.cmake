@@ -1,9 +1,9 @@
-# The C++ libraries that the executable and the tests use: installed, else Debian's package, else
-# fetched from their repositories.
+# Obtains the C++ libraries that ort_infer and the tests use: installed ones, else Debian's
+# packages, else the sources from their repositories.
 include(DebianPackage)
 include(FetchContent)
 
-# A macro, since find_package sets what its caller sees.
+# A macro, since find_package sets variables in the scope of its caller.
 macro(cudarelu_helper_library name debian_package repository tag)
   find_package(${name} QUIET)
   if(NOT ${name}_FOUND)

@@ -1,8 +1,9 @@
-# cudarelu_obtain_onnxruntime(VARIABLE): a folder for OnnxRuntime_ROOT, unpacked into the build tree: the
-# official release archive, else Debian's package; empty where neither can be had.
+# cudarelu_obtain_onnxruntime(VARIABLE): sets VARIABLE to a folder for OnnxRuntime_ROOT, unpacked
+# into the build tree: the official release archive, else Debian's package; empty if both are
+# unavailable.
 
 include(DebianPackage)
-set(CUDARELU_ORT_ARCHIVE ON CACHE BOOL "Download ONNX Runtime's release archive where it is missing")
+set(CUDARELU_ORT_ARCHIVE ON CACHE BOOL "Download ONNX Runtime's release archive if it is missing")
 
 function(cudarelu_obtain_onnxruntime variable)
   cudarelu_onnxruntime_archive(root 1.30.0
@@ -13,7 +14,7 @@ function(cudarelu_obtain_onnxruntime variable)
   set(${variable} "${root}" PARENT_SCOPE)
 endfunction()
 
-# The release archive of this machine, unpacked; empty where it cannot be had.
+# Downloads and unpacks the release archive for this machine; empty if it is unavailable.
 function(cudarelu_onnxruntime_archive variable version expected_sha256)
   set(${variable} "" PARENT_SCOPE)
   if(NOT CUDARELU_ORT_ARCHIVE OR NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
@@ -32,7 +33,7 @@ function(cudarelu_onnxruntime_archive variable version expected_sha256)
     endif()
     if(NOT code EQUAL 0 OR NOT sha256 STREQUAL expected_sha256)
       file(REMOVE ${folder}/${name}.tgz)
-      message(STATUS "  not to be had: ${status}")
+      message(STATUS "  failed: ${status}")
       return()
     endif()
     file(ARCHIVE_EXTRACT INPUT ${folder}/${name}.tgz DESTINATION ${folder})

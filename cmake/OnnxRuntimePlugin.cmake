@@ -1,6 +1,6 @@
-# Whether the plugin for ONNX Runtime and ort_infer are built: they need its headers, which are obtained
-# where they are not found. Sets CUDARELU_HAS_ORT. ort_infer opens the library when it runs, and
-# CUDARELU_ORT_LIBRARY is merely where it looks first.
+# Decides whether the plugin for ONNX Runtime and ort_infer are built. They need only its headers,
+# which are downloaded if they are not found. Sets CUDARELU_HAS_ORT, and CUDARELU_ORT_LIBRARY, the
+# library that ort_infer tries first at run time.
 
 include(ObtainOnnxRuntime)
 
@@ -25,17 +25,17 @@ if(NOT OnnxRuntime_INCLUDE_DIR)
   return()
 elseif(NOT OnnxRuntime_FOUND)
   cudarelu_off(CUDARELU_ORT "ONNX Runtime plugin"
-    "the headers in ${OnnxRuntime_INCLUDE_DIR} are of API ${OnnxRuntime_API_VERSION}; 23 is the least")
+    "the headers in ${OnnxRuntime_INCLUDE_DIR} have API version ${OnnxRuntime_API_VERSION}; 23 or later is needed")
   return()
 endif()
 set(CUDARELU_HAS_ORT ON)
 cudarelu_report("ONNX Runtime plugin" "on " "API ${OnnxRuntime_API_VERSION} (${OnnxRuntime_INCLUDE_DIR})")
 
-# The library beside the headers, or the one in Python's package, whose name has a version.
+# The library that belongs to the headers, or the one in Python's package, whose name has a version.
 set(library "${OnnxRuntime_LIBRARY}")
 if(NOT library)
   cudarelu_python_package(package onnxruntime)
   file(GLOB libraries ${package}/capi/libonnxruntime.so.*)
   list(SUBLIST libraries 0 1 library)
 endif()
-set(CUDARELU_ORT_LIBRARY "${library}" CACHE FILEPATH "The ONNX Runtime that ort_infer opens first")
+set(CUDARELU_ORT_LIBRARY "${library}" CACHE FILEPATH "The ONNX Runtime that ort_infer tries first")

@@ -1,5 +1,5 @@
-# Whether the PyTorch binding is built, and the Python module on top of it. Sets CUDARELU_HAS_TORCH and
-# CUDARELU_HAS_PYTHON_MODULE, and finds Torch and nanobind for them.
+# Decides whether the PyTorch binding and the Python module on top of it are built. Sets
+# CUDARELU_HAS_TORCH and CUDARELU_HAS_PYTHON_MODULE, and finds Torch and nanobind for them.
 
 set(CUDARELU_HAS_TORCH OFF)
 set(CUDARELU_HAS_PYTHON_MODULE OFF)
@@ -25,7 +25,7 @@ cudarelu_report("PyTorch binding" "on " "PyTorch ${Torch_VERSION} (${Torch_INCLU
 
 cudarelu_python_package(nanobind_folder nanobind)
 if(NOT TARGET Torch::Python)
-  cudarelu_report("Python module" "off" "needs libtorch_python, which this LibTorch does not have")
+  cudarelu_report("Python module" "off" "this LibTorch does not have libtorch_python")
 elseif(nanobind_folder AND Python_Development.Module_FOUND)
   find_package(nanobind CONFIG REQUIRED HINTS ${nanobind_folder}/cmake)
   set(CUDARELU_HAS_PYTHON_MODULE ON)

@@ -1,11 +1,11 @@
-# The Python whose packages the build uses: Python_EXECUTABLE, else the project's .venv, else the
-# one on the PATH. Sets Python_EXECUTABLE.
+# Selects the Python whose packages the build uses: Python_EXECUTABLE, else the project's .venv,
+# else the one on the PATH. Sets Python_EXECUTABLE.
 
 if(NOT DEFINED Python_EXECUTABLE AND NOT DEFINED ENV{VIRTUAL_ENV}
    AND EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
   set(Python_EXECUTABLE ${PROJECT_SOURCE_DIR}/.venv/bin/python)
 endif()
-# tools/setup.sh puts Python's headers there where Python came without them.
+# tools/setup.sh installs Python's headers there if Python came without them.
 file(GLOB headers ${PROJECT_SOURCE_DIR}/.venv/debian-python/usr/include/python3.*)
 if(headers AND NOT EXISTS "${Python_INCLUDE_DIR}/Python.h")
   set(Python_INCLUDE_DIR ${headers})
@@ -14,7 +14,7 @@ endif()
 set(Python_FIND_VIRTUALENV FIRST)
 find_package(Python 3.11 COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module)
 
-# cudarelu_python(VARIABLE CODE): what the Python code prints; empty where it fails.
+# cudarelu_python(VARIABLE CODE): sets VARIABLE to the output of Python code; empty if it fails.
 function(cudarelu_python variable code)
   set(output "")
   if(Python_Interpreter_FOUND)
@@ -27,7 +27,8 @@ function(cudarelu_python variable code)
   set(${variable} "${output}" PARENT_SCOPE)
 endfunction()
 
-# cudarelu_python_package(VARIABLE NAME): the folder of an installed package; it is not imported.
+# cudarelu_python_package(VARIABLE NAME): sets VARIABLE to the folder of an installed package,
+# without importing it.
 function(cudarelu_python_package variable name)
   cudarelu_python(folder "import importlib.util as u; print(u.find_spec('${name}').submodule_search_locations[0])")
   set(${variable} "${folder}" PARENT_SCOPE)

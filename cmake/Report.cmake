@@ -1,6 +1,7 @@
-# The closing table of a configuration: what is on, what is off, and how to turn it on.
+# The summary at the end of a configuration: a table of what is on, what is off, and how to turn it
+# on.
 
-# cudarelu_report(PART ON|OFF DETAIL): a row of the table.
+# cudarelu_report(PART ON|OFF DETAIL): adds a row to the table.
 function(cudarelu_report part state detail)
   string(LENGTH "${part}" length)
   math(EXPR pad "22 - ${length}")
@@ -8,7 +9,8 @@ function(cudarelu_report part state detail)
   set_property(GLOBAL APPEND_STRING PROPERTY cudarelu_report "  ${part}${space}${state}  ${detail}\n")
 endfunction()
 
-# cudarelu_check_option(OPTION): CMake's other words for ON and OFF become these; AUTO stays.
+# cudarelu_check_option(OPTION): replaces CMake's synonyms for ON and OFF by these, and rejects
+# other values than AUTO.
 function(cudarelu_check_option option)
   string(TOUPPER "${${option}}" value)
   if(value MATCHES "^(ON|YES|TRUE|Y|1)$")
@@ -21,7 +23,8 @@ function(cudarelu_check_option option)
   set(${option} ${value} PARENT_SCOPE)
 endfunction()
 
-# cudarelu_off(OPTION PART REASON): the part is off because of REASON; stops where OPTION is ON.
+# cudarelu_off(OPTION PART REASON): reports that PART is off because of REASON. An error if OPTION
+# is ON.
 function(cudarelu_off option part reason)
   if("${${option}}" STREQUAL "ON")
     message(FATAL_ERROR "${option}=ON, but ${reason}")

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Unpacks Debian packages into a folder, without installing them and without being root.
+# Unpacks Debian packages into a folder. It does not install them and does not need root.
 #
 #   usage: debian_package.sh FOLDER SUITE PACKAGE...
 #
-# The packages come from the mirror that this machine's apt uses, in the suite named (a release, or
-# "own" for this machine's), and apt checks their signatures. FOLDER is written whole or not at all.
-# The lists of packages stay beside it, since to fetch and to read them takes seconds.
+# The packages come from the mirror that this machine's apt uses, from SUITE (a release, or "own"
+# for the release of this machine), and apt checks their signatures. FOLDER is written completely or
+# not at all. The package lists are kept beside FOLDER, since downloading and reading them takes
+# seconds.
 set -euo pipefail
 folder=$1 suite=$2
 shift 2
@@ -15,7 +16,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/tree"
 
-# The main archive is the one whose release has no suffix such as -updates or -security.
+# The release name of the main archive has no suffix such as -updates or -security.
 read -r mirror release < <(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' \
   'Created-By: Packages' | awk '$2 !~ /-/ && $1 ~ /debian\/?$/ { print; exit }') || true
 [ -n "${mirror:-}" ] || { echo "apt has no Debian mirror; run apt-get update first" >&2; exit 1; }

@@ -1,8 +1,8 @@
-"""Writes a stub with the types of the ops' functions, which the package makes when it is imported.
+"""Writes a stub with the types of the ops' functions, which the package creates on import.
 
     usage: functions_stub.py MODULE STUB
 
-MODULE is the built cudarelu._C, which holds the table of ops; STUB is cudarelu/_functions.pyi.
+MODULE is the built cudarelu._C, which contains the table of ops; STUB is cudarelu/_functions.pyi.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch  # noqa: F401  whose libraries the module needs
+import torch  # noqa: F401  loads libraries that the module needs
 
 HEAD = """\
 from typing import Any, Protocol, TypeVar, overload
@@ -29,7 +29,7 @@ _T = TypeVar("_T", Tensor, NDArray[Any])
 
 
 def functions(op: dict[str, Any]) -> str:
-    """Of an op: on tensors and on NumPy's arrays, and on arrays of other libraries."""
+    """Return the overloads of an op: for tensors and NumPy arrays, and for other arrays."""
     count = len(op["outputs"])
     result = "_T" if count == 1 else f"tuple[{', '.join(['_T'] * count)}]"
     return function(op, "_T", result) + function(op, "_HasDLPack", "Any")

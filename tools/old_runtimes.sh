@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the old ONNX Runtimes in which tests/ort_plugin/test_ort_versions.py runs the plugin, each into
-# FOLDER/VERSION. One that is there is left alone; one that cannot be had is named in one line, and
-# its test is skipped.
+# Installs the old versions of ONNX Runtime with which tests/ort_plugin/test_ort_versions.py tests the
+# plugin, each into FOLDER/VERSION. Versions that are installed are skipped. A version that cannot
+# be installed is reported in one line, and its test is skipped.
 #
 #   usage: old_runtimes.sh PYTHON FOLDER
 set -euo pipefail
@@ -21,7 +21,7 @@ install() {
 }
 
 mkdir -p "$folder"
-# Those up to 1.18 were built for NumPy 1.
+# Versions up to 1.18 were built for NumPy 1.
 install 1.15.1 numpy==1.26.4
 install 1.16.3 numpy==1.26.4
 install 1.18.1 numpy==1.26.4

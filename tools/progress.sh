@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a command, and says so where it is silent for 8 seconds.
+# Runs a command and prints a message whenever it has been silent for 8 seconds.
 #
 #   usage: progress.sh COMMAND ARGUMENT...
 set -uo pipefail
@@ -7,7 +7,7 @@ start=$SECONDS
 "$@" 2>&1 | while :; do
   IFS= read -r -t 8 line
   status=$?
-  if [ $status -gt 128 ]; then  # nothing for 8 seconds, or no end of a line
+  if [ $status -gt 128 ]; then  # no complete line for 8 seconds
     [ -n "$line" ] && printf '%s\n' "$line" || echo "... still running, $((SECONDS - start)) s"
   elif [ $status -eq 0 ] || [ -n "$line" ]; then
     printf '%s\n' "$line"

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Makes the development environment, a virtual environment, step by step:
+# Creates the development environment, a virtual environment, in three steps:
 #
-#   tools      the environment, with CMake, ninja and, where no nvcc is installed, CUDA's compiler
-#   packages   requirements.txt, and the way to the package that the build folder has
+#   tools      the environment with CMake, ninja and, if no nvcc is installed, CUDA's compiler
+#   packages   requirements.txt, and a link to the Python package in the build folder
 #   dev        requirements-dev.txt
 #
-# Where Python came without its own parts (venv, headers), as Debian's does, they are taken from
-# Debian's packages; nothing outside the folder is changed.
+# If Python lacks venv or its headers, as on Debian, they come from Debian's packages. Nothing
+# outside of FOLDER is changed.
 #
 #   usage: setup.sh STEP PYTHON FOLDER
 set -euo pipefail
 step=$1 python=$2 venv=$3
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-# install ARGUMENT...: prints what is downloaded. Python compiles a module when it first imports it.
+# install ARGUMENT...: runs pip and prints only the downloads. Modules are compiled on first import.
 install() {
   "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile "$@" |
     sed -un '/^ *Downloading\|^ *Using cached\|^Installing/p'
@@ -42,14 +42,14 @@ make_tools() {
 install_packages() {
   install -r "$root/requirements.txt"
 
-  # Python's headers, where its package came without them.
+  # Python's headers, if they are missing.
   include=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
   if [ ! -f "$include/Python.h" ]; then
     version=$("$venv/bin/python" -c 'import sys; print("python3.%d" % sys.version_info.minor)')
     bash "$root/cmake/debian_package.sh" "$venv/debian-python" own "lib$version-dev"
   fi
 
-  # `import cudarelu` in this environment is the package of the build folder, and so is its command.
+  # `import cudarelu` and the command `cudarelu` in this environment use the build folder's package.
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   echo "$root/build/python" >"$site/cudarelu.pth"
   printf '#!%s\nimport sys\n\nfrom _cudarelu_command import main\n\nsys.exit(main())\n' \

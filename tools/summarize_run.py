@@ -3,8 +3,9 @@
 
 usage: summarize_run.py BUILD_FOLDER COMMIT > docs/gpu-runs/DATE.json
 
-Run `ctest --output-junit ctest.xml` in the folder first. Exits 1 where a test failed, or where one
-was skipped for want of CUDA although this machine has a GPU (two GPUs are not asked for).
+Run `ctest --output-junit ctest.xml` in the folder first. Exits with 1 if a test failed, or if one
+was skipped because it needs CUDA although this machine has a GPU. Tests that need two GPUs may be
+skipped.
 """
 
 import collections
@@ -20,7 +21,7 @@ from pathlib import Path
 
 
 def suite(path: Path) -> dict:
-    """Counts of one junit file, and how often each reason for a skip was given."""
+    """Return the counts of one JUnit file, and how often tests were skipped for each reason."""
     cases = list(ElementTree.parse(path).getroot().iter("testcase"))
     failed = [c.get("name") for c in cases if c.find("failure") is not None]
     failed += [c.get("name") for c in cases if c.find("error") is not None]

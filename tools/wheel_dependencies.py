@@ -1,6 +1,6 @@
-"""The dependencies of a wheel: of PyTorch, the minor version that it is built with.
+"""Sets the dependencies of a wheel, with the minor version of PyTorch that it is built with.
 
-A provider of dynamic metadata: the build backend calls it, as pyproject.toml says.
+This is a provider of dynamic metadata for the build backend, configured in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Dependencies:
         self._state = state
 
     def dynamic_wheel(self, settings: Mapping[str, Any]) -> dict[str, bool]:
-        """The fields in which a wheel may differ from the sources that it is built from."""
+        """Return the fields in which a wheel may differ from its source distribution."""
         return {"dependencies": True}
 
     def dynamic_metadata(
@@ -34,7 +34,7 @@ def _torch_minor() -> str:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         raise SystemExit(
-            "a wheel of cudarelu depends on the version of PyTorch that it is built with, and here "
-            "is no PyTorch: install torch, or build without --no-build-isolation"
+            "a wheel of cudarelu depends on the version of PyTorch that it is built with, but "
+            "PyTorch is not installed: install torch, or build without --no-build-isolation"
         ) from None
     return ".".join(version.split(".")[:2])

@@ -263,7 +263,7 @@ class TestClosingTable:
         status, said = configure(*options, f"-DTorch_DIR={folder}/share/cmake/Torch")
         assert status == 0, said
         assert row(said, "PyTorch binding") == f"on PyTorch 2.14.1 ({folder}/include)"
-        assert "this LibTorch does not have" in row(said, "Python module")
+        assert "this LibTorch does not have libtorch_python" in row(said, "Python module")
 
     def test_torch_that_is_too_old(self, configure, tmp_path):
         option = f"-DTorch_ROOT={torch_folder(tmp_path / 'libtorch', '2.7.0')}"
@@ -289,7 +289,7 @@ class TestClosingTable:
         old = ort_folder(tmp_path / "old", api=22)
         _, said = configure("-DCUDARELU_ORT=AUTO", ORT_ROOT=old)
         assert row(said, "ONNX Runtime plugin") == (
-            f"off the headers in {old}/include are of API 22; 23 is the least"
+            f"off the headers in {old}/include have API version 22; 23 or later is needed"
         )
 
 
@@ -338,9 +338,9 @@ class TestArchitectures:
         assert configure_cuda(**everything) == "89 (CUDAARCHS)"
         assert configure_cuda(**torch, gpus="8.0\n") == "75-real (TORCH_CUDA_ARCH_LIST)"
         assert configure_cuda(gpus="9.0\n8.0\n9.0\n") == (
-            "90;80 (of the GPUs here: CUDARELU_CUDA_ARCHITECTURES chooses others)"
+            "90;80 (GPUs of this machine; set CUDARELU_CUDA_ARCHITECTURES for others)"
         )
-        assert configure_cuda() == "90 (no GPU here: CUDARELU_CUDA_ARCHITECTURES chooses others)"
+        assert configure_cuda() == "90 (no GPU found; set CUDARELU_CUDA_ARCHITECTURES for others)"
 
     @pytest.mark.parametrize(
         ("listed", "chosen"),
@@ -359,11 +359,11 @@ class TestArchitectures:
             configure_cuda("-DCMAKE_CUDA_ARCHITECTURES=native", gpus="8.9\n"),
             configure_cuda(TORCH_CUDA_ARCH_LIST="native", gpus="8.9\n"),
         ):
-            assert said.startswith("89 (of the GPUs here:")
+            assert said.startswith("89 (GPUs of this machine;")
 
     def test_list_of_torch_that_is_none(self, configure_cuda):
         said = configure_cuda(TORCH_CUDA_ARCH_LIST="8.0;sm_90")
-        assert "TORCH_CUDA_ARCH_LIST is 8.0;sm_90: sm_90 is no compute capability" in said
+        assert "TORCH_CUDA_ARCH_LIST is 8.0;sm_90: sm_90 is not a compute capability" in said
         assert configure_cuda(self.OURS, TORCH_CUDA_ARCH_LIST="sm_90").startswith("80;90a (")
 
     def test_all_of_a_release(self, configure_cuda):
@@ -382,7 +382,7 @@ class TestArchitectures:
         assert {"--compress-mode=size" in line for line in commands} == {knows}
 
         assert configure_cuda("-DSKBUILD=2").split(" ")[0].split(";") == chosen  # a wheel
-        assert configure_cuda("-DSKBUILD=2", gpus="8.0\n").startswith("80 (of the GPUs here")
+        assert configure_cuda("-DSKBUILD=2", gpus="8.0\n").startswith("80 (GPUs of this machine")
 
     @pytest.mark.parametrize("chosen", ["90", "90-real", "90a", "90a-real", "80;90", "all"])
     def test_hopper_is_compiled_for_90a(self, configure_cuda, chosen):
