@@ -1,7 +1,7 @@
 """Enforces the include rule: the core knows no framework, and adapters know only the core.
 
-src/kernels includes no header of PyTorch, ONNX Runtime or Python; src/torch_binding, src/ort_plugin
-and src/cli_app include, of the project, their own headers and src/kernels/include/cudarelu alone.
+src/kernels includes no header of PyTorch, ONNX Runtime or Python. src/torch_binding, src/ort_plugin
+and src/cli_app include only their own headers and those of src/kernels/include.
 """
 
 import re
@@ -33,7 +33,7 @@ def violations():
             public = (SOURCE / "kernels/include" / header).exists()
             inside = any((SOURCE / other / header).exists() for other in PARTS)
             if inside and not own and not public:
-                yield f"{place}: of the project, an adapter includes cudarelu/*.h alone"
+                yield f"{place}: of the core, an adapter may include only cudarelu/*.h"
             if re.search(r"kernels/|torch_binding/|ort_plugin/|cli_app/|\.\./", header):
                 yield f"{place}: a path into another part"
 

@@ -1,4 +1,4 @@
-"""Checks what the artifacts of a build folder export, want and depend on.
+"""Checks the symbols and dependencies of the artifacts in a build folder.
 
 usage: check_symbols.py BUILD_FOLDER
 """
@@ -14,7 +14,7 @@ def output_of(*command):
 
 
 def needed(path):
-    """The shared libraries that must be there for `path` to load."""
+    """Return the shared libraries that `path` needs."""
     return re.findall(r"\(NEEDED\).*\[(.*)\]", output_of("readelf", "-d", path))
 
 
@@ -32,19 +32,19 @@ def problems(build):
         if exported != ["RegisterCustomOps"]:
             yield f"{plugin.name} exports {exported}, not RegisterCustomOps alone"
         if "Ort" in output_of("nm", "-D", "--undefined-only", plugin):
-            yield f"{plugin.name} wants symbols of ONNX Runtime"
+            yield f"{plugin.name} has undefined symbols of ONNX Runtime"
 
     for path in [*build.glob("python/cudarelu/*.so"), build / "ort_infer"]:
-        if not path.exists() or "rivals" in path.name:  # which is no artifact
+        if not path.exists() or "rivals" in path.name:  # only for benchmarks
             continue
-        # libc10 and libtorch_cpu need no GPU; what has "cuda" in its name may not be there.
+        # libc10 and libtorch_cpu always exist; libraries with "cuda" in the name may be missing.
         cuda = [name for name in needed(path) if re.search(r"cuda|cublas|nvrtc|onnxruntime", name)]
         cuda = [name for name in cuda if name != "libcudarelu_torch.so"]
         if cuda:
-            yield f"{path.name} does not load where these are missing: {cuda}"
+            yield f"{path.name} does not load without {cuda}"
 
 
 if __name__ == "__main__":
     found = list(problems(Path(sys.argv[1])))
-    print("\n".join(found) or "exports and dependencies are as they should be")
+    print("\n".join(found) or "symbols and dependencies are correct")
     sys.exit(bool(found))

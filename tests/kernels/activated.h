@@ -1,4 +1,4 @@
-// What follows a matrix product, in float64.
+// The activations of matrix products, in float64.
 #pragma once
 
 #include <cmath>

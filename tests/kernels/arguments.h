@@ -1,4 +1,4 @@
-// Random arguments for any op of the table, read off its signature.
+// Random arguments for any op of the table, generated from its signature.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace cudarelu::testing {
 
 using Sizes = std::vector<std::int64_t>;
 
-/// Sizes for the leading and the named dimensions; a name that is not listed has `other`.
+/// The sizes of the leading dimensions, and the size of every named dimension.
 struct Dimensions {
   Sizes leading;
   std::int64_t other;
@@ -30,8 +30,8 @@ inline std::vector<DType> dtypes_of(const Op& op) {
   return dtypes;
 }
 
-/// The bytes of a tensor between two canaries, which nobody may overwrite. `offset` moves the data
-/// that many elements past a 64-byte boundary.
+/// A tensor between two canaries, by which a test detects writes outside of the tensor. The data
+/// begins `offset` elements after a 64-byte boundary.
 class GuardedTensor {
  public:
   GuardedTensor(DType dtype, Sizes shape, std::size_t offset)
@@ -88,7 +88,7 @@ inline Sizes shape_of(const Parameter& parameter, const Dimensions& dimensions) 
   return shape;
 }
 
-/// Fills a tensor: offsets that end equal batches; 1, 2, ... where it must be positive; otherwise
+/// Fills a tensor: offsets end batches of equal size; positive tensors get 1, 2, ...; others get
 /// small multiples of 1/4, whose sums and products are exact in float32.
 inline void fill_random(GuardedTensor& tensor, const Parameter& parameter, std::int64_t size,
                         std::mt19937& random) {
@@ -135,7 +135,7 @@ inline Arguments make_arguments(const Op& op, DType dtype, const Dimensions& dim
   return arguments;
 }
 
-/// Runs on the caller's thread, in parts of the size that a test chooses; 0: at once.
+/// Runs on the calling thread, in parts of the given size; 0 means a single part.
 class SerialExecution : public Execution {
  public:
   explicit SerialExecution(std::int64_t part, DeviceType device = DeviceType::cpu)
@@ -189,8 +189,8 @@ inline Status run_arguments(const Op& op, Arguments& arguments, Execution& execu
   return run({op, inputs, outputs, arguments.attributes, execution});
 }
 
-/// Shapes at the edges of the engines: empty, one element, around a vector, odd, past a warp's row.
-/// Matrix products have those that take no time.
+/// Shapes at the limits of the engines: empty, one element, around the size of a vector, odd,
+/// longer than a warp's row. Matrix products get only small ones.
 inline std::vector<Dimensions> edge_dimensions(const Op& op) {
   std::vector<Dimensions> all{{{0}, 3},    {{2}, 0},    {{}, 1},   {{1}, 1},
                               {{3, 5}, 7}, {{2}, 1025}, {{2}, 130}};

@@ -1,4 +1,4 @@
-// cuBLASLt as an engine: against a product in float64, and where there is no library.
+// Tests of the cuBLASLt engine: compared with products in float64, and without the library.
 #include "cuda/gemm/cublaslt.h"
 
 #include <unistd.h>
@@ -15,7 +15,7 @@
 namespace cudarelu::testing {
 namespace {
 
-TEST(CublasLtLibrary, ThatIsMissingIsNamedWithTheMend) {
+TEST(CublasLtLibrary, MissingLibraryIsReportedWithASolution) {
   const std::array<std::string, 2> names{"libno_such_a.so.1", "libno_such_b.so.1"};
   const cuda::CublasLt library = cuda::open_cublaslt(names);
   EXPECT_EQ(library.multiply, nullptr);
@@ -26,19 +26,19 @@ TEST(CublasLtLibrary, ThatIsMissingIsNamedWithTheMend) {
                 std::to_string(CUBLAS_VER_MAJOR) + ".*");
 }
 
-TEST(CublasLtLibrary, WithoutTheFunctionsIsNotUsed) {
+TEST(CublasLtLibrary, LibraryWithoutTheFunctionsIsRejected) {
   const std::array<std::string, 1> names{"libm.so.6"};
   EXPECT_EQ(cuda::open_cublaslt(names).problem.find("cannot use cuBLASLt: "), 0);
 }
 
-TEST(CublasLtLibrary, OfAnotherMajorVersionIsNotUsed) {
+TEST(CublasLtLibrary, OtherMajorVersionIsRejected) {
   const std::array<std::string, 1> names{CUDARELU_OTHER_CUBLASLT};
   EXPECT_EQ(cuda::open_cublaslt(names).problem, "cannot use cuBLASLt 11: this build is for " +
                                                     std::to_string(CUBLAS_VER_MAJOR) +
                                                     "; build it with that CUDA toolkit");
 }
 
-TEST(CublasLt, LeavesWhatItDoesNotHave) {
+TEST(CublasLt, RejectsUnsupportedProducts) {
   Gemm gemm{};
   gemm.batch = gemm.m = gemm.n = gemm.k = 4;
   for (const auto size : {&Gemm::batch, &Gemm::m, &Gemm::n, &Gemm::k}) {
@@ -53,7 +53,7 @@ TEST(CublasLt, LeavesWhatItDoesNotHave) {
   EXPECT_FALSE(cuda::takes_cublaslt(integers, 0, false));
 }
 
-TEST(Tuning, IsKeptInAFileThatOthersWriteToo) {
+TEST(Tuning, FileIsSharedWithOtherProcesses) {
   const auto file =
       std::filesystem::path(::testing::TempDir()) / (std::to_string(getpid()) + "-tuning.txt");
   EXPECT_TRUE(cuda::read_tuning(file).empty());
@@ -65,7 +65,7 @@ TEST(Tuning, IsKeptInAFileThatOthersWriteToo) {
   std::filesystem::remove(file);
 }
 
-TEST(Tuning, ThatCannotBeKeptIsAnError) {
+TEST(Tuning, FileThatCannotBeWrittenIsAnError) {
   const Status status = cuda::write_tuning("/dev/null/tuning.txt", "a", "1");
   EXPECT_EQ(status.code(), Status::Code::invalid_argument);
   EXPECT_EQ(status.message(),
@@ -84,7 +84,7 @@ struct Case {
   bool bias = false;
   Activation activation = Activation::none;
   bool sum = false;
-  std::size_t offset = 0;  // of all pointers, in elements, from a boundary
+  std::size_t offset = 0;  // of all pointers from a 64-byte boundary, in elements
 };
 
 std::string describe(const Case& c) {
@@ -118,7 +118,7 @@ double item(GuardedTensor& tensor, std::int64_t i) {
   return value;
 }
 
-/// The largest relative error of rounding to the dtype, or to the one that sums are kept in.
+/// The largest relative error of rounding to the dtype, or to the dtype of its sums.
 double rounding(DType dtype, bool of_sums) {
   switch (dtype) {
     case DType::float64:
@@ -216,7 +216,7 @@ void expect_product(const Case& c, CudaExecution& execution, std::mt19937& rando
   Operands operands(c, random);
   const Gemm gemm = operands.gemm(c);
   if (!cuda::takes_cublaslt(gemm, 0, false)) {
-    EXPECT_NE(c.offset * size_of(c.dtype) % 16, 0) << "cuBLASLt leaves aligned operands";
+    EXPECT_NE(c.offset * size_of(c.dtype) % 16, 0) << "cuBLASLt rejects aligned operands";
     return;
   }
   const Status status = multiply(gemm, execution);
@@ -233,7 +233,7 @@ class CublasLtOnCuda : public ::testing::TestWithParam<DType> {
   }
 };
 
-TEST_P(CublasLtOnCuda, HasTheProductOfAnyShape) {
+TEST_P(CublasLtOnCuda, MultipliesAnyShape) {
   CudaExecution execution;
   std::mt19937 random(1);
   constexpr std::array<std::array<std::int64_t, 4>, 12> shapes{{{1, 1, 1, 1},
@@ -260,10 +260,10 @@ TEST_P(CublasLtOnCuda, HasTheProductOfAnyShape) {
   }
 }
 
-TEST_P(CublasLtOnCuda, HasEveryEpilogue) {
+TEST_P(CublasLtOnCuda, ComputesEveryEpilogue) {
   CudaExecution execution;
   std::mt19937 random(2);
-  // Of the last ones k is long, which algorithms may split.
+  // In the last shapes, algorithms may split the long k.
   constexpr std::array<std::array<std::int64_t, 4>, 6> shapes{{{1, 33, 64, 48},
                                                                {1, 7, 9, 5},
                                                                {3, 16, 24, 40},
@@ -286,7 +286,7 @@ TEST_P(CublasLtOnCuda, HasEveryEpilogue) {
   }
 }
 
-TEST_P(CublasLtOnCuda, KeepsNaN) {
+TEST_P(CublasLtOnCuda, PropagatesNaN) {
   CudaExecution execution;
   std::mt19937 random(3);
   for (const Activation activation :
@@ -316,7 +316,7 @@ TEST_P(CublasLtOnCuda, KeepsNaN) {
   }
 }
 
-TEST_P(CublasLtOnCuda, DoesWithoutWorkspace) {
+TEST_P(CublasLtOnCuda, WorksWithoutWorkspace) {
   CudaExecution execution;
   std::mt19937 random(4);
   const Case c{.dtype = GetParam(), .batch = 1, .m = 16, .n = 16, .k = 1 << 14};
@@ -329,7 +329,7 @@ TEST_P(CublasLtOnCuda, DoesWithoutWorkspace) {
   expect_product(c, operands);
 }
 
-TEST_P(CublasLtOnCuda, IsCapturedAtItsFirstCall) {
+TEST_P(CublasLtOnCuda, FirstCallCanBeCaptured) {
   CudaExecution execution;
   auto* stream = static_cast<cudaStream_t>(execution.stream);
   std::mt19937 random(5);
@@ -357,7 +357,7 @@ TEST_P(CublasLtOnCuda, IsCapturedAtItsFirstCall) {
   check(cudaGraphDestroy(graph));
 }
 
-TEST_P(CublasLtOnCuda, ServesThreadsAtOnce) {
+TEST_P(CublasLtOnCuda, SupportsThreads) {
   const Case c{.dtype = GetParam(),
                .batch = 1,
                .m = 24,
@@ -370,7 +370,7 @@ TEST_P(CublasLtOnCuda, ServesThreadsAtOnce) {
     threads.emplace_back([&c, seed] {
       CudaExecution execution;
       std::mt19937 random(seed);
-      Operands operands(c, random);  // pointers of its own, in a plan of one shape
+      Operands operands(c, random);  // The threads share the plan of the shape, but no pointers.
       for (int i = 0; i < 50; ++i) EXPECT_TRUE(multiply(operands.gemm(c), execution).ok());
       check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
       expect_product(c, operands);
@@ -381,7 +381,7 @@ TEST_P(CublasLtOnCuda, ServesThreadsAtOnce) {
 
 using CublasLtTf32OnCuda = CublasLtOnCuda;
 
-TEST_P(CublasLtTf32OnCuda, IsUsedOnlyWhereAllowed) {
+TEST_P(CublasLtTf32OnCuda, IsUsedOnlyIfAllowed) {
   CudaExecution execution;
   std::mt19937 random(6);
   const Case c{.dtype = GetParam(), .batch = 1, .m = 128, .n = 128, .k = 16};
@@ -393,7 +393,7 @@ TEST_P(CublasLtTf32OnCuda, IsUsedOnlyWhereAllowed) {
   const std::vector<std::uint8_t> exact(bytes.begin(), bytes.end());
   ASSERT_TRUE(multiply(operands.gemm(c), execution, true).ok());
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
-  expect_product(c, operands, 0x1p-10);  // TF32 has 10 bits; the others are cut off
+  expect_product(c, operands, 0x1p-10);  // TF32 truncates the mantissa to 10 bits.
   EXPECT_FALSE(std::ranges::equal(exact, operands.d.data())) << "TF32 changed nothing";
 }
 

@@ -1,4 +1,4 @@
-// A CUDA stream and tensors for tests.
+// A CUDA stream and device tensors for tests.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,8 @@ namespace cudarelu::testing {
 
 inline void check(cudaError_t error) { ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error); }
 
-/// A stream that does not wait for the default stream: work that goes astray is found.
+/// Runs on a stream that does not synchronize with the default stream, so that work on the wrong
+/// stream causes errors.
 class CudaExecution : public Execution {
  public:
   CudaExecution() : Execution(DeviceType::cuda, 0, new_stream()) {}
@@ -22,16 +23,16 @@ class CudaExecution : public Execution {
   CudaExecution& operator=(const CudaExecution&) = delete;
   void parallel_for(std::int64_t, std::int64_t,
                     FunctionRef<void(std::int64_t, std::int64_t)>) override {
-    ADD_FAILURE() << "a CUDA kernel has no use for threads";
+    ADD_FAILURE() << "a CUDA kernel must not use the host's threads";
   }
   Status gemm(const Gemm&) override {
-    ADD_FAILURE() << "a CUDA kernel has no use for a GEMM of the CPU";
+    ADD_FAILURE() << "a CUDA kernel must not use the host's matrix product";
     return {};
   }
   void* allocate(std::size_t bytes) override {
     if (refuse) return nullptr;
     void* pointer = nullptr;
-    check(cudaMalloc(&pointer, bytes));  // the captures below are relaxed, and allow it
+    check(cudaMalloc(&pointer, bytes));  // also during capture, which is relaxed in the tests
     workspace_.push_back(pointer);
     return pointer;
   }
@@ -47,7 +48,7 @@ class CudaExecution : public Execution {
   std::vector<void*> workspace_;
 };
 
-/// The bytes of a guarded tensor, canaries too, on the device.
+/// A copy of a guarded tensor and its canaries on the device.
 class DeviceTensor {
  public:
   explicit DeviceTensor(GuardedTensor& host) : host_(&host) {
@@ -62,7 +63,7 @@ class DeviceTensor {
   void upload() {
     const auto bytes = host_->whole();
     check(cudaMemcpy(data_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
-    check(cudaDeviceSynchronize());  // the copy's last part may be under way when it returns
+    check(cudaDeviceSynchronize());  // cudaMemcpy may return before the copy has finished
   }
   void download() {
     const auto bytes = host_->whole();

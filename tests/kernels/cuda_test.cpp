@@ -1,4 +1,5 @@
-// Every op of the table on CUDA: against the CPU, between canaries, at any alignment, and captured.
+// Tests of every op on CUDA: compared with the CPU, between canaries, at any alignment, and
+// captured.
 #include <cmath>
 
 #include "cuda_device.h"
@@ -24,7 +25,7 @@ struct DeviceArguments {
   std::vector<Attribute> attributes;
 };
 
-/// How far two results of one dtype may be apart, relative to 1 and to their size.
+/// The largest difference between two results, relative to 1 + the largest element.
 double tolerance(DType dtype) {
   switch (dtype) {
     case DType::float64:
@@ -40,7 +41,8 @@ double tolerance(DType dtype) {
   }
 }
 
-/// Against the largest element: what an op adds up may cancel in one and not in another.
+/// The tolerance is relative to the largest element, since terms of a sum may cancel in one
+/// element.
 void expect_close(GuardedTensor& actual, GuardedTensor& expected) {
   const TensorView a = actual.view();
   const TensorView b = expected.view();
@@ -70,7 +72,7 @@ class EveryOpOnCuda : public ::testing::TestWithParam<std::size_t> {
   const Op& op() const { return op_table()[GetParam()]; }
 };
 
-TEST_P(EveryOpOnCuda, EqualsTheCpuAtAnyAlignment) {
+TEST_P(EveryOpOnCuda, MatchesTheCpuAtAnyAlignment) {
   CudaExecution cuda;
   std::mt19937 random(3);
   for (const DType dtype : dtypes_of(op())) {
@@ -78,7 +80,7 @@ TEST_P(EveryOpOnCuda, EqualsTheCpuAtAnyAlignment) {
       for (const std::size_t offset : {0, 1, 3}) {
         for (const bool outputs_apart : {false, true}) {
           SCOPED_TRACE(describe(op(), dtype, dimensions) + " offset " + std::to_string(offset) +
-                       (outputs_apart ? ", outputs aligned otherwise" : ""));
+                       (outputs_apart ? ", outputs with another alignment" : ""));
           Arguments expected = make_arguments(op(), dtype, dimensions, offset, random);
           if (outputs_apart) {
             for (GuardedTensor& output : expected.outputs) {
@@ -106,7 +108,7 @@ TEST_P(EveryOpOnCuda, EqualsTheCpuAtAnyAlignment) {
   }
 }
 
-TEST_P(EveryOpOnCuda, IsCapturedAndReplayedOnNewInputs) {
+TEST_P(EveryOpOnCuda, CanBeCapturedAndReplayedOnNewInputs) {
   CudaExecution cuda;
   auto* stream = static_cast<cudaStream_t>(cuda.stream);
   std::mt19937 random(4);
@@ -115,7 +117,7 @@ TEST_P(EveryOpOnCuda, IsCapturedAndReplayedOnNewInputs) {
   Arguments first = make_arguments(op(), dtype, dimensions, 0, random);
   Arguments expected = make_arguments(op(), dtype, dimensions, 0, random);
   DeviceArguments device(first);
-  ASSERT_TRUE(device.run(op(), cuda).ok());  // loads the kernel, which a capture forbids
+  ASSERT_TRUE(device.run(op(), cuda).ok());  // loads the kernel, which is forbidden during capture
   check(cudaStreamSynchronize(stream));
 
   cudaGraph_t graph = nullptr;
@@ -142,7 +144,7 @@ TEST_P(EveryOpOnCuda, IsCapturedAndReplayedOnNewInputs) {
   check(cudaGraphDestroy(graph));
 }
 
-TEST_P(EveryOpOnCuda, RefusedWorkspaceIsAStatus) {
+TEST_P(EveryOpOnCuda, MissingWorkspaceIsAnError) {
   CudaExecution cuda;
   cuda.refuse = true;
   std::mt19937 random(5);
@@ -153,7 +155,7 @@ TEST_P(EveryOpOnCuda, RefusedWorkspaceIsAStatus) {
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(cuda.stream)));
 }
 
-TEST(PointwiseOnCuda, ReachesPast32Bits) {
+TEST(PointwiseOnCuda, SupportsMoreThan32BitSizes) {
   std::size_t free = 0;
   std::size_t total = 0;
   constexpr std::int64_t size = (std::int64_t{1} << 31) + 17;
@@ -169,7 +171,7 @@ TEST(PointwiseOnCuda, ReachesPast32Bits) {
     check(cudaMemset(data, 0xff, size + 16));  // -1 everywhere
     check(cudaDeviceSynchronize());
     const Sizes shape{size};
-    // In place, and with the vectors' path (both at one distance from a boundary).
+    // In place, so that input and output have the same alignment and vectors are used.
     const TensorView view{data + offset, DType::int8, shape};
     ASSERT_TRUE(run({op, {&view, 1}, {&view, 1}, {}, cuda}).ok());
     check(cudaStreamSynchronize(static_cast<cudaStream_t>(cuda.stream)));
@@ -177,12 +179,12 @@ TEST(PointwiseOnCuda, ReachesPast32Bits) {
     check(cudaMemcpy(tail.data(), data + offset + size - 48, 64 - 16 + 15 - offset,
                      cudaMemcpyDeviceToHost));
     for (std::size_t i = 0; i < 48; ++i) EXPECT_EQ(tail[i], 0) << i;
-    EXPECT_EQ(tail[48], -1);  // what follows is not touched
+    EXPECT_EQ(tail[48], -1);  // the first element after the tensor
   }
   check(cudaFree(memory));
 }
 
-// One launch takes 2^30 elements at the most: parts are of whole rows, or of a row that is longer.
+// A launch processes at most 2^30 elements. It consists of complete rows, or of a part of one row.
 TEST(PointwiseOnCuda, RepeatsTheLastDimensionInEveryPart) {
   constexpr std::int64_t part = std::int64_t{1} << 30;
   for (const auto& [rows, columns] : {std::pair{part / 3 + 7, std::int64_t{3}}, {2, part + 5}}) {
@@ -205,7 +207,7 @@ TEST(PointwiseOnCuda, RepeatsTheLastDimensionInEveryPart) {
                                              std::min(last_row - length / 2, size - length),
                                              size - length};
     const auto expected = [&](std::int64_t i) {
-      return static_cast<std::uint16_t>(0x3c00 + i % columns % 256);  // from 1.0 on
+      return static_cast<std::uint16_t>(0x3c00 + i % columns % 256);  // float16, from 1.0 on
     };
     for (const std::int64_t start : starts) {
       for (std::int64_t i = start; i < start + length; ++i) {

@@ -1,4 +1,5 @@
-// Every op of the table on the CPU: what it writes, where, and whatever parts it is run in.
+// Tests of every op on the CPU: writes stay within the outputs, and results do not depend on the
+// division into parts.
 #include <gtest/gtest.h>
 
 #include "arguments.h"
@@ -11,7 +12,7 @@ class EveryOp : public ::testing::TestWithParam<std::size_t> {
   const Op& op() const { return op_table()[GetParam()]; }
 };
 
-TEST_P(EveryOp, WritesWithinItsOutputsAndAlikeInAnyParts) {
+TEST_P(EveryOp, WritesOnlyItsOutputsAndDoesNotDependOnTheParts) {
   std::mt19937 random(1);
   for (const DType dtype : dtypes_of(op())) {
     for (const Dimensions& dimensions : edge_dimensions(op())) {
@@ -32,7 +33,7 @@ TEST_P(EveryOp, WritesWithinItsOutputsAndAlikeInAnyParts) {
   }
 }
 
-TEST_P(EveryOp, RunsInPlaceWhereItSaysSo) {
+TEST_P(EveryOp, RunsInPlaceIfDeclared) {
   if (op().in_place_input < 0) return;
   const auto input = static_cast<std::size_t>(op().in_place_input);
   const auto output = static_cast<std::size_t>(op().in_place_output);
@@ -55,8 +56,8 @@ TEST_P(EveryOp, RunsInPlaceWhereItSaysSo) {
   }
 }
 
-/// A row that is longer than the buffer of a softmax: float16 is float32, rounded at the end.
-TEST(Softmax, LongRowsOfFloat16AreThoseOfFloat32Rounded) {
+/// The row is longer than the buffer of softmax. float16 is computed in float32 and rounded once.
+TEST(Softmax, LongFloat16RowsEqualRoundedFloat32Rows) {
   const auto softmax = std::ranges::find(op_table(), std::string_view("softmax"), &Op::name);
   const std::array<std::int64_t, 2> shape{2, 20001};
   std::vector<Half> halves(2 * 20001);

@@ -9,7 +9,7 @@ namespace {
 
 using Kind = Expression::Kind;
 
-TEST(Gradient, ExpressionsNestAndNameTheirParts) {
+TEST(Gradient, NestedExpressions) {
   const std::vector<Gradient> gradients = parse_gradient(*find_op("bias_relu"));
   ASSERT_EQ(gradients.size(), 2u);
   EXPECT_EQ(gradients[0].input, 0);
@@ -19,7 +19,7 @@ TEST(Gradient, ExpressionsNestAndNameTheirParts) {
   EXPECT_EQ(x.arguments[0].kind, Kind::output_gradient);
   EXPECT_EQ(x.arguments[1].kind, Kind::input);
   EXPECT_EQ(x.arguments[3].kind, Kind::attribute);
-  // Equal texts: an adapter computes the shared part once.
+  // By equal texts an adapter recognizes a shared part, which it computes once.
   EXPECT_EQ(gradients[1].value.arguments[0].text, x.text);
 }
 
@@ -32,7 +32,7 @@ TEST(Gradient, NumbersAndOutputs) {
   EXPECT_TRUE(parse_gradient(*find_op("knn_query")).empty());
 }
 
-TEST(Gradient, AnInputMayBeLeftOut) {
+TEST(Gradient, OmittedInputs) {
   const std::vector<Gradient> gradients = parse_gradient(*find_op("linear_input_backward"));
   ASSERT_EQ(gradients[0].value.op->name, "linear");
   EXPECT_EQ(gradients[0].value.arguments[2].kind, Kind::none);
@@ -47,7 +47,7 @@ TEST(Gradient, Sums) {
   EXPECT_EQ(sum.arguments[1].op->name, "gelu_backward");
 }
 
-TEST(Gradient, OfAnotherFormOfTheOp) {
+TEST(Gradient, TrainingForm) {
   EXPECT_EQ(training_form(*find_op("relu")), nullptr);
   EXPECT_EQ(training_form(*find_op("linear_gelu")), find_op("linear_gelu_with_sum"));
   EXPECT_TRUE(parse_gradient(*find_op("linear_gelu")).empty());
@@ -59,7 +59,7 @@ TEST(Gradient, OfAnotherFormOfTheOp) {
   }
 }
 
-TEST(Gradient, WhatItCannotMeanIsRefused) {
+TEST(Gradient, MalformedExpressionsAreRejected) {
   for (const char* text :
        {"w = grad_y", "x", "x = ", "x = no_such_op(x)", "x = grad_x", "x = relu_backward(grad_y)",
         "x = relu_backward(grad_y, y", "x = grad_y y", "x = grad_y +"}) {
@@ -69,7 +69,7 @@ TEST(Gradient, WhatItCannotMeanIsRefused) {
   }
 }
 
-TEST(Gradient, WhatCannotBeComputedIsRefusedInASentence) {
+TEST(Gradient, ImpossibleExpressionsAreRejectedWithAMessage) {
   struct Case {
     const char* op;
     const char* gradient;
@@ -117,15 +117,15 @@ TEST(Gradient, WhatCannotBeComputedIsRefusedInASentence) {
   }
 }
 
-TEST(Gradient, WhatMayBeAbsentIsPassedWhereItMay) {
-  // A number stands for weight, and x has its dimension.
+TEST(Gradient, OptionalInputsMayBeUsed) {
+  // A number replaces an absent weight, and x has its dimension.
   for (const char* gradient : {"x = layer_norm_backward(grad_y, x, weight, eps).grad_x",
                                "x = expand_rows(weight, x)", "x = layer_norm(x, bias, none, 0)"}) {
     Op op = *find_op("layer_norm");
     op.spec.gradient = gradient;
     EXPECT_NO_THROW(parse_gradient(op)) << gradient;
   }
-  // xyz stands for new_xyz.
+  // xyz replaces an absent new_xyz.
   Op op = *find_op("knn_query");
   op.spec.gradient = "xyz = mul(new_xyz, grad_distance)";
   EXPECT_NO_THROW(parse_gradient(op));

@@ -1,4 +1,4 @@
-// The matrix product for compute capability 9.0, compared with float64.
+// Tests of the matrix product for compute capability 9.0, compared with float64.
 #include "cuda/gemm/hopper.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct Case {
   std::int64_t batch, m, n, k;
 };
 
-/// As the library lays them out: a_transposed, b_transposed.
+/// The supported layouts: a_transposed, b_transposed.
 constexpr std::array layouts{std::pair{false, true}, std::pair{false, false},
                              std::pair{true, false}};
 
@@ -28,11 +28,11 @@ Gemm gemm_of(DType dtype, const Case& c, std::pair<bool, bool> layout) {
   return gemm;
 }
 
-/// How far a GELU may be off before it is rounded, as a part of the result: see activation.cuh.
+/// The largest relative error of GELU before rounding: see activation.cuh.
 template <class T>
 constexpr double gelu_error = std::is_same_v<T, BFloat16> ? 4e-4 : 6e-5;
 
-/// The most that rounding `x` to T may add.
+/// The largest error of rounding `x` to T.
 template <class T>
 double half_of_last_place(double x) {
   constexpr bool half = std::is_same_v<T, Half>;
@@ -48,7 +48,8 @@ class Hopper : public ::testing::Test {
     }
   }
 
-  /// Small multiples of 1 / `parts`: their products are added up exactly in float32.
+  /// Fills the tensor with small multiples of 1 / `parts`, whose sums of products are exact in
+  /// float32.
   template <class T>
   void fill(GuardedTensor& tensor, float parts) {
     std::uniform_int_distribution<int> values(-3, 3);
@@ -58,7 +59,7 @@ class Hopper : public ::testing::Test {
     }
   }
 
-  /// Computes it on the device and compares some rows and columns.
+  /// Computes the product on the device and compares some rows and columns.
   template <class T>
   void expect(const Case& c, std::pair<bool, bool> layout, Activation activation, bool with_bias,
               bool with_sum) {
@@ -111,7 +112,7 @@ class Hopper : public ::testing::Test {
           };
           if (exact) {
             ASSERT_EQ(value(d, at), rounded(expected)) << i << " " << row << " " << column;
-          } else {  // below -6 a GELU is less exact, and next to nothing
+          } else {  // Below -6, GELU is nearly 0 and has a larger relative error.
             const double error = gelu_error<T> * std::abs(expected) + 0x1p-25;
             ASSERT_NEAR(value(d, at), expected, half_of_last_place<T>(expected) + error)
                 << i << " " << row << " " << column << " of " << total;
@@ -127,8 +128,8 @@ class Hopper : public ::testing::Test {
   std::mt19937 random_{7};
 };
 
-/// Sizes at the edges of a tile and of a stage; several in a batch; more tiles
-/// than blocks. Between them they are computed in each of the kernel's ways.
+/// Sizes around those of a tile and of a stage, several matrices in a batch, and more tiles than
+/// blocks. Together they use every path of the kernel.
 const std::array cases{Case{1, 8, 8, 8},         Case{1, 128, 256, 64},    Case{2, 136, 264, 72},
                        Case{3, 248, 120, 520},   Case{1, 72, 1032, 1000},  Case{40, 256, 256, 256},
                        Case{1, 4104, 4104, 200}, Case{1, 1400, 6136, 1504}};
@@ -146,7 +147,7 @@ TEST_F(Hopper, MultipliesInEveryLayoutAndShape) {
   }
 }
 
-TEST_F(Hopper, EndsWithEachActivation) {
+TEST_F(Hopper, AppliesEachActivation) {
   for (const Activation activation :
        {Activation::relu, Activation::gelu_erf, Activation::gelu_tanh}) {
     for (const bool with_bias : {false, true}) {
@@ -161,7 +162,7 @@ TEST_F(Hopper, EndsWithEachActivation) {
   }
 }
 
-/// What the activation makes of a bias, which comes behind a product of zeros.
+/// Returns the activation of `bias`, computed as the epilogue of a product of zeros.
 GuardedTensor activated_on_device(GuardedTensor& bias, Activation activation) {
   const DType dtype = bias.view().dtype;
   const std::int64_t count = bias.view().size();
@@ -181,7 +182,7 @@ GuardedTensor activated_on_device(GuardedTensor& bias, Activation activation) {
   return d;
 }
 
-TEST_F(Hopper, CarriesNaNAndInfinityThroughTheActivations) {
+TEST_F(Hopper, ActivationsPropagateNaNAndInfinity) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const std::array values{std::nanf(""), infinity, 0.0f, -20.0f};
   for (const Activation activation :
@@ -200,7 +201,7 @@ TEST_F(Hopper, CarriesNaNAndInfinityThroughTheActivations) {
   }
 }
 
-/// For every number of T in (-6, 16), which comes as the bias of a product of zeros.
+/// Tests every number of T in (-6, 16), as the bias of a product of zeros.
 template <class T>
 void expect_gelu_of_every_number() {
   constexpr DType dtype = dtype_of<T>;
@@ -226,20 +227,20 @@ void expect_gelu_of_every_number() {
   }
 }
 
-TEST_F(Hopper, RoundsTheGeluOfEveryNumber) {
+TEST_F(Hopper, GeluIsAccurateForEveryNumber) {
   expect_gelu_of_every_number<BFloat16>();
   expect_gelu_of_every_number<Half>();
 }
 
-/// Rows need not be aligned where they are short: any m is taken, but where a lies as [k, m].
-TEST_F(Hopper, TakesAnyNumberOfRows) {
+/// The engine accepts any m, except if a is transposed, [k, m], where m is the length of its rows.
+TEST_F(Hopper, AcceptsAnyNumberOfRows) {
   for (const std::int64_t m : {1, 3, 127, 129, 257}) {
     expect<BFloat16>({2, m, 136, 72}, layouts[0], Activation::none, true, false);
     expect<BFloat16>({2, m, 136, 72}, layouts[1], Activation::none, true, false);
   }
 }
 
-TEST_F(Hopper, LeavesToOthersWhatTheCopyEngineCannotRead) {
+TEST_F(Hopper, RejectsWhatTheCopyEngineCannotRead) {
   const auto takes = [](const Gemm& gemm) { return cuda::takes_hopper(gemm, 0); };
   const auto with = [](const Case& c, std::pair<bool, bool> layout) {
     return gemm_of(DType::bfloat16, c, layout);

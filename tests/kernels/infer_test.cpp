@@ -53,7 +53,7 @@ TEST(Infer, LeadingAndNamedDimensions) {
   EXPECT_EQ(infer_op("relu", {{f32, {}}}).shapes[0], Sizes{});
 }
 
-TEST(Infer, OutputsOfAttributesAndStandIns) {
+TEST(Infer, OutputSizesFromAttributesAndAbsentInputs) {
   const std::vector<Argument> full{{f32, {9, 3}}, {i32, {2}}, {f32, {5, 3}}, {i32, {2}}};
   Result result = infer_op("knn_query", full, {std::int64_t{7}});
   ASSERT_TRUE(result.status.ok()) << result.status.message();
@@ -107,7 +107,7 @@ TEST(Infer, AttributesHaveTypesAndRanges) {
                "leaky_relu: negative_slope must be a floating-point number");
 }
 
-TEST(Infer, SizesThatInt32OffsetsCannotReach) {
+TEST(Infer, SizesBeyondInt32Offsets) {
   const std::int64_t large = std::int64_t{1} << 31;
   expect_error(
       infer_op("knn_query", {{f32, {large, 3}}, {i32, {1}}, {f32, {}, false}, {i32, {}, false}}),

@@ -1,4 +1,4 @@
-// knn_query on CUDA: each way of searching, bit for bit as the CPU does it.
+// Tests of knn_query on CUDA: each search method gives the same bits as the CPU.
 #include <bit>
 #include <cmath>
 #include <functional>
@@ -62,7 +62,7 @@ std::vector<NamedCloud> clouds(std::mt19937& random) {
   };
 }
 
-/// Points in batches, and queries: others, or the points themselves.
+/// Points in batches, and queries.
 struct KnnArguments {
   KnnArguments(DType dtype, std::int64_t points, const Offsets& ends, std::int64_t queries,
                const Offsets& query_ends, std::int64_t nsample, const Cloud& cloud)
@@ -99,7 +99,7 @@ struct KnnArguments {
 
 const Op& knn() { return *find_op("knn_query"); }
 
-/// Runs the call on CUDA; with `own_queries`, without new_xyz and new_offset.
+/// Runs the call on CUDA. With `own_queries`, new_xyz and new_offset are absent.
 class DeviceKnn {
  public:
   explicit DeviceKnn(KnnArguments& host, bool own_queries = false)
@@ -134,7 +134,7 @@ class DeviceKnn {
   bool own_queries_;
 };
 
-/// Compares the rows of `queries` with those that the CPU gives for them.
+/// Compares the rows of `queries` with the results of the CPU.
 void expect_rows(KnnArguments& actual, const Offsets& ends, const Offsets& query_ends,
                  const std::vector<std::int64_t>& queries) {
   const DType dtype = actual.xyz.view().dtype;
@@ -213,7 +213,7 @@ class KnnOnCuda : public ::testing::Test {
   std::mt19937 random_{7};
 };
 
-/// Enough for a tree, and for a thread for each query.
+/// Enough points for the tree search, and enough queries for one thread each.
 constexpr std::int64_t many = 40'001;
 
 TEST_F(KnnOnCuda, FindsItsOwnPointsNeighboursInAnyCloud) {
@@ -228,7 +228,7 @@ TEST_F(KnnOnCuda, FindsItsOwnPointsNeighboursInAnyCloud) {
 
 TEST_F(KnnOnCuda, FindsNeighboursOfSmallBatchesInAnyCloud) {
   const std::vector<Offsets> all{
-      {5'000},                   // few queries, which have tiles of their own
+      {5'000},                   // few queries: a tile each
       {0, 4'500, 4'503, 5'000},  // likewise
       {0, 4'500, 4'503, 5'000, 6'000, 7'000, 7'001, 10'000, 12'000, 15'000, 20'000},  // many
   };
@@ -275,9 +275,9 @@ TEST_F(KnnOnCuda, KeepsToItsBatch) {
   Offsets tiny;
   for (std::int32_t end = 5; end <= 90'000; end += end % 3 * 7 + 5) tiny.push_back(end);
   const std::vector<Offsets> all{
-      {0, 0, 1, 4, 4, 20'000, 20'003, many, many},  // of very different sizes, empty ones too
+      {0, 0, 1, 4, 4, 20'000, 20'003, many, many},  // very different sizes, some empty
       {30'000, 35'000},                             // the last points are in no batch
-      tiny,                                         // several in a warp's queries
+      tiny,                                         // several batches in one warp
   };
   for (const Offsets& ends : all) {
     const std::int64_t points = std::max<std::int64_t>(many, ends.back());
@@ -289,7 +289,7 @@ TEST_F(KnnOnCuda, KeepsToItsBatch) {
   }
 }
 
-TEST_F(KnnOnCuda, ATreeIsCapturedAndReplayedOnNewPoints) {
+TEST_F(KnnOnCuda, TreeSearchCanBeCapturedAndReplayedOnNewPoints) {
   const Cloud cloud = clouds(random_).front().cloud;
   const Offsets ends{10'000, many};
   for (const std::int64_t nsample : {16, 40}) {
@@ -297,7 +297,7 @@ TEST_F(KnnOnCuda, ATreeIsCapturedAndReplayedOnNewPoints) {
     CudaExecution cuda;
     auto* stream = static_cast<cudaStream_t>(cuda.stream);
     DeviceKnn device(arguments);
-    ASSERT_TRUE(device.run(cuda).ok());  // loads the kernels, which a capture forbids
+    ASSERT_TRUE(device.run(cuda).ok());  // loads the kernels, which is forbidden during capture
     check(cudaStreamSynchronize(stream));
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t executable = nullptr;
@@ -320,7 +320,7 @@ TEST_F(KnnOnCuda, ATreeIsCapturedAndReplayedOnNewPoints) {
   }
 }
 
-TEST_F(KnnOnCuda, SaysHowMuchWorkspaceATreeNeeds) {
+TEST_F(KnnOnCuda, ReportsTheWorkspaceThatTheTreeNeeds) {
   const Cloud cloud = clouds(random_).front().cloud;
   KnnArguments arguments(DType::float32, many, {many}, many, {many}, 16, cloud);
   CudaExecution cuda;
@@ -331,7 +331,7 @@ TEST_F(KnnOnCuda, SaysHowMuchWorkspaceATreeNeeds) {
   EXPECT_TRUE(status.message().starts_with("knn_query: no workspace of ")) << status.message();
 }
 
-TEST_F(KnnOnCuda, KeepsWithinItsTensorsWhateverTheOffsetsHold) {
+TEST_F(KnnOnCuda, StaysWithinItsTensorsForInvalidOffsets) {
   const Cloud cloud = clouds(random_).front().cloud;
   for (const std::int64_t points : {std::int64_t{2}, many}) {
     for (const std::int64_t nsample : {16, 40, 200}) {

@@ -1,4 +1,4 @@
-// What a build without CUDA says of a call on CUDA.
+// Test of a call on CUDA in a build without CUDA.
 #include <gtest/gtest.h>
 
 #include "arguments.h"
@@ -6,7 +6,7 @@
 namespace cudarelu::testing {
 namespace {
 
-TEST(Run, WithoutCudaItSaysSo) {
+TEST(Run, ReportsThatCudaIsMissing) {
   const Op& op = *find_op("relu");
   std::mt19937 random(1);
   Arguments arguments = make_arguments(op, DType::float32, {{2}, 2}, 0, random);

@@ -1,4 +1,4 @@
-// A library that has cuBLASLt's functions, but of a version that no build is for.
+// A library with the functions of cuBLASLt and an unsupported version.
 #include <cstddef>
 
 extern "C" {

@@ -1,4 +1,4 @@
-// run(): stand-ins, the checks of values, and exceptions.
+// Tests of run(): replacements of absent inputs, checks of values, and exceptions.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,10 +8,10 @@
 #include "arguments.h"
 
 namespace {
-thread_local bool no_memory = false;  // on this thread every allocation fails
+thread_local bool no_memory = false;  // true: every allocation on this thread fails
 }  // namespace
 
-// Not inlined: a compiler that sees one of a pair alone warns of it.
+// Not inlined, since the compiler warns if it inlines only one function of a pair.
 [[gnu::noinline]] void* operator new(std::size_t size) {
   void* const memory = no_memory ? nullptr : std::malloc(size > 0 ? size : 1);
   if (memory == nullptr) throw std::bad_alloc();
@@ -44,7 +44,7 @@ Status run_knn(std::vector<std::int32_t> offset, std::vector<std::int32_t> new_o
   return run({op, inputs, outputs, attributes, execution});
 }
 
-TEST(Run, AbsentInputsHaveStandIns) {
+TEST(Run, AbsentInputsAreReplaced) {
   const Status status = run_knn({4, 9}, {});
   EXPECT_TRUE(status.ok()) << status.message();
 }
@@ -58,7 +58,7 @@ TEST(Run, OffsetsAreChecked) {
             "knn_query: new_offset[1] is 8, less than 9 before it");
 }
 
-/// Runs an op of that signature, on the CPU, whose output is an int64 of the one element.
+/// Runs an op with this signature on the CPU. Its output is one int64.
 Status run_signature(const char* signature, std::span<const TensorView> inputs, Kernel kernel) {
   Op op;
   op.name = "f";
@@ -73,7 +73,7 @@ Status run_signature(const char* signature, std::span<const TensorView> inputs, 
 
 Status succeed(const Call& /*call*/) { return {}; }
 
-TEST(Run, AbsentInputsAreNotLookedAt) {
+TEST(Run, AbsentInputsAreNotRead) {
   std::vector<float> x(2, 1.0f);
   std::vector<std::int32_t> offset{1, 3};
   const Sizes two{2};
@@ -102,7 +102,7 @@ TEST(Run, ElementsOfAnyTypeMustBePositive) {
             "f: x[1] is 0, but must be over 0");
 }
 
-/// What run() makes of a kernel that throws.
+/// Returns the status of run() for a kernel that throws.
 Status run_throwing(Kernel kernel) {
   std::vector<float> x(2);
   const Sizes two{2};
@@ -112,7 +112,7 @@ Status run_throwing(Kernel kernel) {
   return status;
 }
 
-const std::string long_text(100, 'x');  // too long to be held in a std::string itself
+const std::string long_text(100, 'x');  // too long for the internal buffer of std::string
 
 TEST(Run, ExceptionsBecomeErrors) {
   const Status status =
@@ -122,7 +122,7 @@ TEST(Run, ExceptionsBecomeErrors) {
   EXPECT_EQ(run_throwing([](const Call&) -> Status { throw 1; }).code(), Status::Code::internal);
 }
 
-TEST(Run, ErrorsNeedNoMemoryWhereThereIsNone) {
+TEST(Run, OutOfMemoryErrorsDoNotAllocate) {
   const Status of_bad_alloc = run_throwing([](const Call&) -> Status {
     no_memory = true;
     throw std::bad_alloc();

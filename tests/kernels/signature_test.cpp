@@ -79,7 +79,7 @@ TEST(Signature, NumbersAreTheNearestDoubles) {
   EXPECT_EQ(value("-inf"), -std::numeric_limits<double>::infinity());
 }
 
-TEST(Signature, IsUniformWhereAllTensorsHaveOneShape) {
+TEST(Signature, IsUniformIfAllTensorsHaveTheSameShape) {
   EXPECT_TRUE(parse_signature("f(x: T[*]) -> y: T[*]").uniform());
   EXPECT_TRUE(
       parse_signature("f(x: T[*], w: T[*], *, a: int = 1) -> (y: T[*], z: T[*])").uniform());
@@ -91,7 +91,7 @@ TEST(Signature, IsUniformWhereAllTensorsHaveOneShape) {
   }
 }
 
-TEST(Signature, IsPointwiseWhereTheElementwiseEngineCanRunIt) {
+TEST(Signature, IsPointwiseIfTheElementwiseEngineCanRunIt) {
   for (const char* each :
        {"f(x: T[*], w: T[*]) -> y: T[*]", "f(x: T[*, c], w: T[c]) -> y: T[*, c]",
         "f(w: T[c], x: T[*, 2, c]) -> y: T[*, 2, c]", "f(x: T[n, 3], w: T[n, 3]) -> y: T[n, 3]",
@@ -122,7 +122,7 @@ TEST(Signature, AnOutputOverwritesAnInputOfItsDtypeAndShape) {
 }
 
 class Malformed : public testing::TestWithParam<const char*> {};
-TEST_P(Malformed, IsRefused) { EXPECT_THROW(parse_signature(GetParam()), std::invalid_argument); }
+TEST_P(Malformed, IsRejected) { EXPECT_THROW(parse_signature(GetParam()), std::invalid_argument); }
 INSTANTIATE_TEST_SUITE_P(
     Signature, Malformed,
     testing::Values("", "f", "f(x: T[*]", "f(x T[*]) -> y: T[*]", "f(x: float[*]) -> y: T[*]",
@@ -135,9 +135,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "f(x: T[n], *, k: float = 1.0) -> y: T[n, k]",
                     "f(x: T[a, b, c, d, e, f, g, h, i]) -> y: T[a]"));
 
-/// What no call could run, and a part of the sentence that says so.
+/// Signatures of which no call could run, and a part of the error message.
 class Impossible : public testing::TestWithParam<std::pair<const char*, const char*>> {};
-TEST_P(Impossible, IsRefusedInASentence) {
+TEST_P(Impossible, IsRejectedWithAMessage) {
   const auto [text, sentence] = GetParam();
   try {
     parse_signature(text);

@@ -11,7 +11,7 @@
 namespace cudarelu {
 namespace {
 
-TEST(Table, HoldsEveryFileOfOps) {
+TEST(Table, ContainsTheOpOfEveryFile) {
   std::set<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(CUDARELU_OPS)) {
     if (entry.path().extension() == ".h" && entry.path().stem() != "list") {
@@ -25,7 +25,7 @@ TEST(Table, HoldsEveryFileOfOps) {
 }
 
 TEST(Table, IdsAreAppendOnly) {
-  // The first release's order. New ops follow it; this list stays as it is.
+  // The order of the first release. New ops are appended; this list does not change.
   const char* const released[] = {"relu",        "relu_backward",
                                   "leaky_relu",  "leaky_relu_backward",
                                   "tanh",        "tanh_backward",
@@ -54,7 +54,7 @@ TEST(Table, EveryOpIsComplete) {
   EXPECT_EQ(find_op("relu_backward")->onnx_type, "ReluBackward");
 }
 
-TEST(Table, IsRefusedWithTheNameOfTheOpThatIsWrong) {
+TEST(Table, ErrorsNameTheOp) {
   const auto expect_refused = [](const char* name, auto change, const std::string& sentence) {
     std::vector<Op> table(op_table().begin(), op_table().end());
     EXPECT_NO_THROW(check_table(table));

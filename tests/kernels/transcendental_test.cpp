@@ -1,4 +1,5 @@
-// The elementary functions of the CPU: their errors, and that vectors have the same numbers.
+// Tests of the elementary functions on the CPU: their errors, and that vectorized code gives the
+// same numbers.
 #include "transcendental.h"
 
 #include <gtest/gtest.h>
@@ -15,11 +16,11 @@
 namespace cudarelu::testing {
 namespace {
 
-/// Numbers of every exponent and either sign, the same in every run; infinities; no NaN.
+/// Returns numbers of every exponent and sign, and infinities, but no NaN; the same in every run.
 template <class T>
 std::vector<T> numbers() {
   using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
-  constexpr Bits odd = static_cast<Bits>(0x9e3779b97f4a7c15);  // scatters the bits of a count
+  constexpr Bits odd = static_cast<Bits>(0x9e3779b97f4a7c15);  // i * odd scatters the bits of i
   std::vector<T> values{0,
                         -T(0),
                         std::numeric_limits<T>::denorm_min(),
@@ -29,14 +30,14 @@ std::vector<T> numbers() {
   for (Bits i = 0; i < 400000; ++i) {
     const T value = std::bit_cast<T>(static_cast<Bits>(i * odd));
     if (value == value) values.push_back(value);
-    // Where there is most to get wrong.
+    // The range with the largest errors.
     values.push_back(
         std::ldexp(T(i % 2 == 0 ? 1 : -1) * (1 + T(i * odd >> 9) / T(odd)), i % 40 - 32));
   }
   return values;
 }
 
-/// The largest error of f in units in the last place, where exact(x) has more digits.
+/// Returns the largest error of f in units in the last place; exact(x) has a higher precision.
 template <class T, class F, class Exact>
 double largest_error(const std::vector<T>& values, const F& f, const Exact& exact) {
   double largest = 0;
@@ -57,7 +58,7 @@ double largest_error(const std::vector<T>& values, const F& f, const Exact& exac
 }
 
 template <class T>
-struct Limits;  // as transcendental.h has them
+struct Limits;  // as documented in transcendental.h
 template <>
 struct Limits<float> {
   static constexpr double exp = 1.0, tanh = 0.51, asinh = 0.51;
@@ -72,7 +73,7 @@ class MathTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(MathTest, Types);
 
-TYPED_TEST(MathTest, ErrsNoMoreThanItSays) {
+TYPED_TEST(MathTest, ErrorsAreWithinTheLimits) {
   using T = TypeParam;
   const std::vector<T> values = numbers<T>();
   std::vector<T> negative = values;
@@ -88,9 +89,8 @@ TYPED_TEST(MathTest, ErrsNoMoreThanItSays) {
             Limits<T>::asinh);
 }
 
-/// Absolute: near 1 and near 0 alike. What the functions give where they are tiny is looked at in
-/// the tail, relatively.
-TYPED_TEST(MathTest, DistributionsErrNoMoreThanTheySay) {
+/// Tests the absolute error everywhere, and the relative error of the cdf in its lower tail.
+TYPED_TEST(MathTest, ErrorsOfDistributionsAreWithinTheLimits) {
   using T = TypeParam;
   const double unit = std::numeric_limits<T>::epsilon();
   double cdf = 0, density = 0, logistic = 0, tail = 0;
@@ -125,7 +125,7 @@ TYPED_TEST(MathTest, ExpIsZeroBelowTheNormalNumbers) {
   }
 }
 
-TYPED_TEST(MathTest, NaNStaysNaN) {
+TYPED_TEST(MathTest, NaNPropagates) {
   const auto nan = std::numeric_limits<TypeParam>::quiet_NaN();
   EXPECT_TRUE(std::isnan(math::exp(nan)));
   EXPECT_TRUE(std::isnan(math::exp2(nan)));
@@ -135,8 +135,8 @@ TYPED_TEST(MathTest, NaNStaysNaN) {
   EXPECT_TRUE(std::isnan(math::asinh(nan)));
 }
 
-/// The instructions of this CPU against those that every CPU has.
-TYPED_TEST(MathTest, OpsHaveTheSameNumbersInVectors) {
+/// Compares the code for the instructions of this CPU with portable code.
+TYPED_TEST(MathTest, VectorizedOpsGiveTheSameNumbers) {
   using T = TypeParam;
   std::vector<T> values = numbers<T>();
   std::vector<T> results(values.size());
@@ -163,7 +163,7 @@ TEST(Blocks, ConvertHalvesToTheSameBits) {
     halves.push_back({static_cast<std::uint16_t>(i)});
     floats.push_back(load(halves.back()));
   }
-  std::vector<float> widened(halves.size() - 1);  // no multiple of a vector
+  std::vector<float> widened(halves.size() - 1);  // not a multiple of the vector size
   cpu::widen(halves.data(), widened.data(), std::ssize(widened));
   for (std::size_t i = 0; i < widened.size(); ++i) {
     if (floats[i] == floats[i]) {

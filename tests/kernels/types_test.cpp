@@ -8,7 +8,7 @@
 namespace cudarelu {
 namespace {
 
-/// The value of a float with `exponent_bits` and `mantissa_bits`, worked out from the format.
+/// Returns the value of a floating-point format with these numbers of exponent and mantissa bits.
 double decode(std::uint16_t bits, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
@@ -36,12 +36,13 @@ void check_all(int exponent_bits, int mantissa_bits) {
   }
 }
 
-TEST(Types, EveryHalfAndBFloat16ReadsAndWritesBack) {
+TEST(Types, EveryHalfAndBFloat16RoundTrips) {
   check_all<Half>(5, 10);
   check_all<BFloat16>(8, 7);
 }
 
-/// Between two neighbours of T, the nearer; half way, the one whose last bit is 0.
+/// Numbers between two neighbours of T round to the nearer one; the middle rounds to the one whose
+/// last bit is 0.
 template <class T>
 void check_rounding(std::uint16_t largest_finite) {
   for (int i = 0; i < largest_finite; ++i) {

@@ -1,5 +1,5 @@
-// The op PROBE_DOMAIN::PROBE_OP, float32: y = -x on the CPU provider. It notes where its tensors
-// are, which is all that it does on the CUDA provider: there nothing is written.
+// The op PROBE_DOMAIN::PROBE_OP in float32. It records the addresses of its tensors. On the CPU
+// provider it computes y = -x; on the CUDA provider it writes nothing.
 
 #include <onnxruntime_c_api.h>
 
@@ -11,7 +11,7 @@
 
 namespace {
 
-std::vector<const void*> addresses;  // of x and of y, call by call
+std::vector<const void*> addresses;  // of x and y for each call
 
 struct Probe : OrtCustomOp {
   explicit Probe(const char* provider) : OrtCustomOp{}, provider(provider) {
@@ -28,7 +28,6 @@ struct Probe : OrtCustomOp {
       return INPUT_OUTPUT_REQUIRED;
     };
     GetInputMemoryType = [](const OrtCustomOp*, std::size_t) { return OrtMemTypeDefault; };
-    // The kernel is what it needs: the op and, of the runtime that calls, the API.
     CreateKernel = [](const OrtCustomOp* self, const OrtApi* api, const OrtKernelInfo*) {
       return static_cast<void*>(new Kernel{static_cast<const Probe*>(self)->provider, *api});
     };
@@ -79,7 +78,8 @@ struct Probe : OrtCustomOp {
 
 }  // namespace
 
-/// Moves up to `capacity` addresses out, and returns how many there were.
+/// Copies up to `capacity` addresses, clears the record, and returns the number of recorded
+/// addresses.
 extern "C" __attribute__((visibility("default"))) std::size_t take_addresses(const void** taken,
                                                                              std::size_t capacity) {
   const std::size_t count = addresses.size();
@@ -93,7 +93,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
   static Probe on_cpu(Probe::cpu);
   static Probe on_cuda(Probe::cuda);
   const OrtApi& api = *base->GetApi(16);
-  OrtCustomOpDomain* domain = nullptr;  // leaked: a session may outlive all
+  OrtCustomOpDomain* domain = nullptr;  // never released, since sessions use it
   Probe::Kernel::check(api.CreateCustomOpDomain(PROBE_DOMAIN, &domain));
   Probe::Kernel::check(api.CustomOpDomain_Add(domain, &on_cpu));
   Probe::Kernel::check(api.CustomOpDomain_Add(domain, &on_cuda));

@@ -1,5 +1,5 @@
-// The matrix products for few rows, for float32 and by mma.sync, against loops in float64, between
-// canaries.
+// Tests of the matrix products for few rows, for float32 and with mma.sync, compared with float64,
+// between canaries.
 #include <cmath>
 
 #include "activated.h"
@@ -24,13 +24,13 @@ struct Case {
   std::size_t offset = 0;  // of all pointers, in elements
 };
 
-/// The largest difference that rounding the result once, and k sums in float32, account for.
+/// The largest error of k additions in float32 and of rounding the result once.
 double tolerance(DType dtype, std::int64_t k, double value) {
   const double rounding = dtype == DType::bfloat16 ? 0x1p-8 : dtype == DType::float16 ? 0x1p-11 : 0;
   return 2e-6 + 5e-7 * std::sqrt(static_cast<double>(k)) + (rounding + 1e-6) * std::abs(value);
 }
 
-class SimtGemmOnCuda : public ::testing::Test {
+class GemmOnCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!has_cuda_device()) GTEST_SKIP() << "needs CUDA: no device on this machine";
@@ -127,7 +127,7 @@ class SimtGemmOnCuda : public ::testing::Test {
   std::mt19937 random_{7};
 };
 
-TEST_F(SimtGemmOnCuda, SkinnyEqualsFloat64) {
+TEST_F(GemmOnCuda, SkinnyMatchesFloat64) {
   if (!cuda::takes_skinny({DType::float32, 1, 1, 2, 4, nullptr, nullptr, nullptr, false, true},
                           0)) {
     GTEST_SKIP() << "needs CUDA: compute capability 9.0";
@@ -138,8 +138,8 @@ TEST_F(SimtGemmOnCuda, SkinnyEqualsFloat64) {
           Case{.m = 16, .n = 130, .k = 776},
           Case{.m = 32, .n = 3072, .k = 64, .activation = Activation::gelu_erf},
           Case{.m = 9, .n = 5002, .k = 72},     // wider slices
-          Case{.m = 20, .n = 2500, .k = 1608},  // unequal ones, whose parts go around the slots
-          Case{.m = 30, .n = 1000, .k = 1608, .activation = Activation::relu},  // narrow ones
+          Case{.m = 20, .n = 2500, .k = 1608},  // unequal slices, whose parts reuse the slots
+          Case{.m = 30, .n = 1000, .k = 1608, .activation = Activation::relu},  // narrow slices
           Case{.m = 33, .n = 98, .k = 1032, .activation = Activation::relu},
           Case{.m = 64, .n = 770, .k = 136, .sum = false, .activation = Activation::gelu_tanh},
           Case{.m = 7, .n = 24, .k = 4096, .bias = false},
@@ -149,11 +149,12 @@ TEST_F(SimtGemmOnCuda, SkinnyEqualsFloat64) {
   }
 }
 
-/// The kernel lets the next one start early: a chain of products has to be that of one at a time.
-TEST_F(SimtGemmOnCuda, SkinnyWaitsForTheProductBefore) {
+/// The kernel lets the next one start early. A chain of products must give the same results as the
+/// products one at a time.
+TEST_F(GemmOnCuda, SkinnyWaitsForThePreviousProduct) {
   constexpr std::int64_t m = 32;
   constexpr std::int64_t narrow = 384;
-  constexpr std::int64_t wide = 3072;  // of these, blocks of two products are on a multiprocessor
+  constexpr std::int64_t wide = 3072;  // blocks of two such products fit on a multiprocessor
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     GuardedTensor widen = random_tensor(dtype, {wide, narrow}, 0, 1 / std::sqrt(narrow));
     GuardedTensor back = random_tensor(dtype, {narrow, wide}, 0, 1 / std::sqrt(wide));
@@ -188,7 +189,7 @@ TEST_F(SimtGemmOnCuda, SkinnyWaitsForTheProductBefore) {
   }
 }
 
-TEST_F(SimtGemmOnCuda, SkinnyLeavesTheRest) {
+TEST_F(GemmOnCuda, SkinnyRejectsUnsupportedProducts) {
   const auto address = [](std::uintptr_t at) { return reinterpret_cast<void*>(at); };
   const Gemm taken{DType::bfloat16, 1,     8,   16, 16, address(256), address(256),
                    address(256),    false, true};
@@ -211,7 +212,7 @@ TEST_F(SimtGemmOnCuda, SkinnyLeavesTheRest) {
   EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.bias = address(258); }));
 }
 
-TEST_F(SimtGemmOnCuda, Float32LeavesTheRest) {
+TEST_F(GemmOnCuda, Float32RejectsUnsupportedProducts) {
   constexpr std::int64_t much = std::int64_t{1} << 31;
   const auto takes = [](DType dtype, std::int64_t batch, std::int64_t m, std::int64_t n,
                         std::int64_t k) {
@@ -224,7 +225,7 @@ TEST_F(SimtGemmOnCuda, Float32LeavesTheRest) {
   EXPECT_FALSE(takes(DType::float32, 1, 1, 1, 1 << 23));
 }
 
-TEST_F(SimtGemmOnCuda, Float32EqualsFloat64) {
+TEST_F(GemmOnCuda, Float32MatchesFloat64) {
   for (const bool a_transposed : {false, true}) {
     for (const bool b_transposed : {false, true}) {
       for (Case c :
@@ -247,8 +248,8 @@ TEST_F(SimtGemmOnCuda, Float32EqualsFloat64) {
 constexpr std::array mma_layouts{std::pair{false, true}, std::pair{false, false},
                                  std::pair{true, false}};
 
-/// With TF32 alone, float32 would be off by 3e-4.
-TEST_F(SimtGemmOnCuda, MmaEqualsFloat64) {
+/// Plain TF32 would give float32 an error of 3e-4.
+TEST_F(GemmOnCuda, MmaMatchesFloat64) {
   if (!cuda::takes_mma({DType::float32, 1, 1, 1, 1, nullptr, nullptr, nullptr}, 0)) {
     GTEST_SKIP() << "needs CUDA: compute capability 8.0";
   }
@@ -271,7 +272,7 @@ TEST_F(SimtGemmOnCuda, MmaEqualsFloat64) {
   }
 }
 
-TEST_F(SimtGemmOnCuda, MmaLeavesTheRest) {
+TEST_F(GemmOnCuda, MmaRejectsUnsupportedProducts) {
   constexpr std::int64_t much = std::int64_t{1} << 31;
   const Gemm taken{DType::bfloat16, 3, 100, 100, 100, nullptr, nullptr, nullptr, false, true};
   if (!cuda::takes_mma(taken, 0)) GTEST_SKIP() << "needs CUDA: compute capability 8.0";
