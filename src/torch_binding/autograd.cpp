@@ -29,8 +29,8 @@ namespace ag = torch::autograd;
 namespace compiled = torch::dynamo::autograd;
 using Kind = Expression::Kind;
 
-/// Of an input that a number stands for where it is absent: an input with all its dimensions, which
-/// says what they are. Else -1.
+/// Returns an input with all dimensions of input `index`, if that has a number as its default; -1
+/// if not. For weight in layer_norm(x: T[*, c], weight: T[c]? = 1, ...) it is x.
 int like_absent(const Signature& signature, int index) {
   const Parameter& input = signature.inputs[static_cast<std::size_t>(index)];
   if (input.absent != Absent::number) return -1;
@@ -43,7 +43,7 @@ int like_absent(const Signature& signature, int index) {
                           signature.inputs.begin());
 }
 
-/// What stands for input `index` where it is absent.
+/// Returns the tensor that replaces the absent input `index`: its number, with the sizes of `like`.
 at::Tensor stand_in_for(const Signature& signature, int index, const at::Tensor& like) {
   const Parameter& input = signature.inputs[static_cast<std::size_t>(index)];
   const auto& dims = signature.inputs[static_cast<std::size_t>(like_absent(signature, index))].dims;
@@ -180,7 +180,8 @@ class Evaluator {
   }
 
  private:
-  /// An argument of a call; undefined: absent. For one that must not be, what stands for it.
+  /// Returns an argument of a call, undefined if it is absent. If the called op requires it,
+  /// returns the tensor that replaces it.
   at::Tensor argument(const Expression& expression, const Parameter& parameter) {
     at::Tensor value = tensor(expression);
     if (value.defined() || parameter.optional) return value;
@@ -428,8 +429,7 @@ auto make_node(const Derivative& derivative, Attributes attributes) {
 #endif
 }
 
-/// The tensors that the op works on: a stand-in has the place of an absent input, and so gets that
-/// one's gradient too.
+/// Returns the inputs of the op. Another input that replaces an absent one also gets its gradient.
 Tensors with_stand_ins(const Op& op, Inputs given) {
   Tensors inputs;
   for (std::size_t i = 0; i < given.size(); ++i) {
