@@ -54,7 +54,7 @@ std::string what_is_missing(const std::string& message) {
   constexpr std::string_view error = ": cannot open shared object file";
   const std::size_t end = message.find(error);
   if (end == std::string::npos) return message;
-  const std::size_t begin = message.find_last_of(" :", end - 1) + 1;  // 0 where there is none
+  const std::size_t begin = message.find_last_of(" :", end - 1) + 1;
   const std::string missing = message.substr(begin, end + error.size() - begin);
   const bool driver = missing.starts_with("libcuda.so");
   return missing + (driver ? "; it comes with NVIDIA's driver"
