@@ -8,7 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-# The doctor runs where neither the package nor PyTorch imports: commands import what they need.
+# The doctor must run where the package or PyTorch cannot be imported: each command imports what it
+# needs.
 from .bench.command import add_command as add_bench
 from .doctor.command import add_command as add_doctor
 
@@ -75,47 +76,52 @@ def inspect(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int:
-    """Runs a command and returns the exit status; `argv` is that of the process by default."""
+    """Runs a command and returns the exit status; `argv` is the process's own by default."""
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     command = commands.add_parser("ops", help="list the ops")
-    command.add_argument("--json", action="store_true", help="everything the table says, as JSON")
+    command.add_argument("--json", action="store_true", help="print all fields of the ops as JSON")
     command.set_defaults(run=list_ops)
 
     command = commands.add_parser("export-demo", help="write the one-node model of the tutorials")
     command.add_argument("path", type=Path, metavar="MODEL.onnx")
     command.set_defaults(run=export_demo)
 
-    command = commands.add_parser("lower", help="turn our ops in a model into standard operators")
+    command = commands.add_parser("lower", help="replace our ops in a model by standard operators")
     command.add_argument("source", type=Path, metavar="IN.onnx")
     command.add_argument("path", type=Path, metavar="OUT.onnx", help="may be IN.onnx")
     command.set_defaults(run=lower)
 
     command = commands.add_parser(
-        "accelerate", help="put our ops in a model in the place of standard operators"
+        "accelerate", help="replace standard operators in a model by our ops"
     )
     command.add_argument("source", type=Path, metavar="IN.onnx")
     command.add_argument("path", type=Path, metavar="OUT.onnx", help="may be IN.onnx")
     command.add_argument(
-        "--only-if-faster", action="store_true", help="measure, and keep what makes it faster"
+        "--only-if-faster",
+        action="store_true",
+        help="measure the model and keep only the ops that make it faster",
     )
     command.add_argument(
-        "--provider", choices=["cpu", "cuda"], default="cpu", help="to measure on (cpu)"
+        "--provider",
+        choices=["cpu", "cuda"],
+        default="cpu",
+        help="the provider to measure on (default: cpu)",
     )
     command.add_argument(
         "--dim",
         action="append",
         default=[],
         metavar="NAME=SIZE",
-        help="a free dimension to measure with (else 4); repeatable",
+        help="the size of a free dimension for the measurement (default: 4); repeatable",
     )
-    command.add_argument("--json", action="store_true", help="the report as one JSON object")
+    command.add_argument("--json", action="store_true", help="print the report as one JSON object")
     command.set_defaults(run=accelerate)
 
-    command = commands.add_parser("inspect", help="what is in a model, and which nodes are ours")
+    command = commands.add_parser("inspect", help="describe a model and its calls of our ops")
     command.add_argument("path", type=Path, metavar="MODEL.onnx")
-    command.add_argument("--json", action="store_true", help="as one JSON object")
+    command.add_argument("--json", action="store_true", help="print one JSON object")
     command.set_defaults(run=inspect)
 
     add_bench(commands)

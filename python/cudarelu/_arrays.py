@@ -1,7 +1,8 @@
-"""The ops on arrays of other libraries, such as CuPy and JAX; and arrays as tensors, for sessions.
+"""Runs the ops on arrays of other libraries, such as CuPy and JAX; converts arrays for sessions.
 
-Memory is shared by DLPack, both ways. For CuPy an op runs on its current stream, so that nothing
-has to wait; for others on PyTorch's current stream, and DLPack makes streams wait for each other.
+Arrays and tensors share memory through DLPack, in both directions. For CuPy, an op runs on CuPy's
+current stream, so no stream has to wait. For other libraries it runs on PyTorch's current stream,
+and DLPack synchronizes the streams.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ Tensors = dict[str, torch.Tensor]
 Attributes = dict[str, float | int | str]
 
 _OPS = {op.name: op for op in ops()}
-_LEGACY_STREAM, _PER_THREAD_STREAM = 1, 2  # handles of CUDA's that stand for its default streams
-_RELEASER = ThreadPoolExecutor(1, "cudarelu")  # has no thread before its first task
+_LEGACY_STREAM, _PER_THREAD_STREAM = 1, 2  # CUDA's handles of its two default streams
+_RELEASER = ThreadPoolExecutor(1, "cudarelu")  # starts its thread with the first task
 
 
 def call(name: str, inputs: list[Any], attributes: Attributes) -> Any:
-    """Run an op on arrays of one library; None is an input that is left out.
+    """Runs an op on arrays of one library. An absent input is None.
 
-    Returns new arrays of that library. Raises TypeError for inputs of another kind or dtype and
-    ValueError for shapes and values.
+    Returns new arrays of that library. Raises TypeError for an unsupported kind of input or dtype,
+    and ValueError for an invalid shape or value.
     """
     op = _OPS[name]
     given = {p.name: x for p, x in zip(op.inputs, inputs, strict=True) if x is not None}
@@ -50,8 +51,11 @@ def call(name: str, inputs: list[Any], attributes: Attributes) -> Any:
 
 
 def _library_of(x: Any) -> Any:
-    """The module of the array's library; None for what is no array, for a masked one, whose mask
-    would be lost, and for a tracer of JAX's, which lacks the second of DLPack's methods."""
+    """The module of the array's library; None if `x` is not a supported array.
+
+    Masked arrays are not supported, since the mask would be lost. Neither are JAX tracers, which
+    lack one of DLPack's two methods.
+    """
     if isinstance(x, torch.Tensor):
         return torch
     if isinstance(x, np.ndarray):
@@ -66,7 +70,7 @@ def _library_of(x: Any) -> Any:
 
 
 def common_library(name: str, given: dict[str, Any]) -> Any:
-    """The module of the library of all these arrays. Raises TypeError where there is none."""
+    """The module of the library of all arrays. Raises TypeError if they have no common library."""
     first, *others = [_library_of(x) for x in given.values()]
     if first is not None and all(library is first for library in others):
         return first
@@ -85,18 +89,17 @@ def _kind(x: Any) -> str:
 def _reading(name: str, parameter: str) -> Iterator[None]:
     try:
         yield
-    except (
-        BufferError,
-        RuntimeError,
-        TypeError,
-    ) as error:  # of a dtype or a memory that DLPack does not share
+    # DLPack does not support every dtype and every kind of memory.
+    except (BufferError, RuntimeError, TypeError) as error:
         raise TypeError(f"{name}: cannot read {parameter}: {error}") from error
 
 
 @contextlib.contextmanager
 def stream_of(library: Any, device: tuple[int, int]) -> Iterator[bool]:
-    """Make the device, and the stream that the op is to run on, PyTorch's current ones. Gives
-    whether the library may reuse the memory of an input before that stream has read it."""
+    """Makes the device and the stream of the op PyTorch's current ones.
+
+    Yields whether the library may reuse the memory of an input before that stream has read it.
+    """
     kind, index = device
     if kind != DLDeviceType.kDLCUDA:
         yield False
@@ -107,7 +110,7 @@ def stream_of(library: Any, device: tuple[int, int]) -> Iterator[bool]:
         if library.__name__ == "cupy":
             pointer = library.cuda.get_current_stream().ptr
             if pointer == _PER_THREAD_STREAM:
-                # PyTorch refuses it. The legacy stream waits for it, and it for the legacy stream.
+                # PyTorch rejects this stream. CUDA synchronizes it with the legacy stream.
                 stack.enter_context(library.cuda.ExternalStream(_LEGACY_STREAM))
             if pointer <= _PER_THREAD_STREAM:
                 stream = torch.cuda.default_stream()
@@ -118,21 +121,22 @@ def stream_of(library: Any, device: tuple[int, int]) -> Iterator[bool]:
 
 
 def tensor_of(name: str, parameter: str, x: Any) -> torch.Tensor:
-    """A tensor over the memory of an array. Raises TypeError where there can be none."""
+    """A tensor that shares the memory of an array, or a copy where tensors do not support its
+    strides or byte order. Raises TypeError if DLPack cannot share the array."""
     if isinstance(x, torch.Tensor):
         return x.detach()
     if isinstance(x, np.ndarray):
         x = np.require(x, x.dtype.newbyteorder("="), "A")
     if any(stride < 0 for stride in getattr(x, "strides", ())):
         x = x.copy()  # tensors have no negative strides
-    if isinstance(x, np.ndarray) and x.dtype.name == "bfloat16":  # which its DLPack lacks
+    if isinstance(x, np.ndarray) and x.dtype.name == "bfloat16":  # not supported by NumPy's DLPack
         return torch.from_dlpack(x.view(np.int16)).view(torch.bfloat16)
     with _reading(name, parameter):
         return torch.from_dlpack(x)
 
 
 def array_of(library: Any, y: torch.Tensor, example: Any) -> Any:
-    """An array of the library over the memory of a tensor."""
+    """An array of the library that shares the memory of a tensor."""
     if library is torch:
         return y
     if library is np:
@@ -141,22 +145,22 @@ def array_of(library: Any, y: torch.Tensor, example: Any) -> Any:
         from ml_dtypes import bfloat16
 
         return y.view(torch.int16).numpy().view(bfloat16)
-    # A library whose arrays have no strides, such as JAX, takes row-major memory alone.
+    # A library whose arrays have no strides, such as JAX, accepts only row-major memory.
     return library.from_dlpack(y if hasattr(example, "strides") else y.contiguous())
 
 
 def _run(name: str, tensors: Tensors, attributes: Attributes) -> Any:
     try:
         device = next(iter(tensors.values())).device
-        with torch.autocast(device.type, enabled=False):  # is for tensors
+        with torch.autocast(device.type, enabled=False):  # it applies to the user's tensors only
             return FUNCTIONS[name](**tensors, **attributes)
     except RuntimeError:
         _check(name, tensors, attributes)
-        raise  # not for the arguments' sake
+        raise  # the arguments are valid
 
 
 def _check(name: str, tensors: Tensors, attributes: Attributes) -> None:
-    """Raise what is wrong with the arguments as it is raised for arrays, without any data."""
+    """Raises TypeError or ValueError if the op rejects the arguments; runs on the meta device."""
     overload = getattr(torch.ops.cudarelu, name).default
     try:
         overload(**{each: x.to("meta") for each, x in tensors.items()}, **attributes)
@@ -167,17 +171,20 @@ def _check(name: str, tensors: Tensors, attributes: Attributes) -> None:
 
 
 def release_when_read(tensors: list[torch.Tensor]) -> None:
-    """Keep the inputs until the current stream has read them. JAX hands memory on as soon as no
-    array and no tensor needs it; nor does it donate an array that a tensor still needs."""
+    """Keeps the inputs alive until the current stream has read them.
+
+    JAX reuses memory as soon as no array and no tensor refers to it. It does not donate an array
+    while a tensor refers to it.
+    """
     read = torch.cuda.Event(blocking=True)
     read.record()
     _RELEASER.submit(_wait, read, tensors)
 
 
 def finish_releases() -> None:
-    """Wait until nothing is kept any more."""
+    """Waits until all kept inputs are released."""
     _RELEASER.submit(lambda: None).result()
 
 
 def _wait(read: torch.cuda.Event, tensors: list[torch.Tensor]) -> None:
-    read.synchronize()  # the caller's reference to the tensors ends with the call
+    read.synchronize()  # the tensors are released when this function returns

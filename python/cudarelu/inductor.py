@@ -1,27 +1,28 @@
 """Lets Inductor, the compiler behind `torch.compile`, fuse the elementwise ops.
 
-To Inductor an op is a call of our kernel, with tensors in memory before and after. With fusion
-enabled, each op whose definition is elementwise, as also those of gradients, is decomposed to that
-definition in torch's operators, and becomes part of the kernels around it::
+By default, Inductor compiles an op to a call of our kernel, which reads and writes tensors in
+memory. With fusion enabled, each op with an elementwise definition, including the ops of gradients,
+is decomposed into that definition in torch's operators and fused with the surrounding kernels::
 
     import cudarelu.inductor
 
     cudarelu.inductor.enable_fusion()
     torch.compile(model)(x)
 
-Other ops stay calls, since they are more exact than their definitions in the same dtype; so do
-those in place.
+Other ops remain calls, since their kernels are more accurate than their definitions in the same
+dtype. In-place ops remain calls, too.
 
-What is computed stays: float16 and bfloat16 in float32, NaN and the sign of zero as the ops have
-them, and outputs with the ops' dtypes and strides. What differs is what Inductor does to torch's
-own operators: between fused ops nothing is rounded to float16 or bfloat16; its functions, such as
-tanh and asinh, differ in the last bits; and on CUDA a product and the sum after it may be rounded
-once. On the CPU they are not, and float32 results but of such functions are equal bit for bit.
+Fused ops compute float16 and bfloat16 in float32, treat NaN and the sign of zero as the kernels do,
+and return the same dtypes and strides. Results may differ in rounding, as those of torch's own
+operators do in Inductor: values between fused ops are not rounded to float16 or bfloat16; functions
+such as tanh and asinh differ in the last bits; and on CUDA, a product and the sum after it may be
+rounded once. On the CPU, float32 results are bitwise equal, unless they use such functions.
 
-Off by default, since it uses what PyTorch keeps private, and does not always pay: `relu(x * 2 + 1)
-+ y` of 4 million float32 gets 1.4 times as fast as compiled without on an H200, and 1.25 times with
-its gradient; on a CPU 2.5 times, but with its gradient 3.7 times as slow, like torch's own relu,
-since Inductor keeps a mask of it and is slow at that (benchmarks/inductor_fusion.py).
+Fusion is off by default, since it uses private parts of PyTorch and is not always faster. Compiled
+with fusion, `relu(x * 2 + 1) + y` on 4 million float32 elements is 1.4 times as fast as without on
+an H200, and 1.25 times with its gradient. On a CPU it is 2.5 times as fast, but 3.7 times as slow
+with its gradient, as torch's own relu is: Inductor stores a mask, which is slow
+(benchmarks/inductor_fusion.py).
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "CastLike": lambda x, like: (
         x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=torch.float64)
     ).to(like.device, like.dtype),
-    "Equal": operator.eq,  # of labels too
-    "Expand": lambda x, shape: x.expand(shape).clone(),  # a view may not leave the op
+    "Equal": operator.eq,  # also compares the numbers of labels
+    "Expand": lambda x, shape: x.expand(shape).clone(),  # an op must not return a view
     "GreaterOrEqual": torch.ge,
     "LessOrEqual": torch.le,
     "Max": torch.maximum,
@@ -74,7 +75,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
-    """The op in torch's operators; None where its definition has one that is not in the table."""
+    """The op in torch's operators; None if its definition uses one that `_OPERATORS` lacks."""
     definition = function(op)
     for node in definition.node:
         if node.op_type != "Constant" and (node.op_type not in _OPERATORS or node.attribute):
@@ -83,7 +84,7 @@ def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
     defaults = {each.name: each.default for each in op.attributes if not each.required}
 
     def decomposed(*inputs: torch.Tensor, **attributes: Any) -> torch.Tensor:
-        with disable_proxy_modes_tracing():  # fake tensors: asks for the dtype and the strides
+        with disable_proxy_modes_tracing():  # a fake tensor gives the dtype and the strides
             expected = overload(*inputs, **attributes)
         attributes = op.onnx_attributes(defaults | attributes)
         values: dict[str, Any] = {
@@ -103,7 +104,7 @@ def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
                 result = _OPERATORS[node.op_type](*(values[name] for name in node.input))
             values[node.output[0]] = result
         y = values[op.outputs[0].name].to(expected.dtype)
-        # Otherwise the inputs have their strides in common, which torch's operators keep as well.
+        # Otherwise all inputs have the same strides, which torch's operators preserve.
         return y.contiguous() if expected.is_contiguous() else y
 
     return decomposed
@@ -114,7 +115,7 @@ _DECOMPOSITIONS = {
     for op in ops()
     if (decomposed := _decomposition(op))
 }
-# AOTAutograd's cache on disk is looked up by the program before decomposition, and by a tag.
+# The key of AOTAutograd's disk cache consists of the program before decomposition and a tag.
 _CACHE_KEY_TAG = f" cudarelu {_build_info.VERSION} fused"
 
 
@@ -123,11 +124,12 @@ def _is_enabled() -> bool:
 
 
 def enable_fusion() -> None:
-    """Makes Inductor decompose the elementwise ops, for the whole process, from now on.
+    """Makes Inductor decompose the elementwise ops in the whole process from now on.
 
-    What was compiled before is compiled again, as after `torch.compiler.reset()`. So that caches on
-    disk hold both, this adds to `torch.compiler.config.cache_key_tag`, of which newer PyTorch has
-    one for each thread: compile in this one. Without effect if enabled already.
+    Code that was compiled before is compiled again, as after `torch.compiler.reset()`. To keep disk
+    cache entries with and without fusion apart, this appends to
+    `torch.compiler.config.cache_key_tag`. Newer PyTorch has one tag for each thread, so compile in
+    the thread that calls this. Does nothing if fusion is already enabled.
     """
     if _is_enabled():
         return
@@ -138,7 +140,7 @@ def enable_fusion() -> None:
 
 
 def disable_fusion() -> None:
-    """Undoes `enable_fusion`. Without effect if that is not enabled."""
+    """Undoes `enable_fusion`. Does nothing if fusion is not enabled."""
     if not _is_enabled():
         return
     for table in _tables():
@@ -150,5 +152,5 @@ def disable_fusion() -> None:
 
 
 def _tables() -> tuple[dict[Any, Any], ...]:
-    """Inductor's decompositions, and the copy that it keeps with those of random operators."""
+    """Inductor's decompositions, and its cached copy with those of random operators."""
     return decomposition.decompositions, decomposition.fast_random_decomps()

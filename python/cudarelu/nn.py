@@ -1,16 +1,17 @@
 """The ops as `torch.nn` modules.
 
 `ReLU`, `LeakyReLU`, `Tanh`, `GELU`, `Softmax`, `Linear`, `LayerNorm` and `Sequential` are
-subclasses of torch's modules of these names, with their arguments, attributes and representation,
-`LinearReLU` and `LinearGELU` of its `Linear`; `replace` swaps those in a model for them::
+subclasses of torch's modules of the same names and have the same arguments, attributes and
+representation. `LinearReLU` and `LinearGELU` are subclasses of torch's `Linear`. `replace` converts
+the modules of a model to these classes::
 
     import cudarelu.nn
 
     print(cudarelu.nn.replace(model))
 
-Inputs are tensors of the ops' dtypes, on the CPU or CUDA. Where an op has no kernel for the tensors
-of a call, such as quantised, sparse or nested ones, the subclass of torch's module of the same name
-runs torch's own `forward`.
+Inputs are tensors of the ops' dtypes, on the CPU or CUDA. If an op has no kernel for the tensors of
+a call, such as quantised, sparse or nested tensors, a module that has the same name as its base
+class in torch runs the `forward` of that class.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ _Forward = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 def _falls_back_to(theirs: type[torch.nn.Module]) -> Callable[[_Forward], _Forward]:
-    """Makes a `forward` run that of torch's class where our op has no kernel for its tensors."""
+    """Makes a `forward` run that of torch's class if our op has no kernel for the tensors."""
 
     def decorate(forward: _Forward) -> _Forward:
-        # TorchScript reads the source that is wrapped, since it knows no exceptions.
+        # TorchScript has no exceptions, and compiles the wrapped function instead.
         @functools.wraps(forward)
         def run(self: Any, input: torch.Tensor) -> torch.Tensor:
             try:
@@ -66,19 +67,19 @@ def _falls_back_to(theirs: type[torch.nn.Module]) -> Callable[[_Forward], _Forwa
 
 def _overwrite(name: str, input: torch.Tensor, **attributes: Any) -> torch.Tensor:
     """Runs the op `name` on `input` in place, and returns `input` itself."""
-    # Neither ONNX nor torch.func.functionalize has an in-place form of a custom op, but both have
-    # copy_. The clone is for gradients of what is overwritten: PyTorch 2.11 "exports" when it
-    # compiles.
+    # Neither ONNX nor torch.func.functionalize supports in-place custom ops, but both support
+    # copy_. The clone keeps the gradient of an overwritten tensor correct: in PyTorch 2.11,
+    # is_exporting() is also true in torch.compile.
     exporting = torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
     if exporting or _is_in_torch_func(input):
         return input.copy_(getattr(cudarelu, name)(input.clone(), **attributes))
-    # The in-place op returns nothing: compilers take a returned alias for a tensor of its own.
+    # The in-place op returns nothing, since compilers treat a returned alias as a new tensor.
     getattr(torch.ops.cudarelu, f"{name}_")(input, **attributes)
     return input
 
 
 def _is_in_torch_func(input: torch.Tensor) -> bool:
-    if torch.compiler.is_compiling():  # which cannot look into the next line
+    if torch.compiler.is_compiling():  # compilers cannot trace the call below
         return False
     return torch._C._functorch.is_functorch_wrapped_tensor(input)
 
@@ -87,14 +88,14 @@ class ReLU(torch.nn.ReLU):
     """`cudarelu.relu` as a module.
 
     Args:
-        inplace: overwrite the input, and return it.
+        inplace: whether to overwrite the input and return it.
     """
 
     @_falls_back_to(torch.nn.ReLU)
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if not self.inplace:
             return cudarelu.relu(input)
-        if torch.jit.is_scripting():  # reads the source, of which it knows a part of Python
+        if torch.jit.is_scripting():  # TorchScript cannot compile `_overwrite`
             torch.ops.cudarelu.relu_(input)
             return input
         return _overwrite("relu", input)
@@ -105,7 +106,7 @@ class LeakyReLU(torch.nn.LeakyReLU):
 
     Args:
         negative_slope: the factor of negative elements.
-        inplace: overwrite the input, and return it.
+        inplace: whether to overwrite the input and return it.
     """
 
     @_falls_back_to(torch.nn.LeakyReLU)
@@ -130,7 +131,7 @@ class GELU(torch.nn.GELU):
     """`cudarelu.gelu` as a module.
 
     Args:
-        approximate: "none", or "tanh" in the place of erf.
+        approximate: "none" computes with erf, "tanh" with the approximation by tanh.
     """
 
     @_falls_back_to(torch.nn.GELU)
@@ -141,12 +142,12 @@ class GELU(torch.nn.GELU):
 class Softmax(torch.nn.Softmax):
     """`cudarelu.softmax` as a module.
 
-    The op works along the last dimension: any other is moved there and back, by copies. Unlike
-    torch's, it takes no tensor of 0 dimensions.
+    The op works along the last dimension. Any other dimension is moved there and back, which copies
+    the tensor. Unlike torch's module, it does not accept a tensor of 0 dimensions.
 
     Args:
-        dim: along which the elements sum to 1. None is a choice by the number of dimensions, with
-            torch's warning.
+        dim: the dimension along which the elements sum to 1. None chooses it by the number of
+            dimensions and warns, as torch does.
     """
 
     def __init__(self, dim: int | None = -1) -> None:
@@ -172,16 +173,16 @@ class LayerNorm(torch.nn.LayerNorm):
 
     Args:
         normalized_shape: the size of the input's last dimension, as a number or in a list of one.
-        eps: is added to the variance.
-        elementwise_affine: whether there is a weight, and a bias.
-        bias: whether there is a bias beside a weight.
-        device: of the parameters.
-        dtype: of the parameters, and of the inputs.
+        eps: added to the variance.
+        elementwise_affine: whether there is a weight, and a bias if `bias` is true.
+        bias: whether there is a bias in addition to the weight.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters and of the inputs.
 
     Raises:
-        ValueError: where `normalized_shape` has another number of dimensions, and for an `eps` that
-            is not in [0, inf] or no number. By the call, RuntimeError for an input whose last
-            dimension is of another size.
+        ValueError: if `normalized_shape` has more than one dimension, or `eps` is not a number in
+            [0, inf]. A call raises RuntimeError if the last dimension of the input has another
+            size.
     """
 
     def __init__(
@@ -201,14 +202,14 @@ class LayerNorm(torch.nn.LayerNorm):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         weight = self.weight
         if weight is None and not _has_last_size(input, self.normalized_shape[0]):
-            # It raises: without a weight, the op does not know the size.
+            # This raises the error. Without a weight, our op does not know the expected size.
             return torch.nn.functional.layer_norm(input, self.normalized_shape)
         return cudarelu.layer_norm(input, weight, self.bias, eps=self.eps)
 
 
 def _has_last_size(input: torch.Tensor, size: int) -> bool:
     if not isinstance(input, torch.Tensor) or torch.jit.is_tracing():
-        return True  # sizes in a trace are no numbers
+        return True  # sizes in a trace are not numbers
     return input.dim() > 0 and input.shape[-1] == size
 
 
@@ -216,7 +217,7 @@ _OPS = {op.name: op for op in cudarelu.ops()}
 
 
 def _unlike_ours(module: torch.nn.Module) -> str | None:
-    """Why a module of torch cannot run our op; None: it can."""
+    """The reason why a module of torch cannot run our op; None if it can."""
     theirs, op = next((k, _OPS[op]) for k, (_, op) in _OURS.items() if isinstance(module, k))
     for each in op.attributes:
         value = getattr(module, each.name)
@@ -230,7 +231,7 @@ def _unlike_ours(module: torch.nn.Module) -> str | None:
         return f"LayerNorm over {shape}, not over the last dimension alone"
     if isinstance(module, torch.nn.Linear):
         weight = module.weight.data
-        # Other classes may have a product of their own, as quantised ones do.
+        # Other classes, such as quantised ones, may define their own product.
         if type(weight) is not torch.Tensor:
             return f"Linear with a weight of class {type(weight).__name__}"
         if weight.dtype not in {getattr(torch, dtype) for dtype in op.dtypes}:
@@ -239,15 +240,15 @@ def _unlike_ours(module: torch.nn.Module) -> str | None:
 
 
 class BiasReLU(torch.nn.Module):
-    """`cudarelu.bias_relu` as a module: max(x + bias, 0) * scale, with a bias of its own.
+    """`cudarelu.bias_relu` as a module: max(x + bias, 0) * scale, where bias is a parameter.
 
     Shapes: input [*, features], output the same.
 
     Args:
-        features: the size of the input's last dimension, and of `bias`.
+        features: the size of the input's last dimension and of `bias`.
         scale: the factor after the ReLU.
-        device: of `bias`.
-        dtype: of `bias`, and of the inputs.
+        device: the device of `bias`.
+        dtype: the dtype of `bias` and of the inputs.
     """
 
     def __init__(
@@ -328,11 +329,11 @@ class LinearGELU(torch.nn.Linear):
 
 
 class Sequential(torch.nn.Sequential):
-    """`torch.nn.Sequential` that runs a `Linear` of ours and the ReLU or GELU after it as one op.
+    """A `torch.nn.Sequential` that runs our `Linear` and the ReLU or GELU after it as one op.
 
-    The modules stay what they are: called alone, each does its own part. A pair with a subclass of
-    one of them, a hook, a `forward` of its own, or compiled apart runs as two; a tracer that takes
-    modules as leaves sees the op.
+    The modules do not change: each one computes only its own part if it is called alone. A pair is
+    not fused if one of the modules is a subclass, has a hook or its own `forward`, or was compiled
+    separately. A tracer that treats modules as leaves sees the fused op.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -353,7 +354,7 @@ class Sequential(torch.nn.Sequential):
 def _run_pair(linear: Any, activation: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
     try:
         return _run_fused(linear, activation, input)
-    except NotImplementedError:  # each has its own way out
+    except NotImplementedError:  # each module can fall back to torch
         return activation(linear(input))
 
 
@@ -365,7 +366,7 @@ def _run_fused(linear: Any, activation: torch.nn.Module, input: torch.Tensor) ->
 
 
 def _is_pair(linear: torch.nn.Module, activation: torch.nn.Module) -> bool:
-    """Whether nobody can tell that two modules run as one."""
+    """Whether two modules can run as one op without a visible difference."""
     return (
         type(linear) is Linear
         and type(activation) in (torch.nn.ReLU, ReLU, torch.nn.GELU, GELU)
@@ -374,7 +375,7 @@ def _is_pair(linear: torch.nn.Module, activation: torch.nn.Module) -> bool:
 
 
 def _is_observed(module: torch.nn.Module) -> bool:
-    """Whether somebody sees what goes in and out of a module, or has changed that."""
+    """Whether a hook, a compiled call or a replaced `forward` takes part in a module's calls."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
@@ -386,7 +387,7 @@ def _is_observed(module: torch.nn.Module) -> bool:
     )
 
 
-# Torch's class: ours, and the op that it runs.
+# For each class of torch: our class, and the op that it runs.
 _OURS: dict[type[torch.nn.Module], tuple[type[torch.nn.Module], str]] = {
     torch.nn.ReLU: (ReLU, "relu"),
     torch.nn.LeakyReLU: (LeakyReLU, "leaky_relu"),
@@ -400,10 +401,10 @@ _OURS: dict[type[torch.nn.Module], tuple[type[torch.nn.Module], str]] = {
 
 @dataclass(frozen=True)
 class Replacement:
-    """What `replace` did: modules by qualified name, as `named_modules` has it."""
+    """What `replace` did. The keys are the qualified names of modules, as in `named_modules`."""
 
-    swapped: dict[str, str]  # and the class, "ReLU"
-    left: dict[str, str]  # and why
+    swapped: dict[str, str]  # the name of the class, such as "ReLU"
+    left: dict[str, str]  # the reason
 
     def __str__(self) -> str:
         lines = []
@@ -414,28 +415,29 @@ class Replacement:
 
 
 def replace(model: torch.nn.Module) -> Replacement:
-    """Makes torch's modules of the classes above in a model run our ops.
+    """Converts torch's modules in a model, in place, to the classes above, which run our ops.
 
-    A Sequential with a Linear and the ReLU or GELU after it becomes a `Sequential` of ours, which
-    runs the two as one op.
+    A Sequential with a Linear followed by a ReLU or GELU becomes our `Sequential`, which runs the
+    two as one op.
 
-    Each module stays the object that it is, the model itself too, and only its class changes:
-    hooks, mode, sharing, and references from elsewhere hold. Left as they are: subclasses of these
-    classes, among them parametrized modules, modules with a `forward` of their own, LayerNorm over
-    several dimensions, Linear with a weight that is quantised, complex or distributed, and modules
-    with an attribute that the op does not take: a slope that is a bool or a tensor, a negative eps.
+    Each module, including the model itself, remains the same object; only its class changes. Hooks,
+    the training mode, sharing and references to modules are kept. These modules are not converted:
+    instances of subclasses of torch's classes, such as parametrized modules; modules with their own
+    `forward`; LayerNorm over several dimensions; Linear with a quantised, complex or distributed
+    weight; and modules with an attribute that the op does not accept, such as a slope that is a
+    bool or a tensor, or a negative eps.
 
-    A swapped module runs torch's own `forward` in each call whose tensors the op has no kernel for:
-    ReLU on a quantised tensor, or LayerNorm with float32 parameters on a bfloat16 one. There
-    torch.compile breaks the graph.
+    A converted module runs torch's own `forward` in each call whose tensors the op has no kernel
+    for. Examples are ReLU on a quantised tensor, and LayerNorm with float32 parameters on a
+    bfloat16 tensor. torch.compile breaks the graph at such a call.
 
-    What torch.compile made of the model before is compiled again.
+    If torch.compile has compiled the model before, it compiles it again.
 
     Args:
-        model: is changed.
+        model: the model to change.
 
     Returns:
-        What was swapped, and what was left; a shared module has a line for each of its names.
+        The converted and the unconverted modules. A shared module has an entry for each name.
     """
     swapped: dict[str, str] = {}
     left: dict[str, str] = {}
@@ -462,6 +464,6 @@ def replace(model: torch.nn.Module) -> Replacement:
 
 def _pairs(sequence: torch.nn.Sequential) -> list[str]:
     """The names of a Sequential's modules that run as one: "0 + 1"."""
-    # `named_children` would leave out a module that is in it before.
+    # `named_children` would skip the second occurrence of a module.
     following = itertools.pairwise(sequence._modules.items())
     return [f"{a} + {b}" for (a, first), (b, second) in following if _is_pair(first, second)]

@@ -1,1 +1,1 @@
-"""What PyTorch needs to know of the ops besides the library: functions and rules for transforms."""
+"""Functions of the ops, and rules of the ops for PyTorch's transforms."""

@@ -1,4 +1,4 @@
-"""Work that waits until a module of someone else's is imported."""
+"""Runs an action after another package's module is imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 def after_import(name: str, action: Callable[[], object]) -> None:
-    """Calls `action` once: now if the module `name` is imported, else when it has been."""
+    """Calls `action` once: now if the module `name` is imported, else right after its import."""
     if name in sys.modules:
         action()
     else:
@@ -18,7 +18,7 @@ def after_import(name: str, action: Callable[[], object]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module as Python would, to be told when that has run."""
+    """Finds one module as Python would, and runs the action after the module's code."""
 
     def __init__(self, name: str, action: Callable[[], object]) -> None:
         self.name = name
@@ -35,10 +35,10 @@ class _Finder(MetaPathFinder):
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
-            def run_and_tell(module: ModuleType) -> None:
+            def run_then_act(module: ModuleType) -> None:
                 run(module)
                 sys.meta_path.remove(self)
                 self.action()
 
-            spec.loader.exec_module = run_and_tell  # type: ignore[method-assign]
+            spec.loader.exec_module = run_then_act  # type: ignore[method-assign]
         return spec

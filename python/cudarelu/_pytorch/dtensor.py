@@ -1,12 +1,13 @@
-"""How DTensor shards the ops, for every op of the table.
+"""DTensor's sharding rules for every op of the table.
 
-The dimensions of `*` may be sharded, alike in each input that has one; every other input is
-replicated, for each `*` counts rows that know nothing of each other. An output with `*` is sharded
-as the inputs are. One without is a partial sum where the op is known to add up rows; any other op
-runs on replicated inputs. DTensor redistributes what comes with other placements, partial sums
-among them, and refuses to do so with what an op overwrites.
+The rows that `*` counts are independent. Therefore the dimensions of `*` may be sharded, in the
+same way in each input with `*`; inputs without `*` are replicated. An output with `*` is sharded
+like the inputs. An output without `*` is a partial sum if the op is known to sum over rows; any
+other op with such an output runs on replicated inputs. DTensor redistributes inputs with other
+placements, including partial sums, but refuses to redistribute an input that an op overwrites.
 
-This imports torch.distributed.tensor, which takes long: the package imports this after that.
+The import of torch.distributed.tensor takes long: the package imports this module only after the
+program has imported that.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from torch.distributed.tensor.experimental import register_sharding
 
 from cudarelu._table import OpInfo, Parameter, ops
 
-Placements = list[Placement | None]  # None: of an absent input
+Placements = list[Placement | None]  # None for an absent input
 
 
 def _sums_of_rows() -> set[str]:
-    """The ops that compute the gradient of an input which all rows share, such as a bias. By the
-    chain rule such a gradient is a sum over the rows."""
+    """The ops that compute the gradient of an input that all rows share, such as a bias. By the
+    chain rule, such a gradient is a sum over the rows."""
     return {
         called
         for op in ops()
@@ -39,7 +40,7 @@ def _rule(op: OpInfo, outputs: tuple[Parameter, ...], sharded: bool) -> Callable
     """The sharding rule of an overload, for one dimension of a mesh."""
 
     def rule(*inputs: Any, **_: Any) -> list[tuple[Placements, Placements]]:
-        # Absent inputs at the end are not passed on, hence zip's default here and below.
+        # PyTorch leaves out absent inputs at the end: the lengths may differ.
         given = list(zip(op.inputs, inputs))  # noqa: B905
         ranks = [x.ndim - len(each.dims[1:]) for each, x in given if each.leads and x is not None]
         rows = [Shard(dim) for dim in range(ranks[0])] if ranks and sharded else []
@@ -72,7 +73,7 @@ def register() -> None:
         register_sharding(getattr(torch.ops.cudarelu, op.name).default)(
             _rule(op, op.outputs, sharded)
         )
-        # DTensor takes the first input for the overwritten one.
+        # DTensor assumes that an in-place op overwrites its first input.
         if op.overwritten == 0:
             overload = getattr(torch.ops.cudarelu, f"{op.name}_").default
             register_sharding(overload)(_rule(op, (), sharded))

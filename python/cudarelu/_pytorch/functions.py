@@ -44,14 +44,14 @@ def _documentation(op: OpInfo) -> str:
 
 
 def _parameters(op: OpInfo) -> str:
-    """The parameters of an op's function, as Python writes them."""
+    """The parameters of an op's function in Python's syntax."""
     inputs = [f"{each.name}=None" if each.optional else each.name for each in op.inputs]
     attributes = [a.name if a.required else f"{a.name}={a.default!r}" for a in op.attributes]
     return ", ".join(inputs + ["*"] * bool(attributes) + attributes)
 
 
 def _function(op: OpInfo) -> Callable[..., Any]:
-    """The function of an op. It is built in: a Python function would double the cost of a call."""
+    """The function of an op: a builtin, since a Python function would double the cost of a call."""
     documentation = f"{op.name}({_parameters(op)})\n--\n\n{_documentation(op)}"
     function = _C.make_function(op.name, documentation)
     _builtins._register_builtin(function, f"cudarelu::{op.name}")  # for torch.jit.script
@@ -62,7 +62,7 @@ FUNCTIONS = {op.name: _function(op) for op in ops()}
 
 
 def substitute_in_graphs() -> None:
-    """Gives PyTorch's compilers a Python function to trace instead of each built-in function."""
+    """Gives PyTorch's compilers a Python function to trace in place of each builtin."""
     for op in ops():
         substitute = torch.compiler.substitute_in_graph(
             FUNCTIONS[op.name], skip_signature_check=True
@@ -71,6 +71,6 @@ def substitute_in_graphs() -> None:
 
 
 def _traceable(op: OpInfo) -> Callable[..., Any]:
-    # Arguments that are not given stay so: a compiler would take a default for one more input.
+    # Defaults are not filled in, since a compiler would treat each as one more input.
     overload = getattr(torch.ops.cudarelu, op.name).default
     return lambda *inputs, **named: overload(*inputs, **named)

@@ -1,9 +1,8 @@
-"""How `torch.vmap` and what builds on it run the ops, for every op of the table.
+"""The batching rules of `torch.vmap`, and of transforms that use it, for every op of the table.
 
-A batch is one more leading dimension. Where the signature has `*` for it, in each batched input and
-in each output, an op runs once on the whole batch: each `*` counts rows that know nothing of each
-other. Anything else runs once for each sample. In place it is the same, on views of the tensor that
-is overwritten.
+A batch is one more leading dimension. An op runs once on the whole batch if each batched input and
+each output has `*` in the signature, since the rows that `*` counts are independent. Otherwise the
+op runs once for each sample. An in-place op does the same on views of the overwritten tensor.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch
 from cudarelu._table import OpInfo, ops
 
 Inputs = tuple[torch.Tensor | None, ...]
-Dims = tuple[int | None, ...]  # where each input has its batch; None: it has none
+Dims = tuple[int | None, ...]  # the batch dimension of each input; None if it is not batched
 
 
 def _rule(op: OpInfo) -> Callable[..., Any]:
@@ -38,7 +37,7 @@ def _in_place_rule(op: OpInfo) -> Callable[..., Any]:
     overwritten = op.overwritten
 
     def rule(info: Any, dims: Dims, *inputs: torch.Tensor | None, **attributes: Any) -> Any:
-        if dims[overwritten] is None:  # as torch says it of its own ops
+        if dims[overwritten] is None:  # torch's message for its own ops
             raise RuntimeError(
                 "vmap: inplace arithmetic(self, *extra_args) is not possible because there exists "
                 "a Tensor `other` in extra_args that has more elements than `self`. This happened "
@@ -55,7 +54,7 @@ def _in_place_rule(op: OpInfo) -> Callable[..., Any]:
     return rule
 
 
-# Absent inputs at the end are not passed on, hence zip's default with the inputs of an op.
+# PyTorch leaves out absent inputs at the end: op.inputs may be longer than the inputs given.
 
 
 def _is_one_call(op: OpInfo, dims: Dims) -> bool:
@@ -98,7 +97,7 @@ def _one_by_one(
 def _of_no_sample(
     overload: Callable[..., Any], dims: Dims, inputs: Inputs, attributes: dict[str, Any]
 ) -> Any:
-    """The outputs of an empty batch, whose shapes are known without a sample's values."""
+    """The outputs of an empty batch; the meta device gives their shapes."""
 
     def sample(x: torch.Tensor | None, dim: int | None) -> torch.Tensor | None:
         if x is None:
