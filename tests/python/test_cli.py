@@ -42,7 +42,7 @@ def one_node(call: str, imports: str = IMPORTS) -> onnx.ModelProto:
 
 
 def with_weight(folder: Path, name: str = "model.onnx") -> np.ndarray:
-    """Writes a model that adds a weight, which is in a file of its own; returns the weight."""
+    """Writes a model that adds a weight, which is in a separate file; returns the weight."""
     weight = np.arange(1024, dtype=np.float32)
     model = parse("main (float[N,1024] x) => (float[N,1024] y) { y = cudarelu.BiasRelu(x, w) }")
     model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
@@ -155,13 +155,13 @@ def test_another_definition_is_refused(command, tmp_path, capsys):
     model.functions[0].node[0].op_type = "Neg"
     onnx.save(model, tmp_path / "model.onnx")
     error = fails(capsys, command, tmp_path / "model.onnx", tmp_path / "out.onnx")
-    assert "the definition of custom_domain::CustomRelu in the model is not that" in error
+    assert "the definition of custom_domain::CustomRelu in the model differs from" in error
     assert os.listdir(tmp_path) == ["model.onnx"]
     assert inspect(capsys, tmp_path / "model.onnx")["definitions"] == {
         "custom_domain::CustomRelu": False
     }
     assert main(["inspect", str(tmp_path / "model.onnx")]) == 0
-    assert "CustomRelu: NOT that of this library" in capsys.readouterr().out
+    assert "CustomRelu: DIFFERS from this library's" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["lower", "accelerate", "export-demo"])
@@ -171,8 +171,8 @@ def test_paths_that_cannot_be_written(command, tmp_path, capsys):
     error = fails(capsys, command, *sources, tmp_path / "missing/out.onnx")
     assert f"No such file or directory: '{tmp_path / 'missing'}'" in error
     assert "Not a directory" in fails(capsys, command, *sources, tmp_path / "model.onnx/out.onnx")
-    assert "exists and is no file" in fails(capsys, command, *sources, tmp_path)
-    assert "Errno" in fails(capsys, command, *sources, "/proc/out.onnx")  # also if root asks
+    assert "exists and is not a file" in fails(capsys, command, *sources, tmp_path)
+    assert "Errno" in fails(capsys, command, *sources, "/proc/out.onnx")  # even for root
     assert os.listdir(tmp_path) == ["model.onnx"]
 
 
@@ -248,12 +248,12 @@ def test_inspect_of_a_model_that_is_not_ours(tmp_path, capsys):
     assert not any(description[each] for each in ("ours", "definitions", "unknown"))
 
 
-# Models that all refuse
+# Models that every command rejects
 
 
 @pytest.fixture(params=["lower", "accelerate", "inspect"])
 def refuses(request, tmp_path, capsys):
-    """Runs a command on tmp_path/model.onnx, and gives its error."""
+    """Runs a command on tmp_path/model.onnx, and returns its error."""
     outputs = [tmp_path / "out.onnx"] if request.param != "inspect" else []
 
     def run_it() -> str:

@@ -1,16 +1,16 @@
 """The ops in ONNX models.
 
-`export` writes a PyTorch model as a file that every ONNX runtime reads: our ops are nodes of the
-domain "cudarelu", which ONNX Runtime runs by our kernels where the library is registered
-(`cudarelu.ort`), and anything else by the definitions attached as model-local functions. For
-readers without model-local functions, `lower` turns the nodes into standard operators::
+`export` writes a PyTorch model to a file that every ONNX runtime can read. Our ops are nodes of the
+domain "cudarelu". ONNX Runtime runs them with our kernels if the library is registered
+(`cudarelu.ort`); other runtimes use the definitions, which are attached as model-local functions.
+For a runtime without model-local functions, `lower` replaces the nodes by standard operators::
 
     import cudarelu.onnx
 
     cudarelu.onnx.export(model, (x,), "model.onnx", dynamic_shapes=({0: "batch"},))
     onnx.save(cudarelu.onnx.lower(onnx.load("model.onnx")), "lowered.onnx")
 
-`accelerate` goes the other way: it finds definitions in a model and puts our ops in their place.
+`accelerate` does the reverse: it finds definitions in a model and replaces them by our ops.
 
 `export` and `accelerate` need onnxscript, as torch.onnx.export does.
 """

@@ -1,4 +1,4 @@
-"""The values of absent inputs: nodes that compute them in a model, and arrays for a reference."""
+"""The values of absent inputs, as nodes that compute them in a model and as arrays."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .graphs import NewNames
 def write_out(
     op: OpInfo, given: dict[str, str], new_name: Callable[[str], str]
 ) -> list[onnx.NodeProto]:
-    """Names a value for each absent input that has one.
+    """Gives a value to each absent input that stands for one.
 
     Args:
         op: the op that is called.
-        given: the names of the values by the names of the inputs; "" and no entry are absent.
-            Absent inputs are filled in, with "" where the op runs without a value.
+        given: the name of the value of each input; an input is absent if its value is "" or it has
+            no entry. This function fills in absent inputs, with "" if the op runs without a value.
         new_name: makes a name unique.
 
     Returns:
@@ -40,7 +40,7 @@ def write_out(
 def _nodes(
     op: OpInfo, parameter: Parameter, given: Mapping[str, str], new_name: Callable[[str], str]
 ) -> list[onnx.NodeProto]:
-    """The nodes that compute the value of an absent input; none if it is that of another input."""
+    """The nodes that compute the value of an absent input; empty if no value must be computed."""
     nodes: list[onnx.NodeProto] = []
 
     def add(op_type: str, *inputs: str, **attributes: Any) -> str:
@@ -52,7 +52,7 @@ def _nodes(
         sizes = []
         for dim in parameter.dims:
             source = next(each for each in op.inputs if dim in each.dims and not each.optional)
-            axis = source.dims.index(dim) - len(source.dims)  # from the end, since `*` may lead
+            axis = source.dims.index(dim) - len(source.dims)  # from the end: `*` has any rank
             end = {"end": axis + 1} if axis < -1 else {}
             sizes.append(add("Shape", given[source.name], start=axis, **end))
         shape = add("Concat", *sizes, axis=0) if len(sizes) > 1 else sizes[0]
@@ -68,7 +68,7 @@ def _nodes(
 def with_stand_ins(
     op: OpInfo, arrays: Mapping[str, np.ndarray | None]
 ) -> dict[str, np.ndarray | None]:
-    """Arrays by the names of the inputs, with the values of absent ones, which are None before."""
+    """The arrays of all inputs by name, where the values of absent inputs replace None."""
     values: dict[str, Any] = {name: each for name, each in arrays.items() if each is not None}
     given = {name: name for name in values}
     nodes = write_out(op, given, NewNames(values))

@@ -16,7 +16,7 @@ from .._table import DEFINITION_OPSET, OpInfo
 # Model-local functions need IR version 8, which every ONNX Runtime since 1.10 reads.
 IR_VERSION = 8
 
-LOWEST_OPSET = 13  # before it, Softmax and the reductions meant something else
+LOWEST_OPSET = 13  # in earlier opsets, Softmax and the reductions have other semantics
 
 
 @functools.cache
@@ -36,14 +36,14 @@ def _function(op: OpInfo, domain: str, op_type: str, body: str | None = None) ->
 def function(
     op: OpInfo, domain: str | None = None, op_type: str | None = None
 ) -> onnx.FunctionProto:
-    """The definition of an op as an ONNX function: with it a model runs without this library.
+    """The definition of an op as an ONNX function, with which a model runs without this library.
 
-    Every optional input is an input of the function: a node that leaves one out that has a stand-in
-    must be given that first, as `attach_definitions` does.
+    Every optional input is an input of the function. If an absent input stands for a value, a call
+    of the function must pass this value: `attach_definitions` changes nodes accordingly.
 
     Args:
         op: an entry of `cudarelu.ops()`.
-        domain: of the function; the library's own by default.
+        domain: the function's domain; the library's own by default.
         op_type: the function's name; the op's name in CamelCase by default.
 
     Returns:
@@ -55,7 +55,7 @@ def function(
 
 
 def written_out(op: OpInfo) -> onnx.FunctionProto | None:
-    """The definition in operators that models have in its place; None: there is no such form."""
+    """The definition in the operators that models use instead; None if the op has no such form."""
     if not op.written_out:
         return None
     result = onnx.FunctionProto()
@@ -66,8 +66,8 @@ def written_out(op: OpInfo) -> onnx.FunctionProto | None:
 def specialised(definition: onnx.FunctionProto, given: Mapping[str, int]) -> onnx.FunctionProto:
     """A copy of a definition for known values of attributes, without the branches not taken.
 
-    A Where goes whose condition these values decide, and so does what is needed for nothing else.
-    The two values that a Where of a definition chooses from have one shape.
+    If these values decide the condition of a Where, the Where is removed, with all nodes that are
+    then unused. This is correct since both branches of a Where in a definition have one shape.
     """
     result = onnx.FunctionProto()
     result.CopyFrom(definition)
@@ -86,7 +86,7 @@ def specialised(definition: onnx.FunctionProto, given: Mapping[str, int]) -> onn
 def _decided(
     definition: onnx.FunctionProto, where: onnx.NodeProto, given: Mapping[str, int]
 ) -> np.ndarray | None:
-    """The condition of a Where; None: other values than those given decide it too."""
+    """The condition of a Where; None if it depends on more than the given values."""
     from onnx.reference import ReferenceEvaluator  # takes long to import
 
     condition = onnx.FunctionProto()
@@ -102,7 +102,7 @@ def _decided(
 
 
 def remove_unused(body: onnx.FunctionProto) -> None:
-    """Removes the nodes, in place, of which no output is needed."""
+    """Removes the nodes without a needed output, in place."""
     needed = set(body.output)
     for node in reversed(list(body.node)):
         if needed.isdisjoint(node.output):
@@ -112,9 +112,10 @@ def remove_unused(body: onnx.FunctionProto) -> None:
 
 
 def bypass(body: onnx.FunctionProto, node: onnx.NodeProto, value: str) -> None:
-    """Removes a node, in place; a value that is there stands for its result.
+    """Removes a node, in place, and uses an existing value as its result.
 
-    An Identity takes its place where both are inputs or outputs of the body: they keep their names.
+    If both are inputs or outputs of the body, whose names must not change, an Identity replaces the
+    node.
     """
     (result,) = node.output
     if result in body.output and value in (*body.input, *body.output):
@@ -125,7 +126,7 @@ def bypass(body: onnx.FunctionProto, node: onnx.NodeProto, value: str) -> None:
 
 
 def _rename(body: onnx.FunctionProto, old: str, new: str) -> None:
-    """Gives a value another name, in place."""
+    """Renames a value, in place."""
     for node in body.node:
         for names in (node.input, node.output):
             names[:] = [new if name == old else name for name in names]
@@ -133,7 +134,7 @@ def _rename(body: onnx.FunctionProto, old: str, new: str) -> None:
 
 @functools.cache
 def lowest_opset(op: OpInfo) -> int:
-    """The first opset that has all that the definition calls."""
+    """The first opset that has all operators of the definition."""
     nodes = _function(op, op.onnx.domain, op.onnx.op_type).node
     opsets = range(LOWEST_OPSET, DEFINITION_OPSET + 1)
     return next(v for v in opsets if all(_has(v, node) for node in nodes))

@@ -1,4 +1,4 @@
-"""PyTorch models to ONNX, by both of PyTorch's exporters."""
+"""Exports PyTorch models to ONNX with either of PyTorch's exporters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .files import in_a_line, placed
 from .graphs import scopes
 from .models import attach_definitions
 
-METADATA_IR_VERSION = 10  # the first with metadata_props on more than the model
+METADATA_IR_VERSION = 10  # the first with metadata_props on nodes, values and graphs
 
 _DOMAINS = {op.onnx.domain: ONNX_DOMAIN_VERSION for op in ops()}
 _ONNX_TYPES = {"float32": "float", "float64": "double"}  # the names that differ
@@ -40,38 +40,38 @@ def export(
     external_data: bool = False,
     **torch_onnx_options: Any,
 ) -> onnx.ModelProto:
-    """Exports a model by `torch.onnx.export`, to run with this library and without it.
+    """Exports a model with `torch.onnx.export`, to run with this library and without it.
 
-    The file has each definition that the model needs (`attach_definitions`), the type of every
-    tensor, the lowest IR version that its opset allows, and has passed `onnx.checker`. It is
-    written whole or not at all; weights in a file of their own, `<path>.data` (by TorchScript, a
-    file for each), are put in place just before it.
+    The file contains each definition that the model needs (`attach_definitions`) and the type of
+    every tensor. It has the lowest IR version that its opset allows, and passes `onnx.checker`. The
+    file is written completely or not at all. Weights in a separate file, `<path>.data` (one file
+    for each weight if TorchScript exports), are put in place just before it.
 
     Args:
-        module: as `torch.onnx.export` takes it.
-        args: its example inputs.
-        path: of the file. None: the model is only returned.
+        module: as in `torch.onnx.export`.
+        args: example inputs.
+        path: the file to write. None only returns the model.
         kwargs: example inputs by name.
-        dynamic_shapes: as `torch.export` has it; a string or a Dim names a size in the file.
-        opset_version: from 18, which is the opset of PyTorch's own translations too: for those
-            above it converts, and the IR version is higher.
-        dynamo: False exports by TorchScript, for as long as PyTorch has it; sizes are then named by
-            `input_names` and `dynamic_axes`.
-        external_data: whether the weights are in a file of their own whatever their size. Those of
-            1.5 GB or more always are.
-        torch_onnx_options: other options of `torch.onnx.export`. What `custom_translation_table`
-            and `custom_opsets` have goes before what is ours.
+        dynamic_shapes: as in `torch.export`; a string or a Dim names a size in the file.
+        opset_version: 18 or later. PyTorch's own translations are of opset 18; PyTorch converts the
+            model to a later opset, which needs a higher IR version.
+        dynamo: False exports with TorchScript, as long as PyTorch has this exporter; in this case
+            `input_names` and `dynamic_axes` name sizes.
+        external_data: whether to write weights of any size to a separate file. Weights of 1.5 GB or
+            more are always in one.
+        torch_onnx_options: other options of `torch.onnx.export`. Entries of
+            `custom_translation_table` and `custom_opsets` take precedence over ours.
 
     Returns:
-        The model. Where it was written with external data, that is not loaded:
-        `onnx.load(path)` gives all.
+        The model. External data of a written model is not loaded: `onnx.load(path)` loads it.
 
     Raises:
-        ValueError: for an opset before 18, dynamic_shapes without dynamo, a path that is no file's,
-            and a dtype that a definition does not take in this opset (Asinh has bfloat16 from 22).
-        RuntimeError: where PyTorch cannot export the model, with the reason in a line; so for the
-            ops in place, but for those of `cudarelu.nn`'s modules.
-        OSError: where the file cannot be written.
+        ValueError: for an opset before 18, dynamic_shapes with dynamo=False, a path that exists and
+            is not a file, and a dtype that a definition does not support in this opset (Asinh
+            supports bfloat16 from opset 22 on).
+        RuntimeError: if PyTorch cannot export the model; the message has the reason in one line.
+            In-place ops cannot be exported, except those in the modules of `cudarelu.nn`.
+        OSError: if the file cannot be written.
     """
     if opset_version < DEFINITION_OPSET:
         raise ValueError(
@@ -107,27 +107,28 @@ def export(
 
 
 class _RefuseInPlace(torch.overrides.TorchFunctionMode):
-    """Refuses what the TorchScript exporter would drop: it removes an op without a result."""
+    """Rejects in-place ops: the TorchScript exporter would drop them, as they return nothing."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if str(function).removesuffix(".default") in _IN_PLACE:
             raise NotImplementedError(
-                f"torch.ops.{function} does not export: cudarelu.nn's modules do, in place too"
+                f"torch.ops.{function} cannot be exported: use a module of cudarelu.nn instead, "
+                "which can also work in place"
             )
         return function(*args, **(kwargs or {}))
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of what was raised first: PyTorch's exporters wrap it in advice."""
+    """The first line of the original error, which PyTorch's exporters wrap in advice."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _finished(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with what PyTorch's exporters leave out, and without what its readers refuse."""
+    """The model with definitions and types, and without metadata that its IR version lacks."""
     model = attach_definitions(model)
     model.ir_version = max(
         IR_VERSION, onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
@@ -138,9 +139,10 @@ def _finished(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _forget_invented_sizes(model: onnx.ModelProto, named: Collection[str]) -> None:
-    """Removes the names that the TorchScript exporter has for each size that it does not know.
+    """Removes the names that the TorchScript exporter invents for unknown sizes.
 
-    The definitions tell more. `named` are the tensors whose sizes the user has named.
+    Type inference through the definitions finds better ones. `named` are the tensors whose sizes
+    the user has named.
     """
     for tensor in (*model.graph.value_info, *model.graph.output):
         if tensor.name not in named:
@@ -149,7 +151,7 @@ def _forget_invented_sizes(model: onnx.ModelProto, named: Collection[str]) -> No
 
 
 def _remove_metadata(model: onnx.ModelProto) -> None:
-    """Removes what PyTorch notes at each node, such as stack traces with their paths."""
+    """Removes PyTorch's metadata of each node, such as stack traces with file paths."""
     for scope in scopes(model):
         holders = [scope, *scope.node, *scope.value_info]
         if isinstance(scope, onnx.GraphProto):
@@ -159,10 +161,10 @@ def _remove_metadata(model: onnx.ModelProto) -> None:
 
 
 def translation_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
-    """Our ops, for `torch.onnx.export(..., custom_translation_table=...)`.
+    """The translations of our ops, for `torch.onnx.export(..., custom_translation_table=...)`.
 
-    What that writes needs this library in the runtime, until `attach_definitions` was applied; the
-    value of an op may be called in translations of other ops too.
+    The written model needs this library in the runtime, until `attach_definitions` is applied to
+    it. Translations of other ops may call the values of this table.
     """
     return {getattr(torch.ops.cudarelu, op.name).default: _translation(op) for op in ops()}
 
@@ -172,7 +174,7 @@ def _translation(op: OpInfo) -> Callable[..., Any]:
 
     domain = values.Opset(op.onnx.domain, ONNX_DOMAIN_VERSION)
     node = values.Op(domain, op.onnx.op_type, _schema(op))
-    # PyTorch asks for a function.
+    # PyTorch requires a function.
     return lambda *inputs, **named: node(*inputs, **op.onnx_attributes(named))
 
 
@@ -203,12 +205,13 @@ def _schema(op: OpInfo) -> OpSchema:
 
 
 def register_symbolics(opset_version: int = DEFINITION_OPSET) -> None:
-    """Makes our ops known to `torch.onnx.export(..., dynamo=False)`, the TorchScript exporter.
+    """Registers our ops for `torch.onnx.export(..., dynamo=False)`, the TorchScript exporter.
 
-    What that writes needs this library in the runtime, until `attach_definitions` was applied.
+    The written model needs this library in the runtime, until `attach_definitions` is applied to
+    it.
 
     Args:
-        opset_version: the first opset to know them in.
+        opset_version: the first opset in which the exporter knows the ops.
     """
     for op in ops():
         name = f"cudarelu::{op.name}"
@@ -228,7 +231,7 @@ def _symbolic(op: OpInfo) -> Callable[..., Any]:
         }
         name = f"{op.onnx.domain}::{op.onnx.op_type}"
         result = graph.op(name, *inputs, outputs=len(op.outputs), **attributes)
-        # Without a type the exporter warns, and knows less of what follows.
+        # Without a type, the exporter warns and knows less about the nodes that follow.
         for each, output in zip(op.outputs, result if len(op.outputs) > 1 else [result]):  # noqa: B905
             for like, value in zip(op.inputs, inputs, strict=True):
                 if (like.dtype, like.dims) == (each.dtype, each.dims):

@@ -21,21 +21,21 @@ from .graphs import scopes
 
 @contextlib.contextmanager
 def placed(path: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """Gives a path to write a model to, with the files of its data beside.
+    """Yields a temporary path for a model; the files of its external data go to the same folder.
 
-    They are put where `path` says, through a link, when the block ends, the model last; not at all
-    when it raises. None: nowhere.
+    When the block ends, the files are moved to the folder of `path`, the model last; a link is
+    followed. If the block raises or `path` is None, nothing is moved.
 
     Raises:
-        ValueError: for a path that is no file's.
-        OSError: where the files cannot be written.
+        ValueError: if `path` exists and is not a file.
+        OSError: if the files cannot be written.
     """
     target = None if path is None else Path(path).resolve()
     if target is not None and target.exists() and not target.is_file():
-        raise ValueError(f"{path} exists and is no file")
+        raise ValueError(f"{path} exists and is not a file")
     if target is not None:
-        os.scandir(target.parent).close()  # else the error would name the folder within it
-    # Beside the target, so that what is finished has only to be renamed.
+        os.scandir(target.parent).close()  # else the error would name the temporary folder
+    # Beside the target, so that finished files are only renamed.
     with tempfile.TemporaryDirectory(dir=target and target.parent) as folder:
         yield Path(folder) / (target.name if target else "model.onnx")
         if target is not None:
@@ -45,7 +45,7 @@ def placed(path: str | os.PathLike[str] | None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def in_a_line(title: str) -> Iterator[None]:
-    """Turns what onnx raises about a model into a ValueError of one line."""
+    """Turns an error of onnx about a model into a ValueError with a message of one line."""
     try:
         yield
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -54,7 +54,7 @@ def in_a_line(title: str) -> Iterator[None]:
 
 
 def _opset_of_type(message: str) -> str:
-    """For a type that an operator does not take in this opset: which opset has it."""
+    """If an operator does not support a type in this opset: the opset that does, as text."""
     pattern = r"\(op_type:(\w+)\): .* unsupported type: (tensor\(\w+\))"
     if not (found := re.search(pattern, message)):
         return ""
@@ -68,14 +68,14 @@ def _opset_of_type(message: str) -> str:
 
 
 def load(path: Path) -> onnx.ModelProto:
-    """A model, without its external data.
+    """Loads a model without its external data.
 
-    It is not checked by `onnx.checker`, which refuses what runtimes take, such as inputs without
-    a shape.
+    `onnx.checker` does not check it, since it rejects models that runtimes accept, such as models
+    with inputs without a shape.
 
     Raises:
-        ValueError: for what is no model or a part of one, and an opset that onnx does not know.
-        OSError: where the file cannot be read.
+        ValueError: for a file that is not a complete model, and an opset that onnx does not know.
+        OSError: if the file cannot be read.
     """
     try:
         model = onnx.load(path, format="protobuf", load_external_data=False)
@@ -91,9 +91,9 @@ def load(path: Path) -> onnx.ModelProto:
 
 
 def save_beside(model: onnx.ModelProto, path: Path, folder: Path) -> None:
-    """Writes a model whose external data is in a folder: it stays there.
+    """Writes a model whose external data is in `folder`.
 
-    Where the path is in another folder, the data is copied beside it, as `<path>.data`.
+    If `path` is in another folder, the data is copied to `<path>.data`.
     """
     with placed(path) as file:
         is_elsewhere = path.resolve().parent != folder.resolve() and any(

@@ -12,7 +12,7 @@ import onnx
 def scopes(
     whole: onnx.ModelProto | onnx.GraphProto | onnx.FunctionProto,
 ) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    """A graph or a function with its subgraphs; of a model, its graph and its functions."""
+    """A graph or function and its subgraphs; for a model, those of its graph and functions."""
     found = [whole.graph, *whole.functions] if isinstance(whole, onnx.ModelProto) else [whole]
     while found:
         scope = found.pop()
@@ -43,7 +43,7 @@ def names_of(model: onnx.ModelProto) -> set[str]:
 
 
 class NewNames:
-    """Makes names that are not used yet, by a number at the end."""
+    """Makes unused names by appending a number where necessary."""
 
     def __init__(self, used: Iterable[str]) -> None:
         self._used = set(used)

@@ -1,4 +1,4 @@
-"""What is in an ONNX model, and who runs it."""
+"""Describes an ONNX model: its values, its nodes, and what defines them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from .nodes import calls, common_labels, complete_nodes, is_ours
 
 
 def describe(model: onnx.ModelProto) -> dict[str, Any]:
-    """What is in a model, as JSON has it.
+    """Describes a model in JSON's types.
 
     Returns:
         - ir_version, and opsets by domain;
-        - inputs (without initializers) and outputs: name, type, and shape, where a size is a
-          number, a name or None, and a shape None if its rank is not known;
-        - nodes: how many of each `domain::type` are in the graph, its subgraphs and the functions
-          that define none of our ops;
-        - ours: of those, which call an op of the table, which op, and whether by its alias;
-        - definitions: of our ops, those that are attached, and whether each is the table's;
-        - unknown: of the nodes, those that neither ONNX (in these opsets) nor this library nor a
+        - inputs (without initializers) and outputs: name, type and shape. A size is a number, a
+          name or None; a shape is None if the rank is unknown;
+        - nodes: the number of nodes of each `domain::type` in the graph, its subgraphs and the
+          functions, except functions that define our ops;
+        - ours: the node types that call an op of the table, with the op and whether the type is an
+          alias;
+        - definitions: the attached definitions of our ops, and whether each equals the table's;
+        - unknown: the node types that neither ONNX (in these opsets), nor this library, nor a
           function of the model defines.
 
     Raises:
-        ValueError: as `cudarelu.onnx.attach_definitions` does, but for any opset and any attached
-            definition.
+        ValueError: as `cudarelu.onnx.attach_definitions` does, but accepts any opset and any
+            attached definition.
     """
     definitions = [each for each in model.functions if is_ours(each)]
     rest = onnx.ModelProto()
@@ -41,7 +42,7 @@ def describe(model: onnx.ModelProto) -> dict[str, Any]:
     nodes = collections.Counter(
         (node.domain or "ai.onnx", node.op_type) for scope in scopes(rest) for node in scope.node
     )
-    standard = {"ai.onnx": ""}  # the one domain of two names
+    standard = {"ai.onnx": ""}  # one domain with two names
     opsets = {each.domain or "ai.onnx": each.version for each in model.opset_import}
     defined = {(each.domain, each.name) for each in model.functions} | set(called)
     initializers = {each.name for each in model.graph.initializer}
@@ -84,7 +85,7 @@ def _value(value: onnx.ValueInfoProto) -> dict[str, Any]:
 
 
 def text(description: dict[str, Any]) -> str:
-    """A description for a person."""
+    """A description as text."""
     ours, definitions = description["ours"], description["definitions"]
     opsets = ", ".join(f"{domain} {version}" for domain, version in description["opsets"].items())
     lines = [f"IR version {description['ir_version']}; opsets: {opsets}"]
@@ -97,13 +98,13 @@ def text(description: dict[str, Any]) -> str:
     counts = [f"{name} {count}" for name, count in description["nodes"].items()]
     indent: Any = {"initial_indent": "    ", "subsequent_indent": "    "}
     lines += ["nodes:", *textwrap.wrap(", ".join(counts), 100, **indent)]
-    lines.append("nodes of ours:" if ours else "nodes of ours: none")
+    lines.append("nodes of our ops:" if ours else "nodes of our ops: none")
     for name, each in ours.items():
         lines.append(f"    {name}: {each['op']}{', by its alias' if each['alias'] else ''}")
     lines.append("definitions of our ops:" if definitions else "definitions of our ops: none")
     for name, agreed in definitions.items():
-        lines.append(f"    {name}: {'' if agreed else 'NOT '}that of this library")
+        lines.append(f"    {name}: {'equals' if agreed else 'DIFFERS from'} this library's")
     if description["unknown"]:
-        lines.append("unknown, and no function defines them:")
+        lines.append("unknown nodes without a definition:")
         lines += textwrap.wrap(", ".join(description["unknown"]), 100, **indent)
     return "\n".join(lines)

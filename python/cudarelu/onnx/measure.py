@@ -1,4 +1,4 @@
-"""Times of ONNX models in ONNX Runtime, one against another."""
+"""Compares two ONNX models in ONNX Runtime: their times and their outputs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ import torch
 
 from ..ort.library import register
 
-DEFAULT_SIZE = 4  # of a dimension that is not fixed, as ort_infer has it
+DEFAULT_SIZE = 4  # of a free dimension, as in ort_infer
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 _SECONDS, _ROUND_SECONDS, _ROUNDS = 3.0, 0.004, (11, 51)
-# How far outputs may be apart, relative to the largest: what follows a node enlarges its rounding.
+# The tolerances of outputs, relative to the largest element. They are larger than the rounding
+# errors of one node, since later nodes amplify those.
 _TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
@@ -29,17 +30,17 @@ def random_inputs(
 ) -> dict[str, np.ndarray]:
     """An array for each input of a model, the same in every call.
 
-    Floating-point numbers are normal ones, integers are 0 and 1, so that they are indices of
-    whatever has two elements.
+    Floating-point numbers are normally distributed. Integers are 0 or 1, so that they are valid
+    indices into any dimension of at least two elements.
 
     Args:
-        model: whose inputs are tensors of numbers, of a known rank where they are not given.
-        dims: the sizes of named dimensions; those of others are `DEFAULT_SIZE`.
-        given: inputs that are not to be random.
+        model: its inputs must be tensors of numbers, and those that are not given of known rank.
+        dims: the sizes of named dimensions; other free dimensions have `DEFAULT_SIZE`.
+        given: arrays for inputs, instead of random ones.
 
     Raises:
-        ValueError: for another kind of input, a given one of another dtype, and for names that the
-            model has not.
+        ValueError: for an input that is not such a tensor, a given array of another dtype, and
+            names that the model does not have.
     """
     rng = np.random.default_rng(0)
     initializers = {each.name for each in model.graph.initializer}
@@ -51,7 +52,7 @@ def random_inputs(
         if each.name in initializers and each.name not in given:
             continue
         if not tensor.elem_type or tensor.elem_type == onnx.TensorProto.STRING:
-            raise ValueError(f"input {each.name} is no tensor of numbers")
+            raise ValueError(f"input {each.name} is not a tensor of numbers")
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         if each.name in given:
             if given[each.name].dtype != dtype:
@@ -59,7 +60,7 @@ def random_inputs(
             inputs[each.name] = given[each.name]
             continue
         if not tensor.HasField("shape"):
-            raise ValueError(f"input {each.name} is of unknown rank: give it in inputs")
+            raise ValueError(f"input {each.name} has an unknown rank: pass an array in inputs")
         shape = [
             dim.dim_value if dim.HasField("dim_value") else dims.get(dim.dim_param, DEFAULT_SIZE)
             for dim in tensor.shape.dim
@@ -71,13 +72,13 @@ def random_inputs(
         raise ValueError(f"the model has no input {min(unknown)}")
     if unknown := set(dims) - names:
         found = ", ".join(sorted(names)) or "none"
-        raise ValueError(f"no input has a dimension {min(unknown)}; there are: {found}")
+        raise ValueError(f"no input has a dimension {min(unknown)}; named dimensions: {found}")
     return inputs
 
 
 @contextlib.contextmanager
 def _in_a_line() -> Iterator[None]:
-    """Turns what ONNX Runtime raises, which has no base of its own, into a ValueError."""
+    """Turns an error of ONNX Runtime, whose errors have no base class, into a ValueError."""
     try:
         yield
     except Exception as error:
@@ -89,12 +90,12 @@ class Running:
 
     Args:
         model: may have external data.
-        folder: of that data.
+        folder: the folder of that data.
         provider: "cpu" or "cuda".
-        inputs: by name.
+        inputs: arrays by name.
 
     Raises:
-        ValueError: where ONNX Runtime has no such provider or does not take the model.
+        ValueError: if ONNX Runtime does not have this provider or rejects the model.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class Running:
             self._session = onnxruntime.InferenceSession(
                 model.SerializeToString(), options, providers=[name]
             )
-        if name not in self._session.get_providers():  # it goes on without, in silence
+        if name not in self._session.get_providers():  # ONNX Runtime does not report this
             raise ValueError(f"{name} does not load in this ONNX Runtime")
         self._binding = self._session.io_binding()
         self._held = []
@@ -149,9 +150,9 @@ class Running:
 
 
 def difference(before: Running, after: Running) -> str | None:
-    """How the outputs of two models differ beyond rounding, or None."""
+    """How the outputs of two models differ by more than rounding; None if they do not."""
     for index, (a, b) in enumerate(zip(before.outputs(), after.outputs(), strict=True)):
-        # Products of float32 are in TF32 on CUDA, unless the session says otherwise.
+        # On CUDA, ONNX Runtime computes float32 products in TF32 by default.
         in_tf32 = before.provider == "cuda" and a.dtype == torch.float32
         relative = _TOLERANCES.get(torch.float16 if in_tf32 else a.dtype, 0.0)
         a, b = a.double(), b.double()
@@ -165,9 +166,9 @@ def difference(before: Running, after: Running) -> str | None:
 
 
 def compare(before: Running, after: Running) -> tuple[float, tuple[float, float]]:
-    """The time of a call of one model to that of another: the median over rounds, the quartiles.
+    """The ratio of the call times of two models, `after` to `before`: its median and quartiles.
 
-    They take turns, each first in every other round.
+    Each round measures both models; they alternate in which is first.
     """
     once = max(each.seconds(2) for each in (before, after))
     calls = max(1, round(_ROUND_SECONDS / once))

@@ -1,4 +1,4 @@
-"""Models with our ops: with their definitions attached, and in standard operators."""
+"""Models with our ops: attaches definitions, or replaces the ops by standard operators."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from .nodes import calls, common_labels, complete_nodes, is_ours, op_of
 
 
 def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model that runs without this library: the definitions of our ops are with it.
+    """A copy of a model with the definitions of our ops, so that it runs without this library.
 
-    A definition is attached once, for each op that the model calls by its name or its alias, and
-    before all other functions. The nodes are given every default and every stand-in: readers differ
-    in whether a function has defaults, and it has no stand-ins. Where all nodes of an op have the
-    same value of an enumerated attribute, its definition is without the branches for other values.
+    Each op that the model calls, by its name or its alias, gets one definition, before all other
+    functions. Nodes get all default attributes and the values of absent inputs: not every runtime
+    supports default attributes in functions, and functions have no default inputs. If all nodes of
+    an op have the same value of an enumerated attribute, the definition has no branches for other
+    values.
 
     Args:
-        model: of opset 15 or later; of 13 for definitions without attributes, since CastLike came
-            with 15. External data may be left unloaded.
+        model: of opset 15 or later, which CastLike needs; of opset 13 or later if the definitions
+            have no attributes. External data may be left unloaded.
 
     Raises:
-        ValueError: for an opset before that, an unknown op or another version of our domain, a node
-            that does not call its op rightly, and an attached definition that is not the table's.
+        ValueError: for an earlier opset, an unknown op or another version of our domain, a node
+            that calls its op incorrectly, and an attached definition that differs from the table's.
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
@@ -46,16 +47,16 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
             continue
         if not any(agrees(attached, given) for given in _choices(attached_op)):
             raise ValueError(
-                f"the definition of {attached.domain}::{attached.name} in the model is not that "
-                "of this library"
+                f"the definition of {attached.domain}::{attached.name} in the model differs from "
+                "this library's"
             )
         result.functions.remove(attached)
     for place, (name, op) in enumerate(called.items()):
         definition = specialised(function(op, *name), common_labels(calls(result, *name)))
-        # Defaults would need IR version 9, and the nodes have every attribute.
+        # Defaults would need IR version 9, and the nodes have all attributes.
         del definition.attribute_proto[:]
         definition.attribute[:] = [each.name for each in op.attributes]
-        # One opset in the whole model, since some readers know but one; the checker compares.
+        # The model's opset: some runtimes support only one opset in a model.
         definition.opset_import[0].version = opset
         # Before the functions that call it: onnx.reference reads them in order.
         result.functions.insert(place, definition)
@@ -64,20 +65,20 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _opset_for(model: onnx.ModelProto, called: Iterable[OpInfo]) -> int:
     opset = standard_opset(model)
-    if opset is None:  # a model of custom nodes alone
+    if opset is None:  # the model has custom nodes only
         model.opset_import.append(onnx.helper.make_opsetid("", DEFINITION_OPSET))
         return DEFINITION_OPSET
     for op in called:
         if opset < (lowest := lowest_opset(op)):
             raise ValueError(
                 f"the model is of opset {opset}, but the definition of {op.name} needs {lowest}: "
-                "convert it by onnx.version_converter"
+                "convert it with onnx.version_converter"
             )
     return opset
 
 
 def agrees(attached: onnx.FunctionProto, given: Mapping[str, int]) -> bool:
-    """Whether a definition of one of our ops is the table's, or that for given attributes."""
+    """Whether an attached definition equals the table's, whole or specialised for `given`."""
     op = op_of(attached)
     assert op is not None
     whole = function(op, attached.domain, attached.name)
@@ -85,7 +86,7 @@ def agrees(attached: onnx.FunctionProto, given: Mapping[str, int]) -> bool:
 
 
 def _choices(op: OpInfo) -> Iterator[dict[str, int]]:
-    """Each choice of values of enumerated attributes, those of some or of none included."""
+    """Each combination of values for all, some or none of the enumerated attributes."""
     names = [each.name for each in op.attributes if each.labels]
     values = [(None, *range(len(each.labels))) for each in op.attributes if each.labels]
     for chosen in itertools.product(*values):
@@ -93,7 +94,7 @@ def _choices(op: OpInfo) -> Iterator[dict[str, int]]:
 
 
 def _canonical(definition: onnx.FunctionProto) -> list[Any]:
-    """What a function computes, without what tools write beside it."""
+    """What a function computes, without metadata that tools add."""
     nodes = [
         (
             node.domain,
@@ -114,17 +115,16 @@ def _value(attribute: onnx.AttributeProto) -> str:
 
 
 def split_by_labels(model: onnx.ModelProto) -> None:
-    """Gives each choice of enumerated attributes a definition of its own, in place, to be inlined.
+    """Gives each used combination of enumerated values its own definition, in place.
 
     Args:
-        model: by `attach_definitions`. Afterwards its nodes of ours have other types, after which
-            the definitions are called.
+        model: a result of `attach_definitions`. Its nodes get the types of the new definitions.
     """
     for definition in [each for each in model.functions if is_ours(each)]:
         bodies = {}
         for node in calls(model, definition.domain, definition.name):
             given = common_labels([node])
-            node.op_type = f"{definition.name} {given}"  # of no other function
+            node.op_type = f"{definition.name} {given}"  # no other function has this name
             bodies[node.op_type] = specialised(definition, given)
             bodies[node.op_type].name = node.op_type
         model.functions.extend(bodies.values())
@@ -132,11 +132,11 @@ def split_by_labels(model: onnx.ModelProto) -> None:
 
 
 def lower(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model in which standard operators take the place of our ops.
+    """A copy of a model in which standard operators replace our ops.
 
-    Each node that calls an op of the table, by its name or its alias, in the graph, in subgraphs
-    and in functions, becomes the op's definition: of an enumerated attribute, the branch for the
-    node's value, where that is not an attribute of the function that the node is in.
+    The definition of an op replaces each node that calls it, by its name or its alias, in the
+    graph, in subgraphs and in functions. For an enumerated attribute, only the branch for the
+    node's value is inserted, unless the value comes from the surrounding function.
 
     Args:
         model: as `attach_definitions` takes it.
@@ -160,8 +160,8 @@ def lower(model: onnx.ModelProto) -> onnx.ModelProto:
 def demo_model() -> onnx.ModelProto:
     """The tutorials' one-node model: `custom_domain::CustomRelu` of a float32 `[N, 4]`.
 
-    The definition is attached, so that the model also runs where the library is absent; the IR
-    version is the lowest that has model-local functions.
+    The definition is attached, so that the model also runs without the library. The IR version is
+    the lowest that has model-local functions.
     """
     relu = next(op for op in ops() if op.name == "relu")
     assert relu.onnx.alias

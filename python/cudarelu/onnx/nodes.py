@@ -24,7 +24,7 @@ _OPS_BY_NAME = {
     if name is not None
 }
 
-_DOMAINS = {op.onnx.domain for op in ops()}  # without those of aliases, which others may use
+_DOMAINS = {op.onnx.domain for op in ops()}  # without alias domains, which others may use
 
 
 def op_of(called: onnx.NodeProto | onnx.FunctionProto) -> OpInfo | None:
@@ -39,7 +39,7 @@ def is_ours(called: onnx.NodeProto | onnx.FunctionProto) -> bool:
 
 
 def calls(model: onnx.ModelProto, domain: str, op_type: str) -> list[onnx.NodeProto]:
-    """The nodes of a type, wherever they are in a model."""
+    """All nodes of a type in a model, including subgraphs and functions."""
     name = domain, op_type
     return [
         node
@@ -50,7 +50,7 @@ def calls(model: onnx.ModelProto, domain: str, op_type: str) -> list[onnx.NodePr
 
 
 def common_labels(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
-    """The enumerated attributes that complete nodes of ours all give the same value, with it."""
+    """The enumerated attributes with the same value in all these nodes of our ops, by name."""
     found = collections.defaultdict(set)
     for node in nodes:
         op = op_of(node)
@@ -67,14 +67,14 @@ def common_labels(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
 
 
 def complete_nodes(model: onnx.ModelProto) -> dict[tuple[str, str], OpInfo]:
-    """Checks the nodes that call our ops, and writes their absent inputs and attributes out.
+    """Checks the nodes that call our ops, and adds the values of absent inputs and attributes.
 
     Returns:
         The ops called, by domain and type of their nodes.
 
     Raises:
-        ValueError: for an unknown op or another version of our domain, a node that does not call
-            its op rightly, and for values or functions that depend on themselves.
+        ValueError: for an unknown op or another version of our domain, a node that calls its op
+            incorrectly, and values or functions that depend on themselves.
     """
     check_cycles(model)
     called = {}
@@ -96,7 +96,7 @@ def _complete(
     op: OpInfo,
     new_name: NewNames,
 ) -> None:
-    """Checks a node, and writes its absent inputs and attributes out."""
+    """Checks a node, and adds the values of absent inputs and attributes."""
     for kind, names, declared in (
         ("inputs", node.input, op.inputs),
         ("outputs", node.output, op.outputs),
@@ -130,7 +130,7 @@ def _check(node: onnx.NodeProto, declared: Attribute, given: onnx.AttributeProto
     labels = " or ".join(f"{label} ({i})" for i, label in enumerate(declared.labels))
     if given.type != expected:
         raise ValueError(f"{_title(node)}: {given.name} must be {labels or text}")
-    if given.ref_attr_name:  # the value is that of a function around the node
+    if given.ref_attr_name:  # the value comes from the surrounding function
         return
     value = onnx.helper.get_attribute_value(given)
     if labels and value not in range(len(declared.labels)):

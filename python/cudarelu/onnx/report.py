@@ -10,41 +10,41 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Replaced:
-    """A node of ours in the place of standard ones."""
+    """A node of our op that replaces standard nodes."""
 
     op: str
-    node: str  # its name; that of its output where it has none
-    operators: tuple[str, ...]  # the types of those that it replaces
+    node: str  # its name, or the name of its output if it has none
+    operators: tuple[str, ...]  # the types of the nodes that it replaces
 
 
 @dataclasses.dataclass(frozen=True)
 class Left:
-    """Standard nodes that are as an op's definition has them, and yet stay."""
+    """Standard nodes that match an op's definition but are not replaced."""
 
     op: str
-    node: str  # the last of them
+    node: str  # the name of the last of them
     operators: tuple[str, ...]
     reason: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What replacing by one op changes: times of the whole model, with it to without it."""
+    """The effect of one op on the time of the whole model."""
 
     op: str
     nodes: int
-    ratio: float  # the median over rounds in turns; below 1 the model is faster with the op
+    ratio: float  # time with the op to time without it, median over rounds; below 1 is faster
     quartiles: tuple[float, float]
     kept: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `accelerate` did, as text by `str()`, as JSON has it by `dataclasses.asdict()`."""
+    """What `accelerate` did: `str()` gives text, `dataclasses.asdict()` gives JSON's types."""
 
     replaced: list[Replaced]
     left: list[Left]
-    measured: list[Measured]  # in the order of the decisions; empty: nothing was measured
+    measured: list[Measured]  # in the order of the decisions; empty if nothing was measured
     ratio: float | None = None  # of the whole model's times, after to before
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Report:
                 (f"{' + '.join(e.operators)}, not {e.op}: {e.reason}", e.node) for e in self.left
             )
         if self.measured:
-            lines.append("measured, the model's time with the op to that without it:")
+            lines.append("measured: ratio of the model's time with the op to the time without it")
         for each in self.measured:
             low, high = each.quartiles
             lines.append(
@@ -64,7 +64,7 @@ class Report:
                 + ("kept" if each.kept else "not kept")
             )
         if self.ratio is not None:
-            lines.append(f"the model's time, after to before: {self.ratio:.3f}")
+            lines.append(f"ratio of the model's time after to before: {self.ratio:.3f}")
         return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The types and shapes of all values of a model, those in functions included."""
+"""Infers the types and shapes of all values of a model, including those in functions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _Types = dict[str, onnx.TypeProto]
 def infer(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of a model with the types of its values.
 
-    Those in a function are the ones of its calls, where all calls have the same: as `value_info`,
-    whatever the IR version. The definitions of our ops stay as they are.
+    The values in a function get types if all calls of the function have the same input types. These
+    types are in `value_info` of the function, whatever the IR version. The definitions of our ops
+    do not change.
 
     Raises:
         onnx.shape_inference.InferenceError: for a model that is not valid.
@@ -55,7 +56,7 @@ def _key(called: onnx.NodeProto | onnx.FunctionProto) -> tuple[str, ...]:
 
 
 def _types(scope: onnx.GraphProto | onnx.FunctionProto) -> _Types:
-    """The types of the values in a scope and its subgraphs, without names that mean several."""
+    """The types of the values in a scope and its subgraphs, except of names with several types."""
     found: _Types = {}
     several = set()
     for each in scopes(scope):
@@ -76,7 +77,7 @@ def _types(scope: onnx.GraphProto | onnx.FunctionProto) -> _Types:
 def _infer_function(
     function: onnx.FunctionProto, inputs: Sequence[onnx.TypeProto | None], model: onnx.ModelProto
 ) -> None:
-    """Fills in the types of the values of a function whose inputs have these."""
+    """Fills in the types of the values of a function with inputs of these types."""
     body = onnx.GraphProto(name=function.name, node=function.node)
     for name, kind in zip(function.input, inputs, strict=False):
         body.input.add(name=name, type=kind)
@@ -89,7 +90,7 @@ def _infer_function(
         functions=model.functions,
     )
     typed = onnx.shape_inference.infer_shapes(whole, data_prop=True).graph
-    del function.node[:]  # those inferred have the types within their subgraphs
+    del function.node[:]  # the inferred nodes also have types in their subgraphs
     function.node.extend(typed.node)
     del function.value_info[:]
     function.value_info.extend([*typed.input, *typed.value_info, *typed.output])

@@ -1,4 +1,4 @@
-"""PyTorch models in ONNX: one file for every runtime, by both of PyTorch's exporters."""
+"""PyTorch models in ONNX: one file for every runtime, with both of PyTorch's exporters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = [
 
 OPS = {op.name: op for op in cudarelu.ops()}
 EXPORTERS = ["dynamo", "torchscript"]
-EXPORTED = [  # each in one worker, which exports it once
+EXPORTED = [  # the tests of one export run in one worker, so that it is made only once
     pytest.param(exporter, name, marks=pytest.mark.xdist_group(f"{exporter}-{name}"))
     for name in OPS
     for exporter in EXPORTERS
@@ -46,7 +46,7 @@ X = torch.tensor([[-1.0, 2, -3, 4], [0.5, -0.5, 0, 3]])
 
 @pytest.fixture(autouse=True, scope="module")
 def _translations_read_once():
-    """PyTorch parses its 500 translations for each export anew, for half of the export's time."""
+    """PyTorch parses its 500 translations for each export, which takes half of the time."""
     apis = registration.onnxscript_apis
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(apis, "get_torchlib_ops", functools.cache(apis.get_torchlib_ops))
@@ -54,7 +54,7 @@ def _translations_read_once():
 
 
 def plans(op, leading: tuple[int, ...], size: int) -> list[Plan]:
-    """A call with the default attributes, one with others, and one for each way to be absent."""
+    """Calls with default attributes, with other attributes, and with absent inputs."""
     optional = [p.name for p in op.inputs if p.optional]
     absent = [(), *((name,) for name in optional), tuple(optional)] if optional else [()]
     calls = [Plan(f"absent{i}", leading, size, absent=names) for i, names in enumerate(absent)]
@@ -66,7 +66,7 @@ def calls(op, dtype: str, leading: tuple[int, ...], size: int):
 
 
 class Calls(nn.Module):
-    """Calls an op once for each case; inputs and outputs are those of all calls."""
+    """Calls an op once for each case; the inputs and outputs of all calls are concatenated."""
 
     def __init__(self, op, cases):
         super().__init__()
@@ -86,7 +86,7 @@ def arrays(cases) -> list[np.ndarray]:
 
 
 def symbols(op, cases, of="inputs") -> list[list[str | int]]:
-    """The sizes of all inputs or outputs, as the signature names them, with the call's number."""
+    """The sizes of all inputs or outputs: names of the signature with the number of the call."""
     result = []
     for number, case in enumerate(cases):
         known = {a.name: a.default for a in op.attributes} | case.attributes
@@ -106,7 +106,7 @@ def symbols(op, cases, of="inputs") -> list[list[str | int]]:
 
 
 def export(module, args, exporter: str, names=None, sizes=None, path=None, **options):
-    """Exports with sizes[i][axis] as the name or the size of that dimension of input i."""
+    """Exports a module; sizes[i][axis] is the name or the size of a dimension of input i."""
     named = [{a: n for a, n in enumerate(each) if isinstance(n, str)} for each in sizes or []]
     if exporter == "dynamo":
         if sizes:
@@ -160,7 +160,7 @@ def run_ort_without(model, feeds):
 
 def run_ort_with(model, feeds):
     running = session(model, library=True)
-    # Nothing else is in these models, but for what stands for absent inputs.
+    # The models have no other nodes, except those for absent inputs.
     assert "cudarelu" in domains_run(running)
     assert domains_run(running) <= {node.domain for node in model.graph.node}
     values = {
@@ -206,7 +206,7 @@ RUNTIMES = [run_ort_without, run_ort_with, run_reference, run_lowered, run_openv
 @pytest.mark.parametrize(("exporter", "op_name"), EXPORTED)
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda f: f.__name__)
 def test_one_file_every_runtime(runtime, exporter, op_name):
-    """At sizes that the exporters have not seen."""
+    """The sizes differ from those at the export."""
     op, model = OPS[op_name], exported(op_name, exporter)
     check_results(op, calls(op, "float32", (2, 6, 4), 9), runtime, model)
 
@@ -221,7 +221,7 @@ def check_results(op, cases, runtime, model) -> None:
             dtype = variable if parameter.dtype == "T" else np.dtype(parameter.dtype)
             y = outputs.pop(0)
             if runtime is run_openvino and parameter.dtype != "T":
-                assert y.shape == wanted.shape  # of equals, its TopK gives any first
+                assert y.shape == wanted.shape  # its TopK returns equal elements in any order
             else:
                 assert_close(op, case, y, wanted, dtype)
     assert not outputs
@@ -230,11 +230,11 @@ def check_results(op, cases, runtime, model) -> None:
 @pytest.mark.parametrize("op_name", OPS)
 def test_every_dtype(op_name):
     op = OPS[op_name]
-    dtypes = [dtype for dtype in op.dtypes if dtype != "uint8"]  # ONNX has no Relu of it
+    dtypes = [dtype for dtype in op.dtypes if dtype != "uint8"]  # ONNX's Relu does not support it
     seen, run = (
         [calls(op, dtype, *sizes)[0] for dtype in dtypes] for sizes in (((3, 5), 13), ((2, 6), 9))
     )
-    model = export_calls(op, seen, "dynamo", opset_version=22)  # Asinh of bfloat16 is new in 22
+    model = export_calls(op, seen, "dynamo", opset_version=22)  # Asinh supports bfloat16 from 22
     check_results(op, run, run_ort_with, model)
 
 
@@ -253,7 +253,7 @@ def test_the_file(exporter, op_name):
     assert model.ir_version == 8
     assert {each.domain: each.version for each in model.opset_import} == {"": 18, "cudarelu": 1}
     assert [each.name for each in model.functions] == [op.onnx.op_type]
-    assert not model.functions[0].attribute_proto  # not of IR version 8
+    assert not model.functions[0].attribute_proto  # not in IR version 8
 
     cases = calls(op, "float32", (3, 5, 7), 13)
     ours = [node for node in model.graph.node if node.domain == "cudarelu"]
@@ -280,7 +280,7 @@ def test_the_file(exporter, op_name):
 
 
 class Block(nn.Module):
-    """Our ops between torch's, some in place."""
+    """Our ops, some of them in place, between torch's ops."""
 
     def __init__(self):
         super().__init__()
@@ -310,7 +310,7 @@ def test_a_model(exporter, tmp_path):
 
     known = {each.name: shape_of(each) for each in (*model.graph.value_info, *model.graph.output)}
     for node in model.graph.node:
-        assert not node.metadata_props  # not of IR version 8
+        assert not node.metadata_props  # not in IR version 8
         for name in node.output:
             if node.op_type not in ("Constant", "Shape"):
                 assert known[name] == ["batch", 4]
@@ -360,11 +360,11 @@ def test_external_data(tmp_path, monkeypatch):
     replace = os.replace
     monkeypatch.setattr(os, "replace", lambda a, b: (written.append(b), replace(a, b)))
     returned = export(block, (X,), "dynamo", path=path, external_data=True)
-    assert written[-1] == path  # so that there is no model without its weights
+    assert written[-1] == path  # the model is written after its weights
     assert sorted(os.listdir(tmp_path)) == ["model.onnx", "model.onnx.data"]
     assert returned == onnx.load(path, load_external_data=False)
     onnx.checker.check_model(path, full_check=True)
-    lowered = cudarelu.onnx.lower(returned)  # the weights stay where they are
+    lowered = cudarelu.onnx.lower(returned)  # the weights remain in their file
     onnx.save(lowered, tmp_path / "lowered.onnx")
     for name in ("model.onnx", "lowered.onnx"):
         running = ort.InferenceSession(tmp_path / name, providers=["CPUExecutionProvider"])
@@ -373,7 +373,7 @@ def test_external_data(tmp_path, monkeypatch):
 
 
 def test_the_table_for_torchs_own_export():
-    """Another library's translation may call ours."""
+    """A translation of another op may call ours."""
     table = cudarelu.onnx.translation_table()
     assert len(table) == len(OPS)
     relu = table[torch.ops.cudarelu.relu.default]
@@ -387,7 +387,7 @@ def test_the_table_for_torchs_own_export():
 
 
 def test_a_translation_of_ours():
-    """The user's own goes first."""
+    """The user's translation takes precedence."""
     from onnxscript import opset18
 
     table = {torch.ops.cudarelu.relu.default: lambda x: opset18.Neg(x)}
@@ -407,7 +407,7 @@ class Sinh(nn.Module):
 
 @pytest.mark.parametrize("library", [False, True])
 def test_cuda(library):
-    """A model on CUDA gives the same file; the CUDA provider runs all of it."""
+    """A model on CUDA can be exported, and the CUDA provider runs all nodes."""
     if reason := ort_cuda_missing():
         pytest.skip(reason)
     block = Block()
@@ -421,7 +421,7 @@ def test_cuda(library):
         np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-6)
 
 
-# Ops of others
+# Ops of other libraries
 
 
 class Asinh(nn.Module):
@@ -431,7 +431,7 @@ class Asinh(nn.Module):
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_an_op_of_torch(exporter):
-    """asinh, of which the TorchScript exporter has no translation: by ONNX's Asinh."""
+    """The TorchScript exporter has no translation of asinh; the test adds ONNX's Asinh."""
     options = {}
     if exporter == "dynamo":
         from onnxscript import opset18
@@ -497,7 +497,7 @@ def test_an_op_of_another_library(exporter):
 
 
 class Twice(torch.autograd.Function):
-    """The dynamo exporter looks into forward; TorchScript's asks symbolic."""
+    """The dynamo exporter traces `forward`; the TorchScript exporter calls `symbolic`."""
 
     @staticmethod
     def forward(ctx, x):
@@ -540,7 +540,8 @@ def one_node(call: str, header: str = HEADER) -> onnx.ModelProto:
 
 
 def test_lower_looks_everywhere():
-    """Into branches, loops, functions, and at aliases; defaults are filled in, names kept apart."""
+    """Branches, loops, functions and aliases are lowered. Defaults are filled in, and names remain
+    unique."""
     model = parse(
         """main (float[N,4] x, bool c, int64 n) => (float[N,4] y) {
             a = If (c) <
@@ -585,12 +586,12 @@ def test_lower_leaves_what_is_not_ours():
     lowered = cudarelu.onnx.lower(both)
     assert [node.op_type for node in lowered.graph.node] == ["Relu", "CustomOther"]
     assert "custom_domain" in {each.domain for each in lowered.opset_import}
-    assert len(both.functions) == 0  # the argument stays as it was
+    assert len(both.functions) == 0  # the argument is not changed
 
 
 def test_lower_by_the_definition_that_is_attached():
     model = cudarelu.onnx.demo_model()
-    model.functions[0].node[0].name = "a name, which means nothing"
+    model.functions[0].node[0].name = "a name without a meaning"
     assert [node.op_type for node in cudarelu.onnx.lower(model).graph.node] == ["Relu"]
     model.functions[0].node[0].op_type = "Neg"
     with pytest.raises(ValueError, match="definition of custom_domain::CustomRelu in the model"):
@@ -618,7 +619,7 @@ LABELLED = [
 
 @pytest.mark.parametrize(("op_name", "attribute", "value"), LABELLED)
 def test_a_definition_for_one_value_of_an_attribute(op_name, attribute, value):
-    """Gives what the whole definition gives, and does not choose any more."""
+    """The specialised definition computes the same as the whole one, without the attribute."""
     whole = cudarelu.onnx.function(OPS[op_name])
     part = specialised(whole, {attribute: value})
     assert len(part.node) < len(whole.node)
@@ -660,7 +661,7 @@ DOUBLE_GELU = "main (double[N,4] x) => (double[N,4] y) { y = cudarelu.Gelu<appro
 
 
 def test_a_branch_that_is_not_taken_is_not_needed():
-    """ONNX Runtime has no float64 Erf on the CPU."""
+    """ONNX Runtime has no float64 Erf on the CPU, so a model with this branch could not run."""
     model = cudarelu.onnx.attach_definitions(parse(DOUBLE_GELU))
     assert "Erf" not in {node.op_type for node in model.functions[0].node}
     for each in (model, cudarelu.onnx.lower(model)):
@@ -672,7 +673,8 @@ def test_a_branch_that_is_not_taken_is_not_needed():
 
 
 def test_nodes_of_several_values():
-    """They share the whole definition; lowered, each node has the branch for its own."""
+    """Nodes with different values share the whole definition. When lowered, each node has only the
+    branch for its own value."""
     model = parse(
         """main (double[N,4] x, float[N,4] w) => (double[N,4] y, float[N,4] z, float[N,4] u) {
             y = cudarelu.Gelu<approximate = 1>(x)
@@ -773,7 +775,7 @@ def test_lower_of_custom_nodes_alone():
     onnx.checker.check_model(lowered, full_check=True)
 
 
-# Errors, and what is left on the disk
+# Errors, and the files that remain after them
 
 
 class Fails(nn.Module):
@@ -822,7 +824,7 @@ class OursAsinh(nn.Module):
 
 
 def test_a_path_that_is_no_file(tmp_path):
-    with pytest.raises(ValueError, match="exists and is no file"):
+    with pytest.raises(ValueError, match="exists and is not a file"):
         cudarelu.onnx.export(Block().eval(), (X,), tmp_path)
     with pytest.raises(FileNotFoundError):
         cudarelu.onnx.export(Block().eval(), (X,), tmp_path / "missing/model.onnx")
@@ -838,7 +840,7 @@ def test_through_a_link(tmp_path):
 
 @pytest.mark.parametrize("dynamo", [True, False])
 def test_ops_in_place_are_refused(dynamo):
-    """The older exporter would leave them out in silence."""
+    """The TorchScript exporter would omit them without an error."""
 
     class Overwrite(torch.nn.Module):
         def forward(self, x):
