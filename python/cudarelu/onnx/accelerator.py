@@ -39,39 +39,40 @@ def accelerate(
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[Any, Report]:
-    """A copy of a model in which our ops take the place of standard operators, and what was done.
+    """Replaces standard operators in a copy of a model by our ops.
 
-    Each group of nodes, in the graph, in subgraphs and in functions, that is as the definition of
-    an op, becomes a node of that op: with operands in either order, a constant for an attribute, no
-    factor of 1, ONNX's own operator of the same meaning. Groups of more nodes go first. Nodes stay
-    where the dtype, a shape or an attribute is not the op's or is not known, where the definition
-    needs a later opset, and where a value within is used outside. The definitions are attached.
+    A group of nodes that matches the definition of an op, in the graph, in a subgraph or in a
+    function, becomes one node of that op. The group may have operands in the other order, a
+    constant in place of an attribute, no factor of 1, or ONNX's own operator for the whole
+    definition. Larger groups are replaced first. A group is not replaced if its dtype, a shape or
+    an attribute is unknown or not supported by the op, if the definition needs a later opset, or if
+    nodes outside the group use one of its intermediate values. The definitions are attached.
 
-    A node of ours has the name of the last node that it stands for, and the doc_strings of all, one
-    below another; its output keeps its name, doc_string and quantization annotation. Annotations of
-    values within go with these.
+    The new node has the name of the last node that it replaces and the doc_strings of all of them,
+    one per line. Its output keeps its name, doc_string and quantization annotation. The annotations
+    of intermediate values are removed.
 
-    A node of ours may cost what ONNX Runtime would have made of the standard ones together with
-    their neighbours. `only_if_faster` measures whole models, in ONNX Runtime with this library, op
-    by op: an op stays where the model is faster with it, by 1 % or more and in 3 rounds of 4, and
-    has the same outputs; and none stays where the model with all of them is slower than before.
+    The new node may be slower than the standard nodes, which ONNX Runtime may fuse with their
+    neighbours. `only_if_faster` measures the whole model in ONNX Runtime with this library, op by
+    op. It keeps an op if the model with it has the same outputs and is faster, by 1 % or more and
+    in 3 of 4 rounds. It keeps no op if the model with all of these is slower than the original.
 
     Args:
-        model: of opset 13 or later. As a path, with external data that is never loaded.
-        path: of the file to write: whole or not at all, as `python -m cudarelu lower` does. None:
-            the model is only returned.
-        only_if_faster: measure, as above. Needs onnxruntime, for external data of 1.21 or later.
-        provider: to measure on, "cpu" or "cuda".
-        dims: sizes of named dimensions of the inputs, to measure with; others are 4.
-        inputs: arrays to measure with, by name; others are random, integers of 0 and 1.
+        model: a model of opset 13 or later, or its path. External data is not loaded from a path.
+        path: the file to write, completely or not at all, as `python -m cudarelu lower` does. None
+            only returns the model.
+        only_if_faster: whether to measure. Needs onnxruntime, 1.21 or later for external data.
+        provider: the provider to measure on, "cpu" or "cuda".
+        dims: the sizes of named dimensions of the inputs for the measurement; others are 4.
+        inputs: arrays by name for the measurement; other inputs are random, integers are 0 or 1.
 
     Returns:
-        The model, of the argument's kind (onnx.ModelProto for a path), and a `Report`.
+        The model, of the type of the argument (onnx.ModelProto for a path), and a `Report`.
 
     Raises:
-        ValueError: as `attach_definitions` does, for a model before opset 13, one that is not
-            valid, and one that is to be measured and does not run.
-        OSError: where a file cannot be read or written.
+        ValueError: as `attach_definitions` does; for a model before opset 13; for an invalid model;
+            and for a model to measure that does not run.
+        OSError: if a file cannot be read or written.
     """
     source, folder = _source(model)
     prepared = prepare(source)
