@@ -1,7 +1,7 @@
-"""What ONNX Runtime's CUDA provider needs: which of its libraries load here, and what brings them.
+"""The libraries that ONNX Runtime's CUDA provider needs: which ones load, and their packages.
 
-The provider is a library of its own, which ONNX Runtime opens when a session asks for it, and goes
-on without where it does not load.
+The provider is a separate library. ONNX Runtime opens it when a session requests it, and continues
+without it if it does not load.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-_PT_LOAD, _PT_DYNAMIC = 1, 2  # of ELF
+_PT_LOAD, _PT_DYNAMIC = 1, 2  # types of ELF segments
 _DT_NULL, _DT_NEEDED, _DT_STRTAB = 0, 1, 5
 
 _RTLD_DI_LINKMAP = 2  # of dlinfo
@@ -33,15 +33,15 @@ _PACKAGES = {
 class Library:
     """A library that the CUDA provider opens."""
 
-    name: str  # as the provider asks for it, such as libcublas.so.13
-    required: bool  # or else only some operators need it, such as Conv
-    path: str | None  # None: it does not load
-    error: str  # why it does not load, as the loader says it
-    package: str  # what to install for it
+    name: str  # as the provider requests it, such as libcublas.so.13
+    required: bool  # False if only some operators need it, such as Conv
+    path: str | None  # None if it does not load
+    error: str  # the loader's message if it does not load
+    package: str  # the package to install for it
 
 
 def provider_path() -> Path | None:
-    """The file of the CUDA provider; None where this onnxruntime has none."""
+    """The file of the CUDA provider; None if this onnxruntime has none."""
     import onnxruntime
 
     path = Path(onnxruntime.__file__).parent / "capi/libonnxruntime_providers_cuda.so"
@@ -49,7 +49,7 @@ def provider_path() -> Path | None:
 
 
 def needed(path: Path) -> list[str]:
-    """The names of the libraries that an ELF file of 64 bits (DT_NEEDED) loads with it."""
+    """The names of the libraries that a 64-bit ELF file depends on (DT_NEEDED)."""
     with path.open("rb") as file:
 
         def read(form: str, offset: int) -> tuple[int, ...]:
@@ -62,7 +62,7 @@ def needed(path: Path) -> list[str]:
 
         (headers,) = read("<Q", 32)
         size, count = read("<HH", 54)
-        # Of each: type, flags, offset, virtual address, physical address, size in the file.
+        # Each is: type, flags, offset, virtual address, physical address, size in the file.
         segments = [read("<IIQQQQ", headers + size * i) for i in range(count)]
         (dynamic,) = [each for each in segments if each[0] == _PT_DYNAMIC]
         entries = []
@@ -81,10 +81,10 @@ def needed(path: Path) -> list[str]:
 
 
 def libraries() -> list[Library]:
-    """The libraries of NVIDIA's that the provider needs, in its order; loads them, as it would.
+    """The NVIDIA libraries that the provider needs, in its order. Loads them, as it would.
 
-    Those of the `nvidia-*` packages and of PyTorch are found by themselves. Empty where this
-    onnxruntime has no CUDA provider.
+    The libraries of the `nvidia-*` packages and of PyTorch need no search path. The list is empty
+    if this onnxruntime has no CUDA provider.
     """
     path = provider_path()
     if path is None:
@@ -92,15 +92,15 @@ def libraries() -> list[Library]:
     _preload()
     names = [name for name in needed(path) if name.startswith(("libcu", "libnv"))]
     (cuda,) = [int(name.rsplit(".", 1)[1]) for name in names if name.startswith("libcudart.so.")]
-    # Older providers need these two as well; newer ones open them with the first node that asks.
+    # Older providers need these two as well; newer ones open them for the first node that uses one.
     later = [name for name in ("libcudnn.so.9", f"libcufft.so.{cuda - 1}") if name not in names]
     return [_library(name, name in names, cuda) for name in names + later]
 
 
 def missing() -> str | None:
-    """Why ONNX Runtime cannot use CUDA here, and what to do about it; None where it should."""
+    """Why ONNX Runtime cannot use CUDA here, and how to fix it; None if it should work."""
     import onnxruntime
-    import torch  # only here: the rest is asked where PyTorch may be missing
+    import torch  # only here, since the rest of this module must work without PyTorch
 
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         return (
@@ -131,12 +131,12 @@ class _LinkMap(ctypes.Structure):
 
 
 def _load(name: str) -> str:
-    """The path that a library is loaded from. Its file may have another name: the driver's has."""
+    """Loads a library and returns its path. The file may have another name, as the driver's has."""
     library = ctypes.CDLL(name)
     found = ctypes.POINTER(_LinkMap)()
     handle = ctypes.c_void_p(library._handle)
     if ctypes.CDLL(None).dlinfo(handle, _RTLD_DI_LINKMAP, ctypes.byref(found)) != 0:
-        raise OSError(f"the loader does not tell where {name} is")
+        raise OSError(f"the loader does not report the path of {name}")
     return found.contents.path.decode()
 
 
@@ -150,10 +150,10 @@ def _package(name: str, cuda: int) -> str:
 
 
 def _preload() -> None:
-    """Load the libraries of the `nvidia-*` packages, which no search path leads to. PyTorch has
-    loaded its own, which may be of another version."""
+    """Loads the libraries of the `nvidia-*` packages, which are on no search path. PyTorch loads
+    its own libraries, which may be of another version."""
     import onnxruntime
 
     if hasattr(onnxruntime, "preload_dlls"):  # since 1.21
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints the libraries it cannot find
             onnxruntime.preload_dlls()

@@ -1,21 +1,21 @@
 """The ops in ONNX Runtime.
 
-A session on arrays of any library::
+`Session` runs a model on arrays of any library::
 
     import cudarelu.ort
 
     session = cudarelu.ort.Session("model.onnx")
     y = session(x)
 
-Or one line makes the ops known to a session of ONNX Runtime's own::
+`register` adds the ops to a session of ONNX Runtime itself::
 
     import onnxruntime
 
     options = cudarelu.ort.register(onnxruntime.SessionOptions())
     session = onnxruntime.InferenceSession("model.onnx", options)
 
-The library serves ONNX Runtime 1.16 and every later 1.x, on the CPU and the CUDA provider, and
-needs neither this package nor Python: other programs register the file of ``library_path()``.
+The library works with ONNX Runtime 1.16 and every later 1.x, in the CPU and the CUDA provider. It
+needs neither this package nor Python: other programs can register the file ``library_path()``.
 """
 
 from cudarelu.ort.library import library_path, register

@@ -1,4 +1,4 @@
-"""The custom-op library, and how ONNX Runtime's options take it."""
+"""The custom-op library, and its registration in ONNX Runtime's session options."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 def library_path() -> str:
     """The path of the custom-op library.
 
-    Raises FileNotFoundError where the package was built without it.
+    Raises FileNotFoundError if the package was built without it.
     """
-    # Where the build writes: this file may be elsewhere, in an editable install.
+    # In the folder that the build writes to; in an editable install, this file is elsewhere.
     path = Path(_build_info.__file__).parent / "libcudarelu_ort.so"
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} is missing: build cudarelu with -DCUDARELU_ORT=ON, whose report says what it "
-            "needs"
+            f"{path} is missing: build cudarelu with -DCUDARELU_ORT=ON; CMake's report lists what "
+            "this needs"
         )
     return str(path)
 
@@ -31,21 +31,21 @@ def library_path() -> str:
 def register(
     session_options: onnxruntime.SessionOptions, *, alias_domains: Iterable[str] | None = None
 ) -> onnxruntime.SessionOptions:
-    """Registers the ops with the options, and returns them. Doing so again changes nothing.
+    """Registers the ops with the options, and returns the options. A second call has no effect.
 
-    ONNX Runtime refuses a session with two domains of one name, and other libraries may have
-    the domain of an alias, such as "custom_domain". ``alias_domains`` are those that may be
-    registered here, by default all; one that the options have already is left out. So register
-    other libraries first, or give ``alias_domains=()``. ONNX Runtime's Python package before 1.23
-    does not tell which ones the options have.
+    ONNX Runtime rejects a session with two domains of the same name, and other libraries may
+    register the domain of an alias, such as "custom_domain". ``alias_domains`` are the domains of
+    aliases to register, by default all. A domain that the options already have is skipped, so
+    register other libraries first, or pass ``alias_domains=()``. ONNX Runtime's Python package
+    before 1.23 does not report the domains that the options have.
 
-    Raises TypeError where ``alias_domains`` is one string, and ONNX Runtime's error where the
-    library cannot be loaded or no op has an alias in such a domain.
+    Raises TypeError if ``alias_domains`` is a single string, and ONNX Runtime's error if the
+    library cannot be loaded or no op has an alias in one of the domains.
     """
     if isinstance(alias_domains, str):
         raise TypeError(f"alias_domains must be several names, not the string {alias_domains!r}")
     if alias_domains is not None:
-        # The library reads it.
+        # The library reads this entry.
         session_options.add_session_config_entry("cudarelu.alias_domains", ",".join(alias_domains))
     session_options.register_custom_ops_library(library_path())
     return session_options

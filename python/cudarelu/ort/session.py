@@ -1,11 +1,11 @@
-"""A session of ONNX Runtime on arrays: what came in goes out.
+"""A session of ONNX Runtime on arrays, whose outputs are of the same library as the inputs.
 
-Arrays are read as PyTorch's tensors, by DLPack, and bound by their address. On CUDA a session has
-one stream, which waits for the caller's, and which the caller's then waits for: the host waits for
-neither. ONNX Runtime takes a stream for the life of a session, and cannot take PyTorch's default
-one; a session for each stream would hold the weights as often. Outputs are in PyTorch's memory,
-which belongs to the caller's stream: ONNX Runtime would hand its own on to the next run as soon as
-the host lets go of it.
+Arrays are read as PyTorch tensors, through DLPack, and bound by their address. On CUDA, a session
+has one stream. It waits for the caller's stream, and the caller's stream waits for it; the host
+waits for neither. ONNX Runtime sets the stream when it creates a session, and does not accept
+PyTorch's default stream; a session for each stream would duplicate the weights. Outputs are in
+PyTorch's memory, which belongs to the caller's stream. ONNX Runtime's own memory would be reused by
+the next run as soon as the host releases it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Tensors = dict[str, torch.Tensor]
 Shape = tuple[int, ...]
 
-# Of ONNX Runtime's types: PyTorch's dtype, and what a binding takes for it.
+# For each type of ONNX Runtime: PyTorch's dtype, and the element type for a binding.
 _DTYPES: dict[str, tuple[torch.dtype, Any]] = {
     "tensor(float)": (torch.float32, np.float32),
     "tensor(double)": (torch.float64, np.float64),
@@ -46,8 +46,8 @@ _DTYPES: dict[str, tuple[torch.dtype, Any]] = {
     "tensor(uint64)": (torch.uint64, np.uint64),
     "tensor(bool)": (torch.bool, np.bool_),
 }
-_OLDEST = (1, 24)  # tells where nodes are, and has DLPack
-_VECTOR = 16  # bytes that a CUDA kernel loads at a time
+_OLDEST = (1, 24)  # the first that reports the provider of each node and supports DLPack
+_VECTOR = 16  # bytes that a CUDA kernel loads at once
 
 
 @dataclass
@@ -61,21 +61,21 @@ class _Graph:
 
 
 class Session:
-    """A model on arrays of PyTorch, NumPy, CuPy, JAX or another library with DLPack.
+    """Runs a model on arrays of PyTorch, NumPy, CuPy, JAX or another library with DLPack.
 
-    ``session(a, b)`` takes the model's inputs in its order, ``session(a, other=b)`` some by name,
-    and gives its output, or a tuple of several, as arrays of the library of the inputs, in memory
-    of their own. Shapes are those of the model, whose symbols take any size. It needs ONNX Runtime
-    1.24 or later.
+    ``session(a, b)`` passes the model's inputs in order, ``session(a, other=b)`` passes some by
+    name. A call returns the output, or a tuple of several outputs, as new arrays of the library of
+    the inputs. Inputs must have the shapes of the model; a symbolic dimension accepts any size. A
+    Session needs ONNX Runtime 1.24 or later.
 
-    On CUDA, work is in order with the caller's current stream, of PyTorch or CuPy, and the host
-    waits for the device only where NumPy's arrays are copied to it and back, or nodes run on the
-    CPU. On the device an input is copied where it is not contiguous or does not start at a multiple
-    of 16 bytes; an output, where the model does not tell its shape. Threads may share a session: on
-    CUDA, their calls run in turn on one stream.
+    On CUDA, work is ordered by the caller's current stream, of PyTorch or CuPy. The host waits for
+    the device only if NumPy arrays are copied to it and back, or if nodes run on the CPU. On the
+    device, an input is copied if it is not contiguous or not aligned to 16 bytes. An output is
+    copied if the model does not contain its shape. Threads may share a session: on CUDA, their
+    calls run one after another on one stream.
 
-    Attributes: ``provider``, "cpu" or "cuda"; ``why_cpu``, why "auto" took the CPU, else None;
-    ``inference_session``, ONNX Runtime's own.
+    Attributes: ``provider`` is "cpu" or "cuda"; ``why_cpu`` is the reason if "auto" chose the CPU,
+    else None; ``inference_session`` is ONNX Runtime's own session.
     """
 
     def __init__(
@@ -87,22 +87,23 @@ class Session:
         device: int = 0,
         session_options: onnxruntime.SessionOptions | None = None,
     ) -> None:
-        """Loads a model: a file, or its bytes.
+        """Loads a model from a file or from bytes.
 
-        ``provider`` is "cpu", "cuda", or "auto": "cuda" where ONNX Runtime's CUDA provider loads
-        and there is a device, else "cpu", with a warning if there is a device. ``device`` is the
-        number of the CUDA device. ONNX Runtime runs nodes that its CUDA provider lacks on the CPU,
-        unless "session.disable_cpu_ep_fallback" is "1" in ``session_options``, with which the ops
-        are registered.
+        ``provider`` is "cpu", "cuda" or "auto". "auto" is "cuda" if ONNX Runtime's CUDA provider
+        loads and there is a device, else "cpu", with a warning if there is a device. ``device`` is
+        the number of the CUDA device. Nodes that the CUDA provider does not support run on the CPU,
+        unless "session.disable_cpu_ep_fallback" is "1" in ``session_options``. The session
+        registers the ops with these options.
 
-        ``cuda_graph=True`` asks for CUDA. A graph is captured at the first call with inputs of new
-        shapes, while no other thread may use the device, and kept; later calls copy the inputs into
-        its memory, replay it, and copy the outputs out. ONNX Runtime makes the host wait for it.
+        ``cuda_graph=True`` requires CUDA. The first call with inputs of new shapes captures a
+        graph, and the session keeps it. No other thread may use the device during the capture.
+        Later calls copy the inputs to the graph's memory, replay the graph and copy the outputs
+        from it. In ONNX Runtime, the host waits for a replay.
 
-        Raises RuntimeError where CUDA is asked for and cannot be had, which names the library that
-        is missing and what brings it, and where ONNX Runtime is too old; ValueError for a provider
-        or a device that does not exist; TypeError for an input or an output that is no tensor; and
-        ONNX Runtime's own errors.
+        Raises RuntimeError if CUDA is required but not available, with the name of the missing
+        library and the package that contains it, and if ONNX Runtime is too old; ValueError for a
+        provider or a device that does not exist; TypeError for an input or output that is not a
+        tensor; and ONNX Runtime's own errors.
         """
         if provider not in ("auto", "cpu", "cuda"):
             raise ValueError(f"provider must be 'auto', 'cpu' or 'cuda', not {provider!r}")
@@ -124,14 +125,14 @@ class Session:
         if provider == "cpu" or self.why_cpu is not None:
             self.provider = "cpu"
             self._device = torch.device("cpu")
-            self._stream: Any = None  # which leaves torch.cuda.stream nothing to do
+            self._stream: Any = None  # torch.cuda.stream(None) does nothing
             self.inference_session = _load(path, session_options, "CPUExecutionProvider", {})
 
         self._inputs = self.inference_session.get_inputs()
         self._outputs = self.inference_session.get_outputs()
         for each in (*self._inputs, *self._outputs):
             if each.type not in _DTYPES:
-                raise TypeError(f"{self._name}: {each.name} is {each.type}, which no array is")
+                raise TypeError(f"{self._name}: {each.name} has unsupported type {each.type}")
 
     def _load_on_cuda(
         self,
@@ -149,20 +150,20 @@ class Session:
             "device_id": str(device),
             "user_compute_stream": str(self._stream.cuda_stream),
             "enable_cuda_graph": str(int(self._cuda_graph)),
-            "use_tf32": "0",  # float32 means float32, as in PyTorch
+            "use_tf32": "0",  # full float32 precision, as in PyTorch
         }
         with torch.cuda.device(self._device):  # ONNX Runtime changes the current device
             self.inference_session = _load(path, session_options, "CUDAExecutionProvider", options)
         if "CUDAExecutionProvider" not in self.inference_session.get_providers():
-            self.why_cpu = "ONNX Runtime could not make its CUDA provider; its log says why"
+            self.why_cpu = "ONNX Runtime could not create its CUDA provider; see its log"
         self._stays_on_cuda = _stays_on_cuda(self.inference_session)
 
     def __call__(self, /, *arrays: Any, **named: Any) -> Any:
         """Runs the model on arrays of one library.
 
-        Raises TypeError for arrays of another kind or dtype, and for a wrong number or name of
-        them; ValueError for another device, rank or size, and for a tensor that requires a
-        gradient, which a session does not give; RuntimeError for what an op refuses.
+        Raises TypeError for an unsupported kind of array, a wrong dtype, and a wrong number or name
+        of inputs; ValueError for a wrong device, rank or size, and for a tensor that requires a
+        gradient, which a session does not compute; RuntimeError for an error in an op.
         """
         given = self._by_name(arrays, named)
         library = _arrays.common_library(self._name, given) if given else np
@@ -197,18 +198,18 @@ class Session:
         return given
 
     def _tensor(self, info: onnxruntime.NodeArg, x: Any) -> torch.Tensor:
-        """An input on the session's device, dense; of the dtype and the shape that the model asks
-        for."""
+        """Checks an input against the model, and returns it as a contiguous tensor on the session's
+        device."""
         where = f"{self._name}: {info.name}"
         if isinstance(x, torch.Tensor):
             if not _is_plain(x):
                 raise TypeError(
-                    f"{where} must be a plain dense tensor, with memory of its own; this is a "
-                    f"{type(x).__name__}, {x.layout}"
+                    f"{where} must be a plain dense tensor with its own memory, not a "
+                    f"{type(x).__name__} of layout {x.layout}"
                 )
             if x.requires_grad and torch.is_grad_enabled():
                 raise ValueError(
-                    f"{where} requires a gradient, which a session does not give: call detach()"
+                    f"{where} requires a gradient, which a session does not compute: call detach()"
                 )
         tensor = _arrays.tensor_of(self._name, info.name, x)
         if isinstance(x, np.ndarray):
@@ -220,7 +221,7 @@ class Session:
             name, wanted = (str(each).removeprefix("torch.") for each in (tensor.dtype, dtype))
             raise TypeError(f"{where} is {name}; the model takes {wanted}")
         shape = tuple(tensor.shape)
-        # An empty list is a scalar's shape, and one that the model does not tell.
+        # An empty list means a scalar or an unknown shape.
         if info.shape and not _fits(shape, info.shape):
             dims = ", ".join("?" if dim is None else str(dim) for dim in info.shape)
             raise ValueError(f"{where} has shape {list(shape)}; the model takes [{dims}]")
@@ -230,7 +231,7 @@ class Session:
         return tensor
 
     def _run_on_stream(self, tensors: Tensors) -> list[torch.Tensor]:
-        """The outputs, for the current stream to read."""
+        """Runs the model on the session's stream; the current stream may read the outputs."""
         caller = torch.cuda.current_stream()
         with self._lock:
             if not self._stays_on_cuda:
@@ -247,7 +248,7 @@ class Session:
             self._stream.wait_stream(torch.cuda.current_stream())
 
     def _run_options(self, graph: int = -1) -> onnxruntime.RunOptions:
-        """To capture a graph of that number, or to replay it; -1: neither."""
+        """Options that capture or replay the graph of this number; -1 means no graph."""
         import onnxruntime
 
         options = onnxruntime.RunOptions()
@@ -265,18 +266,18 @@ class Session:
                 dtype, _ = _DTYPES[info.type]
                 outputs[info.name] = torch.empty(shape, dtype=dtype, device=self._device)
         binding = self._bind(tensors, outputs)
-        self._wait_for_caller()  # only now: it may have used the outputs' memory until here
+        self._wait_for_caller()  # after the allocation: it may still use the outputs' memory
         self.inference_session.run_with_iobinding(binding, self._run_options())
         results: list[Any] = []
         for info, value in zip(self._outputs, binding.get_outputs(), strict=True):
             y = outputs.get(info.name)
-            # An output that is an input or a weight stays where it is, whatever it was bound to.
+            # ONNX Runtime ignores the binding of an output that is an input or a weight.
             here = y is not None and value.data_ptr() == y.data_ptr()
             results.append(y if here else self._copied(info, value))
         return results
 
     def _sizes(self, tensors: Tensors) -> dict[str, int | None]:
-        """What the symbols of the inputs' shapes stand for; None for one of several sizes."""
+        """The sizes of the symbolic dimensions of the inputs; None if a symbol has several."""
         sizes: dict[str, int | None] = {}
         for info in self._inputs:
             for dim, size in zip(info.shape, tensors[info.name].shape, strict=False):
@@ -285,7 +286,7 @@ class Session:
         return sizes
 
     def _bind(self, inputs: Tensors, outputs: Tensors) -> onnxruntime.IOBinding:
-        """A binding to these tensors; ONNX Runtime makes the outputs that are not among them."""
+        """A binding to these tensors; ONNX Runtime allocates outputs that are not among them."""
         binding = self.inference_session.io_binding()
         device = (self._device.type, self._device.index or 0)
         for info in self._inputs:
@@ -294,7 +295,7 @@ class Session:
             binding.bind_input(info.name, *device, element, tuple(x.shape), x.data_ptr())
         for info in self._outputs:
             y = outputs.get(info.name)
-            if y is None or not y.numel():  # an address of nothing is not taken
+            if y is None or not y.numel():  # ONNX Runtime rejects a null address
                 binding.bind_output(info.name, *device)
             else:
                 _, element = _DTYPES[info.type]
@@ -302,10 +303,10 @@ class Session:
         return binding
 
     def _copied(self, info: onnxruntime.NodeArg, value: onnxruntime.OrtValue) -> torch.Tensor:
-        """The same in memory of PyTorch's, for the caller to keep."""
+        """A copy of an output in PyTorch's memory, which the caller may keep."""
         dtype, _ = _DTYPES[info.type]
         y = torch.empty(value.shape(), dtype=dtype, device=self._device)
-        # OrtValue itself has DLPack since 1.25 only. A bool comes as uint8.
+        # OrtValue itself supports DLPack only since 1.25. DLPack passes bool as uint8.
         return self._copy(y, torch.from_dlpack(value._ortvalue.to_dlpack()).view(dtype))
 
     def _copy(self, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
@@ -325,16 +326,15 @@ class Session:
         return [self._copied(*each) for each in zip(self._outputs, values, strict=True)]
 
     def _graph(self, tensors: Tensors) -> _Graph:
-        """What the first run of its binding captures."""
-        # The shapes of the outputs, by a run without a graph.
-        results = self._run(tensors)
+        """Prepares a graph, which the first run of its binding captures."""
+        results = self._run(tensors)  # without a graph, for the shapes of the outputs
         with torch.cuda.stream(self._stream):
             inputs = {name: torch.empty_like(x) for name, x in tensors.items()}
             outputs = {
                 info.name: torch.empty_like(y)
                 for info, y in zip(self._outputs, results, strict=True)
             }
-        _arrays.finish_releases()  # no thread may ask for an event during a capture
+        _arrays.finish_releases()  # no thread may query an event during a capture
         options = self._run_options(len(self._graphs))
         return _Graph(self._bind(inputs, outputs), options, inputs, outputs)
 
@@ -361,8 +361,8 @@ def _load(
 def _stays_on_cuda(session: onnxruntime.InferenceSession) -> bool:
     """Whether all nodes, inputs and outputs are on the device.
 
-    Else the host has to wait: what ONNX Runtime copies from the CPU must not change before it is
-    read, and its next run would write there.
+    If not, the host has to wait: memory that ONNX Runtime copies from the CPU must not change
+    before the copy, and the next run would overwrite it.
     """
     nodes = session.get_provider_graph_assignment_info()
     memories = [*session.get_input_memory_infos(), *session.get_output_memory_infos()]
@@ -372,7 +372,7 @@ def _stays_on_cuda(session: onnxruntime.InferenceSession) -> bool:
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    """Whether the elements are at its address: not so of DTensor, nor under torch.func."""
+    """Whether the elements are at the tensor's address, unlike a DTensor's or under torch.func."""
     return (
         x.layout == torch.strided
         and type(x).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
@@ -389,7 +389,7 @@ def _fits(shape: Shape, declared: list[int | str | None]) -> bool:
 def _known_shape(
     declared: list[int | str | None], sizes: dict[str, int | None]
 ) -> tuple[int, ...] | None:
-    """None where the model does not tell; an empty list may be a scalar's, and may tell nothing."""
+    """The shape of an output; None if it is unknown. An empty list means a scalar or unknown."""
     shape: list[Any] = [sizes.get(dim) if isinstance(dim, str) else dim for dim in declared]
     if not shape or any(size is None for size in shape):
         return None

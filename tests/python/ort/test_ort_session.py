@@ -1,4 +1,4 @@
-"""cudarelu.ort.Session: arrays in and out, on either provider; what it refuses; how it waits."""
+"""cudarelu.ort.Session: arrays on either provider, errors, and the order of work on streams."""
 
 from __future__ import annotations
 
@@ -62,19 +62,19 @@ MAKERS = {
 
 @pytest.fixture(params=MAKERS)
 def library(request):
-    """A library of arrays on the CPU: what makes one of NumPy's, and their type."""
+    """A library of arrays on the CPU: the function that converts NumPy arrays, and the type."""
     if request.param == "jax" and (reason := jax_missing("cpu")):
         pytest.skip(reason)
     return MAKERS[request.param]
 
 
-# Numbers
+# Results
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("name", "dtype"), OP_DTYPES)
 def test_ops(name, dtype, device):
-    """Each op at each dtype, from tensors of any strides."""
+    """Each op for each dtype, with tensors of any strides."""
     op, host = OPS[name], Torch(device)
     chosen = ("odd", "no-rows", "scalar", "unaligned", "transposed", "strided")
     for case in cases(op, DTYPES[dtype], *chosen):
@@ -90,7 +90,7 @@ def test_ops(name, dtype, device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_numpy(dtype, device):
-    """Read-only, of any strides and either byte order, on either provider."""
+    """Arrays may be read-only and have any strides and either byte order, on either provider."""
     x = X.astype(DTYPES[dtype])
     x.flags.writeable = False
     onnx_type = helper.np_dtype_to_tensor_dtype(x.dtype)
@@ -101,7 +101,7 @@ def test_numpy(dtype, device):
         assert y.dtype == x.dtype
         assert y.flags.writeable
         np.testing.assert_array_equal(y, np.maximum(view, 0))
-    if dtype != "bfloat16":  # which has one order of bytes
+    if dtype != "bfloat16":  # it has only one byte order
         np.testing.assert_array_equal(session(x.astype(x.dtype.newbyteorder(">"))), RELU)
 
 
@@ -135,7 +135,8 @@ def test_beside_a_library_that_has_the_domain_of_an_alias():
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("onnx_type", [TensorProto.BOOL, TensorProto.UINT8, TensorProto.UINT64])
 def test_dtypes_of_other_ops(onnx_type, device):
-    """An output of a shape that the model does not tell comes by DLPack, as uint8 if bool."""
+    """An output whose shape is not in the model is read through DLPack, which passes bool as
+    uint8."""
     x = helper.tensor_dtype_to_np_dtype(onnx_type)
     x = np.array([[0, 1], [1, 1]], x)
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
@@ -177,7 +178,8 @@ def test_several_inputs_by_place_and_by_name(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_shapes_change_and_a_name_for_two_sizes_tells_none(device):
-    """Of two inputs whose sizes bear one name, the op broadcasts one: the name's size is open."""
+    """The sizes of two inputs have the same name, but the op broadcasts one of the inputs. So the
+    name has no known size."""
     nodes = [helper.make_node("Add", ["a", "b"], ["s"]), node("Relu", ["s"], ["y"])]
     model = make_model(nodes, [tensor("a", ["N"]), tensor("b", ["N"])], [tensor("y", ["N"])])
     session = cudarelu.ort.Session(model, device)
@@ -206,7 +208,7 @@ def test_a_scalar(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_outputs_belong_to_the_caller(device):
-    """Not to the model's weights, nor to the inputs, which the model gives as they are."""
+    """Outputs that are inputs or weights of the model are copied."""
     weights = onnx.numpy_helper.from_array(np.float32([1, 2]), "w")
     graph = helper.make_graph(
         [helper.make_node("Identity", ["x"], ["y"])],
@@ -301,7 +303,7 @@ def test_wrong_inputs_are_named(arrays, named, error, message, tmp_path):
     with pytest.raises(error, match=message) as raised:
         session(*arrays, **named)
     assert type(raised.value) is error
-    np.testing.assert_array_equal(session(X), RELU)  # it goes on
+    np.testing.assert_array_equal(session(X), RELU)  # the session still works
 
 
 def test_two_libraries_in_one_call():
@@ -315,12 +317,12 @@ def test_tensors_without_memory_of_their_own():
     with FakeTensorMode() as mode:
         fake = mode.from_tensor(x)
     calls = {
-        "FakeTensor, torch.strided": lambda: session(fake),
-        "Tensor, torch.sparse_coo": lambda: session(x.to_sparse()),
-        "Tensor, torch.strided": lambda: torch.vmap(session)(x[None]),
+        "FakeTensor of layout torch.strided": lambda: session(fake),
+        "Tensor of layout torch.sparse_coo": lambda: session(x.to_sparse()),
+        "Tensor of layout torch.strided": lambda: torch.vmap(session)(x[None]),
     }
     for kind, call in calls.items():
-        with pytest.raises(TypeError, match=f"^the model: x must be a plain .* is a {kind}$"):
+        with pytest.raises(TypeError, match=f"^the model: x must be a plain .* not a {kind}$"):
             call()
     np.testing.assert_array_equal(session(torch.nn.Parameter(x, requires_grad=False)), RELU)
 
@@ -348,7 +350,7 @@ def test_inputs_that_are_no_tensors():
         [text],
         [helper.make_tensor_value_info("y", TensorProto.STRING, [1])],
     )
-    with pytest.raises(TypeError, match=r"^the model: x is tensor\(string\), which no array is$"):
+    with pytest.raises(TypeError, match=r"^the model: x has unsupported type tensor\(string\)$"):
         cudarelu.ort.Session(model, "cpu")
 
 
@@ -374,7 +376,7 @@ def test_the_cpu_for_want_of_a_driver():
         pytest.skip("this onnxruntime has no CUDA provider")
     if not ort_cuda_missing():
         pytest.skip("there is a driver")
-    with warnings.catch_warnings(action="error"):  # nobody misses a device that is not there
+    with warnings.catch_warnings(action="error"):  # no warning, since there is no device
         session = cudarelu.ort.Session(one_node("Relu"))
     assert session.provider == "cpu"
     assert "libcuda.so.1 (install the NVIDIA driver)" in session.why_cpu
@@ -406,7 +408,7 @@ def test_an_onnxruntime_without_cuda(monkeypatch):
 
 
 def test_a_library_whose_file_has_another_name(tmp_path):
-    """Such as the driver's: libcuda.so.1 is a link to libcuda.so.<version>."""
+    """For example the driver's: libcuda.so.1 is a link to libcuda.so.<version>."""
     link = tmp_path / "libcuda.so.1"
     link.symlink_to(cuda_provider._load("libstdc++.so.6"))
     assert cuda_provider._load(str(link)).endswith((str(link), "libstdc++.so.6"))
@@ -422,7 +424,7 @@ def test_a_library_whose_file_has_another_name(tmp_path):
     ],
 )
 def test_a_library_that_does_not_load_is_named(hidden, package, monkeypatch):
-    """All are required here, as by the providers that do not wait for the first Conv with cuDNN."""
+    """All libraries are required here, as in providers that load cuDNN before the first Conv."""
     load = cuda_provider._load
 
     def hide(name):
@@ -435,7 +437,7 @@ def test_a_library_that_does_not_load_is_named(hidden, package, monkeypatch):
     names = ["libcublas.so.13", "libcurand.so.10", "libcudart.so.13", "libcudnn.so.9"]
     monkeypatch.setattr(cuda_provider, "needed", lambda path: names)
     if any(each.required and not each.path for each in cuda_provider.libraries()):
-        pytest.skip("the libraries here are of another CUDA")
+        pytest.skip("the installed libraries are of another CUDA version")
     monkeypatch.setattr(cuda_provider, "_load", hide)
     with pytest.raises(RuntimeError) as raised:
         cudarelu.ort.Session(one_node("Relu"), "cuda")
@@ -463,7 +465,7 @@ def test_what_the_provider_needs():
 
 
 def test_names_in_an_elf_file():
-    """As the loader's own tool tells them, of a library that needs others."""
+    """The names are those that readelf shows, for a library with dependencies."""
     done = subprocess.run(
         ["readelf", "-d", cudarelu.ort.library_path()], capture_output=True, text=True
     )
@@ -476,7 +478,7 @@ def test_names_in_an_elf_file():
 
 
 class Stream:
-    """Stands for a CUDA stream, and tells what was asked of it."""
+    """A fake CUDA stream, which records its calls."""
 
     def __init__(self, name, log):
         self.name, self.log = name, log
@@ -490,7 +492,7 @@ class Stream:
 
 @pytest.fixture
 def pretended(monkeypatch):
-    """Makes a session on the CPU go the way of CUDA."""
+    """Makes a session on the CPU execute the code for CUDA."""
 
     def pretend(model, cuda_graph=False, stays_on_cuda=True):
         log = []
@@ -557,13 +559,14 @@ def test_an_output_of_unknown_shape_is_copied_in_order(pretended):
 
 
 def test_a_graph_is_captured_once_for_each_shape(pretended):
-    """The CPU provider captures nothing, but runs the binding; outputs are not overwritten."""
+    """The CPU provider does not capture a graph, but runs the binding. Earlier outputs are not
+    overwritten."""
     session, log = pretended(one_node("Relu"), cuda_graph=True)
     inputs = [X, -X, X[:1], X + 1, X[:0], X[:1] - 1]
     outputs = [session(torch.from_numpy(np.ascontiguousarray(x))) for x in inputs]
     for x, y in zip(inputs, outputs, strict=True):
         np.testing.assert_array_equal(y, np.maximum(x, 0))
-    # One run learns the shapes of the outputs; what is empty has no graph.
+    # The first run finds the shapes of the outputs. Empty inputs have no graph.
     expected = ["runs -1", "runs 0", "runs 0", "runs -1", "runs 1", "runs 0", "runs -1", "runs 1"]
     assert [each for each in log if each.startswith("runs")] == expected
     assert log[-1] == WAITED
@@ -609,19 +612,19 @@ STREAMS = {"default": torch.cuda.default_stream, "side": torch.cuda.Stream}
 @pytest.mark.parametrize("cuda_graph", [False, True])
 @pytest.mark.parametrize("kind", STREAMS)
 def test_the_current_stream_of_pytorch(kind, cuda_graph):
-    """What was queued before the call is read, what is queued after it reads the result; and the
-    host waits for neither, but for a graph."""
+    """The call runs after the work queued before it and before the work queued after it. The host
+    does not wait, except for a graph."""
     session = cudarelu.ort.Session(one_node("Relu", ("N",)), "cuda", cuda_graph)
     stream = STREAMS[kind]()
     with torch.cuda.stream(stream):
         x = torch.full((1 << 22,), -1.0, device="cuda")
-        (session(x) + 1).sum().item()  # everything is loaded, and captured
+        (session(x) + 1).sum().item()  # loads the kernels, and captures the graph
         torch.cuda.synchronize()
         torch.cuda._sleep(SLOW)
         x.fill_(3)
         y = session(x)
         assert cuda_graph or not stream.query()
-        x.fill_(-1)  # only after it was read
+        x.fill_(-1)  # runs after x is read
         z = y + 1
     stream.synchronize()
     assert bool((y == 3).all())
@@ -630,7 +633,7 @@ def test_the_current_stream_of_pytorch(kind, cuda_graph):
 
 @needs_cuda
 def test_two_streams_keep_their_outputs():
-    """The memory of an output goes to no other run while its stream still has to read it."""
+    """No other run gets the memory of an output before the output's stream has read it."""
     nodes = [helper.make_node("Neg", ["x"], ["a"]), node("Relu", ["a"], ["y"])]
     model = make_model(nodes, [tensor("x", ["N"])], [tensor("y", None)])
     session = cudarelu.ort.Session(model, "cuda")
@@ -668,10 +671,11 @@ def test_cuda_in_many_threads():
 @needs_cuda
 @pytest.mark.parametrize("on", ["default", "side"])
 def test_nodes_on_the_cpu(on):
-    """ONNX Runtime puts them there, and copies: the host waits, and the numbers are right."""
+    """If ONNX Runtime runs nodes on the CPU, it copies tensors, and the host waits. The results are
+    correct."""
     nodes = [
         node("Relu", ["x"], ["r"]),
-        helper.make_node("Unique", ["r"], ["u"]),  # there is none for CUDA
+        helper.make_node("Unique", ["r"], ["u"]),  # not available on CUDA
         node("Relu", ["u"], ["y"]),
         helper.make_node("Shape", ["x"], ["s"]),
     ]
@@ -691,7 +695,7 @@ def test_nodes_on_the_cpu(on):
 @needs_cuda
 @pytest.mark.parametrize(("name", "dtype"), OP_DTYPES)
 def test_cuda_graphs(name, dtype):
-    """Captured, replayed with other values, and captured again for other shapes."""
+    """A graph is captured, replayed with other values, and captured again for other shapes."""
     op, host = OPS[name], Torch("cuda")
     chosen = cases(op, DTYPES[dtype], "large", "transposed")
     model = one_op_model(op, chosen[:1]).SerializeToString()
@@ -712,7 +716,7 @@ def test_outputs_of_a_graph_are_not_overwritten():
     assert first.tolist() == RELU.tolist()
     assert second.tolist() == np.maximum(-X, 0).tolist()
     assert len(session._graphs) == 1
-    np.testing.assert_array_equal(session(X), RELU)  # NumPy's arrays replay it as well
+    np.testing.assert_array_equal(session(X), RELU)  # NumPy arrays replay it as well
     assert len(session._graphs) == 1
 
 
@@ -771,7 +775,7 @@ def test_jax_and_the_session_wait_for_each_other():
         a = jnp.full((2048, 2048), 0.5, jnp.float32)
         expected = slow(a) + 1
         expected.block_until_ready()
-        y = session(slow(a))  # while it is being computed, and its memory taken back
+        y = session(slow(a))  # called while the input is computed; its memory is then released
         taken = [jnp.full((2048, 2048), -1, jnp.float32).block_until_ready() for _ in range(4)]
         torch.cuda._sleep(SLOW)
         z = session(y) + 1
