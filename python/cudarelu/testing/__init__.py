@@ -1,7 +1,7 @@
-"""Cases for ops, read off their signatures, and what each case must give.
+"""Test cases for ops, derived from their signatures, and the expected results.
 
-The cases cover sizes at the edges, strides, special values, attributes and absent inputs; a case is
-compared with the op's definition, evaluated in float64 (int64 for integers)::
+The cases cover edge sizes, strides, special values, attributes and absent inputs. The expected
+result is the op's definition, evaluated in float64 (int64 for integers)::
 
     from cudarelu.testing import DTYPES, assert_close, cases, reference
 

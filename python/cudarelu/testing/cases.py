@@ -1,4 +1,4 @@
-"""The cases of an op, read off its signature."""
+"""The test cases of an op, derived from its signature."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DTYPES = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Case:
-    """A call: arrays by input name, None for an absent input, and the attributes that are given."""
+    """A call: arrays by input name (None for an absent input), and the given attributes."""
 
     id: str
     inputs: dict[str, np.ndarray | None]
@@ -64,8 +64,8 @@ def is_product(op: OpInfo) -> bool:
 
 
 def plans(op: OpInfo, dtype: np.dtype) -> Iterator[Plan]:
-    """The plans of an op's cases: sizes at the edges, layouts, special values, attributes and
-    absent inputs."""
+    """The plans of an op's cases: edge sizes, layouts, special values, attributes and absent
+    inputs."""
     width = 16 // dtype.itemsize  # elements of a 16-byte vector
     yield Plan("no-rows", (0,), 3)
     yield Plan("no-columns", (2,), 0)
@@ -97,9 +97,9 @@ def plans(op: OpInfo, dtype: np.dtype) -> Iterator[Plan]:
 def sizes_of(op: OpInfo, plan: Plan) -> dict[Any, int]:
     """A size for each named dimension.
 
-    The sizes differ, except with absent inputs: an input that stands in for another has the same
-    dimensions. There are four offsets. Only the last dimension of a tensor may exceed 256, since
-    the reference of a larger product takes long.
+    The sizes differ, except with absent inputs: the input whose value an absent one takes must have
+    the same shape. There are four offsets. Only the last dimension of a tensor may exceed 256,
+    since the reference of a larger product takes long.
     """
     sizes: dict[Any, int] = {}
     for parameter in op.inputs:
@@ -117,7 +117,7 @@ def sizes_of(op: OpInfo, plan: Plan) -> dict[Any, int]:
 
 
 def special_values(dtype: np.dtype, subnormals: bool) -> np.ndarray:
-    """The values that kernels get wrong first."""
+    """The values for which kernels are most likely to be wrong."""
     if not is_float(dtype):
         limits = np.iinfo(dtype)
         return np.array([limits.min, limits.max, 0, limits.max - 1, 1, limits.min + 1], dtype)
@@ -131,11 +131,11 @@ def special_values(dtype: np.dtype, subnormals: bool) -> np.ndarray:
 
 @dataclasses.dataclass
 class _Numbers:
-    """Random arrays, by `cudarelu.testing.inputs.Numbers`."""
+    """Makes random arrays; implements `cudarelu.testing.inputs.Numbers`."""
 
     dtype: np.dtype  # of "T"
-    exact: bool  # small integers, with which arithmetic is exact
-    extra: np.ndarray | None  # values to put among the others
+    exact: bool  # whether to use small integers, for which arithmetic is exact
+    extra: np.ndarray | None  # special values to insert
     layout: str
     rng: np.random.Generator
 
@@ -145,7 +145,7 @@ class _Numbers:
         return ends
 
     def positive(self, shape: tuple[int, ...]) -> np.ndarray:
-        # They increase, so that few quotients by them are large.
+        # Increasing values: few quotients by them are large.
         data = np.arange(1, np.prod(shape, dtype=int) + 1).reshape(shape).astype(self.dtype)
         return laid_out(data, self.layout)
 
@@ -162,8 +162,8 @@ class _Numbers:
         else:
             data = self.rng.normal(0, 2, shape).astype(dtype)
         if self.extra is not None and data.size:
-            # At most one special value a row, or the sum of each row would be NaN. The places
-            # differ from input to input.
+            # At most one special value in a row, or the sum of each row would be NaN. The places
+            # differ between the inputs.
             flat = data.reshape(-1)
             step = 2 if data.ndim == 1 else data.shape[-1] + 1
             places = np.arange(int(self.rng.integers(0, 2)), flat.size, step)
@@ -173,7 +173,7 @@ class _Numbers:
 
 
 def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
-    """An array with other strides and the same values; if expanded, those of the first row."""
+    """The array with other strides and the same values; "expanded" repeats the first row."""
     if layout == "unaligned" and array.size:
         buffer = np.empty(array.size + 1, array.dtype)
         buffer[1:] = array.reshape(-1)
@@ -190,7 +190,7 @@ def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
 
 
 def attribute_values(op: OpInfo, choice: str) -> dict[str, float | int | str]:
-    """Values that are exact in float32, the type of ONNX's attributes; `choice` is a Plan's."""
+    """Attribute values that are exact in float32, ONNX's type; `choice` is a Plan's."""
     given: dict[str, float | int | str] = {}
     for a in op.attributes:
         if choice == "default" and not a.required:
@@ -207,13 +207,13 @@ def attribute_values(op: OpInfo, choice: str) -> dict[str, float | int | str]:
 
 
 def make_case(op: OpInfo, dtype: np.dtype, plan: Plan) -> Case:
-    """A case of a plan, with the same data in each process."""
+    """The case of a plan, with the same data in each process."""
     rng = np.random.default_rng(zlib.crc32(f"{op.name} {dtype} {plan.id}".encode()))
-    # With exact arithmetic only one index is right.
+    # An output of indices is unique only if the arithmetic is exact.
     exact = any(p.dtype != "T" for p in op.outputs)
     extra = None
     if plan.special:
-        # The squares of subnormal numbers are 0, and CPUs multiply bfloat16 with subnormals as 0.
+        # Squares of subnormals are 0, and in bfloat16 products CPUs treat subnormals as 0.
         subnormals = not exact and not (is_product(op) and dtype == DTYPES["bfloat16"])
         extra = special_values(dtype, subnormals)
     numbers = _Numbers(dtype, exact, extra, plan.layout, rng)
@@ -226,7 +226,7 @@ def cases(op: OpInfo, dtype: np.dtype, *ids: str) -> list[Case]:
 
     Args:
         op: an entry of `cudarelu.ops()`.
-        dtype: a value of `DTYPES`: the one that "T" of the signature stands for.
+        dtype: a value of `DTYPES`, for the type variable "T" of the signature.
         ids: ids of `plans(op, dtype)`.
     """
     return [make_case(op, dtype, plan) for plan in plans(op, dtype) if not ids or plan.id in ids]

@@ -1,4 +1,4 @@
-"""The inputs that a signature asks for, for given sizes."""
+"""Makes the inputs of a signature for given sizes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .._table import OpInfo, Parameter
 
 
 class Numbers(Protocol):
-    """Makes the arrays or tensors of inputs: each user draws the numbers that it needs."""
+    """Makes arrays or tensors for inputs; each user of `draw` implements it."""
 
     def offsets(self, batches: int, total: int) -> Any:
-        """`batches` ascending int32 numbers, the ends of the batches; the last one is `total`."""
+        """`batches` ascending int32 numbers: the ends of the batches. The last one is `total`."""
 
     def positive(self, shape: tuple[int, ...]) -> Any:
         """Numbers greater than 0, of the dtype of "T"."""
 
     def any(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """Numbers of a dtype by name; "T" is the one that the type variable stands for."""
+        """Numbers of the dtype of this name; "T" is the type variable."""
 
 
 def shape_of(
@@ -38,7 +38,7 @@ def draw(
     numbers: Numbers,
     absent: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Inputs by name; None for those that are absent."""
+    """The inputs by name; None for an absent input."""
     inputs: dict[str, Any] = {}
     for each in op.inputs:
         if each.name in absent:

@@ -21,13 +21,13 @@ from ..onnx.absent_inputs import with_stand_ins
 from ..onnx.definitions import function
 from .cases import DTYPES, Case, is_float, is_product
 
-# The largest error, relative to the expected value and, since sums cancel, to the largest number
-# among the inputs and outputs of the call.
+# The largest error, relative to the expected value and, since the terms of a sum may cancel, to the
+# largest magnitude among the inputs and outputs of the call.
 TOLERANCE = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
 
 
 class Erf(OpRun):
-    """The operator in the input's dtype: onnx.reference computes it in float32."""
+    """Erf in the input's dtype; onnx.reference computes it in float32."""
 
     op_domain = ""
 
@@ -66,7 +66,7 @@ def reference(op: OpInfo, case: Case) -> list[np.ndarray]:
 
 
 def is_composed(op: OpInfo) -> bool:
-    """Whether the definition computes with the result of Erf or Tanh, which may cancel digits."""
+    """Whether the definition computes with the result of Erf or Tanh, so that digits may cancel."""
     nodes = function(op).node
     return len(nodes) > 1 and any(node.op_type in ("Erf", "Tanh") for node in nodes)
 
@@ -78,7 +78,7 @@ def largest_finite(array: np.ndarray) -> float:
     with np.errstate(all="ignore"):
         array = array.astype(np.float64 if array.itemsize == 8 else np.float32)
         largest = max(array.max(), -array.min())
-        if np.isfinite(largest):  # nearly always, and several times as fast as what follows
+        if np.isfinite(largest):  # the usual case, several times as fast as the code below
             return float(largest)
         magnitudes = np.abs(array)
         return float(magnitudes[np.isfinite(magnitudes)].max(initial=0))
@@ -100,7 +100,7 @@ def largest_of_magnitudes(op: OpInfo, case: Case) -> float:
 
 
 def attribute_rounding(op: OpInfo, case: Case) -> float:
-    """The relative error of defaults in ONNX, whose attributes are float32: 0.01 is rounded."""
+    """The relative error of defaults that ONNX rounds to float32, such as 0.01."""
     left_out = [a for a in op.attributes if a.name not in case.attributes]
     defaults = [a.default for a in left_out if a.type == "float"]
     return 2.0**-24 if any(value != float(np.float32(value)) for value in defaults) else 0.0
@@ -116,7 +116,7 @@ def assert_close(
         case: the call.
         actual: the output.
         expected: the same output of `reference(op, case)`.
-        dtype: that `actual` must have.
+        dtype: the dtype that `actual` must have.
     """
     assert actual.dtype == dtype
     assert actual.shape == expected.shape
@@ -132,8 +132,9 @@ def assert_close(
         return
     largest = max(1.0, largest_finite(expected), largest_input(case))
     if op.elementwise:
-        # A tolerance would accept 0 for a subnormal number. Half of the smallest one may be rounded
-        # either way, and where float64 cancels digits the result need not be exactly 0.
+        # A tolerance would accept 0 for a subnormal number, so zeros are compared first. Half of
+        # the smallest subnormal may be rounded either way, and where digits cancel in float64, a
+        # zero need not be exact.
         least = float(ml_dtypes.finfo(dtype).smallest_subnormal)
         rest = max(least, TOLERANCE["float64"] * largest) if is_composed(op) else 0
         is_zero = np.where(expected == 0, np.abs(actual.astype(np.float64)) <= rest, actual == 0)
@@ -142,9 +143,9 @@ def assert_close(
     tolerance = TOLERANCE[next(name for name, each in DTYPES.items() if each == dtype)]
     tolerance = max(tolerance, attribute_rounding(op, case))
     actual, expected = actual.astype(np.float64), expected.astype(np.float64)
-    if is_product(op):  # the error grows with the sum of the terms' magnitudes
+    if is_product(op):  # the error grows with the sum of the magnitudes of the terms
         largest = max(largest, largest_of_magnitudes(op, case))
-    with np.errstate(all="ignore"):  # the test of assert_allclose, several times as fast
+    with np.errstate(all="ignore"):  # as assert_allclose, several times as fast
         close = np.abs(actual - expected) <= tolerance * largest + tolerance * np.abs(expected)
         if close.all() and np.isfinite(expected).all():
             return
