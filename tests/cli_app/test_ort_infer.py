@@ -1,4 +1,4 @@
-"""The executable ort_infer, as a process. The numbers of all ops are in test_ops.py."""
+"""The executable ort_infer, as a process. test_ops.py tests the results of all ops."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_who_ran_ops_of_one_name():
 
 
 def test_library_from_elsewhere():
-    """A second copy of the ops: its registration changes nothing, and is no error."""
+    """The library is a second copy of the ops. Its registration has no effect and is no error."""
     library = BUILD / "python/cudarelu/libcudarelu_ort.so"
     assert "1 x custom_domain::CustomRelu" in succeed("model.onnx", "--library", library)
 
@@ -123,7 +123,7 @@ OTHER = BUILD / "libcudarelu_ort_other.so"  # its custom_domain::CustomRelu is -
 
 
 def test_a_library_that_has_the_domain_of_an_alias():
-    """Its op runs beside ours; which attributes it has, we do not know."""
+    """Its op runs beside ours. Its attributes are not checked, since they are unknown."""
     nodes = [
         helper.make_node("Relu", ["x"], ["y"], domain="cudarelu"),
         helper.make_node("CustomRelu", ["x"], ["z"], domain="custom_domain", alpha=1.0),
@@ -151,7 +151,8 @@ def test_ort_by_variable(monkeypatch):
 
 
 def test_libraries_in_the_current_folder():
-    """Names without a slash, which the loader alone would look for elsewhere."""
+    """A name without a slash is first a file of the current folder; the loader alone would not look
+    there."""
     Path("mine.so").symlink_to(OTHER)
     report = succeed_json("model.onnx", "--provider", "cpu", "--library", "mine.so", "--dim", "N=1")
     given, output = array_of(report["inputs"][0]), array_of(report["outputs"][0])
@@ -173,7 +174,7 @@ def test_libraries_that_the_loader_finds(monkeypatch):
     Path("libraries").mkdir()
     Path("libraries/mine.so").symlink_to(OTHER)
     Path("libraries/runtime.so").symlink_to(library)
-    Path("mine.so").mkdir()  # which is no file
+    Path("mine.so").mkdir()  # not a file
     arguments = ["model.onnx", "--provider", "cpu", "--library", "mine.so", "--ort", "runtime.so"]
     assert "runtime.so" in fail(*arguments)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(Path("libraries").absolute()))
@@ -258,7 +259,7 @@ def test_npy_versions(version):
     succeed("model.onnx", "--input", "x=x.npy")
 
 
-# Bad input: exit code 2, and one line that says what and how to mend
+# Bad input: exit code 2, and one line that names the problem and its solution
 
 
 def test_bad_models():
@@ -376,7 +377,7 @@ def test_inputs_that_are_not_there():
 
 
 def test_attribute_that_the_op_lacks():
-    """ONNX Runtime ignores it, and the default would be used."""
+    """ONNX Runtime would ignore the attribute and use the default."""
     node = helper.make_node("LeakyRelu", ["x"], ["y"], domain="cudarelu", alpha=0.5)
     onnx.save(make_model([node], [tensor("x", ["N"])], [tensor("y", None)]), "model.onnx")
     message = fail("model.onnx")
@@ -414,7 +415,7 @@ def test_numbers_that_cannot_be_guessed():
     inputs = [tensor("xyz", ["n", 3]), tensor("offset", ["b"], TensorProto.INT32)]
     outputs = [tensor("i", None, TensorProto.INT32), tensor("d", None)]
     onnx.save(make_model([node], inputs, outputs), "model.onnx")
-    # On CUDA nobody looks at offsets: that would wait for the device.
+    # On CUDA, offsets are not checked, since this would wait for the device.
     message = fail("model.onnx", "--provider", "cpu")
     assert "knn_query: offset" in message
     assert "--input offset=FILE.npy" in message
@@ -453,7 +454,7 @@ def test_bad_options(arguments, message):
 NO_CUDA = ort_cuda_missing()
 
 
-@pytest.mark.skipif(NO_CUDA is None, reason="only where CUDA is absent")
+@pytest.mark.skipif(NO_CUDA is None, reason="needs a machine without CUDA")
 def test_cuda_that_cannot_be_had():
     line = fail("model.onnx", "--provider", "cuda")
     assert "--provider cuda is not available" in line
@@ -461,7 +462,7 @@ def test_cuda_that_cannot_be_had():
         assert "libcu" in line
 
 
-@pytest.mark.skipif(NO_CUDA is None, reason="only where CUDA is absent")
+@pytest.mark.skipif(NO_CUDA is None, reason="needs a machine without CUDA")
 def test_auto_without_cuda():
     assert "provider  cpu (auto: no NVIDIA GPU)" in succeed("model.onnx")
 

@@ -1,4 +1,4 @@
-"""docs/ort_infer.md: its examples run, and it names each option and each key of the JSON."""
+"""docs/ort_infer.md: its examples run, and it lists every option and every key of the JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def example_files(tmp_path, monkeypatch) -> None:
 
 
 def test_examples(example_files):
-    """In order, in one folder."""
+    """The examples run in order, in one folder."""
     commands = re.findall(r"^\$ ort_infer (.*)$", TEXT, re.MULTILINE)
     assert len(commands) >= 12
     for command in commands:
@@ -42,7 +42,7 @@ def test_each_option_is_there():
 
 
 def keys(value, path="") -> set[str]:
-    """The paths of a report's leaves, as the document writes them."""
+    """The paths of a report's leaves, in the notation of the document."""
     if isinstance(value, dict):
         named = path.endswith(("sizes", "total")) or path == ".outputs"
         parts = [keys(v, f"{path}.{'*' if named else k}") for k, v in value.items()]

@@ -1,4 +1,4 @@
-"""What ort_infer takes as inputs, and what it holds the outputs against."""
+"""The inputs that ort_infer accepts, and its comparison of outputs with expected ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NUMPY_TYPES = "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint3
 
 
 def differ(*arguments) -> str:
-    """What it prints of outputs that differ."""
+    """The output of a run whose outputs differ from the expected ones."""
     done = start(*arguments)
     assert (done.returncode, done.stderr) == (1, "")
     return done.stdout
@@ -94,7 +94,7 @@ def test_names_with_equals_signs_that_there_are_not():
 def test_archive(save):
     save("x.npz", other=np.zeros(3), x=X)
     np.testing.assert_array_equal(given("x.npz"), X)
-    save("x.npz", X)  # the only one, which NumPy calls arr_0
+    save("x.npz", X)  # a single array, which NumPy names arr_0
     np.testing.assert_array_equal(given("x.npz"), X)
     large = np.random.default_rng(0).integers(0, 3, (100_000, 4)).astype(np.float32)
     save("x.npz", x=large)
@@ -125,7 +125,7 @@ def test_bad_archives():
 
 
 def test_archive_that_unpacks_to_more_than_can_be():
-    """Memory is asked for only where the packed bytes could fill it."""
+    """Memory is allocated only if the packed bytes could fill it."""
     np.savez_compressed("x.npz", x=X)
     bytes_ = bytearray(Path("x.npz").read_bytes())
     entry = bytes_.find(b"PK\x01\x02")
@@ -134,7 +134,7 @@ def test_archive_that_unpacks_to_more_than_can_be():
     assert "damaged" in fail("model.onnx", "--input", "x=x.npz")
 
 
-# ONNX's own files
+# Files of ONNX tensors
 
 
 def write_tensor(path: str, array: np.ndarray) -> None:
@@ -162,7 +162,7 @@ def test_folder():
 @pytest.mark.parametrize("name", [*NUMPY_TYPES.split(), "bfloat16"])
 @pytest.mark.parametrize("typed", [False, True])
 def test_tensor_types(name, typed):
-    """In raw bytes, and in the typed fields of which each holds some types."""
+    """The data is in raw bytes, or in the typed field for the type."""
     dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
     x = np.array([1, 0, 1, 1], dtype)
     if dtype.kind in "iu":
@@ -210,7 +210,7 @@ def test_bad_tensors(content, message):
     assert message in line
 
 
-# Made inputs
+# Generated inputs
 
 
 def test_made_inputs():
@@ -271,7 +271,8 @@ def test_compare():
 
 
 def test_compare_is_not_fooled():
-    """NaN equals NaN alone, an infinity itself; types and shapes count; integers are exact."""
+    """NaN equals only NaN, and an infinity equals only itself. Types and shapes must be equal.
+    Integers are compared without a tolerance."""
     arguments = ["model.onnx", "--input", "x=x.npy", "--tolerance", "1e9", "--compare", "y=y.npy"]
     np.save("y.npy", Y)
     succeed(*arguments)

@@ -1,4 +1,4 @@
-"""Many inputs through ort_infer: --list, its manifest, and going on after an end."""
+"""Many inputs in ort_infer: --list, its manifest, and --resume."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def test_folder(items):
 
 
 def test_file(items):
-    """Its lines are paths from where it is; two items of one name stay apart."""
+    """The lines of the file are paths relative to its folder. Two items with the same name have
+    different outputs."""
     Path("items/deep").mkdir()
     np.save("items/deep/1.npy", X - 1)
     Path("items/list.txt").write_text("1.npy\r\n\ndeep/1.npy\n")
@@ -100,7 +101,7 @@ def test_bad_items(items):
     assert lines[1].startswith("ort_infer: items/3.npy: input x: the model expects")
     assert len(lines) == 2
     assert [line["status"] for line in manifest()] == ["done"] * 2 + ["failed"] * 2 + ["done"]
-    # What has failed is tried again; what is done stays.
+    # Failed items are tried again; finished ones are not repeated.
     before = os.stat("out/000000_0/y.npy").st_mtime_ns
     np.save("items/2.npy", X + 2)
     np.save("items/3.npy", X + 3)
@@ -111,7 +112,7 @@ def test_bad_items(items):
 
 
 def test_names_that_are_not_utf8():
-    """The manifest is UTF-8 all the same, and tells such names apart."""
+    """The manifest is UTF-8 nevertheless, and distinguishes such names."""
     folder = Path("items")
     folder.mkdir()
     names = [b"a\xfe.npy", b"a\xff.npy", "\N{REPLACEMENT CHARACTER}.npy".encode()]
@@ -134,7 +135,7 @@ def test_names_that_are_not_utf8():
 
 
 def test_a_manifest_without_the_bytes_of_names(items):
-    """As before they were written."""
+    """Earlier versions did not write these bytes."""
     succeed(*RUN, "--list", "items")
     lines = manifest()
     for line in lines:
@@ -150,7 +151,7 @@ def test_stop_at_a_bad_item(items):
 
 
 def test_interrupt_and_resume():
-    """Ctrl-C ends it after an item; nothing that was done is lost or done again."""
+    """Ctrl-C stops ort_infer after an item. No finished item is lost or repeated."""
     Path("items").mkdir()
     large = np.random.default_rng(0).standard_normal((20_000, 4)).astype(np.float32)
     for i in range(300):
@@ -167,7 +168,7 @@ def test_interrupt_and_resume():
     done = len(manifest())
     assert 0 < report["done"] == done < 300
     assert report["left"] == 300 - done
-    # And one that was killed in the middle of a line.
+    # A process that was killed may leave an incomplete line.
     with open("out/manifest.jsonl", "a") as file:
         file.write('{"index": 12, "it')
     report = succeed_json(*RUN, "--list", "items", "--resume")
@@ -176,7 +177,7 @@ def test_interrupt_and_resume():
 
 
 def test_memory_is_bounded():
-    """That of one item, whatever their number."""
+    """The memory is that of one item, whatever the number of items."""
     Path("few").mkdir()
     Path("many").mkdir()
     big = np.zeros((500_000, 4), np.float32)  # 8 MB

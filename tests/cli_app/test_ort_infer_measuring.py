@@ -1,4 +1,4 @@
-"""What ort_infer measures, and what it says of the nodes."""
+"""The measurements of ort_infer, and its report about nodes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_iterations(binding, concurrency):
 
 
 def slow_model(milliseconds_at_least: int) -> None:
-    """Its runs take some time, so that the time measured can be held against the clock."""
+    """Saves a model whose runs take long enough to compare the measured time with the clock."""
     body = helper.make_graph(
         [
             helper.make_node("Identity", ["keep_in"], ["keep"]),
@@ -89,7 +89,7 @@ def test_seconds_and_percentiles():
     assert 0.5 <= measured["seconds"] < elapsed
     latency = measured["latency_ms"]["total"]
     check_latency(latency)
-    # One thread: all of the time is in the runs.
+    # There is one thread, so the runs take all of the time.
     total = latency["mean"] * measured["runs"] / 1000
     np.testing.assert_allclose(total, measured["seconds"], rtol=1e-6)
 
@@ -151,7 +151,8 @@ def test_interrupt_keeps_what_was_measured():
 
 
 def test_a_run_that_fails_while_it_is_measured():
-    """Its output has another size each time, and so does not fit; no thread waits for another."""
+    """The size of the output changes with each run, so the bound output does not fit. No thread
+    waits for another forever."""
     nodes = [
         helper.make_node("RandomUniformLike", ["x"], ["random"]),
         helper.make_node("Constant", [], ["half"], value_float=0.5),
@@ -217,7 +218,7 @@ def test_explain():
     assert report["copies"] == 0
 
 
-@pytest.mark.skipif(NO_CUDA is None, reason="only where CUDA is absent")
+@pytest.mark.skipif(NO_CUDA is None, reason="needs a machine without CUDA")
 def test_required_provider_that_cannot_be_had():
     message = fail(*CPU[:1], "--require-provider", "cuda")
     assert "--require-provider cuda is not available" in message
@@ -228,7 +229,7 @@ def test_required_provider_that_cannot_be_had():
 
 
 def on_both() -> None:
-    """A model with a node that has no CUDA kernel, between two that have."""
+    """Saves a model with a node without a CUDA kernel between two nodes with one."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], domain="cudarelu"),
         helper.make_node("Unique", ["a"], ["b"], name="only_cpu"),

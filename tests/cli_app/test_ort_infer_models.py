@@ -1,4 +1,4 @@
-"""Models of the field in ort_infer: what PyTorch exported gives PyTorch's numbers."""
+"""Common models in ort_infer: a model exported from PyTorch has the same outputs as in PyTorch."""
 
 from __future__ import annotations
 

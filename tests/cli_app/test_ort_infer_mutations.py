@@ -1,4 +1,4 @@
-"""Damaged models and inputs: ort_infer refuses them or runs them, and never crashes or hangs."""
+"""Damaged models and inputs: ort_infer rejects or runs them, and never crashes or hangs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNT = 2000 if os.environ.get("CUDARELU_SLOW_TESTS") == "1" else 60
 
 
 def mutated(whole: bytes, generator: np.random.Generator) -> bytes:
-    """The bytes with some replaced, cut off, left out or doubled."""
+    """The bytes, with some of them replaced, truncated, removed or duplicated."""
     bytes_ = bytearray(whole)
     for _ in range(generator.integers(1, 5)):
         at = int(generator.integers(len(bytes_) + 1))
@@ -83,7 +83,7 @@ def check(whole: bytes, path: Path, arguments: list[str], seed: str) -> None:
         path.write_bytes(bytes_)
         done = subprocess.run([ORT_INFER, *arguments], capture_output=True, timeout=60)
         errors = done.stderr.decode(errors="replace")
-        sanitized = "Sanitizer" in errors or "runtime error: " in errors  # in a build that has them
+        sanitized = "Sanitizer" in errors or "runtime error: " in errors  # with sanitizers only
         if done.returncode not in (0, 2) or sanitized:
             path.with_name("kept").write_bytes(bytes_)
             pytest.fail(f"{seed} {number}, {path.with_name('kept')}: {done.returncode} {errors}")
