@@ -8,15 +8,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# Both are read when torch is imported, in the processes that tests start too. Threads of OpenMP
-# that wait would spin, at the cost of the tests beside; Inductor would try the compiler's vector
-# instructions for each new cache, for 8 s.
+# Both are read when torch is imported, also in the processes that tests start. Waiting OpenMP
+# threads would spin and slow down other tests. Inductor would spend 8 s for each new cache to test
+# the compiler's vector instructions.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 
 def needs_cuda(item: pytest.Item) -> str | None:
-    """The reason, by a mark, to skip a test for want of CUDA, or None."""
+    """The reason of a mark that skips a test because CUDA is missing, or None."""
     for mark in item.iter_markers():
         reason = mark.kwargs.get("reason", "")
         skips = mark.name == "skip" or (mark.name == "skipif" and all(mark.args))
@@ -25,10 +25,10 @@ def needs_cuda(item: pytest.Item) -> str | None:
     return None
 
 
-@pytest.hookimpl(trylast=True)  # of what was chosen by -k
+@pytest.hookimpl(trylast=True)  # after the selection by -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the tests of a file that are skipped for want of CUDA, one stays for each reason: there
-    are thousands, and each takes time to be skipped and reported."""
+    """Keeps, for each file and reason, one of the tests that are skipped because CUDA is missing:
+    there are thousands, and each takes time to skip and report."""
     seen, kept, left_out = set(), [], []
     for item in items:
         reason = needs_cuda(item)
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def model_folder(tmp_path, monkeypatch) -> Path:
-    """The working folder of a test of ort_infer: with a model, and an input for it."""
+    """The working folder of a test of ort_infer, with a model and an input for it."""
     from support.ort_infer import X, relu
 
     monkeypatch.chdir(tmp_path)

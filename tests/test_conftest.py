@@ -1,4 +1,4 @@
-"""Which tests are left out where there is no CUDA."""
+"""Which tests are left out if CUDA is missing."""
 
 from __future__ import annotations
 

@@ -18,13 +18,14 @@ SNIPPETS = {
 
 @pytest.mark.parametrize("document", sorted(SNIPPETS))
 def test_snippets(document, tmp_path):
-    """In one process, in order, as a reader types them: decorated functions need a file."""
+    """The snippets run in order, in one process. They are in a file, since some decorators read the
+    source."""
     program = tmp_path / "document.py"
     codes = [code for code in SNIPPETS[document] if not code.startswith(LAUNCHED)]
     assert codes
     program.write_text("\n".join(codes))
     command = [sys.executable, str(program)]
-    # There, since a snippet may write files, but with the modules that are found from here.
+    # In a temporary folder, since a snippet may write files, but with this process's modules.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr

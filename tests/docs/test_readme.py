@@ -1,4 +1,4 @@
-"""What the README shows is so."""
+"""The code and the numbers in README.md and CONTRIBUTING.md are correct."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is specific to grid_cluster: cells against NumPy, absent and strided bounds, bad input."""
+"""Tests specific to grid_cluster: cells against NumPy, absent and strided bounds, bad input."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
 
 
 def expected(pos, size, start=None, end=None):
-    """In the precision of the points, float32 for halves."""
+    """The cells, computed in the dtype of the points; in float32 for float16 and bfloat16."""
     dtype = torch.float64 if pos.dtype == torch.float64 else torch.float32
     pos, size, start, end = (
         None if t is None else t.to(dtype).cpu().numpy() for t in (pos, size, start, end)

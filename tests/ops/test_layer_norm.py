@@ -1,7 +1,6 @@
-"""What is specific to layer_norm: large means, long rows, absent inputs, determinism, the module.
+"""Tests specific to layer_norm: large means, long rows, absent inputs, determinism, the module.
 
-That the numbers are right, over dtypes and cases, is the business of test_ops.py; that gradients
-are, of test_torch.py.
+test_ops.py tests the results for all dtypes and cases, and test_torch.py tests the gradients.
 """
 
 import pytest
@@ -27,7 +26,7 @@ def arguments(rows, columns, given=(True, True), mean=0.0, device="cpu", dtype=t
 
 
 def outputs_of(function, x, weight, bias):
-    """y and the gradients, in float64, of a function of leaves."""
+    """The output of a function and the gradients of its inputs, converted to float64."""
     leaves = [t if t is None else t.detach().clone().requires_grad_() for t in (x, weight, bias)]
     y = function(*leaves)
     generator = torch.Generator().manual_seed(1)
@@ -67,7 +66,8 @@ def their_gradients(grad_y, x, weight):
 )
 @pytest.mark.parametrize("columns", [50, 1001, 1024, 5000, 50257, 131072, 300001])
 def test_columns_far_from_the_mean(columns, far, device):
-    """The gradient sums up a row about the mean of some elements, or about one of them."""
+    """For accuracy, the gradient's sums of a row subtract the mean of some elements, or one
+    element. Both may be far from the row's mean."""
     x, weight, _ = arguments(3, columns, device=device)
     grad_y = x.flip(0) + x.roll(1, 1)
     x *= 0.1
@@ -84,7 +84,7 @@ def test_columns_far_from_the_mean(columns, far, device):
 @pytest.mark.parametrize("columns", [5003, 12290, 50257])
 @pytest.mark.parametrize("rows", [7, 64, 300])
 def test_gradients_of_rows_that_begin_anywhere(rows, columns, dtype):
-    """A block has rows that begin at one place of a vector, and then such at another."""
+    """A block processes rows that begin at one offset in a vector, then rows at another offset."""
     given = arguments(rows, columns, device="cuda", dtype=dtype)
     found = errors(outputs_of(cudarelu.layer_norm, *given), exact(*given))
     assert max(found) < (2e-6 if dtype is torch.float32 else 1.6e-2), found
@@ -117,7 +117,8 @@ def test_rows_of_any_length(columns, dtype, device):
 @pytest.mark.parametrize("given", GIVEN)
 @pytest.mark.parametrize("columns", [8192, 8193, 32768, 50257, 131075])
 def test_many_long_rows(columns, given, dtype):
-    """More rows than the GPU has at a time: a block takes several, which lie alike in memory."""
+    """There are more rows than the GPU processes at once, so a block processes several rows, which
+    have the same alignment."""
     rows = 5_000_000 // columns
     x, weight, bias = arguments(rows, columns, given, device="cuda", dtype=dtype)
     wide = (t if t is None else t.double() for t in (x, weight, bias))
@@ -163,7 +164,8 @@ def test_gradients_are_the_same_bits_each_time(rows, columns, device):
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("columns", [1, 3, 9, 70, 1001, 9001])
 def test_a_row_is_its_own(columns, offset, dtype, device):
-    """Rows that begin within a vector share it with the rows beside them."""
+    """A row that begins within a vector shares this vector with its neighbours, whose NaNs must not
+    change its result."""
     rows = 21
     given = arguments(rows, columns, device=device, dtype=dtype)
     x = torch.empty(rows * columns + offset, device=device, dtype=dtype)[offset:]
@@ -178,7 +180,7 @@ def test_a_row_is_its_own(columns, offset, dtype, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_rows_of_one_value(device):
-    """The variance is 0: what is left of x is nothing."""
+    """The variance is 0, so the result is the bias."""
     x = torch.full((3, 100), 1e4 / 3, device=device)
     x[1] = 0
     bias = torch.randn(100, device=device)
@@ -196,7 +198,7 @@ def test_a_weight_of_another_size_is_refused():
 
 
 def test_the_backward_runs_once():
-    """Three gradients of one call."""
+    """One call computes all three gradients."""
     x, weight, bias = (t.requires_grad_() for t in arguments(4, 8))
     with torch.profiler.profile() as profile:
         cudarelu.layer_norm(x, weight, bias).sum().backward()
@@ -229,7 +231,7 @@ def test_the_module_is_of_the_last_dimension_alone():
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_the_module_is_of_one_size():
-    """Also where no weight tells the op the size."""
+    """The size is checked even without a weight, which would tell the op the size."""
     replaced = torch.nn.LayerNorm(8, elementwise_affine=False)
     cudarelu.nn.replace(replaced)
     modules = [cudarelu.nn.LayerNorm(8, elementwise_affine=False), replaced]

@@ -1,4 +1,4 @@
-"""The matrix: every op of the table x every host x every dtype x every case of its signature."""
+"""The test matrix: every op x every host x every dtype x every case of the op's signature."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def matrix():
     missing = {host: reason for host in HOSTS if (reason := host.unavailable())}
     for op in OPS.values():
         for dtype in op.dtypes:
-            # In one worker, which evaluates the references, and runs ort_infer, once.
+            # In one worker, so that it evaluates the references and runs ort_infer only once.
             group = pytest.mark.xdist_group(f"{op.name}-{dtype}")
             for plan in plans(op, DTYPES[dtype]):
                 for host in HOSTS:
                     if host not in missing:
                         name = f"{host.name}-{op.name}-{dtype}-{plan.id}"
                         yield pytest.param(host, op.name, dtype, plan, id=name, marks=group)
-    for host, reason in missing.items():  # one for all its cases
+    for host, reason in missing.items():  # one skipped test for all cases of the host
         skip = pytest.mark.skip(reason=reason)
         yield pytest.param(host, None, None, None, id=host.name, marks=skip)
 
 
-@functools.lru_cache(maxsize=1)  # of the plan that all hosts are at
+@functools.lru_cache(maxsize=1)  # the tests of all hosts for one plan are consecutive
 def expected(op_name: str, dtype: str, plan):
     op = OPS[op_name]
     case = make_case(op, DTYPES[dtype], plan)

@@ -1,4 +1,4 @@
-"""The matrix products, beyond what the matrix of ops and the tests of every op cover."""
+"""Tests of the matrix products, in addition to the tests of every op."""
 
 import functools
 import itertools
@@ -68,7 +68,7 @@ def test_the_form_in_training_is_called_where_a_gradient_is_wanted():
         y = cudarelu.linear_gelu(*leaves)
         y.sum().backward()
     assert calls.names[:3] == ["linear_gelu", "linear_gelu", "linear_gelu_with_sum"]
-    # Nobody needs the gradient of the sum: nothing is added.
+    # The gradient of the sum is not needed, so no gradients are added.
     assert sorted(calls.names[3:]) == [
         "gelu_backward",
         "linear_input_backward",
@@ -89,17 +89,18 @@ def test_what_is_saved_for_the_gradient():
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_halves_are_rounded_once(dtype):
-    """The bias and the activation follow in float32."""
+    """The bias and the activation are computed in float32."""
     x, weight, bias = arguments((40, 300), (600, 300), (600,), dtype=dtype)
     exact = x.float().double() @ weight.mT.double() + bias.double()
     for ours, expected in ((cudarelu.linear, exact), (cudarelu.linear_relu, exact.relu())):
         y = ours(x, weight, bias)
-        # Of sums of 300 products in float32, few fall on the other side of a middle.
+        # Few float32 sums of 300 products are on the other side of a rounding boundary.
         assert (y != expected.to(dtype)).double().mean() < 0.005
 
 
 def test_strips_of_rows_and_of_matrices():
-    """What follows is done in parts: one matrix of many rows, and many matrices."""
+    """The bias and the activation are applied in strips, of one matrix with many rows and of many
+    matrices."""
     x, weight, bias = arguments((5000, 40), (300, 40), (300,), dtype=torch.float32)
     expected = torch.nn.functional.linear(x, weight, bias).relu()
     torch.testing.assert_close(cudarelu.linear_relu(x, weight, bias), expected)
@@ -120,7 +121,8 @@ def test_weights_with_any_strides(device):
 @pytest.mark.parametrize("leading", [(40,), (3, 40)], ids=str)
 @pytest.mark.parametrize("op", PRODUCTS, ids=lambda op: op.name)
 def test_transposed_inputs(op, leading, device):
-    """Each set of them; they are read as they lie, but for x where its rows are in several."""
+    """Every subset of the matrices is transposed. None is copied, except an x with more than one
+    leading dimension."""
     sizes = {"m": 24, "n": 48, "k": 64}
     for dtype in (torch.float64, torch.bfloat16):
         shapes = [
@@ -148,7 +150,7 @@ def test_transposed_inputs(op, leading, device):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_transposed_rows_in_strips(dtype):
-    """The CPU finishes so many rows a strip at a time."""
+    """There are so many rows that the CPU processes them in strips."""
     x, weight, bias = arguments((1300, 16), (2048, 16), (2048,), dtype=dtype)
     y = cudarelu.linear_relu(x.mT.contiguous().mT, weight, bias)
     torch.testing.assert_close(y, cudarelu.linear_relu(x, weight, bias))
@@ -185,11 +187,11 @@ def test_a_mode_and_autocast_of_the_callers_do_not_reach_inside():
 def test_float32_is_float32_unless_told_otherwise():
     x, weight = arguments((512, 2048), (512, 2048), None, "cuda", torch.float32)
     expected = x.double() @ weight.mT.double()
-    assert (cudarelu.linear(x, weight) - expected).abs().max() < 1e-3  # TF32 is 0.05 away
+    assert (cudarelu.linear(x, weight) - expected).abs().max() < 1e-3  # about 0.05 in TF32
 
 
 def float32_product(precision):
-    """The error and the sum, in a process of its own, since the variable is read once."""
+    """Prints the error and the sum in a separate process, since the variable is read only once."""
     program = """
 import torch, cudarelu
 x, weight = torch.randn(2, 512, 2048, device="cuda", generator=torch.Generator("cuda"))
@@ -207,7 +209,7 @@ def test_float32_as_three_products_of_tf32():
     runs = [float32_product(precision) for precision in ("ieee", "tf32x3")]
     assert [run.returncode for run in runs] == [0, 0], runs[0].stderr + runs[1].stderr
     (error, value), (error_of_three, value_of_three) = (run.stdout.split() for run in runs)
-    assert max(float(error), float(error_of_three)) < 1e-3  # TF32 alone is 0.05 away
+    assert max(float(error), float(error_of_three)) < 1e-3  # about 0.05 in plain TF32
     assert value != value_of_three
 
 

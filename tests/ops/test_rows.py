@@ -1,4 +1,4 @@
-"""The row-wise ops on rows of all lengths, which have kernels of their own on CUDA."""
+"""The row-wise ops on rows of all lengths; on CUDA, different lengths use different kernels."""
 
 import itertools
 
@@ -11,10 +11,10 @@ from support.environment import torch_cuda_missing
 CUDA = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 DEVICES = ["cpu", pytest.param("cuda", marks=CUDA)]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-# A few, and more than one multiprocessor's share of the longest rows on any GPU.
+# From a single column to rows that do not fit in the memory of a multiprocessor of any GPU (LONG).
 COLUMNS = [1, 2, 3, 5, 16, 31, 64, 100, 255, 256, 257, 1000, 1024, 2047, 2048, 2056, 4096, 5000]
 LONG = [8192, 8200, 16384, 20000, 32768, 40000, 65536, 100000, 131072, 262144, 300000, 600000]
-LONG += [8193, 50257, 131075]  # which no vector divides
+LONG += [8193, 50257, 131075]  # not divisible by any vector width
 
 
 def rows_of(rows, columns, dtype, device, misaligned=0):
@@ -42,7 +42,7 @@ def largest(x):
 
 
 def check(x):
-    """An error is held against the largest number that goes into a result of the row."""
+    """Compares errors with the largest number that contributes to a result of the row."""
     # For float64, the expected numbers have errors of the same size.
     tolerance = (64 if x.dtype == torch.float64 else 4) * torch.finfo(x.dtype).eps
     other = x.flip(-1).contiguous()
@@ -75,9 +75,10 @@ def test_long_rows(columns, dtype):
 @CUDA
 @pytest.mark.parametrize("columns", [64, 1024, 4096, 8193, 32768, 50257, 131072])
 def test_rows_in_place_and_again(columns):
-    """In place, results are the same; and they are equal from run to run.
+    """Results are equal in place, and from run to run.
 
-    Where no vector divides a row, rows share vectors with their neighbours, which may be written.
+    If the vector width does not divide the length of a row, a row shares vectors with its
+    neighbours, which may already be overwritten.
     """
     x = rows_of(200, columns, torch.float32, "cuda")
     expected = cudarelu.softmax_backward(x, x)
@@ -91,7 +92,7 @@ def test_rows_in_place_and_again(columns):
 @CUDA
 @pytest.mark.parametrize("columns", [16384, 50257])
 def test_rows_are_shared_out_in_each_launch(columns):
-    """Clusters draw tickets for rows: with those of their own launch, and of each replay."""
+    """Clusters draw tickets for rows. Each launch, and each replay of a graph, has its own."""
     x = rows_of(700, columns, torch.float32, "cuda")
     weight = rows_of(1, columns, torch.float32, "cuda")[0]
     expected = cudarelu.softmax(x), cudarelu.layer_norm(x, weight, weight)
@@ -118,7 +119,8 @@ def test_rows_are_shared_out_in_each_launch(columns):
 @CUDA
 @pytest.mark.parametrize("columns", [64, 1024, 32768, 50257, 131072])
 def test_softmax_errs_no_more_than_torch(columns):
-    """Its exponentials are those of the largest of a few elements, and multiplied."""
+    """The kernel computes exponentials relative to the maximum of a few elements, and then scales
+    them."""
     x = rows_of(64, columns, torch.float32, "cuda")
     exact = softmax(x)
     ours, theirs = (

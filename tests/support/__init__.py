@@ -1,1 +1,1 @@
-"""What several tests share: hosts that run the ops, models, and what a machine lacks."""
+"""Code that several tests share: hosts that run the ops, models, and checks of the machine."""

@@ -1,4 +1,4 @@
-"""Cases that are made of others."""
+"""Cases that are made from other cases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cudarelu.testing.cases import is_float
 
 
 def reversed_rows(case: Case) -> Case:
-    """The same shapes with other values; offsets stay, since they ascend."""
+    """The case with other values of the same shapes; offsets do not change, since they ascend."""
     inputs = {
         name: np.ascontiguousarray(x[::-1]) if x is not None and is_float(x.dtype) else x
         for name, x in case.inputs.items()

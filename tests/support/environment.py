@@ -1,4 +1,4 @@
-"""What this machine lacks. Each reason to skip for want of CUDA begins with the same words."""
+"""What this machine lacks. Each reason that concerns CUDA begins with "needs CUDA"."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def torch_cuda_missing() -> str | None:
 
 
 def ort_cuda_missing() -> str | None:
-    """Why ONNX Runtime has no CUDA here, or None. Where it should load and does not, tests fail."""
+    """Why ONNX Runtime has no CUDA here, or None. If its provider fails to load, tests fail."""
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         return "needs CUDA: this ONNX Runtime has no CUDA provider"
     return torch_cuda_missing()
 
 
 def torch_cuda_pair_missing() -> str | None:
-    """Why PyTorch has no two CUDA devices here, or None."""
+    """Why PyTorch does not have two CUDA devices here, or None."""
     count = torch.cuda.device_count()
     return None if count >= 2 else f"needs CUDA: two devices, but PyTorch sees {count}"
 

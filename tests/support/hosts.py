@@ -1,4 +1,4 @@
-"""The runtimes that serve the ops. A host says why it cannot run here, and runs a case."""
+"""The runtimes that serve the ops. A host reports why it cannot run here, and runs a case."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def dtype_of(case: Case) -> np.dtype:
 def one_op_model(op, runs: list[Case]) -> onnx.ModelProto:
     """A model with a node for each case; the sizes of its inputs are symbols.
 
-    Input `a` of case 2 is `a_2`, and so are the outputs.
+    Names have the number of the case: input `a` of case 2 is `a_2`, and likewise the outputs.
     """
     nodes, inputs, outputs = [], [], []
     for number, case in enumerate(runs):
@@ -77,7 +77,7 @@ class Torch:
         return torch_cuda_missing() if self.device == "cuda" else None
 
     def tensor(self, array: np.ndarray | None) -> torch.Tensor | None:
-        """The array on the device, with its strides and its distance from an aligned address."""
+        """The array on the device, with the same strides and offset from an aligned address."""
         if array is None:
             return None
         bits = array.view(np.int16) if array.dtype == BFLOAT16 else array
@@ -123,14 +123,14 @@ class CuPy:
         return cupy_missing()
 
     def array(self, array: np.ndarray | None):
-        """The array with its strides and its distance from an aligned address."""
+        """The array with the same strides and offset from an aligned address."""
         import cupy
 
         if array is None:
             return None
         try:
             return cupy.from_dlpack(Torch("cuda").tensor(array))
-        except NotImplementedError as error:  # of bfloat16 before CuPy 14
+        except NotImplementedError as error:  # CuPy supports bfloat16 from 14 on
             pytest.skip(str(error))
 
     def run(self, op, case: Case) -> list[np.ndarray]:
@@ -181,10 +181,11 @@ class Ort:
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
-@functools.lru_cache(maxsize=2)  # on each device
+@functools.lru_cache(maxsize=2)  # one for each device
 def ort_results(device: str, op, dtype: np.dtype) -> dict[str, list[np.ndarray]]:
-    """The outputs of all cases of an op and a dtype, by case: nodes of one model, since a session
-    takes longer than they do. An error names the node, which has the name of its case."""
+    """The outputs of all cases of an op and a dtype, by case. The cases are nodes of one model,
+    since it takes longer to create a session than to run them. An error names the node, whose name
+    is that of its case."""
     import onnxruntime as ort
 
     runs = cases(op, dtype)
@@ -223,7 +224,7 @@ def from_ort(value) -> np.ndarray:
 
 
 class OrtInfer:
-    """The executable."""
+    """The executable ort_infer."""
 
     def __init__(self, device: str):
         self.name = f"ort_infer-{device}"
@@ -236,9 +237,9 @@ class OrtInfer:
         return ort_infer_results(self.device, op, dtype_of(case))[case.id]
 
 
-@functools.lru_cache(maxsize=2)  # on each device
+@functools.lru_cache(maxsize=2)  # one for each device
 def ort_infer_results(device: str, op, dtype: np.dtype) -> dict[str, list[np.ndarray]]:
-    """The outputs of all cases of an op and a dtype, by case: nodes of one model in one process."""
+    """The outputs of all cases of an op and a dtype, by case. The cases are nodes of one model."""
     runs = cases(op, dtype)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)

@@ -1,4 +1,4 @@
-"""A model of more than two gigabytes, which takes no room on a disk."""
+"""A model of more than two gigabytes, which takes no disk space."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import TensorProto, external_data_helper
 
 
 def save_large(model: onnx.ModelProto, path: Path) -> None:
-    """Saves the model with one more weight, whose data is a hole of a file, which nobody reads."""
+    """Saves the model with one more weight, which no node uses; its data is a sparse file."""
     size = 3 << 30
     weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[size // 4], raw_data=b"0")
     external_data_helper.set_external_data(weight, "weights.bin", length=size)

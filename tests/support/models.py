@@ -34,7 +34,7 @@ def one_node(op_type: str, x_shape=("N", 4), dtype=TensorProto.FLOAT, **attribut
 
 def make_options() -> ort.SessionOptions:
     options = ort.SessionOptions()
-    options.log_severity_level = 4  # the errors are looked at where they are raised
+    options.log_severity_level = 4  # tests check the errors that are raised
     return cudarelu.ort.register(options)
 
 
@@ -42,6 +42,6 @@ OTHER = str(BUILD / "libcudarelu_ort_other.so")  # its custom_domain::CustomRelu
 
 
 def both_libraries() -> bytes:
-    """A model of an op of ours and of one of the other library's."""
+    """A model with one of our ops and one of the other library's."""
     nodes = [node("Relu", ["x"], ["y"]), node("CustomRelu", ["x"], ["z"], "custom_domain")]
     return make_model(nodes, [tensor("x", ["N", 4])], [tensor("y", None), tensor("z", None)])

@@ -1,4 +1,4 @@
-"""The executable ort_infer as a process, and small models for it."""
+"""Runs the executable ort_infer as a process, and makes small models for it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def succeed_json(*arguments) -> dict:
 
 
 def fail(*arguments) -> str:
-    """The one line that it says of bad input."""
+    """The error message, which must be one line; the command must fail."""
     done = start(*arguments)
     assert done.returncode == 2, (done.returncode, done.stderr)
     assert done.stdout == ""

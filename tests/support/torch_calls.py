@@ -1,4 +1,4 @@
-"""Calls of every op in PyTorch, for tests of what is PyTorch's own."""
+"""Calls of every op in PyTorch, for tests of PyTorch's features."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def overload(name):
 
 @dataclass
 class _AwayFromZero:
-    """Random numbers of magnitude 0.2 to 1.2, by `cudarelu.testing.inputs.Numbers`: at 0 many
-    gradients jump."""
+    """Makes random numbers of magnitude 0.2 to 1.2, since many gradients are discontinuous at 0.
+    Implements `cudarelu.testing.inputs.Numbers`."""
 
     generator: torch.Generator
 
@@ -40,7 +40,7 @@ class _AwayFromZero:
 def inputs_of(op, lead=(2, 3), size=None, device="cpu"):
     """Random inputs of the op's signature, away from 0.
 
-    `lead` is the shape for *; every named dimension is `size`, or has a size of its own.
+    `lead` is the shape for *. Every named dimension is `size`, or they all differ if it is None.
     """
     names = sorted({dim for each in op.inputs for dim in each.dims if isinstance(dim, str)})
     sizes = {name: size or 4 + i for i, name in enumerate(names)} | {"b": 2}
@@ -53,13 +53,13 @@ def attributes_of(op):
 
 
 def call_of(op, function=None):
-    """The op as a function of tensors alone."""
+    """The op as a function of tensors only."""
     function = function or overload(op.name)
     return lambda *tensors: function(*tensors, **attributes_of(op))
 
 
 def in_place_of(op):
-    """The in-place form as a function of tensors, which returns the overwritten one."""
+    """The in-place form as a function of tensors that returns the overwritten one; its index."""
     target = [each.name for each in op.inputs].index(op.in_place.split(" = ")[1])
 
     def function(*tensors):
@@ -78,7 +78,7 @@ def as_tuple(result):
 
 
 def loss_of(result):
-    """A number in which every floating-point output counts."""
+    """A scalar that depends on every floating-point output."""
     return sum(y.square().sum() for y in as_tuple(result) if y.is_floating_point())
 
 
@@ -104,7 +104,7 @@ def saved_by(function):
 
 
 class Calls(TorchDispatchMode):
-    """The ops of ours that reach the kernels."""
+    """Records the names of our ops that reach the kernels."""
 
     def __init__(self):
         super().__init__()
