@@ -1,6 +1,6 @@
-"""ONNX Runtime's CUDA provider: on which stream the ops run, in which graphs, and in whose memory.
+"""The ops in ONNX Runtime's CUDA provider: streams, CUDA graphs, memory and precision.
 
-That sessions serve arrays is the business of test_ort_session.py.
+test_ort_session.py tests sessions on arrays.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def large_case(name: str, dtype: str) -> Case:
 
 
 def make_session(model: bytes, device="cuda", provider_options=None, **attributes):
-    """A session of which every node is on the device's provider."""
+    """A session in which the device's provider runs every node."""
     options = make_options()
     for name, value in attributes.items():
         setattr(options, name, value)
@@ -51,7 +51,7 @@ def make_session(model: bytes, device="cuda", provider_options=None, **attribute
 
 
 class Bound:
-    """A session of one op, bound to tensors that stay where they are."""
+    """A session of one op, bound to tensors whose addresses do not change."""
 
     def __init__(self, name: str, dtype: str, device="cuda", **provider_options):
         self.op, self.dtype, self.host = OPS[name], DTYPES[dtype], Torch(device)
@@ -63,7 +63,7 @@ class Bound:
         self.outputs, self.binding = self.bind()
 
     def bind(self):
-        """A binding to the inputs and to outputs of its own."""
+        """New outputs, and a binding to them and to the inputs."""
         binding, outputs = self.session.io_binding(), []
         device = (self.host.device, 0)
         for (name, x), memory in zip(self.given.items(), self.inputs, strict=True):
@@ -81,7 +81,7 @@ class Bound:
             memory.copy_(x)
 
     def forget(self) -> None:
-        """Make the inputs such that the outputs are not those of the case."""
+        """Changes the inputs, so that they no longer give the outputs of the case."""
         for memory in self.inputs:
             if memory.is_floating_point():
                 memory.zero_()
@@ -104,7 +104,7 @@ class Bound:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("name", "dtype"), OP_DTYPES)
 def test_bindings(name, dtype, device):
-    """Outputs are written where they were bound, with the numbers of the inputs of the moment."""
+    """A run writes the bound outputs and reads the current values of the bound inputs."""
     bound = Bound(name, dtype, device)
     for case in (bound.case, reversed_rows(bound.case)):
         bound.fill([bound.host.tensor(x) for x in case.inputs.values() if x is not None])
@@ -117,8 +117,8 @@ def test_bindings(name, dtype, device):
 @needs_cuda
 @pytest.mark.parametrize(("name", "dtype"), OP_DTYPES)
 def test_the_users_stream(name, dtype):
-    """An op reads what was queued before it, is read by what is queued after it, and the host does
-    not wait; on the default stream it would run at once."""
+    """An op runs after the work queued before it and before the work queued after it, and the host
+    does not wait. On the default stream, it would run immediately."""
     stream = torch.cuda.Stream()
     bound = Bound(name, dtype, user_compute_stream=stream.cuda_stream)
     (options,) = [bound.session.get_provider_options()[PROVIDERS["cuda"]]]
@@ -126,7 +126,7 @@ def test_the_users_stream(name, dtype):
     inputs = [x.clone() for x in bound.inputs]
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        bound.run()  # everything is loaded
+        bound.run()  # loads the kernels
         bound.forget()
         torch.cuda.synchronize()
         torch.cuda._sleep(SLOW)
@@ -141,7 +141,7 @@ def test_the_users_stream(name, dtype):
 @needs_cuda
 @pytest.mark.parametrize(("name", "dtype"), OP_DTYPES)
 def test_graphs(name, dtype):
-    """Captured, and replayed with other inputs."""
+    """A graph is captured, and replayed with other inputs."""
     bound = Bound(name, dtype, enable_cuda_graph=1)
     other = reversed_rows(bound.case)
     for case in (bound.case, other, bound.case, other):
@@ -149,7 +149,7 @@ def test_graphs(name, dtype):
         torch.cuda.synchronize()
         bound.run()
         bound.check(case)
-    # What runs is the graph: it knows nothing of outputs that were bound later.
+    # The graph is replayed: it does not write outputs that were bound later.
     untouched, later = bound.bind()
     bound.session.run_with_iobinding(later)
     torch.cuda.synchronize()
@@ -187,7 +187,7 @@ def test_two_sessions_on_two_streams_at_once():
         bound.check()
 
 
-# Between nodes of ONNX Runtime's own
+# Between ONNX Runtime's own nodes
 
 
 def between_negations(op, case: Case) -> onnx.ModelProto:
@@ -221,7 +221,7 @@ COPIES = {"MemcpyFromHost", "MemcpyToHost"}
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("name", "dtype"), [each for each in OP_DTYPES if each[1] != "bfloat16"])
 def test_nothing_is_copied_between_nodes(name, dtype, device, tmp_path):
-    """ONNX Runtime's own nodes around the op are on its provider, without a copy between them."""
+    """ONNX Runtime's own nodes around the op run in the same provider, without copies."""
     op, case = OPS[name], large_case(name, dtype)
     path = tmp_path / "optimized.onnx"
     model = between_negations(op, case).SerializeToString()
@@ -245,7 +245,7 @@ def test_copies_would_be_seen(tmp_path):
     path = tmp_path / "optimized.onnx"
     nodes = [
         node("Relu", ["x"], ["r"]),
-        helper.make_node("Unique", ["r"], ["u"]),  # there is none for CUDA
+        helper.make_node("Unique", ["r"], ["u"]),  # not available on CUDA
         node("Relu", ["u"], ["y"]),
     ]
     options = make_options()
@@ -269,8 +269,8 @@ def test_products_are_in_tf32_where_the_provider_says_so(name, use_tf32):
     session = make_session(model, "cuda", {"use_tf32": use_tf32})
     (y,) = session.run(None, {"x": x, "w": weight})
     exact = x.astype(np.float64) @ weight.T.astype(np.float64)
-    error = np.abs(y - exact)[exact > 6].max()  # where every activation is the identity
-    assert (error > 5e-3) == bool(use_tf32)  # TF32 is 0.05 away, and float32 1e-4
+    error = np.abs(y - exact)[exact > 6].max()  # here every activation is the identity
+    assert (error > 5e-3) == bool(use_tf32)  # the error is about 0.05 in TF32, 1e-4 in float32
 
 
 # In place
@@ -281,7 +281,8 @@ ENOUGH_FOR_ONE = 100 << 20  # bytes
 
 
 def run_in_little_memory(nodes, x_shape) -> torch.Tensor:
-    """Of x = 1; x and y have memory of their own."""
+    """The output y for x = 1, where the session has memory for one intermediate tensor only; x and
+    y are outside this memory."""
     options = {"gpu_mem_limit": ENOUGH_FOR_ONE, "arena_extend_strategy": "kSameAsRequested"}
     model = make_model(nodes, [tensor("x", x_shape)], [tensor("y", None)])
     session = make_session(model, "cuda", options)
@@ -307,7 +308,7 @@ def test_in_place(x_shape):
 
 @needs_cuda
 def test_not_in_place_where_another_node_reads_the_input():
-    """There is no memory for what cannot be in place; or else the test above shows nothing."""
+    """An op that cannot run in place runs out of memory. This shows that the test above works."""
     nodes = [
         helper.make_node("Neg", ["x"], ["a"]),
         node("Scale", ["a"], ["b"], factor=3.0),

@@ -1,4 +1,4 @@
-"""The custom-op library in ONNX Runtime: what is not the numbers, which test_ops.py holds."""
+"""The custom-op library in ONNX Runtime, except for the results of the ops (test_ops.py)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.environment import ort_cuda_missing
 from support.hosts import BUILD, one_op_model
 from support.models import OTHER, both_libraries, make_model, make_options, node, one_node, tensor
 
-MINOR = int(ort.__version__.split(".")[1])  # the file runs with old ONNX Runtimes too
+MINOR = int(ort.__version__.split(".")[1])  # this file also runs with old ONNX Runtimes
 NAN = float("nan")
 X = np.array([[-1, 2, NAN, -0.0], [0.5, -3, 4, 0]], np.float32)
 DTYPES = {
@@ -105,7 +105,7 @@ def registered_domains(options: ort.SessionOptions) -> list[str]:
 def test_the_domain_of_an_alias_is_left_to_a_library_that_comes_first(by_path):
     options = ort.SessionOptions()
     options.register_custom_ops_library(OTHER)
-    if MINOR < 23:  # which does not tell us
+    if MINOR < 23:  # it does not report the registered domains
         cudarelu.ort.register(options, alias_domains=[])
     elif by_path:
         options.register_custom_ops_library(cudarelu.ort.library_path())
@@ -144,7 +144,7 @@ def test_alias_domains_that_there_are_not():
 
 
 def test_registration_leaves_no_trace_and_no_log(tmp_path, monkeypatch, capfd):
-    """Though it asks ONNX Runtime for a session, to find out which domains the options have."""
+    """Registration creates a session internally, to find out which domains the options have."""
     monkeypatch.chdir(tmp_path)
     options = ort.SessionOptions()
     options.enable_profiling = True
@@ -156,7 +156,8 @@ def test_registration_leaves_no_trace_and_no_log(tmp_path, monkeypatch, capfd):
 
 
 def test_alone_it_sets_nothing_up_before_the_first_session(tmp_path):
-    """As that session's options do for its process."""
+    """The first session sets up the process according to its options, such as denormals as zero;
+    registration of this library alone must not create a session before."""
     script = """
 import sys
 import numpy as np
@@ -199,7 +200,7 @@ def test_one_session_in_many_threads():
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_products_by_the_runtimes_own(dtype):
-    """MatMul and Gemm, invoked by our kernels from many threads."""
+    """Our kernels call ONNX Runtime's MatMul and Gemm, here from many threads."""
     onnx_type, numpy_type = DTYPES[dtype]
     rng = np.random.default_rng(0)
     shapes = {"x": (2, 6, 7), "w": (5, 7), "b": (5,), "z": (2, 7, 3)}
@@ -219,7 +220,7 @@ def test_products_by_the_runtimes_own(dtype):
     with ThreadPoolExecutor(4) as pool:
         for results in pool.map(lambda _: session.run(None, feeds), range(16)):
             for actual, wanted in zip(results, expected, strict=True):
-                np.testing.assert_array_equal(actual, wanted)  # of integers, whose sums are exact
+                np.testing.assert_array_equal(actual, wanted)  # sums of integers are exact
 
 
 def test_register_returns_the_options():
@@ -228,7 +229,7 @@ def test_register_returns_the_options():
 
 
 def test_every_op_and_alias_is_registered():
-    """A node without inputs is refused for its inputs, not for its name."""
+    """The error for a node without inputs concerns its inputs, so its name is known."""
     names = [(op.onnx.domain, op.onnx.op_type) for op in cudarelu.ops()]
     for domain, op_type in [*names, ("custom_domain", "CustomRelu")]:
         model = make_model([node(op_type, [], ["y"], domain)], [], [tensor("y", None)])
@@ -237,7 +238,8 @@ def test_every_op_and_alias_is_registered():
 
 
 def test_unloaded_and_loaded_again(tmp_path):
-    """Sessions of the library come after those before have let go of it; it stays mapped, once."""
+    """A session is created after earlier ones have released the library. The library stays mapped,
+    once."""
     copy = shutil.copy(cudarelu.ort.library_path(), tmp_path / "copy.so")
     for _ in range(3):
         options = ort.SessionOptions()
@@ -253,7 +255,7 @@ def test_unloaded_and_loaded_again(tmp_path):
 
 
 def registration_status(version: str, newest_api: int) -> str | None:
-    """What the library answers a made-up ONNX Runtime that has the API up to `newest_api`."""
+    """The library's answer to a fake ONNX Runtime that has the API up to `newest_api`."""
     messages = []
 
     def create_status(_code, message):
@@ -285,7 +287,7 @@ def registration_status(version: str, newest_api: int) -> str | None:
         ("1.", 40),
         ("made up", 40),
         ("", 40),
-        ("1.20.0", 19),  # which lacks the API of its version
+        ("1.20.0", 19),  # lacks the API of its version
     ],
 )
 def test_a_runtime_that_is_not_served_is_named(version, newest_api):
@@ -312,15 +314,16 @@ def test_shapes_are_inferred_and_symbols_kept(shape):
 
 
 def test_inference_without_what_it_needs():
-    """An unknown rank, a scalar and a size without a name are left open, and the model runs."""
+    """The output shape is unknown for an input of unknown rank, a scalar, and a size without a
+    name. The model runs."""
     for shape, x in ((None, X), ([], np.array(-1, np.float32)), ([None, 4], X)):
         session = make_session(one_node("Relu", shape))
-        assert session.get_outputs()[0].shape == []  # as Python shows an unknown shape
+        assert session.get_outputs()[0].shape == []  # Python's form of an unknown shape
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], relu(x))
 
 
 def test_sizes_without_a_name_are_not_taken_for_equal():
-    """Had they been, the sum would be written over the smaller of its operands."""
+    """If they were, ONNX Runtime would write the sum over the smaller of its operands."""
     nodes = [
         node("Relu", ["a"], ["c"]),
         node("Relu", ["c"], ["d"]),
@@ -347,7 +350,7 @@ def test_shapes_from_attributes_and_fixed_sizes():
         ],
         [tensor("i", None, TensorProto.INT32), tensor("d", None)],
     )
-    # Before 1.24, ONNX Runtime does not survive to ask where an op has optional inputs.
+    # Before 1.24, ONNX Runtime crashes if an op with optional inputs infers shapes.
     expected = ["m", 5] if MINOR >= 24 else []
     assert [o.shape for o in make_session(model).get_outputs()] == [expected, expected]
 
@@ -365,12 +368,12 @@ every_in_place_op = pytest.mark.parametrize("op", IN_PLACE, ids=[op.name for op 
 
 
 def probe_library() -> ctypes.CDLL:
-    """The library of probe::Neg, which is -x and notes the addresses of its tensors."""
+    """The library of probe::Neg, which computes -x and records the addresses of its tensors."""
     return ctypes.CDLL(str(BUILD / "libcudarelu_ort_probe.so"))
 
 
 def values_of(op) -> dict[str, np.ndarray]:
-    """A float32 array for each input, of 64 rows where it has rows."""
+    """A float32 array for each input; `*` is 64 rows."""
     rng = np.random.default_rng(0)
     sizes = [[64 if dim == "*" else 4 for dim in p.dims] for p in op.inputs]
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in sizes]
@@ -378,8 +381,8 @@ def values_of(op) -> dict[str, np.ndarray]:
 
 
 def run_between_probes(op, symbolic: bool, make=make_session, others=(), outputs=("result",)):
-    """Runs probe::Neg -> op -> probe::Neg, by the input that the op may overwrite. Returns the
-    addresses of that input and of the op's output, and the results."""
+    """Runs probe::Neg -> op -> probe::Neg, connected by the input that the op may overwrite.
+    Returns the addresses of this input and of the op's output, and the results."""
     library = probe_library()
     target, source = op.in_place.split(" = ")
     nodes = [
@@ -415,7 +418,7 @@ def run_between_probes(op, symbolic: bool, make=make_session, others=(), outputs
 @every_in_place_op
 def test_in_place(op, symbolic):
     before, after, (result,) = run_between_probes(op, symbolic)
-    # Earlier, ONNX Runtime does not ask custom ops for what they may overwrite.
+    # Earlier versions do not ask custom ops which input they may overwrite.
     assert (before == after) == (MINOR >= 18)
     case = Case("alone", values_of(op), attribute_values(op, "default"))
     case.inputs[op.in_place.split(" = ")[1]] *= -1
@@ -486,8 +489,8 @@ def test_a_required_input_that_is_absent():
 
 @pytest.mark.parametrize("op", cudarelu.ops(), ids=[op.name for op in cudarelu.ops()])
 def test_every_op(op):
-    """All cases of one dtype, as nodes of one model. test_ops.py has the others, where ONNX Runtime
-    is that of the environment."""
+    """All cases of one dtype, as nodes of one model. test_ops.py tests the other dtypes, but only
+    with the environment's ONNX Runtime."""
     dtype = ALL_DTYPES[op.dtypes[0]]
     runs = cases(op, dtype)
     feed = {
@@ -519,7 +522,8 @@ def test_an_op_in_a_subgraph():
 
 
 def test_memory_that_cannot_be_had_is_a_status(tmp_path):
-    """The output's, since no CPU kernel takes workspace; the process and the session go on."""
+    """The memory of the output, since CPU kernels need no workspace. The process and the session
+    can continue."""
     script = """
 import resource, sys
 import numpy as np
@@ -570,7 +574,7 @@ def test_dtypes(dtype):
 
 
 def test_bfloat16():
-    """Between casts, since ONNX Runtime's Python has no bfloat16 arrays of its own."""
+    """The op is between casts, since ONNX Runtime's Python package has no bfloat16 arrays."""
     nodes = [
         helper.make_node("Cast", ["x"], ["a"], to=TensorProto.BFLOAT16),
         node("Scale", ["a"], ["b"], factor=1.7),
@@ -606,14 +610,14 @@ def test_wrong_shapes_are_named():
     session = make_session(model)
     with pytest.raises(Exception, match="bias_relu: dimension c is 4 in x but 3 in bias"):
         session.run(None, {"x": X, "bias": np.zeros(3, np.float32)})
-    # The session goes on.
+    # The session still works.
     y = session.run(None, {"x": X, "bias": np.zeros(4, np.float32)})[0]
     np.testing.assert_array_equal(y, relu(X))
 
 
 @pytest.mark.parametrize("other", [(8, 2), (16,), (2, 2, 4), (2, 7)])
 def test_shapes_that_differ_are_named(other):
-    """Also those of as many elements, where every access would be in bounds."""
+    """Also shapes with the same number of elements, for which every access would be in bounds."""
     nodes = [node("Add", ["a", "b"], ["c"])]
     session = make_session(
         make_model(nodes, [tensor("a", None), tensor("b", None)], [tensor("c", None)])
@@ -625,7 +629,7 @@ def test_shapes_that_differ_are_named(other):
 
 
 def test_too_many_dimensions_are_refused():
-    """Of an intermediate tensor: NumPy has no more than 64 either."""
+    """The tensor is an intermediate one, since NumPy also has at most 64 dimensions."""
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["many"]),
         node("Relu", ["many"], ["y"]),
@@ -725,7 +729,8 @@ def cuda_session():
 
 
 def test_cuda_keeps_to_the_stream(cuda_session):
-    """A long chain between ONNX Runtime's own nodes, of tensors that take a while to fill."""
+    """A long chain of our nodes and ONNX Runtime's own, with tensors that take some time to
+    fill."""
     names = [f"t{i}" for i in range(41)]
     nodes = [
         helper.make_node("Neg", [a], [b]) if i % 2 else node("Scale", [a], [b], factor=-1.0)
@@ -739,7 +744,7 @@ def test_cuda_keeps_to_the_stream(cuda_session):
 
 
 def test_cuda_workspace(cuda_session):
-    """sum_rows puts partial sums into memory of ONNX Runtime's arena."""
+    """sum_rows stores partial sums in memory of ONNX Runtime's arena."""
     model = make_model(
         [node("SumRows", ["x"], ["y"])], [tensor("x", ["N", "c"])], [tensor("y", None)]
     )
@@ -750,7 +755,7 @@ def test_cuda_workspace(cuda_session):
 
 
 def test_cuda_workspace_that_cannot_be_had_is_a_status(cuda_session):
-    """The arena has room for the input, and too little for the partial sums, which are 2 KiB for
+    """The arena has enough memory for the input, but not for the partial sums, which take 2 KiB for
     each multiprocessor."""
     rows, columns = 1 << 15, 128
     model = make_model(
@@ -782,7 +787,7 @@ def test_cuda_in_many_threads(cuda_session, shape):
 
 
 def test_cuda_workspace_is_of_one_stream(cuda_session):
-    """Runs at the same time have streams of their own, and share the arena."""
+    """Concurrent runs have different streams, but share the arena."""
     nodes = [node("SumRows", ["x"], ["y"])]
     session = cuda_session(make_model(nodes, [tensor("x", ["N", 33])], [tensor("y", [33])]))
 

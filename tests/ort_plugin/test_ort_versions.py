@@ -1,4 +1,4 @@
-"""The custom-op library in old ONNX Runtimes: the tests of the plugin, run again in each."""
+"""The custom-op library in old ONNX Runtimes: runs the tests of the plugin in each of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SKIPS = re.compile("needs CUDA|ONNX Runtime asks custom ops for shapes from 1.17
 
 
 def run(version: str, script: str, *arguments) -> subprocess.CompletedProcess[str]:
-    """Runs a Python script that imports that ONNX Runtime."""
+    """Runs a Python script that imports ONNX Runtime of this version."""
     folder = RUNTIMES / version
     if not folder.exists():
         pytest.skip(f"ONNX Runtime {version} is missing: tools/old_runtimes.sh installs it")

@@ -1,6 +1,6 @@
-"""Arrays of other libraries: a small one of the tests' own, CuPy and JAX.
+"""Arrays of other libraries: a small library of this test, CuPy and JAX.
 
-That the numbers are right, over dtypes and cases, is the business of test_ops.py.
+test_ops.py tests the results for all dtypes and cases.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ SLOW = 200_000_000  # clock cycles, a tenth of a second: longer than a call on t
 
 
 class Array:
-    """An array library that knows of the array API what the ops need."""
+    """An array of a library that supports only the part of the array API that the ops need."""
 
     def __init__(self, data):
         self.data = np.asarray(data)
@@ -59,7 +59,7 @@ class StridedArray(Array):
 
 
 def from_dlpack(tensor):
-    # Python keeps a buffer of NumPy's alive by way of the tensor.
+    # The tensor keeps the NumPy array alive whose memory it uses.
     return StridedArray(np.from_dlpack(tensor))
 
 
@@ -67,7 +67,7 @@ LIBRARY = types.SimpleNamespace(__name__="library", from_dlpack=from_dlpack)
 
 
 class Record(TorchDispatchMode):
-    """Where the inputs and the outputs of a call are, as PyTorch sees them."""
+    """Records the addresses of the inputs and outputs of a call in PyTorch."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
@@ -143,7 +143,7 @@ def test_strides_and_read_only_memory(layout):
     np.testing.assert_array_equal(y.data, expected)
     if layout == "transposed":
         assert y.strides == x.strides
-    if layout != "reversed":  # which a library without strides does not have
+    if layout != "reversed":  # a library without strides has no such arrays
         y = cudarelu.relu(Array(x))
         np.testing.assert_array_equal(y.data, expected)
         assert y.data.flags.c_contiguous
@@ -220,8 +220,8 @@ def test_errors_of_jax():
 @NEEDS_CUPY
 @pytest.mark.parametrize("kind", ["non-blocking", "null", "per-thread"])
 def test_the_current_stream_of_cupy(kind):
-    """What was queued before the call is read, what is queued after it reads the result, and the
-    host waits for neither."""
+    """The call runs after the work queued before it and before the work queued after it, and the
+    host does not wait."""
     import cupy
 
     stream = {
@@ -231,16 +231,16 @@ def test_the_current_stream_of_cupy(kind):
     }[kind]
     x = cupy.full(1 << 22, -1, np.float32)
     with stream:
-        (cudarelu.relu(x) + 1).sum().get()  # everything is compiled and loaded
+        (cudarelu.relu(x) + 1).sum().get()  # compiles and loads the kernels
         cupy.cuda.Device().synchronize()
         if kind == "non-blocking":
             with torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)):
                 torch.cuda._sleep(SLOW)
-        else:  # the default streams wait for each other
+        else:  # CUDA synchronizes the default streams with each other
             torch.cuda._sleep(SLOW)
         x.fill(3)
         y = cudarelu.relu(x)
-        x.fill(-1)  # only after it was read
+        x.fill(-1)  # runs after x is read
         z = y + 1
         assert not stream.done
         assert cupy.cuda.get_current_stream().ptr == stream.ptr
@@ -281,8 +281,8 @@ def test_strides_of_cupy():
 
 @contextlib.contextmanager
 def held(stream, at_most=20.0):
-    """The stream stands still in the block; after `at_most` seconds it goes on, lest a test that
-    waits for it waits forever."""
+    """Blocks the stream within the `with` block, but for no more than `at_most` seconds, so that a
+    test that waits for the stream does not wait forever."""
     gate = torch.zeros(1, dtype=torch.int32, pin_memory=True)
     wait = ctypes.CDLL("libcuda.so.1").cuStreamWaitValue32_v2
     wait.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint]
@@ -294,7 +294,7 @@ def held(stream, at_most=20.0):
     finally:
         timer.cancel()
         gate.fill_(1)
-        stream.synchronize()  # before the gate's memory is another's
+        stream.synchronize()  # before the memory of the gate is released
 
 
 @NEEDS_JAX_CUDA
@@ -312,9 +312,9 @@ def test_an_input_of_jax_lives_until_it_is_read():
             y = cudarelu.relu(x)
             del x
             gc.collect()
-            # JAX would take the memory of x for one of these at once.
+            # JAX would immediately reuse the memory of x for one of these.
             taken = [jnp.full(1 << 22, -1, jnp.float32).block_until_ready() for _ in range(4)]
-            assert not stream.query()  # neither library has waited
+            assert not stream.query()  # neither library has waited for the stream
         assert bool((y == expected).all())
         assert len(taken) == 4
 
@@ -333,7 +333,7 @@ def test_jax_waits_for_the_stream_and_the_stream_for_jax():
         x = slow(a)
         y = cudarelu.relu(x)  # while x is being computed
         torch.cuda._sleep(SLOW)
-        z = cudarelu.relu(y) + 1  # of which JAX computes the sum while PyTorch's stream sleeps
+        z = cudarelu.relu(y) + 1  # JAX computes the sum; PyTorch's stream is still asleep
         assert bool((z == expected).all())
 
 

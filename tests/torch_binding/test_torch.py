@@ -1,6 +1,6 @@
-"""What is specific to PyTorch, for every op: gradients, in-place forms, strides, compilers.
+"""PyTorch's features, for every op: gradients, in-place forms, strides, compilers.
 
-That the numbers are right, over dtypes and cases, is the business of test_ops.py.
+test_ops.py tests the results for all dtypes and cases.
 """
 
 import copy
@@ -51,7 +51,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
 
 
 def calls_what_has_none(op):
-    """Whether the op's gradient has none of its own, for a call of an op without one."""
+    """Whether the op's gradient calls an op that has no gradient."""
     called = set(re.findall(r"\w+(?=\()", op.gradient))
     return any(not OPS[name].gradient for name in called)
 
@@ -80,7 +80,7 @@ def test_only_what_the_gradients_name_is_saved():
     a, b = torch.randn(5, requires_grad=True), torch.randn(5)
     saved, y = saved_by(lambda: cudarelu.relu(a))
     assert [t.data_ptr() for t in saved] == [y.data_ptr()]
-    saved, _ = saved_by(lambda: cudarelu.mul(a, b))  # b has no gradient, which alone would need a
+    saved, _ = saved_by(lambda: cudarelu.mul(a, b))  # only the gradient of b would need a
     assert [t.data_ptr() for t in saved] == [b.data_ptr()]
     assert saved_by(lambda: cudarelu.add(a, a))[0] == []
     with torch.no_grad():
@@ -113,7 +113,7 @@ def test_backward_twice_and_overwritten_tensors_are_errors():
 def test_torch_func():
     x = torch.randn(3, 4, dtype=torch.float64)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # without a batching rule, vmap is slow and says so
+        warnings.simplefilter("ignore")  # without a batching rule, vmap warns that it is slow
         rows = torch.func.vmap(torch.func.grad(lambda row: cudarelu.tanh(row).sum()))(x)
     torch.testing.assert_close(rows, 1 - x.tanh() ** 2)
 
@@ -128,7 +128,7 @@ def test_second_derivatives_of_both_modes():
 
 
 def test_forward_mode_of_an_op_without_derivative_is_refused():
-    """Dropping the tangent would give zeros in silence."""
+    """Without the tangent, the result would be zeros without an error."""
     inputs = inputs_of(OPS["knn_query"])
     with torch.autograd.forward_ad.dual_level():
         inputs[0] = torch.autograd.forward_ad.make_dual(inputs[0], torch.ones_like(inputs[0]))
@@ -137,7 +137,7 @@ def test_forward_mode_of_an_op_without_derivative_is_refused():
 
 
 def check_refuses_captured(transform):
-    """A tensor from outside of the transform is refused before it is overwritten."""
+    """A tensor from outside the transform is rejected before it is overwritten."""
     for name in IN_PLACE:
         function, target = in_place_of(OPS[name])
         inputs = inputs_of(OPS[name])
@@ -236,7 +236,7 @@ def test_inference_tensors_are_not_saved():
         cudarelu.mul(x, constant)
 
 
-# Past the dispatcher, where nobody would notice
+# Calls that bypass the dispatcher, where this has no visible effect
 
 
 def test_modes_tracers_and_profilers_see_the_call():
@@ -260,8 +260,8 @@ def test_modes_tracers_and_profilers_see_the_call():
 
 
 def test_plain_calls_go_past_the_dispatcher_and_others_do_not():
-    """The kernels for the key that the dispatcher would come to first are replaced by some that
-    count."""
+    """The kernels that the dispatcher would call first are replaced by functions that count their
+    calls."""
     code = """
 import torch, cudarelu
 calls, x = [], torch.ones(2)
@@ -303,7 +303,7 @@ def test_torchscript_and_fx_see_the_op():
 
     x = torch.randn(8)
     for traced in (torch.jit.script(function), torch.fx.symbolic_trace(function)):
-        # Not the folder of this file, which TorchScript writes after each node.
+        # The pattern excludes the folder of this file, which TorchScript writes after each node.
         assert re.findall(r"cudarelu(?:::|\.)(\w+)", str(traced.graph)) == ["relu", "leaky_relu"]
         torch.testing.assert_close(traced(x), function(x), rtol=0, atol=0)
 
@@ -322,12 +322,12 @@ for thread in threads:
 for thread in threads:
     thread.join()
 """
-    result = python(code, timeout=100)  # threads that wait for each other never end
+    result = python(code, timeout=100)  # a deadlock would never end
     assert result.returncode == 0, result.stderr
 
 
 def test_tensors_swapped_by_another_thread():
-    """While the GIL is given up, the tensor of a call belongs to the call."""
+    """A call holds its tensor while it has released the GIL."""
     code = """
 import threading, torch, cudarelu
 x, stop = torch.ones(1 << 22), threading.Event()
@@ -337,7 +337,7 @@ def swap():
         other = torch.ones(1 << 22)
         try:
             torch.utils.swap_tensors(x, other)
-        except RuntimeError:  # which it may, for a tensor in use
+        except RuntimeError:  # PyTorch may refuse to swap a tensor that is in use
             pass
 
 thread = threading.Thread(target=swap)
@@ -407,7 +407,7 @@ def test_in_place_gradients(name, view, device):
         base = tensors[target].clone()
         tensors[target] = base[:] if view else base
         function(*tensors)
-        return base  # of the view: its history is rebased
+        return base  # if a view of it was overwritten, its history is rebased
 
     inputs = with_grad(inputs_of(op, device=device))
     assert gradcheck(on_a_copy, inputs, check_forward_ad=True)
@@ -416,7 +416,7 @@ def test_in_place_gradients(name, view, device):
 
 
 def test_in_place_on_a_negated_view():
-    """torch's fallback for it wants an operator that returns its target."""
+    """torch's fallback for negated views requires an operator that returns its target."""
     x = torch.tensor([1 + 2j]).conj().imag
     assert x.is_neg()
     with pytest.raises(NotImplementedError, match=r"relu_.*resolve_neg"):
@@ -449,7 +449,7 @@ def test_half_subnormals_survive_a_host_that_flushes():
 def test_in_place_on_shared_memory():
     x = torch.arange(-4.0, 5.0)
     expected = x[1:] + x[:-1]
-    torch.ops.cudarelu.add_(x[1:], x[:-1])  # as if the second were read first
+    torch.ops.cudarelu.add_(x[1:], x[:-1])  # the result is as if the second were read first
     torch.testing.assert_close(x[1:], expected)
     with pytest.raises(RuntimeError, match="single memory location"):
         torch.ops.cudarelu.relu_(torch.zeros(1).expand(3))
@@ -472,7 +472,7 @@ def check_compiled_backward(function, inputs_at):
     counters.clear()
     counter = CompileCounterWithBackend("aot_eager")
     for size in (5, 5, 7):
-        # In float32: with float64, the compiler takes two attempts at a graph, of torch's ops too.
+        # With float64, the compiler needs two attempts for a graph, even for torch's ops.
         inputs = [x.float() for x in inputs_at(size)]
         compiled, eager = with_grad(inputs), with_grad(inputs)
         loss_of(function(*eager)).backward()
@@ -492,7 +492,7 @@ def test_compiled_autograd(name, device):
     )
     assert counter.frame_count == 1
     (graph,) = counter.graphs
-    recorded = OPS.get(op.gradient.removeprefix("as "), op)  # it may have a form in training
+    recorded = OPS.get(op.gradient.removeprefix("as "), op)  # some ops have a form for training
     assert f"CppNode{recorded.onnx.op_type}Backward" in graph.code
 
 
@@ -536,7 +536,8 @@ def test_compiled_autograd_of_a_training_step():
 
 
 def test_compiled_autograd_keys():
-    """Another attribute, op or set of inputs is another graph; saved tensors may be packed."""
+    """Another attribute, op or set of differentiable inputs gives another graph. Hooks may pack
+    saved tensors."""
     torch._dynamo.reset()
     counters.clear()
     counter = CompileCounterWithBackend("aot_eager")
@@ -583,7 +584,7 @@ def test_meta_gives_the_real_dtypes_sizes_and_strides(name, layout):
     meta = as_tuple(call_of(op)(*(x.to("meta") for x in inputs)))
     for r, m, e in zip(real, meta, expected, strict=True):
         assert (r.dtype, r.shape, r.stride()) == (m.dtype, m.shape, m.stride())
-        if layout != "expanded":  # which has other values
+        if layout != "expanded":  # it has other values
             torch.testing.assert_close(r, e, rtol=0, atol=0)
         keeps = elementwise and layout in ("channels_last", "transposed")
         assert r.stride() == (inputs[0] if keeps else e).stride()
@@ -643,14 +644,14 @@ def copy_all(targets, sources):
 
 
 def others_of(inputs):
-    """Other values of the same kind; offsets stay."""
+    """Other values of the same kind; offsets do not change."""
     return [-1.5 * x.flip(0) if x.is_floating_point() else x for x in inputs]
 
 
 @NEEDS_GPU
 @pytest.mark.parametrize("name", OPS)
 def test_cuda_graph(name):
-    """A capture allows only work on its stream, and no wait for the device."""
+    """A capture allows only work on its stream, and no synchronization with the device."""
     function = call_of(OPS[name], getattr(cudarelu, name))
     inputs = inputs_of(OPS[name], device="cuda")
     graph = torch.cuda.CUDAGraph()
@@ -663,7 +664,7 @@ def test_cuda_graph(name):
 
 
 def slow_copy(targets, sources):
-    """Puts a copy on the current stream that some 50 milliseconds of other work are before."""
+    """Queues a copy on the current stream, after about 50 milliseconds of other work."""
     torch.cuda._sleep(100_000_000)
     copy_all(targets, sources)
 
@@ -672,8 +673,8 @@ def slow_copy(targets, sources):
 @pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("name", OPS)
 def test_side_stream(name, captured):
-    """What a slow producer on the same stream writes, the op reads: with a stream of its own, the
-    default one say, the op would see what was there before."""
+    """The op reads what a slow producer on the same stream writes. On another stream, such as the
+    default one, the op would read the values before this."""
     function = call_of(OPS[name], getattr(cudarelu, name))
     values = inputs_of(OPS[name], device="cuda")
     inputs = others_of(values)
@@ -697,7 +698,7 @@ def test_side_stream(name, captured):
 
 @NEEDS_GPU
 def test_reduce_overhead():
-    """CUDA graphs of whole programs, with gradients; none is skipped."""
+    """The compiler makes CUDA graphs of whole programs, including gradients, and skips none."""
     points = torch.rand(8, 3, device="cuda")
     offset = torch.tensor([8], dtype=torch.int32, device="cuda")
 
@@ -748,7 +749,7 @@ def test_tensors_on_two_devices():
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one CUDA device at most")
 def test_device_that_is_not_current():
-    torch.cuda.set_device(0)  # whatever a test before this one has left
+    torch.cuda.set_device(0)  # an earlier test may have changed it
     x = torch.randn(1000, 33, dtype=torch.float64)
     result = cudarelu.sum_rows(x.to("cuda:1"))
     assert result.device == torch.device("cuda:1")
@@ -910,7 +911,8 @@ def test_functions_are_documented_and_pickled():
 
 
 def test_import_is_light_and_checks_the_version_of_torch():
-    """Neither CUDA is started, nor the compiler or DTensor imported, which take a second."""
+    """The import does not initialize CUDA, nor does it import the compiler or DTensor, which would
+    take a second."""
     code = """
 import sys, torch
 before = set(sys.modules)
