@@ -1,4 +1,4 @@
-"""With fusion enabled, compiled ops give what the ops give, and are part of the kernels around."""
+"""With fusion enabled, compiled ops have the same results and are fused with their neighbours."""
 
 import pytest
 import torch
@@ -33,14 +33,15 @@ def _starts_and_ends_disabled():
     cudarelu.inductor.disable_fusion()
 
 
-# The asinh of PyTorch 2.11's compiler overflows on it.
+# In PyTorch 2.11, the asinh of the compiler overflows for this value.
 HUGE = [1e20] if torch.__version__ >= "2.13" else []
 
 
 def values(shape, dtype, device, shift):
-    """Random values, with those that go wrong first among them; `shift` is another order.
+    """Random and special values; `shift` rotates the special values.
 
-    Without subnormal numbers, which the compiler's own functions, such as asinh, take for zero.
+    There are no subnormal numbers, since the compiler's own functions, such as asinh, treat them as
+    zero.
     """
     if not dtype.is_floating_point:
         return torch.randint(-100, 100, shape, device=device).to(dtype)
@@ -60,13 +61,13 @@ def assert_same(actual, expected):
     assert torch.equal(actual == 0, expected == 0)
     number = ~expected.isnan()
     assert torch.equal(actual[number].signbit(), expected[number].signbit())
-    # The tolerance is for numbers near 1, as these are where terms cancel.
+    # The tolerance is for values near 1, since the terms that may cancel are of this size.
     tolerance = TOLERANCE[str(expected.dtype).removeprefix("torch.")]
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def test_every_elementwise_op_is_decomposed():
-    """Where this fails for a new op, its definition wants an operator in cudarelu/inductor.py."""
+    """If this fails for a new op, add the operators of its definition to cudarelu/inductor.py."""
     names = {op.name for op in FUSED}
     assert names >= {op.name for op in OPS.values() if op.elementwise}
     assert names >= {"bias_relu", "bias_relu_backward", "expand_rows"}
@@ -75,7 +76,7 @@ def test_every_elementwise_op_is_decomposed():
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_values_and_gradients(device):
-    """Of all ops at once, since a compilation takes long."""
+    """All ops are compiled at once, since a compilation takes long."""
     torch.manual_seed(0)
     calls = []
     for op in FUSED:
@@ -106,8 +107,8 @@ def test_values_and_gradients(device):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_strides(layout):
-    """Of all inputs in a layout, and of the first alone; by the half of the compiler that decides
-    them, and is fast."""
+    """All inputs have the layout, or only the first. The backend runs only the part of the compiler
+    that determines strides, which is fast."""
     calls = []
     for op in FUSED:
         inputs = inputs_of(op, lead=(2, 3, 4, 5) if op.elementwise else (2, 3, 4))
@@ -124,7 +125,7 @@ def test_strides(layout):
 
 
 def run(inputs):
-    """Each op once, on inputs of its own."""
+    """Calls each op once, with its own inputs."""
     return [call_of(op)(*each) for op, each in zip(FUSED, inputs, strict=True)]
 
 
@@ -134,7 +135,7 @@ def test_rounds_once(dtype):
     inputs = [[x.to(dtype) for x in inputs_of(op, (60, 70), 80)] for op in FUSED]
     actual = torch.compile(run, backend="aot_eager_decomp_partition", fullgraph=True)(inputs)
     for a, e in zip(actual, run(inputs), strict=True):
-        assert (a != e).float().mean() < 0.001  # a function's last bit may turn the rounding
+        assert (a != e).float().mean() < 0.001  # the last bit of a function may affect rounding
 
 
 def test_outputs_are_not_views():
@@ -146,7 +147,6 @@ def test_outputs_are_not_views():
 
 
 def test_sizes_stay_symbolic():
-
     cudarelu.inductor.enable_fusion()
     counter = CompileCounterWithBackend("aot_eager_decomp_partition")
     compiled = torch.compile(run, backend=counter, fullgraph=True, dynamic=True)
@@ -164,7 +164,7 @@ def between(x, y):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_enabling_and_disabling_after_a_compilation(dynamic, device):
-    """The caches, in the program and on disk, give what is enabled now, twice over."""
+    """The caches in the process and on disk return code for the current setting, each twice."""
     x = torch.randn(2, 64, 63, device=device, requires_grad=True)
     compiled = torch.compile(between, fullgraph=True, dynamic=dynamic)
     before = decomposition.decompositions.copy(), torch.compiler.config.cache_key_tag
@@ -179,7 +179,8 @@ def test_enabling_and_disabling_after_a_compilation(dynamic, device):
         change()
         metrics.reset()
         assert all(map(torch.equal, step(compiled), step(between)))
-        # One kernel forward and one backward; or two about the op forward, and one backward.
+        # With fusion, one forward and one backward kernel; without, two forward (before and after
+        # the op) and one backward.
         assert metrics.generated_kernel_count == (2 if enabled else 3)
         with torch.profiler.profile() as profile:
             step(compiled)
@@ -190,7 +191,7 @@ def test_enabling_and_disabling_after_a_compilation(dynamic, device):
 
 
 def test_attributes_beyond_the_dtype():
-    """They round to infinity, as in the op."""
+    """Such attributes round to infinity, as in the op."""
     cudarelu.inductor.enable_fusion()
     x = torch.tensor([-1.0, 2.0])
 

@@ -1,4 +1,4 @@
-"""The modules: those of torch in arguments, results and training, and taking their place."""
+"""The modules: they match torch's in arguments, results and training, and can replace them."""
 
 import copy
 import functools
@@ -14,7 +14,7 @@ import cudarelu
 import cudarelu.nn
 from support.torch_calls import Calls
 
-PAIRS = [  # ours, torch's, and arguments for both
+PAIRS = [  # the class name, here and in torch.nn, and its arguments
     ("ReLU", (), {}),
     ("ReLU", (True,), {}),
     ("LeakyReLU", (), {}),
@@ -37,7 +37,7 @@ def pair(name, arguments, named):
 
 
 def losses(model, x, backend=None, steps=2):
-    """The losses of some training steps, and one after them."""
+    """The losses of some training steps, and the loss after them."""
     torch._dynamo.reset()
     run = torch.compile(model, backend=backend, fullgraph=True) if backend else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -58,7 +58,7 @@ def test_results_and_gradients_are_those_of_torch(name, arguments, named):
         x = torch.randn(shape, dtype=torch.float64)
         inputs = [x.clone().requires_grad_() for _ in range(2)]
         results = [m(input=i * 1) for m, i in zip((ours, theirs), inputs, strict=True)]
-        if x.numel():  # else, strides mean nothing
+        if x.numel():  # the strides of an empty tensor have no meaning
             assert results[0].stride() == results[1].stride()
         torch.testing.assert_close(*results)
         for result in results:
@@ -92,7 +92,8 @@ def test_representation_copies_and_pickles(name, arguments, named):
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
 @pytest.mark.parametrize(
     ("name", "arguments", "named"),
-    [pair for pair in PAIRS if 1 not in pair[2].values() or pair[0] != "LeakyReLU"],  # nor torch's
+    # Torch's LeakyReLU with an integer slope does not work either.
+    [pair for pair in PAIRS if 1 not in pair[2].values() or pair[0] != "LeakyReLU"],
 )
 def test_torchscript(name, arguments, named, tmp_path):
     ours = getattr(cudarelu.nn, name)(*arguments, **named)
@@ -158,7 +159,7 @@ def test_in_place_returns_the_input_itself(make):
 
 
 class Aliasing(nn.Module):
-    """Uses its hidden tensor by the name that it had before it was overwritten, too."""
+    """Uses its hidden tensor again after the activation has overwritten it."""
 
     def __init__(self, activation):
         super().__init__()
@@ -234,7 +235,7 @@ def test_training_steps_are_those_of_torch(inplace, backend):
     x = torch.randn(8, 4)
     actual = losses(model(cudarelu.nn), x, backend)
     torch.testing.assert_close(actual, losses(model(nn), x))
-    assert actual.unique().numel() == 3  # it learns
+    assert actual.unique().numel() == 3  # each step changes the loss
 
 
 @pytest.mark.parametrize("backend", [None, "aot_eager"])
@@ -285,7 +286,7 @@ def test_export_has_the_form_for_inference(strict):
 
 
 class OwnReLU(nn.ReLU):
-    """A subclass, which may mean something else."""
+    """A subclass, which may compute something else."""
 
 
 class Net(nn.Module):
@@ -296,7 +297,7 @@ class Net(nn.Module):
             nn.Conv2d(3, 4, 3), self.relu, nn.Conv2d(4, 4, 3), self.relu, nn.LeakyReLU(0.3)
         )
         self.head = nn.ModuleDict({"tanh": nn.Tanh(), "own": OwnReLU(), "softmax": nn.Softmax(1)})
-        self.elsewhere = [self.relu]  # a reference that is no submodule
+        self.elsewhere = [self.relu]  # a reference that is not a submodule
 
     def forward(self, x):
         x = self.features(x).flatten(2).mean(-1)
@@ -385,7 +386,7 @@ def test_replace_leaves_what_it_cannot_swap():
 
 
 class Doubled(torch.Tensor):
-    """A weight with a product of its own, as quantised ones have."""
+    """A weight that defines its own product, as quantised weights do."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -446,13 +447,13 @@ OTHER_TENSORS = {
     "jagged": lambda x: torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged),
     "complex": lambda x: x.to(torch.complex64),
     "int32": lambda x: x.to(torch.int32),
-    "bfloat16": lambda x: x.to(torch.bfloat16),  # other than the parameters
+    "bfloat16": lambda x: x.to(torch.bfloat16),  # another dtype than the parameters
     "float16": lambda x: x.to(torch.float16),
 }
 
 
 def parts(x: torch.Tensor) -> list[torch.Tensor]:
-    """The dense tensors of floating-point numbers that a tensor of any kind is made of."""
+    """A tensor of any kind as a list of dense floating-point tensors."""
     if x.is_nested:
         return list(x.unbind())
     return [x.dequantize() if x.is_quantized else x.to_dense()]
@@ -477,7 +478,7 @@ def parts(x: torch.Tensor) -> list[torch.Tensor]:
     ids=lambda make: str(make()).split("\n")[0],
 )
 def test_a_replaced_module_takes_what_torchs_takes(make, kind):
-    """Also tensors that our op has no kernel for."""
+    """A replaced module accepts tensors that our op has no kernel for."""
     theirs = make()
     ours, x = copy.deepcopy(theirs), OTHER_TENSORS[kind](torch.randn(3, 4))
     assert cudarelu.nn.replace(ours).swapped
@@ -494,7 +495,7 @@ def test_a_replaced_module_takes_what_torchs_takes(make, kind):
 
 @pytest.mark.parametrize("backend", [None, "aot_eager"])
 def test_layer_norm_of_float32_and_a_lower_dtype(backend):
-    """As models are that keep their LayerNorms in float32."""
+    """Some models keep their LayerNorms in float32."""
     torch.manual_seed(0)
     theirs = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.LayerNorm(8)).to(torch.bfloat16)
     theirs[2].float()
@@ -584,7 +585,7 @@ def test_replace_fuses_linear_and_activation():
 
 
 class Apart(nn.Module):
-    """Uses the modules of a Sequential one by one."""
+    """Calls the modules of a Sequential one by one."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The types that the package promises: a right program has no errors, and mistakes are found."""
+"""The types of the package: mypy accepts a correct program, and finds mistakes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("mypy")
 
 PACKAGE = Path(cudarelu._build_info.__file__).parent
 
-# What mypy says of a line stands after it.
+# A comment after a line is the error that mypy must report for it.
 PROGRAM = """
 from typing import Any
 
@@ -90,7 +90,7 @@ def test_a_program(tmp_path):
     )
     assert done.stderr == ""
     errors = re.findall(r"^program.py:(\d+): error: (.*)$", done.stdout, re.MULTILINE)
-    found = dict(reversed(errors))  # the first of a line
+    found = dict(reversed(errors))  # the first error of each line
     lines = enumerate(PROGRAM.splitlines(), 1)
     expected = {str(i): line.partition("  # error: ")[2] for i, line in lines if "# error" in line}
     assert set(found) == set(expected), done.stdout

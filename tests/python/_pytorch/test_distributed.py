@@ -1,7 +1,7 @@
 """The ops in two processes: sharded tensors (DTensor), and data-parallel training (DDP).
 
-What a process does is a function here whose first parameter is the mesh of the two. One pair of
-processes runs them all, as a test calls them.
+The processes run functions of this file, whose first parameter is the mesh of both processes. One
+pair of processes runs the functions of all tests.
 """
 
 import copy
@@ -40,7 +40,7 @@ WITH_ROWS = [name for name, op in OPS.items() if any("*" in each.dims for each i
 
 
 class Pair:
-    """Two processes of a group, which run the same functions."""
+    """A group of two processes, which run the same functions."""
 
     def __init__(self, backend, folder):
         context = torch.multiprocessing.get_context("spawn")
@@ -98,8 +98,8 @@ def pair(request, tmp_path_factory):
     pair.end()
 
 
-# Sharded tensors. The inputs are the same in both processes, and whole; `placements` has one for
-# each input.
+# Sharded tensors. Both processes have the same complete inputs; `placements` has one entry for each
+# input.
 
 
 def whole_inputs(mesh, op):
@@ -107,7 +107,7 @@ def whole_inputs(mesh, op):
 
 
 def distributed_one(mesh, x, placements):
-    return distribute_tensor(x, mesh, placements, src_data_rank=None)  # of each process's own
+    return distribute_tensor(x, mesh, placements, src_data_rank=None)  # each process uses its x
 
 
 def distributed(mesh, inputs, placements):
@@ -145,7 +145,7 @@ def keeps_the_sharding_of_rows(mesh, name):
 def has_gradients_sharded_alike(mesh, name):
     op = OPS[name]
     inputs = [x.requires_grad_() for x in whole_inputs(mesh, op)]
-    # Of one output at a time: the gradients of others are not there.
+    # One output at a time; the others have no gradient.
     for output, dim in itertools.product(range(len(op.outputs)), range(len(LEAD))):
         y = as_tuple(call_of(op)(*inputs))[output]
         upstream = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).view_as(y)
@@ -203,7 +203,7 @@ def has_gradients_in_place(mesh, name):
 
 
 def is_right_on_any_placements(mesh, name):
-    """Each input in turn is sharded in each dimension, and a partial sum."""
+    """One input at a time is sharded in each dimension, or is a partial sum."""
     op = OPS[name]
     inputs = whole_inputs(mesh, op)
     expected = as_tuple(call_of(op)(*inputs))
@@ -219,7 +219,7 @@ def is_right_on_any_placements(mesh, name):
 
 
 def communicates_where_rows_are_cut(mesh, name):
-    """All inputs are sharded in their last dimension, which is not one of `*`."""
+    """All inputs are sharded in their last dimension, which `*` does not include."""
     op = OPS[name]
     inputs = whole_inputs(mesh, op)
     cut = distributed(mesh, inputs, [Shard(x.ndim - 1) for x in inputs])
@@ -302,7 +302,7 @@ def batch(mesh):
 
 def trained(model, x, target, steps=4):
     """The parameters of the model after some steps."""
-    # foreach, the default on CUDA, is wrong for partial sums in torch 2.11, of any modules.
+    # In torch 2.11, foreach, the default on CUDA, is wrong for partial sums of any module.
     optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9, foreach=False)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -319,7 +319,7 @@ def trains_data_parallel(mesh):
     model = torch.nn.parallel.DistributedDataParallel(model)
     actual, expected = trained(model, x[half], target[half]), trained(alone, x, target)
     torch.testing.assert_close(actual, expected)
-    assert not torch.equal(actual[0], net()[0].weight.to(mesh.device_type))  # they have moved
+    assert not torch.equal(actual[0], net()[0].weight.to(mesh.device_type))  # weights changed
 
 
 def trains_with_a_sharded_batch(mesh, compiled):
@@ -366,7 +366,7 @@ import importlib.util, cudarelu
 assert "torch.distributed.tensor" not in sys.modules
 importlib.util.find_spec("torch.distributed.tensor")  # looks, and does not import
 assert "cudarelu._pytorch.dtensor" not in sys.modules
-import torch.distributed.fsdp  # which imports it on its way
+import torch.distributed.fsdp  # which imports torch.distributed.tensor
 """,
         "import torch.distributed.tensor, cudarelu",
     ],

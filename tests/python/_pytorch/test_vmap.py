@@ -1,4 +1,4 @@
-"""The ops under torch.vmap and what builds on it, against a loop over the samples."""
+"""The ops in torch.vmap and in transforms that use it, compared with a loop over the samples."""
 
 import itertools
 
@@ -19,11 +19,11 @@ from support.torch_calls import (
     loss_of,
 )
 
-# What torch says where an op has no rule, and is run by its slow general one.
+# torch's warning if an op has no batching rule and runs with the slow general one.
 pytestmark = pytest.mark.filterwarnings("error:There is a performance drop")
 
 BATCH = 3
-WHOLE = [  # the ops that take a batch of all inputs that have a `*` in one call
+WHOLE = [  # the ops that run once on a batch of all inputs with `*`
     name
     for name, op in OPS.items()
     if any(each.dims[0] == "*" for each in op.inputs)
@@ -32,15 +32,15 @@ WHOLE = [  # the ops that take a batch of all inputs that have a `*` in one call
 
 
 def samples_of(x, count=BATCH):
-    """Different inputs of the shape and kind of x."""
+    """Different inputs of the same shape and kind as x."""
     if x.is_floating_point():
-        factor = 1.5 if (x > 0).all() else -1.5  # what is positive may have to be
+        factor = 1.5 if (x > 0).all() else -1.5  # positive inputs may be required to be positive
         return [x * factor**i for i in range(count)]
     return [torch.cat([torch.full_like(x[:1], i), x[1:]]) for i in range(count)]  # offsets
 
 
 def subsets(inputs):
-    """Which of the inputs are batched: every choice of one or more."""
+    """Every choice of one or more batched inputs."""
     return [c for c in itertools.product([True, False], repeat=len(inputs)) if any(c)]
 
 
@@ -49,7 +49,7 @@ def stacked(results):
 
 
 def looped(function, batches, batched):
-    """`function` of each sample, stacked; a batch is a list of samples."""
+    """The stacked results of `function` for each sample; a batch is a list of samples."""
     count = next(len(x) for x, b in zip(batches, batched, strict=True) if b)
     return stacked(
         function(*(x[i] if b else x for x, b in zip(batches, batched, strict=True)))
@@ -81,7 +81,7 @@ def test_samples_without_leading_dimensions(name):
 
 @pytest.mark.parametrize("name", OPS)
 def test_nested(name):
-    """The inner batch is the last dimension of every input, the outer one the first of some."""
+    """The inner batch is the last dimension of every input, the outer one is the first of some."""
     function, inputs = call_of(OPS[name]), inputs_of(OPS[name])
     inner = vmap(function, in_dims=-1)
     inner_batches = [torch.stack(samples_of(x, 2), -1) for x in inputs]
@@ -189,7 +189,7 @@ def test_compiled(name):
 @pytest.mark.parametrize("in_dim", [0, -1])
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_in_place(name, in_dim):
-    """What is overwritten is the batch itself; a target without a batch is refused."""
+    """The batch itself is overwritten. A target without a batch is rejected."""
     function, target = in_place_of(OPS[name])
     inputs = inputs_of(OPS[name])
     for batched in subsets(inputs):

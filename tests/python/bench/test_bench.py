@@ -1,4 +1,4 @@
-"""python -m cudarelu bench: its statistics on made-up numbers, and its command on tiny cases."""
+"""python -m cudarelu bench: its statistics on example numbers, and its command on tiny cases."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_spread():
 
 
 def test_a_ratio_is_of_rounds():
-    """A machine that becomes three times slower does not change it."""
+    """The ratio does not change if the machine becomes three times slower during the run."""
     ours = [1.0, 1.0, 1.0, 3.0, 3.0, 3.0]
     assert statistics.ratio([2 * each for each in ours], ours) == (2, 2, 2)
 
@@ -61,9 +61,9 @@ def test_drift():
 @pytest.mark.parametrize(
     ("after", "times"),
     [
-        ((10.2, 10.0, 10.4), None),  # spreads meet
-        ((10.4, 10.35, 10.5), None),  # they do not, but it is within 5 %
-        ((12.0, 10.2, 14.0), None),  # slower, but noisily
+        ((10.2, 10.0, 10.4), None),  # the spreads overlap
+        ((10.4, 10.35, 10.5), None),  # the spreads do not overlap, but it is within 5 %
+        ((12.0, 10.2, 14.0), None),  # slower, but noisy
         ((20.0, 19.0, 21.0), 2.0),
         ((5.0, 4.9, 5.1), None),  # faster
     ],
@@ -78,7 +78,7 @@ def test_slowdown(after, times):
 
 
 def fail(error):
-    """A function that raises it, whatever it is given."""
+    """A function that raises the error for any arguments."""
 
     def function(*arguments):
         raise error
@@ -124,7 +124,7 @@ def test_calls_and_buffers_of_a_graph():
 
 
 class FakeCuda:
-    """As much of torch.cuda as a measurement needs; a graph runs its calls when it is captured."""
+    """Fakes the part of torch.cuda that a measurement uses; a capture runs the calls."""
 
     def __init__(self, monkeypatch):
         self.log = []
@@ -140,7 +140,7 @@ class FakeCuda:
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
         monkeypatch.setattr(regimes, "cache_bytes", lambda device: 1 << 20)
-        monkeypatch.setattr(regimes, "_stream", lambda: self)  # whose cache would keep the fake
+        monkeypatch.setattr(regimes, "_stream", lambda: self)  # its cache would keep the fake
         monkeypatch.setattr(regimes, "_large_buffer", lambda: self)
 
     def sum(self):
@@ -184,7 +184,7 @@ def test_kernels(monkeypatch, regime, bytes_a_call, before):
     called = []
     calls = [lambda each=each: called.append(each) for each in range(3)]
     sample = regimes.kernels(calls, regime, 8, bytes_a_call)
-    assert called == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1]  # each warms up, then they take turns
+    assert called == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1]  # each call warms up, then they alternate
     assert fake.log == ["begin", "end", "replay"]
     fake.log.clear()
     assert sample() == pytest.approx(2e-3 / 8)
@@ -200,7 +200,7 @@ def test_a_capture_that_fails_ends(monkeypatch):
 
 
 def test_the_stand_in_leaves_with_its_test():
-    """A measurement on CUDA in a later test of this process would take its stream."""
+    """A later test in this process that measures on CUDA must not use the fake stream."""
     before = regimes._stream.cache_info()
     with pytest.MonkeyPatch.context() as patch:
         FakeCuda(patch)
@@ -210,7 +210,7 @@ def test_the_stand_in_leaves_with_its_test():
 
 @pytest.mark.parametrize("suite", [s for s in suites.SUITES.values() if s.device == "cuda"])
 def test_the_points_of_cuda(monkeypatch, suite):
-    """Their way through the code, on the CPU and smaller: one for each op, dtype and regime."""
+    """Runs the code for CUDA with smaller cases on the CPU: one for each op, dtype and regime."""
     FakeCuda(monkeypatch)
     monkeypatch.setattr(rivals, "_library", fail(OSError("not built")))
     seen = set()
@@ -244,7 +244,7 @@ def test_every_op_has_cases(name):
     ("name", "dtype"), [(op.name, dtype) for op in OPS.values() for dtype in op.dtypes]
 )
 def test_a_case_is_a_call(name, dtype):
-    """Its shapes are those of the call, and what the call gives is right."""
+    """The shapes of a case are those of the call, and the result is correct."""
     for case in (
         sized(OPS[name], dtype, 700, columns=50, device="cpu"),
         with_rows(OPS[name], dtype, 30, 40, device="cpu"),
@@ -266,7 +266,7 @@ def test_a_case_is_a_call(name, dtype):
 
 
 def test_an_error_is_found():
-    """In the first and in the last rows; a NaN is no number."""
+    """Errors are found in the first and in the last row, and a NaN is an error."""
     case = with_rows(OPS["softmax"], "float32", 1000, 100, device="cpu")
     inputs = case.inputs()
     check = Check(case, inputs)
@@ -282,14 +282,14 @@ def test_an_error_is_found():
 
 
 def test_bytes():
-    """Each input that is read and each output, once."""
+    """Each input that is read and each output counts once."""
     expected = {
         "relu": 2 * 32 * 64,
         "add": 3 * 32 * 64,
         "bias_relu": 2 * 32 * 64 + 64,
         "softmax_backward": 3 * 32 * 64,
         "sum_rows": 32 * 64 + 64,
-        "expand_rows": 32 * 64 + 64,  # of `like`, the shape alone
+        "expand_rows": 32 * 64 + 64,  # of `like`, only the shape is used
     }
     for name, elements in expected.items():
         assert with_rows(OPS[name], "float32", 32, 64).bytes == 4 * elements
@@ -356,7 +356,7 @@ def test_a_run_resumes(tiny, tmp_path, capsys):
     content["records"] = content["records"][:4]
     path.write_text(records.lines(content))
     assert bench(*TINY, "--out", path, "--resume") == 0
-    assert capsys.readouterr().err.count("cpu-sizes: ") == 6  # the points that were not there
+    assert capsys.readouterr().err.count("cpu-sizes: ") == 6  # the missing points
     assert records.load(path)["records"][:4] == content["records"]
     assert len(records.load(path)["records"]) == 16
 
@@ -457,7 +457,8 @@ def test_compare(tiny, tmp_path, capsys):
 
 
 def test_table():
-    """Met only if the least is; other points and what was not measured have no say."""
+    """A goal is met only if the smallest ratio meets it. Other points and points that were not
+    measured do not count."""
     identity = dict.fromkeys(records.IDENTITY) | {"suite": "bias-relu", "op": "bias_relu"}
     identity |= {"attributes": {"scale": 0.5}, "dtype": "float32", "shape": "8192x4096"}
     found = [

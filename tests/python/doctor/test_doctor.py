@@ -1,7 +1,7 @@
 """python -m cudarelu doctor, in environments that are broken on purpose.
 
-What a check asks is asked for real where this machine can be broken so: by packages that shadow
-others, by libraries made here, by tools on the PATH, by the environment. Only GPUs are pretended.
+Where possible, the checks run on a machine that is really broken: by packages that shadow others,
+libraries that the tests build, tools on the PATH, and environment variables. Only GPUs are faked.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ RTX5090 = {"name": "NVIDIA GeForce RTX 5090", "capability": 120}
 
 NEEDS_CC = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 WITHOUT_GPU = pytest.mark.skipif(
-    torch_cuda_missing() is None, reason="CUDA works here: its absence cannot be seen"
+    torch_cuda_missing() is None, reason="needs a machine without CUDA"
 )
 
 
 class Answers:
-    """Answers to the probes that are given, or those of the real ones."""
+    """Answers the probes: with the given answers, or else with those of the real probes."""
 
     def __init__(self, **given: dict):
         self.given = {name: {"error": "", "log": "", **answer} for name, answer in given.items()}
@@ -66,7 +66,7 @@ class Answers:
 
 
 class Here:
-    """Answers of the probes in this process, which has imported everything already."""
+    """Runs the probes in this process, which has already imported everything."""
 
     def __call__(self, name: str, *arguments: str) -> dict:
         answer = {"error": "", "log": ""}
@@ -81,7 +81,7 @@ PYTORCH = {"version": torch.__version__, "cuda": None, "path": ""}
 
 
 def context(cuda: bool = False, **given: dict) -> Context:
-    """With PyTorch as it is here, which would take seconds to ask, but without CUDA."""
+    """A context with the PyTorch of this process but without CUDA: its probe would take seconds."""
     return Context(Answers(**{"pytorch": PYTORCH, **given}), cuda)
 
 
@@ -104,7 +104,7 @@ def driver(*gpus: dict, version: str = "13.0") -> dict:
 
 @pytest.fixture
 def shadow(tmp_path, monkeypatch):
-    """shadow(package, code): what is imported in the place of a package, in processes too."""
+    """shadow(package, code): makes `import package` run the code, also in other processes."""
     folder = tmp_path / "shadows"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
@@ -112,7 +112,7 @@ def shadow(tmp_path, monkeypatch):
     def make(package: str, code: str) -> Path:
         (folder / package).mkdir(parents=True)
         (folder / package / "__init__.py").write_text(code)
-        monkeypatch.delitem(sys.modules, package, raising=False)  # where find_spec looks first
+        monkeypatch.delitem(sys.modules, package, raising=False)  # find_spec looks there first
         return folder
 
     return make
@@ -142,7 +142,7 @@ PROGRAM = ("-c", "import sys; from _cudarelu_command import main; sys.exit(main(
 
 
 def python(*arguments: object, folder: Path | None = None) -> subprocess.CompletedProcess:
-    """Runs Python, with the modules that this process finds, after those of a folder."""
+    """Runs Python with this process's module path, after the modules of a folder."""
     paths = [str(folder)] if folder else []
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths + sys.path)}
     call = [sys.executable, *map(str, arguments)]
@@ -154,7 +154,7 @@ def doctor(*arguments: object, folder: Path | None = None) -> subprocess.Complet
 
 
 def records_of(done: subprocess.CompletedProcess) -> dict[str, dict]:
-    """The records of --json, each as the document has it."""
+    """The records of --json, whose keys must be those in the document."""
     keys = re.findall(r"^\| `(\w+)` \|", DOCUMENT.read_text(), re.MULTILINE)
     found = json.loads(done.stdout)
     for each in found:
@@ -174,7 +174,7 @@ def test_everything_works_here(tmp_path):
     onnx.save(cudarelu.onnx.demo_model(), tmp_path / "model.onnx")
     done = doctor("--provider", "cpu", "--model", tmp_path / "model.onnx", "--json")
     records = records_of(done)
-    # Where onnxruntime lies beside onnxruntime-gpu, the doctor is right to say so.
+    # If both onnxruntime and onnxruntime-gpu are installed, the doctor reports this correctly.
     failed = {id for id, each in records.items() if each["status"] == "failed"}
     assert failed <= {"onnxruntime.packages"}, done.stdout
     assert done.returncode == len(failed)
@@ -188,7 +188,7 @@ def test_everything_works_here(tmp_path):
 
 
 def test_where_nothing_imports(shadow):
-    """Each is a record and none a traceback; and safe mends are run, each after it is shown."""
+    """Each failure is a record, none is a traceback, and safe fixes are shown before they run."""
     for package in ("torch", "onnxruntime", "onnx"):
         folder = shadow(package, missing(package))
     shadow("pip", "")
@@ -201,7 +201,8 @@ def test_where_nothing_imports(shadow):
     assert 'install "torch==' in records["pytorch.import"]["mend"]
     assert "ONNX Runtime is not installed" in records["onnxruntime.import"]["what"]
     assert "onnx is missing" in records["onnxruntime.ort_infer"]["what"]
-    # onnxruntime has two packages: a choice. Where both are installed, one is taken away.
+    # Two packages provide onnxruntime, so its installation is the user's choice. If both are
+    # installed, a fix removes one.
     commands = log.read_text().splitlines()
     assert [each for each in commands if "onnxruntime" not in each] == ["install onnx"]
     assert f"running: {sys.executable} -m pip install onnx\n" in done.stderr
@@ -280,7 +281,7 @@ def test_it_is_a_command_like_the_others(monkeypatch, capsys):
     assert main(["doctor"]) == 0
 
 
-# Its words
+# The texts
 
 
 def test_the_page_is_the_table():
@@ -289,7 +290,7 @@ def test_the_page_is_the_table():
 
 @pytest.mark.parametrize("name", [name for name in TROUBLES if TROUBLES[name].pattern])
 def test_a_symptom_is_known(name):
-    """As it is in the page; and its record can be made of the error alone."""
+    """A symptom of the page is recognized, and its record needs only the error."""
     errors = re.split(r"; (?!configure)", TROUBLES[name].symptom)
     known = [error for error in errors if (explain(error) or [""])[0] == name]
     assert known
@@ -523,7 +524,7 @@ def test_a_session_that_goes_on_without_cuda():
 
 
 def provider_that_needs(folder: Path, package: Path, *names: str) -> None:
-    """Makes a CUDA provider in a package, and what it needs in the folder."""
+    """Builds a CUDA provider in a package, and the libraries that it needs in the folder."""
     folder.mkdir()
     for name in names:
         compiled(folder / name, "", f"-Wl,-soname,{name}")
@@ -551,7 +552,7 @@ def test_a_library_of_cuda_that_is_hidden(shadow, tmp_path, monkeypatch):
     assert record.fix == ((sys.executable, "-m", "pip", "install", "nvidia-cublas-cu12==12.*"),)
     assert "onnxruntime.cuda_libraries.libcudart.so.12" not in records
     others = [each for each in records.values() if each is not record]
-    assert all(each.status == "warning" for each in others)  # such as cuFFT, which few need
+    assert all(each.status == "warning" for each in others)  # such as cuFFT, which few ops need
 
 
 def test_the_driver_is_no_package():
@@ -682,7 +683,7 @@ def test_an_old_driver(shadow, tmp_path):
     assert "supports CUDA up to 12.4, but onnxruntime-gpu is built with CUDA 13" in record.what
     both = by_id(cuda._driver(context(driver=old, pytorch={"cuda": "13.0"})))
     assert set(both) == {"cuda.driver.PyTorch", "cuda.driver.onnxruntime-gpu"}
-    assert {each.status for each in both.values()} == {"warning"}  # CUDA is not asked for
+    assert {each.status for each in both.values()} == {"warning"}  # CUDA is not requested
     here = context(driver=driver(H200, version="13.1"), pytorch={"cuda": "13.0"})
     assert only(cuda._driver(here)).status == "ok"
 
@@ -730,7 +731,7 @@ def fake_cuobjdump(path: Path, listing: str, toolkit: str = "13.0") -> None:
 
 @pytest.fixture
 def cuobjdump(tmp_path, monkeypatch):
-    """cuobjdump(listing, toolkit): the only one that is found."""
+    """cuobjdump(listing, toolkit): a fake cuobjdump, which is the first on the PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     return lambda *arguments: fake_cuobjdump(tmp_path / "bin/cuobjdump", *arguments)
 
@@ -889,7 +890,7 @@ def test_products_without_cublaslt(problem, status, mend):
 
 
 def test_products_are_asked():
-    """Of the library itself, which has no CUDA on a machine that builds without."""
+    """The probe asks the library itself, which may be built without CUDA."""
     problem = Here()("products")["problem"]
     assert problem == "" or "has no CUDA kernels" in problem
     failed = context(cuda=True, products={"error": "No module named 'torch'"})
@@ -897,7 +898,7 @@ def test_products_are_asked():
 
 
 def test_two_copies_of_a_library(shadow, tmp_path):
-    """A PyTorch that brings one libcudart, beside that of the nvidia-* packages."""
+    """A PyTorch with its own libcudart, in addition to that of the nvidia-* packages."""
     cudart = Path(onnxruntime.__file__).parents[1] / "nvidia/cu13/lib/libcudart.so.13"
     if (
         not cudart.exists()
@@ -967,7 +968,7 @@ def test_an_opset_of_the_future(tmp_path):
     path = edited(tmp_path / "model.onnx", opset=onnx.defs.onnx_opset_version())
     try:
         onnxruntime.InferenceSession(path, cudarelu.ort.register(onnxruntime.SessionOptions()))
-    except Exception:  # ONNX Runtime has no name for it
+    except Exception:  # ONNX Runtime has no specific exception for it
         assert "model's opset is newer than this ONNX Runtime" in examined(path)["model.cpu"].what
     else:
         pytest.skip("ONNX Runtime knows every opset that onnx does")
@@ -991,7 +992,7 @@ def test_what_is_no_model(content, tmp_path):
 
 @NEEDS_CC
 def test_a_model_with_another_library(tmp_path):
-    """Which has not the op of the model either: what is ours does not matter then."""
+    """The other library does not have the op of the model either. Our library is not checked."""
     code = "void* RegisterCustomOps(void* options, void* base) { return 0; }"
     library = compiled(tmp_path / "ops.so", code)
     records = examined(edited(tmp_path / "model.onnx", "my.Relu"), library)
