@@ -1,9 +1,9 @@
-"""The other roads from the sources to the ops: a wheel, PyTorch's extension builder, C++ alone.
+"""Other ways to build the ops: a wheel, PyTorch's extension builder, and C++ without Python.
 
-Each is built as its user would, for the CPU, in a process of its own that does not see the build
-folder. What compiles all sources takes minutes where ccache does not remember them, so it is tested
-where CUDARELU_BUILD_ROADS=1. Budget on two cores: 90 seconds for the tests that always run, and 3
-minutes more for the others once ccache remembers; 10 where it does not.
+Each is built as a user would build it, for the CPU, in a separate process that does not see the
+build folder. Tests that compile all sources run only if CUDARELU_BUILD_ROADS=1, since they take
+minutes without ccache. Budget on two cores: 90 seconds for the tests that always run, and for the
+others 3 minutes more with a warm ccache, or 10 with a cold one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NEEDS_NVCC = pytest.mark.skipif(CUDA_HOME is None, reason="PyTorch finds no CUDA
 
 
 def needs(*tools: str, module: str | None = None) -> pytest.MarkDecorator:
-    """Skips where a program, or a module of Python, is missing."""
+    """Skips a test if a program or a Python module is missing."""
     path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
     missing = [tool for tool in tools if shutil.which(tool, path=path) is None]
     if module and importlib.util.find_spec(module) is None:
@@ -52,7 +52,7 @@ def needs(*tools: str, module: str | None = None) -> pytest.MarkDecorator:
 
 
 def environment(**changes: object) -> dict[str, str]:
-    """This process's, without the ways to the build folder, and with the tools beside Python."""
+    """The environment of this process without paths to the build folder, with Python's tools."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -79,13 +79,13 @@ def run(*command: object, **options) -> str:
 
 
 def dynamic(path: Path, tag: str) -> list[str]:
-    """The values of a tag, NEEDED or RUNPATH, of a program or a library."""
+    """The values of a dynamic tag, NEEDED or RUNPATH, of a program or a library."""
     return re.findall(rf"\({tag}\).*\[(.*)\]", run("readelf", "-d", path))
 
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]:
-    """once(name, fill): a folder that is filled once for all workers of pytest-xdist."""
+    """once(name, fill): a folder that `fill` fills once for all workers of pytest-xdist."""
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent
@@ -104,7 +104,7 @@ def once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]:
     return filled
 
 
-# What a wheel says of itself
+# The metadata of a wheel
 
 METADATA = """
 import pathlib, sys
@@ -122,13 +122,14 @@ print(tarfile.open(f"{sys.argv[1]}/{name}").extractfile(file).read().decode())
 
 
 def required(metadata: str) -> list[str]:
-    """The dependencies, without those of extras."""
+    """The dependencies, except those of extras."""
     return re.findall(r"^Requires-Dist: ([^;\n]+)$", metadata, re.MULTILINE)
 
 
 @needs("cmake", module="scikit_build_core")
 class TestDependencies:
-    """As the build backend says them, in an environment that holds what it needs, and a PyTorch."""
+    """The dependencies that the build backend reports, in an environment with its requirements and
+    a PyTorch."""
 
     @pytest.fixture
     def ask(self, tmp_path):
@@ -169,7 +170,7 @@ class TestDependencies:
 
     @pytest.mark.parametrize("version", [None, torch.__version__])
     def test_of_the_sources(self, version, ask):
-        """They are built with any PyTorch that is new enough, and say that a wheel says more."""
+        """The sources accept any PyTorch that is new enough. A wheel's requirements may differ."""
         done = ask(SDIST, version)
         assert required(done.stdout)[0] == "torch>=2.11", done.stderr
         assert "\nDynamic: Requires-Dist\n" in done.stdout
@@ -180,14 +181,14 @@ class TestDependencies:
 
 def build_wheel(folder: Path) -> None:
     build = folder / "build"
-    # ccache: what lies in the build folder is the same in another one.
+    # Lets ccache reuse results in another build folder.
     run(
         *(sys.executable, "-m", "pip", "wheel", ROOT, "--no-deps", "--no-build-isolation"),
         *("--no-index", "--disable-pip-version-check", "-v", "--wheel-dir", folder),
         *("-C", f"build-dir={build}", "-C", "cmake.define.CUDARELU_CUDA=OFF"),
         env=environment(CCACHE_BASEDIR=build, CCACHE_NOHASHDIR=1),
     )
-    shutil.rmtree(build)  # nothing of it is needed from here on
+    shutil.rmtree(build)  # the wheel must not need it
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +233,7 @@ print(cudarelu.__version__, *sorted({line.split()[-1] for line in maps.split("\\
 @needs("cmake", "ninja", "readelf", module="scikit_build_core")
 @pytest.mark.skipif(
     not Path(sysconfig.get_path("include"), "Python.h").exists(),
-    reason="this Python came without its headers",
+    reason="Python's headers are missing",
 )
 class TestWheel:
     def test_holds_what_it_should(self, wheel):
@@ -309,12 +310,12 @@ class TestWheel:
         assert found["pytorch.build"]["status"] == "ok"
 
     def test_passes_the_tests(self, installed, tmp_path):
-        """Those of everything that the wheel holds, for the CPU, as this wheel is."""
+        """The tests of all parts of the wheel; this wheel is built for the CPU."""
         build, empty = tmp_path / "build", tmp_path / "empty"
         (build / "python").mkdir(parents=True)
         (build / "python/cudarelu").symlink_to(installed / "cudarelu")
         (build / "ort_infer").symlink_to(installed / "bin/ort_infer")
-        for library in BUILD.glob("libcudarelu_ort_*.so"):  # of others, with which ours is tested
+        for library in BUILD.glob("libcudarelu_ort_*.so"):  # other libraries that tests use
             (build / library.name).symlink_to(library)
         empty.mkdir()
         files = ("test_ops.py", "test_torch.py", "test_ort_plugin.py", "test_ort_infer.py")
@@ -373,7 +374,8 @@ cpp_extension.load(**arguments | {"sources": sources}, verbose=True)
 @NEEDS_NVCC
 @needs("ninja", "c++", "nm")
 def test_jit_load_compiles_for_cuda(tmp_path):
-    """An engine, cuBLASLt and Hopper's products, which one library holds: no GPU is needed."""
+    """Compiles an engine, cuBLASLt's loader and Hopper's products into one library. This needs no
+    GPU."""
     files = ("cuda/device.cu", "pointwise/relu.cu", "cublaslt_library.cpp", "gemm/hopper.cu")
     settings = environment(
         PYTHONPATH=ROOT / "examples",
@@ -441,7 +443,7 @@ class TestCppInference:
         said = run(*command, cwd=models, env=environment(LD_DEBUG="files"))
         assert f"{model} on c" in said
         assert "equals the expected output" in said
-        # Every library that the process opened, at its start or later.
+        # All libraries that the process opened, at its start or later.
         opened = re.findall(r"file=(\S+) \[0\];\s+generating link map", said)
         assert any("libcudarelu_torch.so" in name for name in opened)
         assert not [name for name in opened if "python" in Path(name).name]
@@ -457,7 +459,7 @@ class TestCppInference:
 
     @pytest.mark.parametrize("model", ["scripted.pt", "aoti.pt2"])
     def test_needs_the_ops(self, cpp_inference, models, model):
-        """Without our library the models do not run: it is our ops that gave the output."""
+        """Without our library the models do not run, so our ops computed the output."""
         command = (cpp_inference, "libc.so.6", "example.pt", model)
         done = subprocess.run(command, cwd=models, capture_output=True, text=True, check=False)
         assert done.returncode == 2
@@ -465,8 +467,8 @@ class TestCppInference:
 
 
 def link_libtorch(folder: Path) -> None:
-    """An unpacked LibTorch: links to what PyTorch's package has of it without what is Python's, and
-    to the libraries of CUDA, which are in other packages."""
+    """Makes an unpacked LibTorch of links: to the parts of PyTorch's package that do not need
+    Python, and to the CUDA libraries, which are in other packages."""
     ignore = shutil.ignore_patterns("libtorch_python*")
     for part in ("include", "lib", "share"):
         shutil.copytree(TORCH / part, folder / part, copy_function=os.symlink, ignore=ignore)
@@ -485,7 +487,7 @@ class TestLibTorchWithoutPython:
     @pytest.fixture(scope="class")
     @staticmethod
     def build(once, libtorch) -> Path:
-        """A configuration of the project that sees LibTorch and no Python."""
+        """A configuration of the project that finds LibTorch but not Python."""
 
         def configure(folder: Path) -> None:
             said = run(
@@ -501,7 +503,7 @@ class TestLibTorchWithoutPython:
         return once("libtorch_build", configure)
 
     def test_compiles_and_links_with_it_alone(self, build, libtorch):
-        """One file is compiled; of the library, and of the example, the commands are looked at."""
+        """Compiles one file, and checks the commands that build the library."""
         file = "src/torch_binding/CMakeFiles/cudarelu_torch.dir/autocast.cpp.o"
         settings = environment(CCACHE_BASEDIR=build.parent, CCACHE_NOHASHDIR=1)
         run("ninja", "-C", build, file, env=settings)

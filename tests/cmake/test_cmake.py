@@ -1,7 +1,7 @@
-"""What CMake finds and chooses: its find modules, the architectures of CUDA, the closing table.
+"""What CMake finds and selects: the find modules, the CUDA architectures, the closing table.
 
-Only configurations, nothing is built. What is to be found are folders of empty files, and the GPUs
-are what an nvidia-smi of the test says.
+The tests only configure; they build nothing. The packages to find are folders of empty files, and a
+fake nvidia-smi reports the GPUs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
     reason="cmake, ninja or c++ is missing",
 )
 
-# What a machine may have set that would decide here.
+# Variables of the environment that would affect the results.
 DECIDING = re.compile(r"(Torch|OnnxRuntime|ORT|CMAKE|CUDA|TORCH_CUDA)\w*|.*_ROOT")
 
 
@@ -55,7 +55,7 @@ def configured(*arguments: object, **environment: object) -> str:
 
 
 def row(said: str, part: str) -> str:
-    """What the closing table says of a part."""
+    """The row of a part in the closing table."""
     (found,) = re.findall(rf"^  {part} +(o.*)$", said, re.MULTILINE)
     return re.sub(" +", " ", found)
 
@@ -69,7 +69,7 @@ def write(path: Path, text: str = "") -> None:
 
 
 def torch_folder(folder: Path, version: str = "2.14.1", python: bool = True) -> Path:
-    """A LibTorch, as far as CMake looks at it."""
+    """A folder with the files of LibTorch that CMake reads."""
     numbers = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
     text = "".join(f"#define TORCH_VERSION_{name} {number}\n" for name, number in numbers)
     api = folder / "include/torch/csrc/api/include/torch"
@@ -92,7 +92,7 @@ def ort_folder(folder: Path, api: int = 30, suffix: str = "include", library: bo
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Callable[..., tuple[int, str]]:
-    """project(PACKAGE, *options, **environment): what a project that finds the package is told."""
+    """project(PACKAGE, *options, **environment): what a project gets from find_package."""
     source = tmp_path_factory.mktemp("project")
     (source / "CMakeLists.txt").write_text(f"""
         cmake_minimum_required(VERSION 3.25)
@@ -173,7 +173,7 @@ class TestFindTorch:
             "Torch", f"-DTorch_DIR={first}/share/cmake/Torch", f"-DCMAKE_PREFIX_PATH={second}"
         )
         assert found["Torch::CPU"].startswith(f"{first}/lib/")
-        assert "Torch::Python" not in found["targets"]  # the second has that library
+        assert "Torch::Python" not in found["targets"]  # only the second has that library
 
     @pytest.mark.parametrize(
         ("wanted", "version", "suits"),
@@ -248,7 +248,7 @@ def configure_project(build: Path, *options: object, **environment: object) -> t
 
 
 class TestClosingTable:
-    """And what stops the configuration, where a part is required."""
+    """The closing table, and the error if a required part is missing."""
 
     @pytest.fixture
     def configure(self, tmp_path):
@@ -296,7 +296,7 @@ class TestClosingTable:
 @pytest.fixture(scope="module")
 def configure_cuda(tmp_path_factory) -> Callable[..., str]:
     """configure_cuda(*options, gpus=CAPABILITIES, **environment): the architectures of the closing
-    table, or all that is said where there is none."""
+    table, or the whole output if there is no table."""
     folder = tmp_path_factory.mktemp("cuda")
     nvidia_smi = folder / "bin/nvidia-smi"
     write(nvidia_smi)
@@ -399,8 +399,9 @@ class TestArchitectures:
         assert "hopper.cu" not in (configure_cuda.build / "build.ninja").read_text()
 
     def test_jit_load_compiles_the_same(self, configure_cuda, monkeypatch, tmp_path):
-        """The same files, with what decides on numbers and on parts, as in examples/jit_load.py."""
-        # A command for each file, and for no other.
+        """examples/jit_load.py compiles the same files, with the same options that affect results
+        and select parts."""
+        # One command for each file.
         options = ("-DCMAKE_UNITY_BUILD=OFF", "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON")
         configure_cuda("-DCUDARELU_CUDA_ARCHITECTURES=90", "-DCUDARELU_TORCH=ON", *options)
         text = (configure_cuda.build / "compile_commands.json").read_text()
@@ -421,5 +422,5 @@ class TestArchitectures:
 
 
 def name(source: Path) -> str:
-    """A source of the kernels or of the binding, wherever its generated ones are."""
+    """The name of a source of the kernels or the binding, the same in any build folder."""
     return "/".join(source.parts[-2:])
