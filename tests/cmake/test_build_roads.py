@@ -318,10 +318,13 @@ class TestWheel:
         for library in BUILD.glob("libcudarelu_ort_*.so"):  # other libraries that tests use
             (build / library.name).symlink_to(library)
         empty.mkdir()
-        files = ("test_ops.py", "test_torch.py", "test_ort_plugin.py", "test_ort_infer.py")
+        files = (
+            *("ops/test_ops.py", "torch_binding/test_torch.py"),
+            *("ort_plugin/test_ort_plugin.py", "cli_app/test_ort_infer.py"),
+        )
         said = run(
             *(sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup"),
-            *("-p", "no:cacheprovider", *(ROOT / "tests/python" / file for file in files)),
+            *("-p", "no:cacheprovider", *(ROOT / "tests" / file for file in files)),
             cwd=empty,
             env=environment(
                 PYTHONPATH=installed, CUDARELU_BUILD_DIR=build, CUDA_VISIBLE_DEVICES=""
