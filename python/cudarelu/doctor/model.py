@@ -42,9 +42,9 @@ def _content(context: Context, content: dict) -> Iterator[Record]:
         return
     if error:
         kind, _, why = error.partition(": ")
-        if "is no ONNX model" in why or kind != "ValueError":
+        if "is not an ONNX model" in why or kind != "ValueError":
             yield trouble("model.content", "model-unreadable", why=why, path=path)
-        elif "but onnx here knows" in why:
+        elif "but the installed onnx knows" in why:
             yield from_error("model.content", "", error, context)
         else:
             yield trouble("model.content", "model-calls", why=why)

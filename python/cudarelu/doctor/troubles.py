@@ -265,7 +265,7 @@ TROUBLES = {
     ),
     # Models
     "model-unreadable": Trouble(
-        "No such file or directory; is no ONNX model, or but a part of one; ModelProto does not "
+        "No such file or directory; is not an ONNX model, or a truncated one; ModelProto does not "
         "have a graph; Protobuf parsing failed",
         "the model cannot be read: {why}",
         "ls -l {path}  # a Git LFS pointer has about 130 bytes: git lfs pull",
@@ -304,10 +304,10 @@ TROUBLES = {
     ),
     "model-opset": Trouble(
         "Opset 27 is under development; Current official support for domain ai.onnx is till opset "
-        "26; is of opset 99, but onnx here knows up to 28",
+        "26; is of opset 99, but the installed onnx knows up to 28",
         "the model's opset is newer than this ONNX Runtime or this onnx supports",
         "{pip} install --upgrade onnx {package}  # or onnx.version_converter",
-        r"official support for domain|is of opset \d+, but onnx",
+        r"official support for domain|is of opset \d+, but the installed onnx",
     ),
     "unknown": Trouble(
         "anything else",

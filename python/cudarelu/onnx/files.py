@@ -80,13 +80,15 @@ def load(path: Path) -> onnx.ModelProto:
     try:
         model = onnx.load(path, format="protobuf", load_external_data=False)
     except DecodeError as error:
-        raise ValueError(f"{path} is no ONNX model, or but a part of one") from error
+        raise ValueError(f"{path} is not an ONNX model, or a truncated one") from error
     versions = {each.domain.removeprefix("ai.onnx"): each.version for each in model.opset_import}
     if not (model.ir_version and model.HasField("graph") and versions):
-        raise ValueError(f"{path} is no ONNX model, or but a part of one")
+        raise ValueError(f"{path} is not an ONNX model, or a truncated one")
     latest = onnx.defs.onnx_opset_version()
     if versions.get("", 0) > latest:
-        raise ValueError(f"{path} is of opset {versions['']}, but onnx here knows up to {latest}")
+        raise ValueError(
+            f"{path} is of opset {versions['']}, but the installed onnx knows up to {latest}"
+        )
     return model
 
 
