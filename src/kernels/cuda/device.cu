@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "cuda/device.h"
 #include "cuda/launch.cuh"
 
@@ -11,7 +13,7 @@ __global__ void probe() {}
 }  // namespace
 
 bool is_compiled_for(int architecture, int device) {
-  static DeviceNumbers<> architectures;
+  static PerDevice<int> architectures;
   int compiled = 0;
   const cudaError_t error = architectures.get(device, 0, compiled, [](int& number) {
     cudaFuncAttributes attributes{};  // of what the device runs, translated or not
@@ -33,6 +35,35 @@ Status run_on_device(const Call& call, Kernel kernel) {
   Status restored = check(call, cudaSetDevice(previous));
   if (!status.ok()) return status;
   return restored;
+}
+
+int count_resident(const Call& call, const void* kernel, const Grid& grid, int most_bytes) {
+  const int device = call.execution.device_index;
+  int number = 0;
+  const auto count = [&] {
+    cudaFuncAttributes attributes{};
+    cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+    if (error != cudaSuccess) return error;
+    const int room = number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) -
+                     static_cast<int>(attributes.sharedSizeBytes);
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 std::min(room, most_bytes));
+    if (error != cudaSuccess) return error;
+    if (grid.cluster == 0) {
+      error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+          &number, kernel, static_cast<int>(grid.threads.x), grid.shared_bytes);
+      number *= number_of<cudaDevAttrMultiProcessorCount>(device);
+      return error;
+    }
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    if (error != cudaSuccess) return error;
+    return with_configuration(call, grid, [&](const cudaLaunchConfig_t& config) {
+      return cudaOccupancyMaxActiveClusters(&number, kernel, &config);
+    });
+  };
+  if (count() == cudaSuccess) return number;
+  (void)cudaGetLastError();
+  return 0;
 }
 
 }  // namespace cudarelu::cuda

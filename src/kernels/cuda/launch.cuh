@@ -4,61 +4,20 @@
 #include <cuda_runtime.h>
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <type_traits>
 
 #include "cuda/check.h"
+#include "cuda/device.h"
 #include "cudarelu/call.h"
 
 namespace cudarelu::cuda {
-
-/// Whether the kernels, as compiled for the device, which is current, are for `architecture` (90
-/// for compute capability 9.0) or a later one. Code for an older one may run on a newer device.
-bool is_compiled_for(int architecture, int device);
-
-/// Whether the kernels wait for the kernel before them by themselves, and have clusters.
-inline bool has_programmatic_launch(int device) { return is_compiled_for(90, device); }
-
-/// Positive numbers that a device answers, `count` of them, each asked for once.
-template <int count = 1>
-class DeviceNumbers {
- public:
-  /// The number at `index` of the device; `ask(number)` gives it the first time, or an error.
-  template <class Ask>
-  cudaError_t get(int device, int index, int& number, const Ask& ask) {
-    if (device >= devices) return ask(number);
-    std::atomic<int>& known = numbers_[static_cast<std::size_t>(device * count + index)];
-    number = known.load(std::memory_order_relaxed);
-    if (number > 0) return cudaSuccess;
-    const cudaError_t error = ask(number);
-    if (error == cudaSuccess) known.store(number, std::memory_order_relaxed);
-    return error;
-  }
-
- private:
-  static constexpr int devices = 64;
-  std::array<std::atomic<int>, static_cast<std::size_t>(devices) * count> numbers_{};
-};
-
-/// A positive number that the device answers, or -1.
-template <cudaDeviceAttr attribute>
-int number_of(int device) {
-  static DeviceNumbers<> known;
-  int value = 0;
-  const cudaError_t error = known.get(device, 0, value, [&](int& number) {
-    return cudaDeviceGetAttribute(&number, attribute, device);
-  });
-  if (error == cudaSuccess) return value;
-  (void)cudaGetLastError();
-  return -1;
-}
 
 /// Allows a kernel so much shared memory, which is the same for all its launches, on the call's
 /// device.
 template <auto kernel>
 Status allow_shared_memory(const Call& call, int bytes) {
-  static DeviceNumbers<> allowed;
+  static PerDevice<int> allowed;
   int known = 0;
   return check(call, allowed.get(call.execution.device_index, 0, known, [&](int& number) {
     number = bytes;
@@ -120,6 +79,23 @@ Status launch(const Call& call, void (*kernel)(Parameters...), const Grid& grid,
     return cudaLaunchKernelEx(&config, kernel, arguments...);
   };
   return check(call, with_configuration(call, grid, start));
+}
+
+/// How many blocks, or clusters, of the grid the current device runs at a time; 0 where it cannot.
+/// A launch may ask for up to `most_bytes` of shared memory, or for what the device has.
+int count_resident(const Call& call, const void* kernel, const Grid& grid, int most_bytes);
+
+/// The same. The driver takes long to answer, and is asked once for each `kind` of grid, of which
+/// there are `kinds`.
+template <auto kernel, int kinds>
+int resident(const Call& call, const Grid& grid, int kind, int most_bytes) {
+  static PerDevice<int, kinds> numbers;
+  int number = 0;
+  (void)numbers.get(call.execution.device_index, kind, number, [&](int& found) {
+    found = count_resident(call, reinterpret_cast<const void*>(kernel), grid, most_bytes);
+    return cudaSuccess;
+  });
+  return number;
 }
 
 /// ceil(n / size)

@@ -79,36 +79,6 @@ inline unsigned row_cluster(std::int64_t vectors, int inputs, int shared) {
   return blocks;
 }
 
-/// How many clusters of a kernel the call's device runs at a time: 0 where it cannot run one. Asked
-/// for once for each size of a cluster and of its memory, of at most `most` chunks, since the
-/// driver takes its time to answer, or to refuse.
-template <class KernelOf>
-int resident_clusters(const Call& call, const KernelOf&, const Grid& grid, int chunks,
-                      const auto& kernel) {
-  // Of the one kernel of KernelOf.
-  static DeviceNumbers<(RowStages::most_blocks + 1) * (RowStages::most + 1)> numbers;
-  const auto ask = [&](int& one_more) {  // 0 would not be remembered
-    int clusters = 0;
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             RowStages::bytes_for(RowStages::most));
-    if (error == cudaSuccess) {
-      error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    }
-    if (error == cudaSuccess) {
-      error = with_configuration(call, grid, [&](const cudaLaunchConfig_t& config) {
-        return cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
-      });
-    }
-    if (error != cudaSuccess) (void)cudaGetLastError();
-    one_more = error == cudaSuccess ? clusters + 1 : 1;
-    return cudaSuccess;
-  };
-  int one_more = 1;
-  const int index = static_cast<int>(grid.cluster) * (RowStages::most + 1) + chunks;
-  (void)numbers.get(call.execution.device_index, index, one_more, ask);
-  return one_more - 1;
-}
-
 /// Before StagedRows: no row has been taken.
 static __global__ void reset_tickets(unsigned* tickets) {
   wait_for_previous_kernel();
@@ -178,7 +148,8 @@ Status launch_rows(const Call& call, const std::array<T, shared>& absent, const 
   if (vectors <= 1024) return in_registers(RowLayout<0, 4, width>{}, vectors);
   if (inputs == 1 && vectors <= 2048) return in_registers(RowLayout<0, 8, width>{}, vectors);
   if (has_programmatic_launch(call.execution.device_index)) {
-    const auto kernel = kernel_of(TypeTag<StagedRows<T, inputs, shared>>{});
+    constexpr auto kernel = KernelOf{}(TypeTag<StagedRows<T, inputs, shared>>{});
+    constexpr int kinds = (RowStages::most_blocks + 1) * (RowStages::most + 1);  // clusters, chunks
     const std::int64_t whole = columns / width;
     for (unsigned cluster = row_cluster(whole, inputs, shared); cluster > 0; cluster /= 2) {
       const int stages = stages_of_block(whole, cluster, inputs, shared);
@@ -188,10 +159,12 @@ Status launch_rows(const Call& call, const std::array<T, shared>& absent, const 
           stages * inputs + static_cast<int>(blocks_for(shared_bytes, RowStages::chunk_bytes));
       Grid grid{cluster, RowStages::threads, static_cast<std::size_t>(RowStages::bytes_for(all)),
                 cluster};
-      const int resident = resident_clusters(call, kernel_of, grid, all, kernel);
-      if (resident == 0) continue;
-      grid.blocks = static_cast<unsigned>(std::min<std::int64_t>(rows, resident)) * cluster;
-      if (rows > resident) {
+      const int kind = static_cast<int>(cluster) * (RowStages::most + 1) + all;
+      const int clusters =
+          resident<kernel, kinds>(call, grid, kind, RowStages::bytes_for(RowStages::most));
+      if (clusters == 0) continue;
+      grid.blocks = static_cast<unsigned>(std::min<std::int64_t>(rows, clusters)) * cluster;
+      if (rows > clusters) {
         if (Status status = allocate(call, RowStages::kinds, data.tickets); !status.ok()) {
           return status;
         }

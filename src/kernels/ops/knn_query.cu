@@ -116,28 +116,19 @@ class KnnCall {
   }
 
   template <class Tiling>
-  static constexpr std::size_t tile_bytes(std::int64_t points) {
-    return sizeof(TilesRoom<Tiling>) + static_cast<std::size_t>(points) * sizeof(Point<float>);
+  static constexpr int tile_bytes(int points) {
+    return static_cast<int>(sizeof(TilesRoom<Tiling>) + points * sizeof(Point<float>));
   }
 
   /// How many points of a tile a block of the device may have; 0 where not even the rest fits.
   template <class Tiling>
   Status tile_points(int& points) const {
-    static cuda::DeviceNumbers<> most_points;
-    const int device = call_.execution.device_index;
-    const auto ask = [&](int& most) {
-      int bytes = 0;
-      cudaError_t error =
-          cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-      if (error != cudaSuccess) return error;
-      most = Tiling::points;
-      while (most > 0 && tile_bytes<Tiling>(most) > static_cast<std::size_t>(bytes)) most /= 2;
-      if (most == 0) return error;
-      return cudaFuncSetAttribute(search_tiles<T, Tiling>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(tile_bytes<Tiling>(most)));
-    };
-    return cuda::check(call_, most_points.get(device, 0, points, ask));
+    const int room =
+        cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(call_.execution.device_index);
+    points = Tiling::points;
+    while (points > 0 && tile_bytes<Tiling>(points) > room) points /= 2;
+    if (points == 0) return {};
+    return cuda::allow_shared_memory<search_tiles<T, Tiling>>(call_, tile_bytes<Tiling>(points));
   }
 
   /// In tiles of up to `points` points.
@@ -146,7 +137,7 @@ class KnnCall {
     const std::int64_t batch = points_ / std::max<std::int64_t>(queries_.batches, 1);
     while (points > 1024 && points / 2 >= batch) points /= 2;
     const cuda::Grid grid{cuda::blocks_for(queries_.count, TilesRoom<Tiling>::queries),
-                          Tiling::warps * 32, tile_bytes<Tiling>(points)};
+                          Tiling::warps * 32, static_cast<std::size_t>(tile_bytes<Tiling>(points))};
     return cuda::launch(call_, search_tiles<T, Tiling>, grid, xyz_, queries_, results_, points);
   }
 

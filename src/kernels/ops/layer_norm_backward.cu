@@ -70,46 +70,6 @@ Status launch_any(const Call& call, const Arguments<T>& of) {
   return launch_add<T>(call, sums, chunks, of.columns);
 }
 
-/// How many blocks, or clusters, of the kernel the call's device runs at a time: 0 where it cannot.
-template <class T, class Layout>
-int resident(const Call& call, const cuda::Grid& grid) {
-  // By the warps of a block and the blocks of a cluster.
-  static cuda::DeviceNumbers<(Layout::most_threads / 32 + 1) * (most_blocks + 1)> numbers;
-  const auto kernel = rows_of_blocks<T, Layout>;
-  const auto ask = [&](int& number) {
-    const int device = call.execution.device_index;
-    cudaFuncAttributes attributes{};
-    cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
-    if (error != cudaSuccess) return error;
-    const int room = cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) -
-                     static_cast<int>(attributes.sharedSizeBytes);
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 std::min(room, Layout::shared_bytes(Layout::most_workers)));
-    if (error != cudaSuccess) return error;
-    if constexpr (Layout::cluster) {
-      error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-      if (error != cudaSuccess) return error;
-      return cuda::with_configuration(call, grid, [&](const cudaLaunchConfig_t& config) {
-        return cudaOccupancyMaxActiveClusters(&number, kernel, &config);
-      });
-    }
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-        &number, kernel, static_cast<int>(grid.threads.x), grid.shared_bytes);
-    number *= cuda::number_of<cudaDevAttrMultiProcessorCount>(device);
-    return error;
-  };
-  const auto index = static_cast<int>(grid.threads.x / 32 * (most_blocks + 1) + grid.cluster);
-  int one_more = 1;  // 0 would not be remembered
-  const auto ask_once = [&](int& number) {
-    const bool is_known = ask(number) == cudaSuccess;
-    if (!is_known) (void)cudaGetLastError();
-    number = is_known ? number + 1 : 1;
-    return cudaSuccess;
-  };
-  (void)numbers.get(call.execution.device_index, index, one_more, ask_once);
-  return one_more - 1;
-}
-
 template <class T, class Layout>
 Status launch_rows(const Call& call, const Arguments<T>& of, std::int64_t vectors) {
   const int device = call.execution.device_index;
@@ -117,6 +77,8 @@ Status launch_rows(const Call& call, const Arguments<T>& of, std::int64_t vector
                       : Layout::lanes == 0 && !cuda::is_compiled_for(80, device)) {
     return launch_any(call, of);
   }
+  constexpr auto kernel = rows_of_blocks<T, Layout>;
+  constexpr int kinds = (Layout::most_threads / 32 + 1) * (most_blocks + 1);  // warps, blocks
   // The clusters of which most run at a time, each with a row.
   cuda::Grid grid;
   std::int64_t count = 0;
@@ -130,7 +92,9 @@ Status launch_rows(const Call& call, const Arguments<T>& of, std::int64_t vector
     const cuda::Grid next{cluster, workers + Layout::others,
                           static_cast<std::size_t>(Layout::shared_bytes(workers)),
                           Layout::cluster ? cluster : 0};
-    const int clusters = resident<T, Layout>(call, next);
+    const auto kind = static_cast<int>(next.threads.x / 32 * (most_blocks + 1) + next.cluster);
+    const int clusters =
+        cuda::resident<kernel, kinds>(call, next, kind, Layout::shared_bytes(Layout::most_workers));
     if (clusters <= count) continue;
     grid = next;
     count = clusters;
@@ -148,7 +112,7 @@ Status launch_rows(const Call& call, const Arguments<T>& of, std::int64_t vector
   Compute<T>* sums = nullptr;
   if (Status status = allocate(call, parts * 2 * of.columns, sums); !status.ok()) return status;
   grid.blocks.x *= static_cast<unsigned>(count);
-  Status status = cuda::launch(call, rows_of_blocks<T, Layout>, grid, of, sums, period);
+  Status status = cuda::launch(call, kernel, grid, of, sums, period);
   if (!status.ok()) return status;
   return launch_add<T>(call, sums, parts, of.columns);
 }

@@ -1,8 +1,6 @@
 #include "cuda/gemm/cublaslt_plan.h"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -12,6 +10,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "cuda/device.h"
 #include "cuda/gemm/cublaslt_library.h"
 #include "cuda/gemm/tuning.h"
 
@@ -169,18 +168,10 @@ Choice choose(Plan& plan, const Key& key) {
 
 cublasStatus_t handle_of(int device, cublasLtHandle_t& handle) {
   // Never destroyed: when the process ends, CUDA may be gone before this library's objects are.
-  static std::array<std::atomic<cublasLtHandle_t>, 64> handles{};
-  static std::mutex mutex;
-  if (static_cast<std::size_t>(device) >= handles.size()) return CUBLAS_STATUS_NOT_SUPPORTED;
-  auto& known = handles[static_cast<std::size_t>(device)];
-  handle = known.load(std::memory_order_acquire);
-  if (handle != nullptr) return CUBLAS_STATUS_SUCCESS;
-  const std::scoped_lock lock(mutex);
-  handle = known.load(std::memory_order_relaxed);
-  if (handle != nullptr) return CUBLAS_STATUS_SUCCESS;
-  const cublasStatus_t status = cublaslt().create(&handle);
-  if (status == CUBLAS_STATUS_SUCCESS) known.store(handle, std::memory_order_release);
-  return status;
+  static PerDevice<cublasLtHandle_t> handles;
+  if (device >= most_devices) return CUBLAS_STATUS_NOT_SUPPORTED;
+  return handles.get(device, 0, handle,
+                     [](cublasLtHandle_t& created) { return cublaslt().create(&created); });
 }
 
 bool set_pointers(Plan& plan, const Key& key, const Gemm& gemm) {
