@@ -133,7 +133,8 @@ __global__ void __launch_bounds__(T::threads, T::resident)
   extern __shared__ float4 shared_vectors[];
   auto* const shared = reinterpret_cast<float*>(shared_vectors);
 
-  const auto [result, tile_m, tile_n] = tile_of_block(args.tiles_m, args.tiles_n);
+  const auto [result, tile_m, tile_n] =
+      tile_at(static_cast<int>(blockIdx.x), args.tiles_m, args.tiles_n);
   const int m0 = tile_m * T::block_m;
   const int n0 = tile_n * T::block_n;
   const int k0 = result % args.parts * args.part;

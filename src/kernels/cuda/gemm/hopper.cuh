@@ -11,8 +11,8 @@
 #include <array>
 #include <cuda/ptx>
 
-#include "cuda/gemm/activation.cuh"
 #include "cuda/gemm/tensor_map.h"
+#include "cuda/gemm/tiles.cuh"
 #include "cuda/gemm/wgmma.cuh"
 #include "cuda/launch.cuh"
 
@@ -45,15 +45,14 @@ struct Plan {
   static_assert(shared_bytes <= 227 * 1024 && (2 * stages + 2) * 8 <= header_bytes);
 };
 
-/// Where the blocks' tiles lie: in groups of rows of tiles, column after column, so that what is
-/// computed at one time reads few rows and columns.
+/// The tiles that the blocks share out, in the order of tile_at().
 struct Raster {
-  static constexpr int group = 8;  // rows of tiles
-  int rows;                        // of tiles
+  int rows;  // of tiles
   int columns;
   int tiles;  // in all of the batch
 };
 
+/// The first row and the first column of a tile.
 struct Place {
   int row;
   int column;
@@ -61,16 +60,9 @@ struct Place {
 };
 
 template <class P>
-__device__ __forceinline__ Place place(const Raster& raster, int tile) {
-  const int each = raster.rows * raster.columns;
-  const int batch = tile / each;
-  tile -= batch * each;
-  const int first = tile / (Raster::group * raster.columns) * Raster::group;
-  const int high = min(Raster::group, raster.rows - first);
-  tile -= first * raster.columns;
-  const int column = tile / high;
-  const int row = first + tile - column * high;
-  return {row * P::rows, column * P::columns, batch};
+__device__ __forceinline__ Place place(const Raster& raster, int number) {
+  const Tile tile = tile_at(number, raster.rows, raster.columns);
+  return {tile.row * P::rows, tile.column * P::columns, tile.matrix};
 }
 
 /// Where in the ring of stages, and whether it has been gone around an odd number of times.

@@ -165,7 +165,8 @@ __global__ void __launch_bounds__(P::threads) mma_kernel(const __grid_constant__
   extern __shared__ uint4 vectors[];
   char* const shared = reinterpret_cast<char*>(vectors);
 
-  const auto [matrix, tile_m, tile_n] = tile_of_block(args.tiles_m, args.tiles_n);
+  const auto [matrix, tile_m, tile_n] =
+      tile_at(static_cast<int>(blockIdx.x), args.tiles_m, args.tiles_n);
   const int m0 = tile_m * P::rows;
   const int n0 = tile_n * P::columns;
   const int lane = static_cast<int>(threadIdx.x) % 32;

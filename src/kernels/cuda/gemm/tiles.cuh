@@ -9,22 +9,26 @@
 
 namespace cudarelu::cuda {
 
-/// The tile of a block.
+/// A tile of the results of a batch.
 struct Tile {
   int matrix;  // of the batch
   int row;     // in tiles
   int column;
 };
 
-/// Blocks that run at a time share rows and columns: they go down groups of 8 rows of tiles.
-__device__ inline Tile tile_of_block(int rows, int columns) {
+/// Tile `number` of matrices of `rows` by `columns` tiles. Consecutive numbers go down the columns
+/// of 8 rows of tiles, so that blocks that run at the same time read few rows and columns. Example:
+/// of 10 rows and 2 columns, 0-7 are rows 0-7 of column 0, 8-15 are rows 0-7 of column 1, 16-17 are
+/// rows 8-9 of column 0, 18-19 are rows 8-9 of column 1.
+__device__ __forceinline__ Tile tile_at(int number, int rows, int columns) {
   constexpr int group = 8;
-  const int matrix = static_cast<int>(blockIdx.x) / (rows * columns);
-  const int tile = static_cast<int>(blockIdx.x) % (rows * columns);
-  const int first_row = tile / (group * columns) * group;
+  const int matrix = number / (rows * columns);
+  number -= matrix * (rows * columns);
+  const int first_row = number / (group * columns) * group;
   const int rows_of_group = min(rows - first_row, group);
-  const int in_group = tile % (group * columns);
-  return {matrix, first_row + in_group % rows_of_group, in_group / rows_of_group};
+  number -= first_row * columns;
+  const int column = number / rows_of_group;
+  return {matrix, first_row + number - column * rows_of_group, column};
 }
 
 /// Adds neighbours in shared memory, aligned to as many as divide them, up to four.
