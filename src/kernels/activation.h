@@ -1,28 +1,48 @@
-// What follows a matrix product, element by element.
+// The activation that follows a matrix product, element by element.
 #pragma once
 
+#include <type_traits>
+
+#include "activation_functions.h"
 #include "cudarelu/gemm.h"
-#include "gelu_functions.h"
 
 namespace cudarelu {
 
-/// Calls use(activate), where activate(x) is what the activation makes of x; not for one that
-/// leaves it as it is.
+/// Calls use(constant) with the activation as a std::integral_constant, and returns its result.
 template <class Use>
-CUDARELU_FN void with_activation(Activation activation, const Use& use) {
+constexpr auto visit_activation(Activation activation, const Use& use) {
+  using enum Activation;
   switch (activation) {
-    case Activation::none:
+    case none:
       break;
-    case Activation::relu:
-      use([]<class C>(C x) { return x < C(0) ? C(0) : x; });
-      break;
-    case Activation::gelu_erf:
-      use([](auto x) { return gelu::by_erf(x); });
-      break;
-    case Activation::gelu_tanh:
-      use([](auto x) { return gelu::by_tanh(x); });
-      break;
+    case relu:
+      return use(std::integral_constant<Activation, relu>());
+    case gelu_erf:
+      return use(std::integral_constant<Activation, gelu_erf>());
+    case gelu_tanh:
+      return use(std::integral_constant<Activation, gelu_tanh>());
   }
+  return use(std::integral_constant<Activation, none>());
 }
+
+/// The activation of x, as the ops relu and gelu compute it.
+template <Activation activation, class C>
+CUDARELU_FN C activated(C x) {
+  if constexpr (activation == Activation::relu) return relu(x);
+  if constexpr (activation == Activation::gelu_erf) return gelu::by_erf(x);
+  if constexpr (activation == Activation::gelu_tanh) return gelu::by_tanh(x);
+  return x;
+}
+
+#ifdef __CUDACC__
+/// The same by the fast functions, for a result of type T.
+template <Activation activation, class T>
+__device__ __forceinline__ float activated_fast(float x) {
+  if constexpr (activation == Activation::relu) return fast::relu(x);
+  if constexpr (activation == Activation::gelu_erf) return fast::gelu_by_erf<T>(x);
+  if constexpr (activation == Activation::gelu_tanh) return fast::gelu_by_tanh(x);
+  return x;
+}
+#endif
 
 }  // namespace cudarelu

@@ -28,7 +28,7 @@ Gemm gemm_of(DType dtype, const Case& c, std::pair<bool, bool> layout) {
   return gemm;
 }
 
-/// The largest relative error of GELU before rounding: see activation.cuh.
+/// The largest relative error of GELU before rounding: see activation_functions.h.
 template <class T>
 constexpr double gelu_error = std::is_same_v<T, BFloat16> ? 4e-4 : 6e-5;
 

@@ -170,8 +170,11 @@ class Product {
       values = d;
     }
     if (gemm_.sum != nullptr) put(values, static_cast<T*>(gemm_.sum) + place, count);
-    with_activation(gemm_.activation, [&](const auto& activation) {
-      for_each_index(count, [&](std::int64_t i) { values[i] = activation(values[i]); });
+    visit_activation(gemm_.activation, [&](auto constant) {
+      if constexpr (constant.value != Activation::none) {
+        for_each_index(count,
+                       [&](std::int64_t i) { values[i] = activated<constant.value>(values[i]); });
+      }
     });
     if constexpr (is_narrow<T>) narrow(values, d, count);
   }

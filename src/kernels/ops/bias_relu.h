@@ -1,5 +1,6 @@
 #pragma once
 
+#include "activation_functions.h"
 #include "pointwise/op.h"
 
 namespace cudarelu::ops {
@@ -20,8 +21,7 @@ struct BiasRelu {
   };
   template <class T>
   CUDARELU_FN T operator()(T x, T bias, T scale) const {
-    const T sum = x + bias;
-    return scale * (sum < T(0) ? T(0) : sum);
+    return scale * relu(x + bias);
   }
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gelu_functions.h"
+#include "activation_functions.h"
 #include "pointwise/op.h"
 
 namespace cudarelu::ops {

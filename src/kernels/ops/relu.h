@@ -1,5 +1,6 @@
 #pragma once
 
+#include "activation_functions.h"
 #include "pointwise/op.h"
 
 namespace cudarelu::ops {
@@ -16,7 +17,7 @@ struct Relu {
   };
   template <class T>
   CUDARELU_FN T operator()(T x) const {
-    return x < T(0) ? T(0) : x;
+    return relu(x);
   }
 };
 

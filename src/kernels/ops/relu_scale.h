@@ -1,5 +1,6 @@
 #pragma once
 
+#include "activation_functions.h"
 #include "pointwise/op.h"
 
 namespace cudarelu::ops {
@@ -18,7 +19,7 @@ struct ReluScale {
   };
   template <class T>
   CUDARELU_FN T operator()(T x, T scale) const {
-    return scale * (x < T(0) ? T(0) : x);
+    return scale * relu(x);
   }
 };
 

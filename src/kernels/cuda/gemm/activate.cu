@@ -15,8 +15,7 @@ struct Activate {
                                .definition = ""};
   template <class T>
   CUDARELU_FN T operator()(T x) const {
-    with_activation(activation, [&](const auto& activate) { x = activate(x); });
-    return x;
+    return activated<activation>(x);
   }
 };
 
@@ -28,17 +27,8 @@ Status activate(const Call& call, Activation activation, DType dtype, std::int64
   const std::array inputs{TensorView{const_cast<void*>(x), dtype, shape}};
   const std::array outputs{TensorView{y, dtype, shape}};
   const Call pass{call.op, inputs, outputs, {}, call.execution};
-  switch (activation) {
-    case Activation::none:
-      return pointwise_cuda<Activate<Activation::none>>(pass);
-    case Activation::relu:
-      return pointwise_cuda<Activate<Activation::relu>>(pass);
-    case Activation::gelu_erf:
-      return pointwise_cuda<Activate<Activation::gelu_erf>>(pass);
-    case Activation::gelu_tanh:
-      return pointwise_cuda<Activate<Activation::gelu_tanh>>(pass);
-  }
-  return {Status::Code::internal, "no such activation"};
+  return visit_activation(
+      activation, [&](auto constant) { return pointwise_cuda<Activate<constant.value>>(pass); });
 }
 
 }  // namespace cudarelu::cuda

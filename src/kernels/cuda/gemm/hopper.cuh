@@ -354,7 +354,7 @@ class Kernel {
       for (int i = 0; i < 32; i += 8) {
         float* const values = part_of(sums, first + block, part) + i;
 #pragma unroll
-        for (int j = 0; j < 8; ++j) values[j] = activate<activation, T>(values[j]);
+        for (int j = 0; j < 8; ++j) values[j] = activated_fast<activation, T>(values[j]);
         asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                          (at ^ (i * 4)) + block * P::slot_bytes),
                      "r"(pack<T>(values[0], values[1])), "r"(pack<T>(values[2], values[3])),

@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(threads) multiply(Gemm gemm, std::int64_t tile
         C value = sums[r][c];
         if (gemm.bias != nullptr) value += load(static_cast<const T*>(gemm.bias)[j]);
         if (gemm.sum != nullptr) static_cast<T*>(gemm.sum)[place] = store<T>(value);
-        with_activation(gemm.activation,
-                        [&](const auto& activation) { value = activation(value); });
+        visit_activation(gemm.activation,
+                         [&](auto constant) { value = activated<constant.value>(value); });
         static_cast<T*>(gemm.d)[place] = store<T>(value);
       }
     }

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cuda/gemm/activation.cuh"
+#include "activation.h"
 #include "types.h"
 
 namespace cudarelu::cuda {
@@ -73,7 +73,11 @@ __device__ void finish(const Results& results, float (&values)[count], std::int6
     for (int i = 0; i < count; ++i) values[i] += load(few.x[i]);
   }
   if (results.sum != nullptr) write(results.sum);
-  activate(values, results.activation);
+  // The operations of one element wait for each other: those of several elements overlap.
+  visit_activation(results.activation, [&](auto constant) {
+#pragma unroll
+    for (float& value : values) value = activated_fast<constant.value, float>(value);
+  });
   write(results.d);
 }
 
