@@ -168,17 +168,6 @@ class GradientParser {
     return input.always_there() ? nullptr : &input;
   }
 
-  /// Whether a tensor of the number that an absent input is can be made: its dimensions have names,
-  /// and a required input has them all.
-  bool has_number(const Parameter& input) const {
-    const auto has_all = [&](const Parameter& other) {
-      return !other.optional && std::ranges::all_of(input.dims, [&](const Dimension& dim) {
-        return !dim.name.empty() && index_of(other.dims, dim.name) >= 0;
-      });
-    };
-    return input.absent == Absent::number && std::ranges::any_of(op_.signature.inputs, has_all);
-  }
-
   /// Refuses a term, or a whole gradient, that is not always a tensor.
   void check_value(const std::string& what, const Expression& value) const {
     if (!is_tensor(value)) fail(what + value.text + ", which is not a tensor");
@@ -210,7 +199,8 @@ class GradientParser {
     if (input.optional) return;
     if (argument.kind == Kind::none) fail_argument(call, argument, input.name, "is required");
     const Parameter* const absent = absent_input(argument);
-    if (absent != nullptr && !has_number(*absent)) {
+    if (absent != nullptr &&
+        op_.signature.shape_source_of(static_cast<std::size_t>(argument.index)) < 0) {
       fail("passes " + argument.text + ", which may be absent, for " + std::string(input.name) +
            " of " + std::string(call.op->name) + ", which is required");
     }

@@ -98,14 +98,11 @@ Status run_complete(const Call& call) {
 }
 
 Status run_with_stand_ins(const Call& call) {
-  const auto& parameters = call.op.signature.inputs;
   std::array<TensorView, decltype(Signature::inputs)::capacity()> inputs;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const int stand_in = parameters[i].stand_in();
-    const bool stands_in = !call.inputs[i].present && stand_in >= 0;
-    inputs[i] = call.inputs[stands_in ? static_cast<std::size_t>(stand_in) : i];
+  for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+    inputs[i] = call.inputs[call.op.signature.source_of(i, call.inputs[i].present)];
   }
-  return run_complete({call.op, std::span(inputs).first(parameters.size()), call.outputs,
+  return run_complete({call.op, std::span(inputs).first(call.inputs.size()), call.outputs,
                        call.attributes, call.execution});
 }
 

@@ -29,30 +29,19 @@ namespace ag = torch::autograd;
 namespace compiled = torch::dynamo::autograd;
 using Kind = Expression::Kind;
 
-/// Returns an input with all dimensions of input `index`, if that has a number as its default; -1
-/// if not. For weight in layer_norm(x: T[*, c], weight: T[c]? = 1, ...) it is x.
-int like_absent(const Signature& signature, int index) {
-  const Parameter& input = signature.inputs[static_cast<std::size_t>(index)];
-  if (input.absent != Absent::number) return -1;
-  const auto has_all = [&](const Parameter& other) {
-    return !other.optional && std::ranges::all_of(input.dims, [&](const Dimension& dim) {
-      return index_of(other.dims, dim.name) >= 0;
-    });
-  };
-  return static_cast<int>(std::ranges::find_if(signature.inputs, has_all) -
-                          signature.inputs.begin());
-}
-
-/// Returns the tensor that replaces the absent input `index`: its number, with the sizes of `like`.
-at::Tensor stand_in_for(const Signature& signature, int index, const at::Tensor& like) {
-  const Parameter& input = signature.inputs[static_cast<std::size_t>(index)];
-  const auto& dims = signature.inputs[static_cast<std::size_t>(like_absent(signature, index))].dims;
+/// Returns the tensor that replaces the absent input `index`: its number, in the sizes of an input
+/// that has all of its dimensions. `input(i)` returns input i.
+at::Tensor stand_in_for(const Signature& signature, std::size_t index,
+                        const std::function<at::Tensor(int)>& input) {
+  const int source = signature.shape_source_of(index);
+  const auto& dims = signature.inputs[static_cast<std::size_t>(source)].dims;
+  const at::Tensor like = input(source);
   c10::SmallVector<c10::SymInt, 4> sizes;
-  for (const Dimension& dim : input.dims) {
+  for (const Dimension& dim : signature.inputs[index].dims) {
     const auto from_end = static_cast<std::int64_t>(dims.size()) - index_of(dims, dim.name);
     sizes.push_back(like.sym_size(-from_end));
   }
-  return at::full_symint(sizes, input.number, like.options());
+  return at::full_symint(sizes, signature.inputs[index].number, like.options());
 }
 
 /// The gradients of an op and the tensors that each of them uses, or the op that has the gradients.
@@ -79,7 +68,7 @@ struct Derivative {
   void note(const Expression& expression, Term& term) const {
     if (expression.kind == Kind::input) {
       term.inputs |= 1u << expression.index;
-      const int like = like_absent(op.signature, expression.index);
+      const int like = op.signature.shape_source_of(static_cast<std::size_t>(expression.index));
       if (like >= 0) term.inputs |= 1u << like;
     }
     if (expression.kind == Kind::output) term.outputs |= 1u << expression.index;
@@ -185,8 +174,7 @@ class Evaluator {
   at::Tensor argument(const Expression& expression, const Parameter& parameter) {
     at::Tensor value = tensor(expression);
     if (value.defined() || parameter.optional) return value;
-    const int like = like_absent(op_.signature, expression.index);
-    return stand_in_for(op_.signature, expression.index, scope_.input(like));
+    return stand_in_for(op_.signature, static_cast<std::size_t>(expression.index), scope_.input);
   }
 
   /// Leaves out the gradients of outputs that are zero.
@@ -433,12 +421,8 @@ auto make_node(const Derivative& derivative, Attributes attributes) {
 Tensors with_stand_ins(const Op& op, Inputs given) {
   Tensors inputs;
   for (std::size_t i = 0; i < given.size(); ++i) {
-    const int stand_in = op.signature.inputs[i].stand_in();
-    if (given[i] != nullptr) {
-      inputs.push_back(*given[i]);
-    } else {
-      inputs.push_back(stand_in < 0 ? at::Tensor() : inputs[static_cast<std::size_t>(stand_in)]);
-    }
+    const at::Tensor* const input = given[op.signature.source_of(i, given[i] != nullptr)];
+    inputs.push_back(input == nullptr ? at::Tensor() : *input);
   }
   return inputs;
 }

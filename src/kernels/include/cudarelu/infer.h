@@ -184,8 +184,7 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
   detail::Binding<Dim> binding;
   for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
     const Parameter& input = signature.inputs[i];
-    const int stand_in = input.stand_in();
-    const View& view = inputs[i].present || stand_in < 0 ? inputs[i] : inputs[stand_in];
+    const View& view = inputs[signature.source_of(i, inputs[i].present)];
     if (!view.present) {
       if (input.optional) continue;
       return detail::error(Code::invalid_argument, op, std::string(input.name) + " is missing");

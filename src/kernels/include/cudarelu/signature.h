@@ -62,6 +62,15 @@ class FixedVector {
   std::size_t size_ = 0;
 };
 
+/// The position of the element named `name`, or -1.
+template <class List>
+constexpr int index_of(const List& list, std::string_view name) {
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (list[i].name == name) return static_cast<int>(i);
+  }
+  return -1;
+}
+
 struct Dimension {
   std::string_view name;   // empty: a fixed size
   std::int64_t size = -1;  // the fixed size
@@ -136,6 +145,27 @@ struct Signature {
   FixedVector<AttributeSpec, 8> attributes;
   FixedVector<Parameter, 4> outputs;
 
+  /// The input whose tensor the op reads as input i: the stand-in of an input that is absent.
+  constexpr std::size_t source_of(std::size_t i, bool present) const {
+    const int stand_in = inputs[i].stand_in();
+    return present || stand_in < 0 ? i : static_cast<std::size_t>(stand_in);
+  }
+
+  /// The required input that gives the shape of the tensor that stands for input i where a number
+  /// does: it has all of its dimensions. -1 where no number stands for it or no input has them all.
+  constexpr int shape_source_of(std::size_t i) const {
+    for (std::size_t other = 0; other < inputs.size(); ++other) {
+      const bool has_all =
+          std::all_of(inputs[i].dims.begin(), inputs[i].dims.end(), [&](const Dimension& dim) {
+            return !dim.name.empty() && index_of(inputs[other].dims, dim.name) >= 0;
+          });
+      if (inputs[i].absent == Absent::number && !inputs[other].optional && has_all) {
+        return static_cast<int>(other);
+      }
+    }
+    return -1;
+  }
+
   /// Whether all tensors are `T[*]` and required: of one dtype and one shape.
   constexpr bool uniform() const {
     const auto is_free = [](const Parameter& tensor) {
@@ -160,15 +190,6 @@ struct Signature {
            });
   }
 };
-
-/// The position of the element named `name`, or -1.
-template <class List>
-constexpr int index_of(const List& list, std::string_view name) {
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    if (list[i].name == name) return static_cast<int>(i);
-  }
-  return -1;
-}
 
 namespace detail {
 
