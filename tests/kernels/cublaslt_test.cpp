@@ -45,12 +45,12 @@ TEST(CublasLt, RejectsUnsupportedProducts) {
     for (const std::int64_t value : {std::int64_t{0}, std::int64_t{1} << 31}) {
       Gemm other = gemm;
       other.*size = value;
-      EXPECT_FALSE(cuda::takes_cublaslt(other, 0, false));
+      EXPECT_FALSE(cuda::takes_cublaslt(other, 0));
     }
   }
   Gemm integers = gemm;
   integers.dtype = DType::int32;
-  EXPECT_FALSE(cuda::takes_cublaslt(integers, 0, false));
+  EXPECT_FALSE(cuda::takes_cublaslt(integers, 0));
 }
 
 TEST(Tuning, FileIsSharedWithOtherProcesses) {
@@ -161,10 +161,10 @@ struct Operands {
   }
 };
 
-Status multiply(const Gemm& gemm, Execution& execution, bool allow_tf32 = false) {
+Status multiply(const Gemm& gemm, Execution& execution) {
   Op op{};
   op.name = "product";
-  return cuda::cublaslt_gemm({op, {}, {}, {}, execution}, gemm, allow_tf32);
+  return cuda::cublaslt_gemm({op, {}, {}, {}, execution}, gemm);
 }
 
 void expect_product(const Case& c, Operands& operands, double input_rounding = 0) {
@@ -215,7 +215,7 @@ void expect_product(const Case& c, CudaExecution& execution, std::mt19937& rando
   SCOPED_TRACE(describe(c));
   Operands operands(c, random);
   const Gemm gemm = operands.gemm(c);
-  if (!cuda::takes_cublaslt(gemm, 0, false)) {
+  if (!cuda::takes_cublaslt(gemm, 0)) {
     EXPECT_NE(c.offset * size_of(c.dtype) % 16, 0) << "cuBLASLt rejects aligned operands";
     return;
   }
@@ -306,7 +306,7 @@ TEST_P(CublasLtOnCuda, PropagatesNaN) {
       return Status();
     });
     operands.device_bias.upload();
-    ASSERT_TRUE(cuda::takes_cublaslt(operands.gemm(c), 0, false));
+    ASSERT_TRUE(cuda::takes_cublaslt(operands.gemm(c), 0));
     ASSERT_TRUE(multiply(operands.gemm(c), execution).ok());
     check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
     operands.device_d.download();
@@ -322,7 +322,7 @@ TEST_P(CublasLtOnCuda, WorksWithoutWorkspace) {
   const Case c{.dtype = GetParam(), .batch = 1, .m = 16, .n = 16, .k = 1 << 14};
   Operands operands(c, random);
   execution.refuse = true;
-  ASSERT_TRUE(cuda::takes_cublaslt(operands.gemm(c), 0, false));
+  ASSERT_TRUE(cuda::takes_cublaslt(operands.gemm(c), 0));
   const Status status = multiply(operands.gemm(c), execution);
   ASSERT_TRUE(status.ok()) << status.message();
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
@@ -345,7 +345,7 @@ TEST_P(CublasLtOnCuda, FirstCallCanBeCaptured) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-  ASSERT_TRUE(cuda::takes_cublaslt(operands.gemm(c), 0, false));
+  ASSERT_TRUE(cuda::takes_cublaslt(operands.gemm(c), 0));
   const Status status = multiply(operands.gemm(c), execution);
   check(cudaStreamEndCapture(stream, &graph));
   ASSERT_TRUE(status.ok()) << status.message();
@@ -391,7 +391,9 @@ TEST_P(CublasLtTf32OnCuda, IsUsedOnlyIfAllowed) {
   expect_product(c, operands);
   const auto bytes = operands.d.data();
   const std::vector<std::uint8_t> exact(bytes.begin(), bytes.end());
-  ASSERT_TRUE(multiply(operands.gemm(c), execution, true).ok());
+  Gemm rounded = operands.gemm(c);
+  rounded.allow_tf32 = true;
+  ASSERT_TRUE(multiply(rounded, execution).ok());
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
   expect_product(c, operands, 0x1p-10);  // TF32 truncates the mantissa to 10 bits.
   EXPECT_FALSE(std::ranges::equal(exact, operands.d.data())) << "TF32 changed nothing";

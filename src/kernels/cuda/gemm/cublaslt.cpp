@@ -79,7 +79,7 @@ std::uint8_t alignment_of(Pointers... pointers) {
   return static_cast<std::uint8_t>(bits & -bits);
 }
 
-lt::Key key_of(const Gemm& gemm, const Steps& steps, int device, bool allow_tf32) {
+lt::Key key_of(const Gemm& gemm, const Steps& steps, int device) {
   return {.m = static_cast<std::int32_t>(gemm.m),
           .n = static_cast<std::int32_t>(gemm.n),
           .k = static_cast<std::int32_t>(gemm.k),
@@ -89,22 +89,22 @@ lt::Key key_of(const Gemm& gemm, const Steps& steps, int device, bool allow_tf32
           .dtype = gemm.dtype,
           .a_transposed = gemm.a_transposed,
           .b_transposed = gemm.b_transposed,
-          .tf32 = allow_tf32 && gemm.dtype == DType::float32,
+          .tf32 = gemm.allow_tf32 && gemm.dtype == DType::float32,
           .workspace = true,
           .a_alignment = alignment_of(gemm.a),
           .b_alignment = alignment_of(gemm.b),
           .rest_alignment = alignment_of(steps.target, gemm.bias, gemm.sum)};
 }
 
-Way way_by(const Steps& steps, const Gemm& gemm, int device, bool allow_tf32) {
-  const lt::Key key = key_of(gemm, steps, device, allow_tf32);
+Way way_by(const Steps& steps, const Gemm& gemm, int device) {
+  const lt::Key key = key_of(gemm, steps, device);
   return {steps, key, &lt::plan_for(key, gemm)};
 }
 
 /// How cuBLASLt has a product: in one step, else in two.
-Way way_for(const Gemm& gemm, int device, bool allow_tf32) {
-  const Way way = way_by(in_one(gemm), gemm, device, allow_tf32);
-  return way.plan->choice.found ? way : way_by(in_two(gemm), gemm, device, allow_tf32);
+Way way_for(const Gemm& gemm, int device) {
+  const Way way = way_by(in_one(gemm), gemm, device);
+  return way.plan->choice.found ? way : way_by(in_two(gemm), gemm, device);
 }
 
 Status status_of(const Call& call, cublasStatus_t status) {
@@ -184,17 +184,17 @@ Status tune(const Call& call, const Gemm& gemm, const Way& way) {
 
 std::string cublaslt_problem() { return cublaslt().problem; }
 
-bool takes_cublaslt(const Gemm& gemm, int device, bool allow_tf32) {
+bool takes_cublaslt(const Gemm& gemm, int device) {
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
   for (const std::int64_t size : {gemm.batch, gemm.m, gemm.n, gemm.k}) {
     if (size < 1 || size > most) return false;
   }
   if (!floating_types.contains(gemm.dtype) || !cublaslt().problem.empty()) return false;
-  return way_for(gemm, device, allow_tf32).plan->choice.found;
+  return way_for(gemm, device).plan->choice.found;
 }
 
-Status cublaslt_gemm(const Call& call, const Gemm& gemm, bool allow_tf32) {
-  Way way = way_for(gemm, call.execution.device_index, allow_tf32);
+Status cublaslt_gemm(const Call& call, const Gemm& gemm) {
+  Way way = way_for(gemm, call.execution.device_index);
   if (!tuning_folder().empty() && !way.plan->choice.measured) {
     if (Status status = tune(call, gemm, way); !status.ok()) return status;
   }

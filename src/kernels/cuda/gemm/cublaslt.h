@@ -12,11 +12,10 @@ namespace cudarelu::cuda {
 std::string cublaslt_problem();
 
 /// Whether cuBLASLt has the product, on the device, which is current. Asks it once for each shape;
-/// from then on this is a look-up. With `allow_tf32` the factors of a float32 product may be
-/// rounded to TF32.
-bool takes_cublaslt(const Gemm& gemm, int device, bool allow_tf32);
+/// from then on this is a look-up.
+bool takes_cublaslt(const Gemm& gemm, int device);
 
 /// Puts the product on the call's stream; takes_cublaslt() must have said that it can.
-Status cublaslt_gemm(const Call& call, const Gemm& gemm, bool allow_tf32);
+Status cublaslt_gemm(const Call& call, const Gemm& gemm);
 
 }  // namespace cudarelu::cuda

@@ -1,5 +1,6 @@
 #include "cuda/gemm/gemm.h"
 
+#include <array>
 #include <cstdlib>
 #include <string>
 
@@ -49,30 +50,49 @@ const Float32Matmul& float32_matmul() {
   return value;
 }
 
+bool wants_tf32x3(const Gemm& gemm) {
+  return gemm.dtype == DType::float32 && !gemm.allow_tf32 && float32_matmul().tf32x3;
+}
+
+bool is_half(const Gemm& gemm) { return size_of(gemm.dtype) == 2; }
+
+bool always(const Gemm& /*gemm*/) { return true; }
+
+/// An engine, and those of the products that it takes for which it is wanted.
+struct Engine {
+  bool (*takes)(const Gemm&, int device);
+  bool (*is_wanted)(const Gemm&);
+  Status (*run)(const Call&, const Gemm&);
+};
+
+/// The first engine that takes a product and is wanted for it runs it; simple_gemm() runs the rest.
+constexpr std::array engines{
+    Engine{takes_skinny, prefers_skinny, skinny_gemm},
+    Engine{takes_hopper, prefers_hopper, hopper_gemm},
+    Engine{takes_mma, wants_tf32x3, mma_gemm},
+    Engine{takes_cublaslt, always, cublaslt_gemm},
+    // Where there is no cuBLASLt, or it has no algorithm for the product.
+    Engine{takes_skinny, always, skinny_gemm},
+    Engine{takes_hopper, always, hopper_gemm},
+    Engine{takes_mma, is_half, mma_gemm},
+    Engine{takes_float32, always, float32_gemm},
+};
+
 }  // namespace
 
-Status gemm(const Call& call, const Gemm& gemm) {
+Status gemm(const Call& call, Gemm gemm) {
   if (gemm.batch == 0 || gemm.m == 0 || gemm.n == 0) return {};
-  const int device = call.execution.device_index;
-  const bool allow_tf32 = call.execution.allow_tf32();
+  gemm.allow_tf32 = call.execution.allow_tf32();
   if (gemm.dtype == DType::float32 && !float32_matmul().is_known) {
     return {Status::Code::invalid_argument,
             std::string(call.op.name) + ": CUDARELU_FLOAT32_MATMUL is " + float32_matmul().said +
                 "; it must be ieee or tf32x3, or be unset"};
   }
-  const bool has_skinny = takes_skinny(gemm, device);
-  if (has_skinny && prefers_skinny(gemm)) return skinny_gemm(call, gemm);
-  const bool has_hopper = takes_hopper(gemm, device);
-  if (has_hopper && prefers_hopper(gemm)) return hopper_gemm(call, gemm);
-  const bool has_mma = takes_mma(gemm, device);
-  if (has_mma && gemm.dtype == DType::float32 && !allow_tf32 && float32_matmul().tf32x3) {
-    return mma_gemm(call, gemm);
+  for (const Engine& engine : engines) {
+    if (engine.is_wanted(gemm) && engine.takes(gemm, call.execution.device_index)) {
+      return engine.run(call, gemm);
+    }
   }
-  if (takes_cublaslt(gemm, device, allow_tf32)) return cublaslt_gemm(call, gemm, allow_tf32);
-  if (has_skinny) return skinny_gemm(call, gemm);
-  if (has_hopper) return hopper_gemm(call, gemm);
-  if (has_mma && gemm.dtype != DType::float32) return mma_gemm(call, gemm);
-  if (takes_float32(gemm, device)) return float32_gemm(call, gemm);
   return simple_gemm(call, gemm);
 }
 

@@ -7,6 +7,6 @@ namespace cudarelu::cuda {
 
 /// Puts the product and what follows it on the call's stream, by the engine that is the fastest for
 /// its dtype, sizes and alignment.
-Status gemm(const Call& call, const Gemm& gemm);
+Status gemm(const Call& call, Gemm gemm);
 
 }  // namespace cudarelu::cuda

@@ -24,6 +24,7 @@ struct Gemm {
   void* d;
   bool a_transposed = false;   // a lies in memory as [k, m]
   bool b_transposed = false;   // b lies in memory as [n, k], as the weight of a linear layer does
+  bool allow_tf32 = false;     // on CUDA the factors of float32 may be rounded to TF32
   const void* bias = nullptr;  // or nullptr
   Activation activation = Activation::none;
   void* sum = nullptr;  // [m, n]: where a b + bias is kept too; or nullptr
