@@ -1,4 +1,4 @@
-// One call of an op: tensors, attributes, and what the host lends for it.
+// One call of an op: tensors, attributes, and the services of the host.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@
 
 namespace cudarelu {
 
-/// A dense row-major tensor that somebody else owns. Where Op::uses_gemm, an input may be
-/// transposed: a matrix, or matrices whose leading dimensions are not part of their rows.
+/// A non-owning view of a dense row-major tensor. An input of an op that uses_gemm may be
+/// transposed if it is a matrix or a batch of matrices, but not if leading dimensions are rows too.
 struct TensorView {
   void* data = nullptr;  // may be null where a size is 0
   DType dtype = DType::float32;
   std::span<const std::int64_t> shape;
-  bool present = true;      // false: an optional input that was left out
-  bool transposed = false;  // the last two dimensions lie in memory the other way round
+  bool present = true;      // false: an optional input that is absent
+  bool transposed = false;  // the last two dimensions are swapped in memory
 
   std::int64_t size() const {
     std::int64_t product = 1;
@@ -29,12 +29,12 @@ struct TensorView {
   }
 };
 
-/// The value of an attribute: floating point, or integer; of an enumeration, a label's position.
+/// The value of an attribute: a floating-point number, an integer, or the position of a label.
 using Attribute = std::variant<double, std::int64_t>;
 
 enum class DeviceType : std::uint8_t { cpu, cuda };
 
-/// A reference to a callable, valid while the callable lives.
+/// A non-owning reference to a callable, which must outlive it.
 template <class Signature>
 class FunctionRef;
 template <class R, class... Args>
@@ -42,7 +42,7 @@ class FunctionRef<R(Args...)> {
  public:
   template <class F>
     requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>)
-  FunctionRef(F&& f)  // NOLINT: converts like the callable that it refers to
+  FunctionRef(F&& f)  // NOLINT: implicit, for lambdas as arguments
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
         call_([](void* object, Args... args) -> R {
           return (*static_cast<std::remove_reference_t<F>*>(object))(args...);
@@ -54,7 +54,7 @@ class FunctionRef<R(Args...)> {
   R (*call_)(void*, Args...);
 };
 
-/// What the host lends for one call. The core never chooses a stream or a thread pool, never
+/// The services of the host for one call. The core never chooses a stream or a thread pool, never
 /// allocates device memory and never waits for the device.
 class Execution {
  public:
@@ -62,23 +62,23 @@ class Execution {
       : device_type(device_type), device_index(device_index), stream(stream) {}
   virtual ~Execution() = default;
 
-  /// Runs body(begin, end) over parts of [0, n) that hold at least `grain` items (the last may hold
-  /// fewer), on the host's threads; returns when all are done. The body must not throw.
+  /// Runs body(begin, end) on the host's threads for parts of [0, n) of at least `grain` items (the
+  /// last may have fewer). Returns when all are done. The body must not throw.
   virtual void parallel_for(std::int64_t n, std::int64_t grain,
                             FunctionRef<void(std::int64_t, std::int64_t)> body) = 0;
 
-  /// Workspace on the call's device, aligned to 16 bytes or more; nullptr where there is none to
-  /// be had. It stays valid for the work that this call puts on the stream; the host takes it back.
+  /// Returns workspace on the call's device, aligned to 16 bytes or more, or nullptr if the host
+  /// cannot provide it. It is valid for the work that this call enqueues; the host frees it.
   virtual void* allocate(std::size_t bytes) = 0;
 
-  /// The host's own matrix product, on the CPU and its threads, where no size is 0: d = a b + bias.
-  /// What follows is not looked at. Of float32, float64, and what has_gemm() says.
+  /// Computes d = a b + bias on the CPU with the host's own matrix product and threads. No size is
+  /// 0. Ignores the activation and the sum. For float32, float64, and dtypes that has_gemm() names.
   virtual Status gemm(const Gemm& gemm) = 0;
 
-  /// Whether the host has a product of float16 or bfloat16 that is faster than that of float32.
+  /// Whether gemm() supports float16 or bfloat16 and is faster than in float32.
   virtual bool has_gemm(DType /*half*/) const { return false; }
 
-  /// Whether products of float32 on CUDA may round their factors to TF32.
+  /// Whether float32 products on CUDA may round their factors to TF32.
   virtual bool allow_tf32() const { return false; }
 
   const DeviceType device_type;
@@ -92,7 +92,7 @@ class Execution {
 struct Call {
   const Op& op;
   std::span<const TensorView> inputs;     // one for each input of the signature
-  std::span<const TensorView> outputs;    // allocated by the host, of the shapes that infer() gives
+  std::span<const TensorView> outputs;    // allocated by the host, of the shapes from infer()
   std::span<const Attribute> attributes;  // one for each attribute of the signature
   Execution& execution;
 
@@ -102,11 +102,10 @@ struct Call {
   }
 };
 
-/// Runs a call whose dtypes, shapes and attributes infer() has accepted: puts stand-ins in the
-/// place of absent inputs, checks offsets where they lie in host memory, makes the call's CUDA
-/// device current for its length, and runs the kernel. Offsets in device memory are not looked at,
-/// since that would wait for the device: there, a kernel keeps within the tensors whatever they
-/// hold.
+/// Runs a call that infer() has accepted: replaces absent inputs by their stand-ins, makes the
+/// call's CUDA device current and runs the kernel. Checks the values of inputs in host memory that
+/// the signature restricts. It does not read device memory, since that would wait for the device: a
+/// CUDA kernel stays within the tensors, whatever the values of offsets are.
 Status run(const Call& call) noexcept;
 
 }  // namespace cudarelu

@@ -30,7 +30,7 @@ constexpr std::size_t size_of(DType dtype) {
   return detail::dtype_sizes[static_cast<std::size_t>(dtype)];
 }
 
-/// A set of element types; a template argument may be one.
+/// A set of element types; can be a template argument.
 struct DTypeSet {
   unsigned bits = 0;
 

@@ -1,4 +1,4 @@
-// float16 and bfloat16: storage, which is computed with in float32 and rounded once.
+// float16 and bfloat16 as storage types: arithmetic is in float32, results are rounded once.
 #pragma once
 
 #include <bit>
@@ -33,8 +33,8 @@ CUDARELU_FN float to_float(Half x) {
 #ifdef __CUDA_ARCH__
   return __half2float(__ushort_as_half(x.bits));
 #else
-  // A normal number's exponent moves up by 112. Subnormals go by way of integers, since the host
-  // may flush subnormal floats. Infinity and NaN, then 2^16 or more, get the largest exponent.
+  // The exponent of a normal number grows by 112. A subnormal is converted from an integer, since
+  // the host may flush subnormal floats. Infinity and NaN, then 2^16 or more, get the largest one.
   const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
   const std::uint32_t magnitude = x.bits & 0x7fffu;
   const float value = magnitude < 0x400u ? static_cast<float>(magnitude) * 0x1p-24f
@@ -51,7 +51,7 @@ CUDARELU_FN void from_float(float x, BFloat16& result) {
 #else
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  result.bits = static_cast<std::uint16_t>(x != x ? 0x7fffu : rounded);  // one NaN, as CUDA has it
+  result.bits = static_cast<std::uint16_t>(x != x ? 0x7fffu : rounded);  // the NaN of CUDA
 #endif
 }
 
@@ -69,7 +69,7 @@ CUDARELU_FN void from_float(float x, Half& result) {
   const std::uint32_t sum = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + anchor);
   const std::uint32_t rounded = (sum - anchor_bits) + ((exponent - 0x38800000u) >> 13);
   const std::uint32_t special = magnitude > 0x7f800000u ? 0x7fffu : 0x7c00u;
-  // From 65520 on, a number rounds to infinity.
+  // 65520 and above round to infinity.
   result.bits = static_cast<std::uint16_t>(sign | (magnitude >= 0x477ff000u ? special : rounded));
 #endif
 }

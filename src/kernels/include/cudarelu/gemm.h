@@ -1,4 +1,4 @@
-// A matrix product with what follows it: the one form in which the ops ask for it.
+// A matrix product with its epilogue, as all ops request it.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@ namespace cudarelu {
 enum class Activation : std::uint8_t { none, relu, gelu_erf, gelu_tanh };
 
 /// d[i] = activation(a[i] b[i] + bias) for each i of the batch: a [m, k], b [k, n], d [m, n], dense
-/// and row-major; the bias, [n], is added to each row. All of one floating dtype; float16 and
-/// bfloat16 are added up in float32, and rounded once, or before the activation too where the
-/// engine at hand has no such epilogue.
+/// and row-major; the bias, [n], is added to each row. All tensors have one floating-point dtype.
+/// float16 and bfloat16 accumulate in float32 and are rounded once; an engine without the
+/// activation in its epilogue rounds before it, too.
 struct Gemm {
   DType dtype;
   std::int64_t batch;
@@ -22,12 +22,12 @@ struct Gemm {
   const void* a;
   const void* b;
   void* d;
-  bool a_transposed = false;   // a lies in memory as [k, m]
-  bool b_transposed = false;   // b lies in memory as [n, k], as the weight of a linear layer does
-  bool allow_tf32 = false;     // on CUDA the factors of float32 may be rounded to TF32
+  bool a_transposed = false;   // a is stored as [k, m]
+  bool b_transposed = false;   // b is stored as [n, k], as the weight of a linear layer
+  bool allow_tf32 = false;     // CUDA may round float32 factors to TF32
   const void* bias = nullptr;  // or nullptr
   Activation activation = Activation::none;
-  void* sum = nullptr;  // [m, n]: where a b + bias is kept too; or nullptr
+  void* sum = nullptr;  // [m, n], receives a b + bias; or nullptr
 };
 
 }  // namespace cudarelu

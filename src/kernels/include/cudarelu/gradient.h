@@ -4,12 +4,12 @@
 //   a = scale(grad_c, alpha); b = grad_c
 //   x = layer_norm_backward(grad_y, x, none, eps).grad_x
 //
-// Names are the op's inputs, outputs and attributes, and grad_<output>; a called op takes its
-// inputs and then its attributes by position, `none` for an input that is left out. Of a called op
-// with several outputs one is named. An input that is not named has no gradient: it is
-// zero almost everywhere, or the op is not differentiable in it. An input that may be absent is
-// passed where the called op's may be, too; elsewhere only if another input takes its place, or a
-// number does and a required input has all its dimensions.
+// Names are the op's inputs, outputs and attributes, and grad_<output>. A called op takes its
+// inputs and then its attributes by position; `none` is an absent input. `.name` selects an output
+// of a called op that has several. An input without an expression has no gradient: it is zero
+// almost everywhere, or the op is not differentiable in it. An input that may be absent can be
+// passed for an optional input of the called op. For a required one, it needs a stand-in: another
+// input, or a number if a required input has all of its dimensions.
 #pragma once
 
 #include <span>
@@ -29,7 +29,7 @@ struct Expression {
   const Op* op = nullptr;             // of kind call
   int output = 0;                     // of kind call: which one
   std::vector<Expression> arguments;  // of kind call, or the terms of a sum
-  std::string text;                   // as it is written; equal texts have equal values
+  std::string text;                   // the source; equal texts have equal values
 };
 
 struct Gradient {
@@ -37,14 +37,14 @@ struct Gradient {
   Expression value;
 };
 
-/// Parses op.spec.gradient, which calls ops of the table; none where that is another op's. Throws
-/// std::invalid_argument where it names what there is not, or passes what the called op cannot
-/// take.
+/// Parses op.spec.gradient, which calls ops of the table. Returns nothing for an op that has a
+/// training_form(). Throws std::invalid_argument if a name does not exist or an argument does not
+/// fit the called op.
 std::vector<Gradient> parse_gradient(const Op& op, std::span<const Op> table = op_table());
 
-/// The op that is called in the place of `op` where a gradient is wanted; nullptr: itself. Throws
-/// std::invalid_argument where that has other inputs or attributes, other outputs first, or no
-/// gradient of its own.
+/// The op that runs instead of `op` when a gradient is needed: its gradient is "as <name>", and
+/// that op has further outputs. nullptr for other ops. Throws std::invalid_argument unless it has
+/// the same inputs and attributes, the same first outputs, and a gradient of its own.
 const Op* training_form(const Op& op, std::span<const Op> table = op_table());
 
 }  // namespace cudarelu

@@ -1,7 +1,7 @@
-// Checks the arguments of a call against the op's signature, and works out the outputs.
+// Checks the arguments of a call against the op's signature, and infers the outputs.
 //
-// One piece of code serves sizes that are numbers and sizes that are symbols (PyTorch's SymInt,
-// ONNX Runtime's dim_param): it is a template over the type of a size, which DimTraits describes.
+// The code is a template over the type of a size, which DimTraits describes: sizes may be numbers
+// or symbols (PyTorch's SymInt, ONNX Runtime's dim_param).
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace cudarelu {
 
-/// Ranks above this are refused, as PyTorch and NumPy refuse them.
+/// The largest rank that is accepted, as in PyTorch and NumPy.
 inline constexpr std::size_t max_rank = 64;
 
 template <class Dim>
@@ -46,22 +46,22 @@ struct OutputType {
   Shape<Dim> shape;
 };
 
-/// "float32, float64": the dtypes of the set.
+/// The names of the dtypes of a set: "float32, float64".
 std::string names_of(DTypeSet dtypes);
 
-/// What an attribute must be: "a floating-point number", "an integer", "none (0) or tanh (1)".
+/// The type of an attribute: "a floating-point number", "an integer", "none (0) or tanh (1)".
 std::string kind_of(const AttributeSpec& spec);
 
-/// Whether an attribute may have the value, of its type.
+/// Whether the value is in the range of the attribute.
 bool in_range(const AttributeSpec& spec, double value);
 
-/// Which values those are: "in [0, inf]", "none (0) or tanh (1)".
+/// The range of the attribute: "in [0, inf]", "none (0) or tanh (1)".
 std::string range_of(const AttributeSpec& spec);
 
 /// Checks the type and the range of each attribute.
 Status check_attributes(const Op& op, std::span<const Attribute> attributes);
 
-/// The value an attribute has where the caller leaves it out.
+/// The value of an attribute that the caller leaves out.
 inline Attribute default_of(const AttributeSpec& spec) {
   if (spec.integer) return static_cast<std::int64_t>(spec.default_value);
   return spec.default_value;
@@ -82,7 +82,7 @@ std::string text_of(std::span<const Dim> shape) {
 std::string text_of(const Parameter& parameter);
 Status error(Status::Code code, const Op& op, const std::string& what);
 
-/// The sizes that the dimensions of one call have, and the input that each was read from.
+/// The sizes of the dimensions in one call, and the input from which each was read.
 template <class Dim>
 class Binding {
  public:
@@ -162,7 +162,7 @@ class Binding {
     return {};
   }
 
-  std::array<Bound, 64> bound_;  // 8 inputs of 8 dimensions; not cleared, which would take longest
+  std::array<Bound, 64> bound_;  // 8 inputs of 8 dimensions; clearing it would take longest
   std::size_t count_ = 0;
   std::span<const Dim> leading_;
   const Parameter* leading_source_ = nullptr;
@@ -170,16 +170,16 @@ class Binding {
 
 }  // namespace detail
 
-/// Checks dtypes and shapes, of a call whose attributes have been checked; fills in the dtype and
-/// the shape of every output. `inputs` holds one View for each input of the signature; a View has
-/// the members `present`, `dtype` and `shape` (a contiguous range of Dim). The message of an error
-/// names the op and the argument.
+/// Checks the dtypes and shapes of a call whose attributes have been checked, and sets the dtype
+/// and the shape of every output. `inputs` holds one View for each input of the signature; a View
+/// has the members `present`, `dtype` and `shape` (a contiguous range of Dim). The message of an
+/// error names the op and the argument.
 template <class Dim, class View>
 Status infer_tensors(const Op& op, std::span<const View> inputs,
                      std::span<const Attribute> attributes, std::span<OutputType<Dim>> outputs) {
   using Code = Status::Code;
   const Signature& signature = op.signature;
-  const Parameter* typed = nullptr;  // the input that says what T is
+  const Parameter* typed = nullptr;  // the input that determines T
   DType variable{};
   detail::Binding<Dim> binding;
   for (std::size_t i = 0; i < signature.inputs.size(); ++i) {

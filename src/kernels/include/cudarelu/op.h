@@ -19,14 +19,14 @@ struct OnnxName {
   std::string_view op_type;
 };
 
-/// What PyTorch's autocast makes of an op's inputs of float32 and half precision.
+/// How PyTorch's autocast converts an op's inputs of float32 and half precision.
 enum class Autocast : std::uint8_t {
-  promote,  // all become float32 where one of them is
-  float32,  // all become float32: the op adds up many numbers
+  promote,  // all become float32 if one of them is
+  float32,  // all become float32: the op sums many numbers
   lower,    // all become autocast's dtype of half precision: the op is a matrix product
 };
 
-/// What an op is: one declaration, read by every runtime.
+/// The declaration of an op, which every runtime reads.
 struct OpSpec {
   std::string_view signature;      // names, dtypes, shapes, attributes: see signature.h
   std::string_view summary;        // one line for a reader
@@ -36,7 +36,7 @@ struct OpSpec {
   Autocast autocast = Autocast::promote;
   OnnxName onnx_alias = {};           // a second name under which models call the op
   std::string_view definition;        // the meaning: the body of an ONNX function of opset 18
-  std::string_view written_out = {};  // the same in operators that models have in its place
+  std::string_view written_out = {};  // the same in simpler operators, as models may contain it
 };
 
 using Kernel = Status (*)(const Call&);
@@ -68,15 +68,14 @@ std::span<const Op> op_table();
 /// The op of that name, or nullptr.
 const Op* find_op(std::string_view name, std::span<const Op> table = op_table());
 
-/// Checks what no signature says alone, as op_table() does with all ops: throws
-/// std::invalid_argument, which names the op, where two have one ONNX type, T has no dtypes or a
-/// gradient is malformed.
+/// Throws std::invalid_argument, with the name of the op, if two ops have the same ONNX type, T has
+/// no dtypes or a gradient is malformed. op_table() checks all ops.
 void check_table(std::span<const Op> table);
 
 /// Whether the CUDA kernels were compiled in.
 bool has_cuda_kernels();
 
-/// Why matrix products on CUDA cannot use cuBLASLt, and the mend; empty where they can.
+/// Why matrix products on CUDA cannot use cuBLASLt, and how to fix it; empty if they can.
 std::string cublaslt_problem();
 
 }  // namespace cudarelu

@@ -3,26 +3,27 @@
 //   bias_relu(x: T[*, c], bias: T[c], *, scale: float = 1.0) -> y: T[*, c]
 //
 //   op         name(inputs, *, attributes) -> output        or  -> (output, output)
-//   input      name: dtype[dims]      name: dtype[dims]?    (may be absent)
-//              name: dtype[dims]? = other                   (absent: input `other` takes its place)
-//              name: dtype[dims]? = 1                       (absent: as if of that number)
-//              name: dtype[dims]? = min(other)              (absent: as if that of the rows of
-//              `other`;
-//                                                            also max)
-//              name: dtype[dims] > 0                        (its elements must be)
+//   input      name: dtype[dims]                 required
+//              name: dtype[dims]?                optional: the op defines what it does without it
+//              name: dtype[dims]? = other        if absent: the tensor of input `other`
+//              name: dtype[dims]? = 1            if absent: every element is this number
+//              name: dtype[dims]? = min(other)   if absent: the minimum over the rows of `other`;
+//                                                or max(other)
+//              name: dtype[dims] > 0             every element must be over 0
 //   output     name: dtype[dims]
 //   dtype      T (one of the op's dtypes, the same for all)   i32   i64
-//              offsets(n): int32, where each batch of n rows ends; none decreases, none is over n
-//   dims       names bind across tensors, numbers are fixed, a leading * is any shape;
-//              in outputs a name may also be an integer attribute whose range begins at 0 or above
+//              offsets(n): int32, the end of each batch of the rows of dimension n; they do not
+//              decrease, and none is over n
+//   dims       a name has one size in all tensors, a number is a fixed size, a leading * is any
+//              shape; in outputs a name may also be an integer attribute of values from 0 on
 //   attribute  name: float = 1.0      name: int = 16 in [1, 1024]      (no default: required)
 //              name: none | tanh = none   (an enumeration: a label, whose position is its value)
 //
-// Required inputs come first, and there is at least one: it says which device a call is on. The
-// dtypes and the dimensions of outputs, and the dimensions that offsets divide, are read from
-// inputs that are never absent: required ones, and those whose place another input takes. Optional
-// offsets have such a stand-in; so has an optional input > 0, or a number. No name is a keyword of
-// Python, since Python's functions have the names.
+// Required inputs come first, and there is at least one: it determines the device of a call. The
+// dtypes and the dimensions of outputs, and the dimensions that offsets divide, come from inputs
+// that have a tensor in every call: required inputs, and optional ones with `= other`. Optional
+// offsets must have `= other`; an optional input > 0 must have `= other` or a number. Names are not
+// keywords of Python, since Python's functions use them.
 #pragma once
 
 #include <algorithm>
@@ -38,11 +39,11 @@
 
 namespace cudarelu {
 
-/// A vector of at most N elements that a constant expression can hold.
+/// A vector of at most N elements, for constant expressions.
 template <class T, std::size_t N>
 class FixedVector {
  public:
-  /// Throws std::invalid_argument(error) where it is full.
+  /// Throws std::invalid_argument(error) if it is full.
   constexpr void push_back(const T& value, const char* error) {
     if (size_ == N) throw std::invalid_argument(error);
     items_[size_++] = value;
@@ -80,12 +81,12 @@ struct Dimension {
 
 enum class ElementKind { type_variable, int32, int64, offsets };
 
-/// What an op makes of an optional input that is absent.
+/// The value of an optional input that is absent.
 enum class Absent {
-  nothing,  // what it says
-  input,    // another input takes the place
-  number,   // as if all elements were that
-  minimum,  // as if it were that of the rows of another input
+  nothing,  // as the op defines it
+  input,    // the tensor of another input, its stand-in
+  number,   // a number for every element
+  minimum,  // the minimum over the rows of another input
   maximum,
 };
 
@@ -96,25 +97,25 @@ struct Parameter {
   bool leading = false;            // the dims begin with *
   FixedVector<Dimension, 8> dims;  // those after the *
   bool optional = false;
-  bool positive = false;  // the elements must be
+  bool positive = false;  // every element must be over 0
   Absent absent = Absent::nothing;
-  int source = -1;    // the other input, of the kinds that have one
+  int source = -1;    // of kinds input, minimum and maximum: the other input
   double number = 0;  // of kind number
 
-  /// The input that takes this one's place where it is absent; -1: none does.
+  /// The input whose tensor is used if this one is absent, or -1.
   constexpr int stand_in() const { return absent == Absent::input ? source : -1; }
 
-  /// Whether there is a tensor in each call: its own or another input's.
+  /// Whether every call has a tensor for the input: its own or its stand-in's.
   constexpr bool always_there() const { return !optional || stand_in() >= 0; }
 
   constexpr bool operator==(const Parameter&) const = default;
 
-  /// Whether the tensors always have one dtype and one shape.
+  /// Whether the two always have the same dtype and the same shape.
   constexpr bool is_like(const Parameter& other) const {
     return kind == other.kind && leading == other.leading && dims == other.dims;
   }
 
-  /// The element type where the type variable stands for `variable`.
+  /// The element type if T is `variable`.
   constexpr DType dtype(DType variable) const {
     switch (kind) {
       case ElementKind::type_variable:
@@ -145,14 +146,14 @@ struct Signature {
   FixedVector<AttributeSpec, 8> attributes;
   FixedVector<Parameter, 4> outputs;
 
-  /// The input whose tensor the op reads as input i: the stand-in of an input that is absent.
+  /// The input whose tensor is used as input i: itself, or its stand-in if it is not present.
   constexpr std::size_t source_of(std::size_t i, bool present) const {
     const int stand_in = inputs[i].stand_in();
     return present || stand_in < 0 ? i : static_cast<std::size_t>(stand_in);
   }
 
-  /// The required input that gives the shape of the tensor that stands for input i where a number
-  /// does: it has all of its dimensions. -1 where no number stands for it or no input has them all.
+  /// For an input i that is a number if it is absent: a required input that has all of its
+  /// dimensions, from which a tensor of that number gets its shape. -1 if there is none.
   constexpr int shape_source_of(std::size_t i) const {
     for (std::size_t other = 0; other < inputs.size(); ++other) {
       const bool has_all =
@@ -166,7 +167,7 @@ struct Signature {
     return -1;
   }
 
-  /// Whether all tensors are `T[*]` and required: of one dtype and one shape.
+  /// Whether all tensors are `T[*]` and required, and so have one dtype and one shape.
   constexpr bool uniform() const {
     const auto is_free = [](const Parameter& tensor) {
       return tensor.kind == ElementKind::type_variable && tensor.leading && tensor.dims.empty() &&
@@ -177,7 +178,7 @@ struct Signature {
   }
 
   /// Whether the elementwise engine can run the op: all tensors are of type T, there is one output,
-  /// and each input is always there and has the output's shape, or its last dimension after a *.
+  /// and each input is always there and has the output's shape, or only its last dimension.
   constexpr bool is_pointwise() const {
     const Parameter& output = outputs[0];
     return outputs.size() == 1 && output.kind == ElementKind::type_variable &&
@@ -193,8 +194,7 @@ struct Signature {
 
 namespace detail {
 
-/// The keywords of Python that are made of the characters of names, and what the gradients of ops
-/// read as values.
+/// Words that cannot be names: keywords of Python, and values in gradients.
 inline constexpr std::array<std::string_view, 37> reserved_names{
     "and",    "as",       "assert", "async",  "await",  "break",   "class",    "continue",
     "def",    "del",      "elif",   "else",   "except", "finally", "for",      "from",
@@ -237,7 +237,7 @@ class SignatureParser {
   }
 
  private:
-  /// Not constexpr: where the compiler parses a signature, it stops here and shows the call.
+  /// Not constexpr: the compiler rejects a malformed signature here and shows the call.
   template <class... Text>
   [[noreturn]] static void fail(const Text&... text) {
     std::string message = "signature: ";
@@ -286,7 +286,7 @@ class SignatureParser {
     }
     return result;
   }
-  /// A decimal number; `inf` stands for infinity. Up to 15 digits: exact before the one division.
+  /// A decimal number or `inf`. Up to 15 digits are exact before the one division.
   constexpr double number() {
     const double sign = accept("-") ? -1.0 : 1.0;
     if (accept("inf")) return sign * std::numeric_limits<double>::infinity();
@@ -314,7 +314,7 @@ class SignatureParser {
     skip_space();
     return sign * digits / divisor;
   }
-  /// Of at most 15 digits, which both double and int64 hold.
+  /// An integer of at most 15 digits, which double and int64 represent exactly.
   constexpr double integer(std::string_view of) {
     const double value = number();
     const bool held = value > -1e15 && value < 1e15;
@@ -454,7 +454,7 @@ class SignatureParser {
   static constexpr bool has_dimension(const Parameter& tensor, const Dimension& dimension) {
     return std::find(tensor.dims.begin(), tensor.dims.end(), dimension) != tensor.dims.end();
   }
-  /// Whether the dimension has a size in each call.
+  /// Whether every call determines the size of the dimension.
   constexpr bool is_bound(const Dimension& dimension) const {
     return has_input([&](const Parameter& input) {
       return input.always_there() && has_dimension(input, dimension);
@@ -495,7 +495,7 @@ class SignatureParser {
       check_source(input, signature_.inputs[static_cast<std::size_t>(input.source)]);
     }
   }
-  /// A number has the shape of the input that it stands for, which others say.
+  /// A number takes the place of the input: required inputs must determine its shape.
   constexpr void check_number(const Parameter& input) const {
     bool has_shape = !input.leading && !input.dims.empty();
     for (const Dimension& dim : input.dims) {
@@ -508,7 +508,7 @@ class SignatureParser {
            "and no *");
     }
   }
-  /// `source` takes the place of the input, or its rows' extreme does.
+  /// `source`, or the extreme of its rows, takes the place of the input.
   constexpr void check_source(const Parameter& input, const Parameter& source) const {
     const bool of_rows = input.absent != Absent::input;
     const std::size_t rows = of_rows ? 1 : 0;
@@ -565,8 +565,8 @@ struct InPlace {
   int input;
 };
 
-/// Parses `output = input`: the output may overwrite the input. Throws std::invalid_argument where
-/// the input is optional, or they may differ in dtype or shape.
+/// Parses `output = input`: the output may overwrite the input. Throws std::invalid_argument if the
+/// input is optional, or if they can differ in dtype or shape.
 constexpr InPlace parse_in_place(const Signature& signature, std::string_view text) {
   constexpr std::string_view equals = " = ";
   const std::size_t middle = text.find(equals);

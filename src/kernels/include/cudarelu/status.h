@@ -1,4 +1,4 @@
-// What a call of the core returns: success, or a code and one line that says what is wrong.
+// The result of a call of the core: success, or a code and a message of one line.
 #pragma once
 
 #include <memory>
@@ -12,17 +12,17 @@ class [[nodiscard]] Status {
   enum class Code {
     ok,
     invalid_argument,   // a shape, a value or an attribute that the op does not accept
-    unsupported_dtype,  // an element type that the op does not have
+    unsupported_dtype,  // an element type that the op does not support
     unavailable,        // the build or the machine lacks what the call needs
-    out_of_memory,      // the host could not lend the workspace, or an allocation failed
+    out_of_memory,      // the host could not provide workspace, or an allocation failed
     device_failure,     // CUDA reported an error
-    internal,           // a defect of ours
+    internal,           // a bug in this library
   };
 
   Status() = default;
   Status(Code code, std::string message) : error_(new Error{code, std::move(message)}) {}
 
-  /// The error of an allocation that failed; itself it allocates nothing.
+  /// The error of a failed allocation. Allocates nothing itself.
   static Status out_of_memory() noexcept {
     static const Error error{Code::out_of_memory, "out of memory", /*shared=*/true};
     Status status;
@@ -32,14 +32,14 @@ class [[nodiscard]] Status {
 
   bool ok() const { return error_ == nullptr; }
   Code code() const { return ok() ? Code::ok : error_->code; }
-  /// Of a Status that is not ok.
+  /// Only for a Status that is not ok.
   const std::string& message() const { return error_->message; }
 
  private:
   struct Error {
     Code code;
     std::string message;
-    bool shared = false;  // by all that point to it, and never deleted
+    bool shared = false;  // a static object, never deleted
   };
   struct Delete {
     void operator()(const Error* error) const {
@@ -47,7 +47,7 @@ class [[nodiscard]] Status {
     }
   };
 
-  std::unique_ptr<const Error, Delete> error_;  // a success is one null pointer: calls return many
+  std::unique_ptr<const Error, Delete> error_;  // nullptr: success, which costs nothing to return
 };
 
 }  // namespace cudarelu
