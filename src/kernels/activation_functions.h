@@ -23,14 +23,14 @@ CUDARELU_FN T relu(T x) {
 namespace cudarelu::gelu {
 namespace detail {
 
-/// x where it is small enough for its powers; what is computed with the rest no longer counts.
+/// x, limited to where its powers do not overflow; beyond, the functions are at their limits.
 template <class T>
 CUDARELU_FN T bounded(T x) {
   const T large = 64;
   return x > large ? large : x < -large ? -large : x;
 }
 
-/// v, and its derivatives.
+/// v and its derivatives.
 template <class T>
 struct Argument {
   static constexpr T linear = T(1.5957691216057308);

@@ -13,10 +13,10 @@ namespace {
 
 using Kind = Expression::Kind;
 
-/// What stands before the name of an output in that of its gradient.
+/// The name of the gradient of an output is this and the name of the output.
 constexpr std::string_view gradient_prefix = "grad_";
 
-/// What stands before the name of the op whose gradient an op has.
+/// Begins the gradient of an op that has a training_form().
 constexpr std::string_view form_prefix = "as ";
 
 class GradientParser {
@@ -145,7 +145,7 @@ class GradientParser {
              " holds integers");
       }
     } else {
-      fail("names " + result.text + ", which the signature does not");
+      fail("names " + result.text + ", which is not in the signature");
     }
     return result;
   }
@@ -161,14 +161,14 @@ class GradientParser {
            expression.kind != Kind::none;
   }
 
-  /// The input that an expression is, where it may be absent and no other takes its place.
+  /// The input that an expression is, if it may be absent and has no other input as stand-in.
   const Parameter* absent_input(const Expression& expression) const {
     if (expression.kind != Kind::input) return nullptr;
     const Parameter& input = op_.signature.inputs[static_cast<std::size_t>(expression.index)];
     return input.always_there() ? nullptr : &input;
   }
 
-  /// Refuses a term, or a whole gradient, that is not always a tensor.
+  /// Rejects a term, or a whole gradient, that is not a tensor in every call.
   void check_value(const std::string& what, const Expression& value) const {
     if (!is_tensor(value)) fail(what + value.text + ", which is not a tensor");
     if (absent_input(value) != nullptr) fail(what + value.text + ", which may be absent");

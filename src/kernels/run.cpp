@@ -24,7 +24,7 @@ constexpr const char* no_kernels =
     "this build has no CUDA kernels; configure with -DCUDARELU_CUDA=ON";
 #endif
 
-/// Offsets end batches of `size` rows: none decreases, none is over `size`.
+/// Checks the offsets of batches of `size` rows: they do not decrease, and none is over `size`.
 Status check_offsets(const Op& op, const Parameter& input, const TensorView& offsets,
                      std::int64_t size) {
   const auto* values = static_cast<const std::int32_t*>(offsets.data);
@@ -83,7 +83,7 @@ Status check_values(const Op& op, std::span<const TensorView> inputs) {
   return {};
 }
 
-/// Runs a call whose inputs are all in place.
+/// Runs a call in which stand-ins have replaced absent inputs.
 Status run_complete(const Call& call) {
   if (call.execution.device_type == DeviceType::cpu) {
     Status status = check_values(call.op, call.inputs);
@@ -106,7 +106,7 @@ Status run_with_stand_ins(const Call& call) {
                        call.attributes, call.execution});
 }
 
-/// The error for an exception; where there is no memory for its text, that.
+/// The error for an exception, or out_of_memory if there is no memory for its message.
 Status internal_error(const char* what) noexcept {
   try {
     return {Code::internal, what};

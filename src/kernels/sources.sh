@@ -1,7 +1,7 @@
 #!/bin/sh
-# The sources of the kernels, in one place for every way to build them (CMakeLists.txt beside this file,
-# examples/jit_load.py). Prints them as lines "PART FILE", where PART is cpu, cuda or hopper: a hopper
-# source is compiled for compute capability 9.0a alone. Writes the generated ones and all_ops.h, which
+# Lists the sources of the kernels for all builds (CMakeLists.txt beside this file,
+# examples/jit_load.py), as lines "PART FILE", where PART is cpu, cuda or hopper; hopper sources are
+# compiled for compute capability 9.0a only. Writes the generated sources, and all_ops.h, which
 # includes every op, into FOLDER.
 #
 #   usage: sources.sh FOLDER
@@ -19,7 +19,7 @@ part() {
   for file in "$@"; do echo "$name $kernels/$file"; done
 }
 
-# update FILE TEXT: writes the file unless it has this text, since a build compares times.
+# update FILE TEXT: writes the file if its text changes; a build compares times.
 update() {
   [ "$(cat "$1" 2>/dev/null)" = "$2" ] || printf '%s\n' "$2" >"$1"
 }
@@ -41,8 +41,8 @@ part cuda cuda/device.cu cuda/gemm/gemm.cpp cuda/gemm/activate.cu cuda/gemm/cubl
   cuda/gemm/simple.cu cuda/gemm/skinny.cu cuda/gemm/tuning.cpp
 part hopper cuda/gemm/hopper.cu
 
-# Each op is a header of ops/. It has kernels beside it, or in another op's files, or is a matrix
-# product, or is an elementwise functor, for which the engines are instantiated in files of its own.
+# Each header of ops/ is an op. Its kernels are in files of its own or of another op, or it is a
+# matrix product, or an elementwise functor, for which this generates a source for each engine.
 headers=
 for header in ops/*.h; do
   op=$(basename "$header" .h)

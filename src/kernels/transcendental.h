@@ -1,19 +1,19 @@
-// Elementary functions: on the GPU CUDA's own. On the CPU, without branches and tables, so that
-// loops of them are vectorised, and without fused multiply-add, so that every CPU has the same
-// numbers. In float32, tanh and asinh are computed in float64, more coarsely, and rounded once.
+// Elementary functions. On the GPU they are CUDA's. On the CPU they have no branches and no tables,
+// so that loops are vectorised, and no fused multiply-add, so that every CPU gives the same
+// numbers. In float32, tanh and asinh are computed in float64 with fewer terms and rounded once.
 //
-// The largest errors, in units in the last place, which tests/kernels/transcendental_test.cpp checks:
+// The largest errors in units in the last place, which tests/kernels/transcendental_test.cpp checks:
 //
 //            exp   tanh  asinh
 //   float32  1.0   0.51  0.51
 //   float64  1.0   1.6   1.7
 //
-// Those that activation_functions.h uses are shared with the GPU, where a product and a sum round
-// once. Their errors here, in epsilons of the type: normal 1.4, logistic 1.0.
+// The functions for activation_functions.h also run on the GPU, with fused multiply-add. Their
+// errors on the CPU, in epsilons of the type: normal 1.4, logistic 1.0.
 //
 // Arguments are reduced by Cody and Waite's method (Software Manual for the Elementary Functions,
-// 1980): a multiple of ln 2, as the sum of two constants of which the first has few bits, is taken
-// away. What is left is small enough for a short polynomial.
+// 1980): a multiple of ln 2 is subtracted in two parts, of which the first has few bits. The rest
+// is small enough for a short polynomial.
 #pragma once
 
 #include <array>
@@ -46,11 +46,11 @@ struct Exp<double> {
   static constexpr double ln2_low = 0x1.a39ef35793c76p-33;
 };
 
-/// Adding this rounds to an integer, which the sum's lowest bits then hold: a biased exponent.
+/// Adding this rounds to an integer: the lowest bits of the sum are a biased exponent.
 template <class T>
 inline constexpr T shifter = T(std::uint64_t{3} << (Exp<T>::mantissa_bits - 1)) + Exp<T>::bias;
 
-/// 2^k, where `shifted` is k + shifter; 0 where k is -bias.
+/// 2^k, where `shifted` is k + shifter; 0 if k is -bias.
 template <class T>
 constexpr T power_of_2(T shifted) {
   using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
@@ -71,7 +71,7 @@ struct Reduced {
   }
 };
 
-/// exp(r) - 1 - r. In float32 by the polynomial that is nearest to exp(r), relatively: within 3e-9.
+/// exp(r) - 1 - r. In float32: the polynomial with the least relative error of exp(r), 3e-9.
 constexpr float rest_of_exp(float r) {
   const float square = r * r;
   const float low = 0.49999994f + 0.166665211f * r;
@@ -79,7 +79,7 @@ constexpr float rest_of_exp(float r) {
   return square * (low + square * high);
 }
 
-/// In float64 by terms of its series, r^2/2! + r^3/3! + ...
+/// In float64: terms of the series r^2/2! + r^3/3! + ...
 constexpr double rest_of_exp(double r) {
   constexpr int terms = 12;
   constexpr auto factors = [] {  // 1/2!, 1/3!, ...
@@ -93,7 +93,7 @@ constexpr double rest_of_exp(double r) {
   return r * r * sum;
 }
 
-/// log((1 + s) / (1 - s)) / s - 2 by `terms - 1` terms of its series, 2s^2/3 + 2s^4/5 + ...
+/// log((1 + s) / (1 - s)) / s - 2: `terms - 1` terms of the series 2s^2/3 + 2s^4/5 + ...
 template <int terms>
 constexpr double series_of_log(double s) {
   constexpr auto factors = [] {  // 2/3, 2/5, ...
@@ -107,7 +107,7 @@ constexpr double series_of_log(double s) {
   return square * sum;
 }
 
-/// tanh(x) = t / (t + 2), where t = exp(2x) - 1, with what the sums lose made up for.
+/// tanh(x) = t / (t + 2), where t = exp(2x) - 1, with corrections for the rounding of the sums.
 constexpr double tanh(double x) {
   const std::uint64_t sign = std::bit_cast<std::uint64_t>(x) & (std::uint64_t{1} << 63);
   const double magnitude = std::bit_cast<double>(std::bit_cast<std::uint64_t>(x) ^ sign);
@@ -125,8 +125,8 @@ constexpr double tanh(double x) {
 }
 
 /// tanh(x) = (exp(2x) - 1) / (exp(2x) + 1), where exp(2x) = 2^(k + r) and |r| <= 1/2: 2^r is
-/// (even + odd) / (even - odd), as odd / even is tanh(r ln 2 / 2), by the nearest quotient of its
-/// degrees within 6e-10.
+/// (even + odd) / (even - odd), where odd / even is tanh(r ln 2 / 2): the best rational
+/// approximation of its degrees, with an error of 6e-10.
 constexpr float tanh(float x) {
   const float bounded = x > 10 ? 10.0f : x < -10 ? -10.0f : x;  // tanh(10) rounds to 1
   const double exponent = 2.8853900817779268 * bounded;
@@ -138,11 +138,10 @@ constexpr float tanh(float x) {
   const double dividend = power_of_2(shifted) * (even + odd);
   const double divisor = even - odd;
   const auto y = static_cast<float>((dividend - divisor) / (dividend + divisor));
-  return -0x1p-12f < x && x < 0x1p-12f ? x : y;  // to which it rounds
+  return -0x1p-12f < x && x < 0x1p-12f ? x : y;  // tanh(x) rounds to a small x
 }
 
-/// asinh(x) = log(1 + w), where w = x + (sqrt(1 + x^2) - 1); log(1 + f) is a series in s = f/(2 +
-/// f).
+/// asinh(x) = log(1 + w), where w = x + (sqrt(1 + x^2) - 1). log(1 + f) is a series in f/(2 + f).
 template <int terms>
 CUDARELU_FN double asinh(double x) {
   const std::uint64_t sign = std::bit_cast<std::uint64_t>(x) & (std::uint64_t{1} << 63);
@@ -150,7 +149,7 @@ CUDARELU_FN double asinh(double x) {
   const bool large = magnitude > 0x1p500;  // its square overflows, but asinh(x) = log(x/4) + 3 ln 2
   const double square = magnitude * magnitude;
   const double w = large ? 0.25 * magnitude : magnitude + square / (1 + std::sqrt(1 + square));
-  // 1 + w = 2^k (1 + f), where 1 + f is between sqrt(1/2) and sqrt(2)
+  // 1 + w = 2^k (1 + f), where 1 + f is between sqrt(1/2) and sqrt(2).
   const double sum_w = 1 + w;
   const std::uint64_t bits = std::bit_cast<std::uint64_t>(sum_w);
   const std::uint64_t exponent = (bits - std::bit_cast<std::uint64_t>(0x1.6a09e667f3bcdp-1)) >> 52;
@@ -160,7 +159,7 @@ CUDARELU_FN double asinh(double x) {
   const double k = std::bit_cast<double>(exponent | std::bit_cast<std::uint64_t>(0x1p52)) - 0x1p52 +
                    (large ? 3.0 : 0.0);
   const double s = f / (2 + f);
-  // 2s = f - s f, in the form that keeps the bits of f
+  // 2s = f - s f, in a form that keeps the bits of f.
   const double half = 0.5 * f * f;
   const double rest = half - s * (half + series_of_log<terms>(s)) - k * Exp<double>::ln2_low;
   const double y = k * Exp<double>::ln2_high + (f - rest);
@@ -217,14 +216,14 @@ CUDARELU_FN T exp2(T x) {
     const float shifted = exponent + detail::shifter<float>;
     const float r = exponent - (shifted - detail::shifter<float>);
     const float power = detail::power_of_2(shifted);
-    // Nearest to 2^r of its degree where |r| <= 1/2: the relative error is 2e-9.
+    // The best polynomial of its degree for 2^r, |r| <= 1/2: the relative error is 2e-9.
     return power * polynomial(r, 1.0f, 0.693147203f, 0.240226479f, 0.0555033247f, 0.00961843736f,
                               0.00133988744f, 0.000153533619f);
 #endif
   }
 }
 
-/// 1 / x, of a normal number.
+/// 1 / x, for a normal number x.
 template <class T>
 CUDARELU_FN T reciprocal(T x) {
 #ifdef __CUDA_ARCH__
@@ -233,16 +232,16 @@ CUDARELU_FN T reciprocal(T x) {
   return 1 / x;
 }
 
-/// The normal distribution at a point.
+/// The standard normal distribution at a point.
 template <class T>
 struct Normal {
-  T cdf;      // (1 + erf(x / sqrt 2)) / 2, without its cancellation
+  T cdf;      // (1 + erf(x / sqrt 2)) / 2, without cancellation
   T density;  // exp(-x^2 / 2) / sqrt(2 pi)
 };
 
-/// The tail beyond t = |x| is exp(-t^2/2) R(t), and R(t) u is close to a polynomial in u, where 1/u
-/// is 1 + t/4 (Shepherd and Laframboise, Mathematics of Computation 36, 1981). In float32 its error
-/// grows from 4e-8 of the tail to 4e-5 where the tail is 1e-6 of that and less.
+/// The tail beyond t = |x| is exp(-t^2/2) u P(u), where u = 1 / (1 + t/4) and P is a polynomial
+/// (Shepherd and Laframboise, Mathematics of Computation 36, 1981). In float32 the relative error
+/// of the tail grows from 4e-8 to 4e-5 for tails of 1e-6 and less.
 template <class T>
 CUDARELU_FN Normal<T> normal(T x) {
   const T t = std::abs(x);
@@ -300,7 +299,7 @@ CUDARELU_FN T asinh(T x) {
 }
 
 #ifdef __CUDACC__
-/// asinh(x) within 2^-20 of itself, to be rounded to 16 bits: an eighth of the instructions.
+/// asinh(x) with a relative error of 2^-20, for results of 16 bits: an eighth of the instructions.
 __device__ __forceinline__ float asinh_for_halves(float x) {
   const float magnitude = fabsf(x);
   const float square = magnitude * magnitude;
@@ -308,7 +307,7 @@ __device__ __forceinline__ float asinh_for_halves(float x) {
       polynomial(square, 1.0f, -0.1666666667f, 0.075f, -0.0446428571f, 0.0303819444f);
   float root = square + 1;
   asm("sqrt.approx.f32 %0, %0;" : "+f"(root));
-  root = magnitude > 0x1p14f ? magnitude : root;  // whose square may overflow
+  root = magnitude > 0x1p14f ? magnitude : root;  // its square may overflow
   float log2;
   asm("lg2.approx.f32 %0, %1;" : "=f"(log2) : "f"(fmaf(0.5f, magnitude, 0.5f * root)));
   const float large = copysignf(fmaf(log2, 0.693147181f, 0.693147181f), x);

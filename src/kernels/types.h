@@ -1,4 +1,4 @@
-// The C++ types of the elements, and how they are computed with.
+// The C++ types of the elements and of arithmetic on them.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace cudarelu {
 
-/// The type that T is computed with.
+/// The type of arithmetic on T.
 template <class T>
 using Compute =
     std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float, T>;
@@ -24,7 +24,7 @@ CUDARELU_FN Compute<T> load(T x) {
   }
 }
 
-/// Rounds `x` to T, once.
+/// Rounds `x` to T.
 template <class T>
 CUDARELU_FN T store(Compute<T> x) {
   if constexpr (std::is_same_v<Compute<T>, T>) {
@@ -74,7 +74,7 @@ Status visit_dtype(DType dtype, const F& f) {
 
 }  // namespace detail
 
-/// Calls f(TypeTag<T>) for the C++ type T of `dtype`; compiled for the dtypes of the set alone.
+/// Calls f(TypeTag<T>) with the C++ type T of `dtype`. Compiles f only for the dtypes of the set.
 template <DTypeSet dtypes, class F>
 Status visit_dtype(DType dtype, const F& f) {
   return detail::visit_dtype<dtypes, float, double, Half, BFloat16, std::int8_t, std::uint8_t,

@@ -7,8 +7,8 @@
 
 namespace cudarelu {
 
-/// Lets `workspace` point to `count` elements on the call's device, as Execution::allocate() has
-/// it; an error names the bytes that are not to be had.
+/// Sets `workspace` to `count` elements from Execution::allocate(). Returns out_of_memory, with the
+/// number of bytes, if there is none.
 template <class T>
 Status allocate(const Call& call, std::int64_t count, T*& workspace) {
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);

@@ -1,4 +1,4 @@
-// Elements as the numbers that they are computed with: float16 and bfloat16 by blocks of float32.
+// Conversion of elements to the type of arithmetic: float16 and bfloat16 in blocks of float32.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,10 @@
 
 namespace cudarelu::cpu {
 
-/// Elements of a block: several blocks fit the first cache together.
+/// Elements of a block: several blocks fit the L1 cache.
 inline constexpr std::int64_t block_size = 512;
 
-/// Elements of a block that fits the registers.
+/// Elements of a block that fits the vector registers.
 inline constexpr std::int64_t small_block_size = 64;
 
 template <class T>
@@ -29,7 +29,7 @@ struct alignas(64) Block : std::array<C, block_size> {};
 
 namespace detail {
 
-// How many elements widen_vectors() and narrow_vectors() have done: of halves alone, on some CPUs.
+// widen_vectors() and narrow_vectors() return how many elements they converted: none without F16C.
 
 template <class T>
 std::int64_t widen_vectors(const T* /*from*/, float* /*to*/, std::int64_t /*n*/) {
@@ -42,8 +42,8 @@ std::int64_t narrow_vectors(const float* /*from*/, T* /*to*/, std::int64_t /*n*/
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-// to_float() and from_float() by F16C, to the same bits, for as many halves as fill a vector; they
-// return how many were done. F16C keeps the bits of a NaN, where from_float() has one NaN.
+// to_float() and from_float() for whole vectors, with the same results: F16C keeps the bits of a
+// NaN, which from_float() replaces by one NaN.
 
 [[gnu::target("avx2,f16c")]] inline std::int64_t widen_eights(const Half* from, float* to,
                                                               std::int64_t n) {
@@ -69,7 +69,7 @@ std::int64_t narrow_vectors(const float* /*from*/, T* /*to*/, std::int64_t /*n*/
   return i;
 }
 
-// Masked, since GCC 12 warns of undefined values in the forms without a mask.
+// A mask, since GCC 12 warns of uninitialised values in the functions without one.
 inline constexpr std::uint16_t every = 0xffff;
 
 [[gnu::target("avx512f,avx512bw,avx512vl")]] inline std::int64_t widen_sixteens(const Half* from,
@@ -110,7 +110,7 @@ inline std::int64_t narrow_vectors(const float* from, Half* to, std::int64_t n) 
 
 }  // namespace detail
 
-/// Reads `n` elements of float16 or bfloat16.
+/// Converts `n` elements of float16 or bfloat16 to float32.
 template <class T>
 void widen(const T* from, float* to, std::int64_t n) {
   const std::int64_t i = detail::widen_vectors(from, to, n);
@@ -124,7 +124,7 @@ void narrow(const float* from, T* to, std::int64_t n) {
   for_each_index_of_few(n - i, [&](std::int64_t j) { to[i + j] = store<T>(from[i + j]); });
 }
 
-/// Calls body(first, count) for the blocks of n elements: one alone where they need no conversion.
+/// Calls body(first, count) for the blocks of n elements, or once for all without conversion.
 template <class T, std::int64_t size = block_size, class Body>
 void for_each_block(std::int64_t n, const Body& body) {
   std::int64_t first = 0;
@@ -134,7 +134,7 @@ void for_each_block(std::int64_t n, const Body& body) {
   if (first < n) body(first, n - first);
 }
 
-/// The `count` elements from x on, in `block` where they must be converted.
+/// The `count` elements from x on, converted into `block` if necessary.
 template <class T>
 const Compute<T>* read(const T* x, std::int64_t count, Block<Compute<T>>& block) {
   if constexpr (is_narrow<T>) {
@@ -145,7 +145,7 @@ const Compute<T>* read(const T* x, std::int64_t count, Block<Compute<T>>& block)
   }
 }
 
-/// Where to compute the `count` elements from y on, before write().
+/// The memory for results from y on, before write().
 template <class T>
 Compute<T>* target(T* y, Block<Compute<T>>& block) {
   if constexpr (is_narrow<T>) {

@@ -8,12 +8,12 @@
 namespace cudarelu::cpu {
 namespace {
 
-/// Elements of the output that are computed before what follows them, so that these are in a cache
-/// still. A product of fewer rows is slower, since the host arranges b anew for each.
+/// The elements of a strip of the output, whose epilogue runs while it is in a cache. Products of
+/// fewer rows are slower, since the host packs b again for each.
 constexpr std::int64_t strip_size = 1 << 20;
 constexpr std::int64_t strip_rows = 512;
 
-/// Elements that a thread works on at least.
+/// The fewest elements for a thread.
 constexpr std::int64_t grain = 16384;
 
 template <class T>
@@ -30,7 +30,7 @@ class Product {
   Status run() {
     if (gemm_.batch == 0 || gemm_.m == 0 || gemm_.n == 0) return {};
     if (!finishes_ && gemm_.k > 0) return execution_.gemm(gemm_);
-    // The rows of a transposed matrix lie apart: no part of them is a matrix that the host takes.
+    // Some rows of a transposed matrix are not contiguous: the host does not accept them.
     const std::int64_t rows = gemm_.a_transposed && !converts_
                                   ? gemm_.m
                                   : std::min(gemm_.m, std::max(strip_rows, strip_size / gemm_.n));
@@ -89,7 +89,7 @@ class Product {
                    ? widened_transposed(strip)
                    : widened(part.a, wide_a_, rows * gemm_.k);
       part.d = wide_d_;
-      // The strips of one matrix have b and the bias in common.
+      // All strips of one matrix use the same b and bias.
       if (strip.first_row == 0) widened(part.b, wide_b_, strip.matrices * gemm_.k * gemm_.n);
       if (gemm_.bias != nullptr) part.bias = widened(gemm_.bias, wide_bias_, gemm_.n);
       part.b = wide_b_;
@@ -113,7 +113,7 @@ class Product {
     return to;
   }
 
-  /// Some rows of a transposed matrix, which are columns in memory, as a matrix of their own.
+  /// Copies some rows of a transposed matrix, which are columns in memory, to a matrix.
   float* widened_transposed(const Strip& strip) {
     if constexpr (is_narrow<T>) {
       const T* const from =
@@ -130,7 +130,7 @@ class Product {
     return wide_a_;
   }
 
-  /// The sum of no products.
+  /// The result for k = 0.
   template <class E>
   static void repeat_bias(const Gemm& part, std::int64_t rows) {
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -143,7 +143,7 @@ class Product {
     }
   }
 
-  /// What follows the product, for rows of the output.
+  /// The epilogue for rows of the output.
   void finish(std::int64_t first, std::int64_t rows) {
     const std::int64_t n = gemm_.n;
     const std::int64_t least = std::max<std::int64_t>(1, grain / n);
@@ -158,7 +158,7 @@ class Product {
     });
   }
 
-  /// The same for `count` elements from `place` on; in float32 they lie at `wide_place`.
+  /// The same for `count` elements from `place` on; their float32, if any, is at `wide_place`.
   void finish_block(std::int64_t place, std::int64_t wide_place, std::int64_t count) {
     T* const d = static_cast<T*>(gemm_.d) + place;
     Block<C> block;
@@ -190,7 +190,7 @@ class Product {
   Execution& execution_;
   const Gemm& gemm_;
   const bool converts_;  // from and to float32
-  const bool finishes_;  // something follows what the host does
+  const bool finishes_;  // there is an epilogue after the product of the host
   float* wide_bias_ = nullptr;
   float* wide_a_ = nullptr;
   float* wide_b_ = nullptr;

@@ -7,8 +7,8 @@
 
 namespace cudarelu::cpu {
 
-/// What (x - mean) / sqrt(variance + eps) is computed by: the mean in two parts, since it may not
-/// fit C well enough where the variance is much smaller.
+/// Computes (x - mean) / sqrt(variance + eps). The mean has two parts, since C alone may not be
+/// precise enough for a mean that is much larger than the deviation.
 template <class C>
 struct Normaliser {
   C base;
@@ -18,7 +18,7 @@ struct Normaliser {
   C operator()(C x) const { return (x - base) * scale + shift; }
 };
 
-/// Of a row of n elements.
+/// The Normaliser of a row of n elements.
 template <class T>
 Normaliser<Compute<T>> normaliser_of(const T* x, std::int64_t n, double eps) {
   using C = Compute<T>;

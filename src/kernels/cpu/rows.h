@@ -11,12 +11,11 @@
 
 namespace cudarelu::cpu {
 
-/// For sums of numbers that need no conversion, which wait for memory.
+/// The vector width of sums, which wait for memory if their terms need no conversion.
 template <class T>
 inline constexpr Width sum_width = is_narrow<T> ? Width::full : Width::half;
 
-/// Calls body(row offset) for each row of `columns` elements, on the host's threads; the body is
-/// compiled for the CPU that runs it.
+/// Calls body(offset of the row) for each row, on the host's threads, compiled for their CPU.
 template <Width width, class Body>
 void for_each_row(const Call& call, const Body& body) {
   const TensorView& tensor = call.inputs[0];
@@ -32,10 +31,10 @@ void for_each_row(const Call& call, const Body& body) {
                               });
 }
 
-/// Columns that are folded side by side. GCC unrolls shorter loops before it can vectorise them.
+/// Columns that are reduced side by side. GCC unrolls shorter loops before it vectorises them.
 inline constexpr std::int64_t lanes = 32;
 
-/// The first `count` lanes folded into one by f: by halves, which vectors do side by side.
+/// Reduces `count` lanes to one with f, half by half, which is vectorised.
 template <std::size_t count, class T, class F>
 T reduce(const std::array<T, count>& x, const F& f) {
   if constexpr (count == 1) {
@@ -47,14 +46,14 @@ T reduce(const std::array<T, count>& x, const F& f) {
   }
 }
 
-/// The largest of numbers that come in blocks; NaN is passed over.
+/// The maximum of numbers that come in blocks; ignores NaN.
 template <class C>
 class Maximum {
  public:
   Maximum() { values_.fill(-std::numeric_limits<C>::infinity()); }
 
   void add(const C* x, std::int64_t n) {
-    std::array<C, lanes> values = values_;  // of its own: it stays in registers
+    std::array<C, lanes> values = values_;  // a copy, which stays in registers
     for (std::int64_t i = 0; i + lanes <= n; i += lanes) {
       for (std::int64_t lane = 0; lane < lanes; ++lane) {
         values[lane] = larger(values[lane], x[i + lane]);
@@ -71,14 +70,14 @@ class Maximum {
   std::array<C, lanes> values_;
 };
 
-/// A sum in an order that the number of terms alone decides: fours of them in their own type, which
-/// are added up in float64.
+/// A sum whose order depends only on the number of terms: four terms at a time are added in their
+/// own type, then in float64.
 class Sum {
  public:
-  /// Adds term(0) to term(n - 1). n is a multiple of block_size, or the terms are the last.
+  /// Adds term(0), ..., term(n - 1). Except in the last call, n is a multiple of block_size.
   template <class Term>
   void add(std::int64_t n, const Term& term) {
-    std::array<double, lanes> totals = totals_;  // of its own: it stays in registers
+    std::array<double, lanes> totals = totals_;  // a copy, which stays in registers
     std::int64_t i = 0;
     for (; i + 4 * lanes <= n; i += 4 * lanes) {
       for (std::int64_t j = i; j < i + lanes; ++j) {

@@ -1,13 +1,12 @@
-// Loops compiled for the vector instructions of the CPU that runs them, without flags of the
-// compiler: x86-64 code of the baseline, of AVX2 and of AVX-512. Other CPUs have their baseline's.
+// Loops for the vector instructions of the CPU that runs them, without compiler flags: on x86-64
+// for the baseline, AVX2 and AVX-512; on other CPUs for the baseline.
 #pragma once
 
 #include <cstdint>
 
 namespace cudarelu::cpu {
 
-/// Calls body(i) for each i below n, where no call waits for another: what it writes at i, no other
-/// reads.
+/// Calls body(i) for each i below n. The calls must be independent: none reads what another writes.
 template <class Body>
 void for_each_index(std::int64_t n, const Body& body) {
 #ifdef __clang__
@@ -19,8 +18,8 @@ void for_each_index(std::int64_t n, const Body& body) {
   for (std::int64_t i = 0; i < n; ++i) body(i);
 }
 
-/// The same for an n so small, and known to the compiler, that it unrolls the whole loop: arrays
-/// that are filled and read in such loops stay in registers.
+/// The same for a small constant n, whose loop the compiler unrolls as a whole: arrays that such
+/// loops write and read stay in registers.
 template <class Body>
 void for_each_index_of_few(std::int64_t n, const Body& body) {
 #ifdef __clang__
@@ -31,8 +30,8 @@ void for_each_index_of_few(std::int64_t n, const Body& body) {
   for (std::int64_t i = 0; i < n; ++i) body(i);
 }
 
-/// How wide vectors are to be, where there is a choice. The widest are faster at arithmetic; loops
-/// with little of it, which wait for memory, were measured to be slower with them.
+/// The width of vectors. Full width is faster for arithmetic, but slower, as measured, for loops
+/// with little of it, which wait for memory.
 enum class Width { half, full };
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -59,8 +58,8 @@ template <class F>
 
 }  // namespace detail
 
-/// Calls f(), in which everything is inlined and compiled for this CPU. No resolver runs when the
-/// library is loaded, as it would for target_clones: sanitizers and static linking break on those.
+/// Calls f() with everything in it inlined and compiled for this CPU. Not by target_clones, whose
+/// resolvers run when the library is loaded: sanitizers and static linking fail with them.
 template <Width width, class F>
 void vectorised(const F& f) {
   if constexpr (width == Width::full) {

@@ -1,5 +1,5 @@
-// What the file of an op includes that is one matrix product with what follows it. Such an op says
-// which, as `static Gemm gemm(const Call&)`, and has its kernels by that.
+// For ops that are one matrix product with an epilogue. Such an op describes the product in
+// `static Gemm gemm(const Call&)`, and needs no kernels of its own.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace cudarelu {
 
-/// The product of all sizes of a tensor but the last `own`.
+/// The product of all sizes of a tensor except the last `own`.
 inline std::int64_t leading_size(const TensorView& tensor, std::size_t own) {
   const auto leading = tensor.shape.first(tensor.shape.size() - own);
   return std::accumulate(leading.begin(), leading.end(), std::int64_t{1}, std::multiplies<>());
@@ -38,7 +38,7 @@ inline Activation gelu_of(const Call& call) {
   return call.integer(0) == 0 ? Activation::gelu_erf : Activation::gelu_tanh;
 }
 
-/// activation(x weight^T + bias), of the inputs x [*, k], weight [n, k] and bias [n] or none.
+/// activation(x weight^T + bias) for the inputs x [*, k], weight [n, k] and bias [n], if present.
 inline Gemm linear_product(const Call& call, Activation activation = Activation::none) {
   const TensorView& x = call.inputs[0];
   const TensorView& weight = call.inputs[1];

@@ -10,13 +10,13 @@
 namespace cudarelu {
 namespace pointwise {
 
-/// Elements that one thread takes at the least: some microseconds of work.
+/// The fewest elements for a thread: some microseconds of work.
 inline constexpr std::int64_t cpu_grain = 32768;
 
 template <class F, int choice, class T>
 void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t end) {
   using C = Compute<T>;
-  std::array<C, attribute_count<F> + 1> attributes{};  // one more: none would be no array
+  std::array<C, attribute_count<F> + 1> attributes{};  // one more, for ops without any
   read_attributes<F>(call, attributes.data());
   std::array<cpu::Block<C>, input_count<F>> blocks;
   T* const output = static_cast<T*>(call.outputs[0].data);
@@ -30,7 +30,7 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
         inputs[i] = cpu::read(x + (is_row<F>(i) ? column : begin) + first, count, blocks[i]);
       }
       C* const y = cpu::target(output + begin + first, blocks[0]);
-      // An output is apart from each input, or is that input.
+      // The output and an input are the same memory or do not overlap.
       const auto compute_one = [&](std::int64_t j) {
         std::array<C, input_count<F>> x;
         for (int i = 0; i < input_count<F>; ++i) x[i] = inputs[i][j];

@@ -1,6 +1,6 @@
-// The elementwise engine for CUDA: one 16-byte vector a thread.
+// The elementwise engine for CUDA: one 16-byte vector per thread.
 //
-// On an H200 one vector a thread beats two or four, and beats a loop over a persistent grid.
+// On an H200 one vector per thread is faster than two, four, or a loop over a persistent grid.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@ namespace pointwise {
 
 inline constexpr int block_size = 256;
 
-/// What an element is counted with: divisions of 32 bits are cheap.
+/// The type of element indices: divisions of 32 bits are cheap.
 using Index = std::uint32_t;
 
-/// Elements of one launch at the most: no sum of an index and a grid's surplus overflows an Index.
+/// The most elements of one launch: an index past the end of the grid does not overflow Index.
 inline constexpr std::int64_t most_elements = std::int64_t{1} << 30;
 
 template <class T, int width>
@@ -29,10 +29,10 @@ template <class F, class T>
 struct Operands {
   const T* inputs[input_count<F>];
   T* output;
-  Compute<T> attributes[attribute_count<F> + 1];  // one more: none would be no array
+  Compute<T> attributes[attribute_count<F> + 1];  // one more, for ops without any
 };
 
-/// apply(); by the functor's `for_halves`, where it has one, if the result is rounded to 16 bits.
+/// apply(), or for results of 16 bits the functor's `for_halves` if it has one.
 template <class F, int choice, class T>
 __device__ Compute<T> result_of(const Compute<T>* x, const Compute<T>* attributes) {
   if constexpr (sizeof(T) == 2 && requires { F::for_halves(*x); }) {
@@ -42,9 +42,11 @@ __device__ Compute<T> result_of(const Compute<T>* x, const Compute<T>* attribute
   }
 }
 
-/// `head` elements, then `vectors` of `width`, then the rest: vectors go to the first threads, the
-/// single elements to those after them. `columns` counts for row inputs alone; `row_vectors` says
-/// that a vector never crosses the end of a row and that row inputs are aligned.
+/// Computes `head` elements, then `vectors` vectors of `width`, then the rest. The first threads
+/// take the vectors, those after them the single elements. `columns` is for row inputs;
+/// `row_vectors`: no vector crosses the end of a row, and row inputs are aligned. Example: size 21,
+/// head 3 and width 4 give 4 vectors, for threads 0-3; threads 4-6 take elements 0-2 and threads
+/// 7-8 elements 19-20.
 template <class F, int choice, class T, int width>
 __global__ void __launch_bounds__(block_size)
     kernel(const __grid_constant__ Operands<F, T> operands, Index size, Index head, Index vectors,
@@ -114,7 +116,7 @@ Status launch(const Call& call, const Operands<F, T>& operands, Extent extent) {
       static_cast<Index>(vectors), static_cast<Index>(extent.columns), row_vectors && head == 0);
 }
 
-/// The elements from `begin` on that one launch takes: whole rows, or a part of one.
+/// The elements from `begin` on for one launch: whole rows, or a part of one row.
 template <class F>
 Extent part_from(std::int64_t begin, Extent whole) {
   const std::int64_t rest = whole.size - begin;
@@ -137,7 +139,7 @@ Status run(const Call& call, Extent whole) {
   for (std::int64_t begin = 0; begin < whole.size;) {
     const Extent part = part_from<F>(begin, whole);
     operands.output = static_cast<T*>(call.outputs[0].data) + begin;
-    // Vectors want all pointers the same distance past a boundary, a whole number of elements.
+    // Vectors need all pointers at the same whole number of elements past a boundary.
     const std::uintptr_t past = cuda::misalignment(operands.output);
     bool aligned = past % sizeof(T) == 0;
     for (int i = 0; i < input_count<F>; ++i) {

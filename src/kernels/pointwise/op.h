@@ -1,8 +1,7 @@
-// What the file of an elementwise op includes. Such an op is a functor: its operator() takes the
-// inputs and then the attributes, all in the type that the elements are computed with; of an
-// enumeration, the position of the label.
+// For elementwise ops. Such an op is a functor: its operator() takes the inputs and then the
+// attributes, all in the type of arithmetic on the elements; of an enumeration, a label's position.
 //
-// An input has the shape of the output, or is its last dimension, [c] for [*, c].
+// An input has the shape of the output, or only its last dimension: [c] for [*, c].
 #pragma once
 
 #include <cmath>
@@ -23,8 +22,8 @@ Status pointwise_cpu(const Call& call);
 template <class F>
 Status pointwise_cuda(const Call& call);
 
-/// What a functor may say of itself, as `static constexpr Work work`: that it only moves elements,
-/// or that it computes for longer than reading and writing take. The engine for the CPU reads it.
+/// A functor's `static constexpr Work work`, for the CPU engine: it only moves elements, or its
+/// arithmetic takes longer than reading and writing.
 enum class Work { move, little, much };
 
 namespace pointwise {
@@ -51,8 +50,8 @@ inline constexpr int input_count = static_cast<int>(signature_of<F>.inputs.size(
 template <class F>
 inline constexpr int attribute_count = static_cast<int>(signature_of<F>.attributes.size());
 
-/// Bit i: input i is the last dimension of the output, repeated over the others. A number, since
-/// device code cannot read the signature, which is an object of the host's.
+/// Bit i: input i has only the last dimension of the output, and is repeated over the others. A
+/// number, since device code cannot read the signature, an object in host memory.
 template <class F>
 inline constexpr unsigned row_inputs = [] {
   unsigned bits = 0;
@@ -68,8 +67,8 @@ constexpr bool is_row(int i) {
   return (row_inputs<F> >> i & 1u) != 0;
 }
 
-/// The sizes of a call: the elements of the output, and of its last dimension where an input is
-/// that (the whole otherwise).
+/// The sizes of a call: the elements of the output, and those of its last dimension, or again all
+/// if no input has only the last dimension.
 struct Extent {
   std::int64_t size;
   std::int64_t columns;
@@ -83,7 +82,7 @@ Extent extent_of(const Call& call) {
   return {size, row_inputs<F> != 0 ? output.shape.back() : size};
 }
 
-/// The values of the attributes that are real.
+/// Reads the attributes that are floating-point numbers.
 template <class F, class C>
 void read_attributes(const Call& call, C* attributes) {
   for (std::size_t i = 0; i < attribute_count<F>; ++i) {
@@ -91,8 +90,8 @@ void read_attributes(const Call& call, C* attributes) {
   }
 }
 
-/// How many ways there are to choose labels of all enumerations. Each is a kernel of its own, so
-/// that no loop decides anew, nor computes what it does not need.
+/// The number of combinations of labels of all enumerations. Each is a kernel of its own, so that a
+/// loop has no branches on attributes. Example: `none | tanh` has choices 0 and 1.
 template <class F>
 inline constexpr int choice_count = [] {
   int count = 1;
@@ -102,7 +101,7 @@ inline constexpr int choice_count = [] {
   return count;
 }();
 
-/// The label of attribute `index` in a choice; -1: it is no enumeration. A number, as row_inputs.
+/// The label of attribute `index` in a choice, -1 for a number. As row_inputs, it is a number.
 template <class F, int choice, std::size_t index>
 inline constexpr int label = [] {
   int rest = choice;
