@@ -1,13 +1,13 @@
-// Whether memory can be read in vectors.
+// The alignment of vector accesses.
 #pragma once
 
 #include <cstdint>
 
 namespace cudarelu::cuda {
 
-inline constexpr int vector_bytes = 16;  // the most that a thread reads at a time
+inline constexpr int vector_bytes = 16;  // the widest access of a thread
 
-/// Bytes from `pointer` back to the boundary of a vector before it.
+/// The bytes from the last vector boundary to `pointer`.
 inline std::uintptr_t misalignment(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % vector_bytes;
 }

@@ -1,13 +1,12 @@
-// Copies from global into shared memory that go on while the thread does (from compute capability
-// 8.0 on; below, the thread makes them itself).
+// Copies from global to shared memory: asynchronous from compute capability 8.0 on.
 #pragma once
 
 #include <type_traits>
 
 namespace cudarelu::cuda {
 
-/// Copies 4 or 16 bytes, aligned as such; writes zeros in the place of those from `size` on, which
-/// it does not read.
+/// Copies the first `size` of `bytes` bytes (4 or 16, with that alignment) and writes zeros for the
+/// others, which it does not read.
 template <int bytes>
 __device__ __forceinline__ void copy_async_part(void* to, const void* from, int size) {
   static_assert(bytes == 4 || bytes == 16);
@@ -32,20 +31,20 @@ __device__ __forceinline__ void copy_async_part(void* to, const void* from, int 
 #endif
 }
 
-/// Copies 4 or 16 bytes, aligned as such; writes zeros, and does not read, where not `valid`.
+/// Copies 4 or 16 bytes, with that alignment, or writes zeros and does not read if not `valid`.
 template <int bytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
   copy_async_part<bytes>(to, from, valid ? bytes : 0);
 }
 
-/// Ends a group of this thread's copies.
+/// Ends a group of copies of this thread.
 __device__ __forceinline__ void commit_copies() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
-/// Waits until no more than the last `left` groups of this thread are under way.
+/// Waits until at most the last `left` groups of this thread are incomplete.
 template <int left>
 __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800

@@ -1,4 +1,4 @@
-// What a CUDA call says, as a status.
+// The result of a CUDA call as a Status.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@
 
 namespace cudarelu::cuda {
 
-/// The status of a CUDA call; clears the error, so that the host's next call does not meet it.
+/// The Status of a CUDA call. Clears the error, so that the host's next call does not return it.
 inline Status check(const Call& call, cudaError_t error) {
   if (error == cudaSuccess) return {};
   (void)cudaGetLastError();

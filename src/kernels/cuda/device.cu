@@ -7,7 +7,7 @@ namespace cudarelu::cuda {
 
 namespace {
 
-/// Compiled like every kernel here: for the same architectures.
+/// Compiled for the same architectures as every kernel.
 __global__ void probe() {}
 
 }  // namespace
@@ -16,7 +16,7 @@ bool is_compiled_for(int architecture, int device) {
   static PerDevice<int> architectures;
   int compiled = 0;
   const cudaError_t error = architectures.get(device, 0, compiled, [](int& number) {
-    cudaFuncAttributes attributes{};  // of what the device runs, translated or not
+    cudaFuncAttributes attributes{};  // of the code that the device runs, translated or not
     const cudaError_t error = cudaFuncGetAttributes(&attributes, probe);
     number = attributes.ptxVersion;
     return error;

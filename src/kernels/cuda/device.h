@@ -12,19 +12,20 @@
 
 namespace cudarelu::cuda {
 
-/// Runs `kernel` with the call's device current, and makes the device before it current again.
+/// Runs `kernel` with the call's device current, then makes the previous device current again.
 Status run_on_device(const Call& call, Kernel kernel);
 
 /// The number of devices for which PerDevice keeps values.
 inline constexpr int most_devices = 64;
 
-/// `count` values for each device, each of which is found once: the one store of what the driver
-/// and the libraries answer. For static storage; thread-safe; a known value is read without a lock.
+/// The cache of what the driver and the libraries answer about devices: `count` values for each
+/// device, each found once. Objects are static; access is thread-safe, and has no lock for values
+/// that are known.
 template <class T, int count = 1>
 class PerDevice {
  public:
-  /// Sets `value` to the value at `index`, which find(value) finds the first time. Returns an error
-  /// of find(), which is called again the next time.
+  /// Sets `value` to the value at `index`, the first time by find(value). Returns the error of
+  /// find(), which is then called again the next time.
   template <class Find>
   auto get(int device, int index, T& value, const Find& find) {
     using Error = decltype(find(value));
@@ -61,11 +62,11 @@ int number_of(int device) {
   return -1;
 }
 
-/// Whether the kernels, as compiled for the device, which is current, are for `architecture` (90
-/// for compute capability 9.0) or a later one. Code for an older one may run on a newer device.
+/// Whether the current device runs kernels that were compiled for `architecture` (90 for compute
+/// capability 9.0) or later. A new device may run code for an old architecture.
 bool is_compiled_for(int architecture, int device);
 
-/// Whether the kernels wait for the kernel before them by themselves, and have clusters.
+/// Whether kernels can call wait_for_previous_kernel() and run in clusters.
 inline bool has_programmatic_launch(int device) { return is_compiled_for(90, device); }
 
 }  // namespace cudarelu::cuda

@@ -1,4 +1,4 @@
-// The one way in which a kernel is launched.
+// The launch of kernels: all go through launch().
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,8 +13,7 @@
 
 namespace cudarelu::cuda {
 
-/// Allows a kernel so much shared memory, which is the same for all its launches, on the call's
-/// device.
+/// Allows a kernel `bytes` of shared memory on the call's device, in each call the same number.
 template <auto kernel>
 Status allow_shared_memory(const Call& call, int bytes) {
   static PerDevice<int> allowed;
@@ -25,34 +24,33 @@ Status allow_shared_memory(const Call& call, int bytes) {
   }));
 }
 
-/// Waits for the kernel before this one on the stream, which may still be running: a kernel that
-/// launch() starts calls this before it touches global memory.
+/// Waits for the previous kernel on the stream, which may still run. Every kernel for launch()
+/// calls this before it accesses global memory.
 __device__ __forceinline__ void wait_for_previous_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/// Lets the kernel after this one start as soon as all blocks of this one have called it or ended,
-/// so that it is ready when this one ends. Its blocks take room meanwhile: measure whether it pays.
+/// Lets the next kernel start when all blocks of this one have called it or ended, so that it is
+/// ready when this one ends. Its blocks take resources meanwhile: measure whether it is faster.
 __device__ __forceinline__ void let_next_kernel_start() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-/// How many blocks of how many threads. `cluster` blocks in a row share their shared memory: up to
-/// 8, or 16 where kernel and device allow it, and only where the device has programmatic launches;
-/// 0: the kernel knows no clusters.
+/// The size of a launch. `cluster` consecutive blocks can access each other's shared memory: up to
+/// 8, or 16 if kernel and device allow it, and only if has_programmatic_launch(). 0: no clusters.
 struct Grid {
   dim3 blocks;
   dim3 threads;
-  std::size_t shared_bytes = 0;  // asked for at the launch
+  std::size_t shared_bytes = 0;  // dynamic
   unsigned cluster = 0;
 };
 
-/// Gives `use` the configuration of a launch on the call's stream. Where the device can, the launch
-/// overlaps with the end of the kernel before, which saves about 0.3 us a call.
+/// Calls `use` with the configuration of a launch on the call's stream. If the device supports it,
+/// the launch overlaps with the end of the previous kernel, which saves about 0.3 us per call.
 template <class Use>
 cudaError_t with_configuration(const Call& call, const Grid& grid, const Use& use) {
   std::array<cudaLaunchAttribute, 2> attributes{};
@@ -71,7 +69,7 @@ cudaError_t with_configuration(const Call& call, const Grid& grid, const Use& us
   return use(config);
 }
 
-/// Puts a kernel on the call's stream.
+/// Launches a kernel on the call's stream.
 template <class... Parameters>
 Status launch(const Call& call, void (*kernel)(Parameters...), const Grid& grid,
               std::type_identity_t<Parameters>... arguments) {
@@ -81,12 +79,12 @@ Status launch(const Call& call, void (*kernel)(Parameters...), const Grid& grid,
   return check(call, with_configuration(call, grid, start));
 }
 
-/// How many blocks, or clusters, of the grid the current device runs at a time; 0 where it cannot.
-/// A launch may ask for up to `most_bytes` of shared memory, or for what the device has.
+/// The number of blocks, or of clusters if the grid has them, that the current device runs at the
+/// same time; 0 if it cannot run one. Allows the kernel up to `most_bytes` of shared memory.
 int count_resident(const Call& call, const void* kernel, const Grid& grid, int most_bytes);
 
-/// The same. The driver takes long to answer, and is asked once for each `kind` of grid, of which
-/// there are `kinds`.
+/// The same, but asks the driver, which is slow, once for each `kind` in [0, kinds). Grids of one
+/// kind have the same threads, shared memory and cluster.
 template <auto kernel, int kinds>
 int resident(const Call& call, const Grid& grid, int kind, int most_bytes) {
   static PerDevice<int, kinds> numbers;
@@ -101,7 +99,7 @@ int resident(const Call& call, const Grid& grid, int kind, int most_bytes) {
 /// ceil(n / size)
 constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
-/// The same as a grid dimension; with blocks of 128 elements or more, n up to 2^38 fits.
+/// The same as a grid dimension: for blocks of 128 elements or more, n may be up to 2^38.
 inline unsigned blocks_for(std::int64_t n, std::int64_t size) {
   return static_cast<unsigned>(ceil_div(n, size));
 }

@@ -8,19 +8,19 @@ namespace cudarelu::cuda {
 __device__ __forceinline__ float fused(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ __forceinline__ double fused(double a, double b, double c) { return fma(a, b, c); }
 
-/// a / b, of which a few bits may be wrong.
+/// a / b with an error of a few bits.
 __device__ __forceinline__ float rough_quotient(float a, float b) { return __fdividef(a, b); }
 __device__ __forceinline__ double rough_quotient(double a, double b) { return a / b; }
 
 __device__ __forceinline__ float reciprocal_root(float x) {
   const float rough = rsqrtf(x);
   const float finer = fused(fused(-x * rough, rough, 1.0f), 0.5f * rough, rough);
-  return x > 0x1p-100f && x < 0x1p100f ? finer : rough;  // else the correction has no numbers
+  return x > 0x1p-100f && x < 0x1p100f ? finer : rough;  // else the correction overflows
 }
 __device__ __forceinline__ double reciprocal_root(double x) { return 1 / sqrt(x); }
 
-/// Of `count` numbers x: the sums of x - base and (x - base)^2. For a base near their mean nothing
-/// cancels, and the mean, base + sum / count, is known beyond the precision of C.
+/// The sums of x - base and (x - base)^2 over `count` numbers x. If the base is near the mean,
+/// there is no cancellation, and the mean, base + sum / count, is more precise than C.
 template <class C>
 struct Moments {
   C base = 0;
@@ -28,14 +28,14 @@ struct Moments {
   C squares = 0;
   C count = 0;
 
-  /// Adds an element, but for the count.
+  /// Adds an element, except to the count.
   __device__ void add(C x) {
     const C apart = x - base;
     sum += apart;
     squares = fused(apart, apart, squares);
   }
 
-  /// The same about another base.
+  /// Changes the base.
   __device__ void move_to(C to) {
     const C by = base - to;
     squares = fused(by, fused(count, by, 2 * sum), squares);
@@ -43,7 +43,7 @@ struct Moments {
     base = to;
   }
 
-  /// Those of the elements of `lanes` neighbours in a warp, `total` numbers, for each of them.
+  /// Combines the moments of `lanes` neighbours in a warp, of `total` numbers; all get the result.
   template <int lanes>
   __device__ Moments of_lanes(C total) const {
     const C all = sum_in_warp<lanes>(fused(count, base, sum));
@@ -51,12 +51,12 @@ struct Moments {
     moved.move_to(total == 0 ? C(0) : rough_quotient(all, total));
     return {moved.base, sum_in_warp<lanes>(moved.sum), sum_in_warp<lanes>(moved.squares), total};
   }
-  /// The same where the total is not known.
+  /// The same for a warp and an unknown total.
   __device__ Moments of_warp() const { return of_lanes<32>(sum_in_warp(count)); }
 };
 
-/// Adds the elements of one input of a part to those of the parts before. The base is the mean of
-/// the first vector: near enough, since what is far from it is far from the mean of the row too.
+/// Adds the elements of one input of a part. The base is the mean of the first vector. That is near
+/// enough: an element that is far from it is far from the mean of the row too.
 template <class C, class Part>
 __device__ void add_part(Moments<C>& moments, const Part& part, int input) {
   constexpr int width = Part::width;
@@ -86,7 +86,7 @@ __device__ void add_part(Moments<C>& moments, const Part& part, int input) {
   }
 }
 
-/// What (x - mean) / sqrt(variance + eps) is computed by.
+/// Computes (x - mean) / sqrt(variance + eps).
 template <class C>
 struct Normaliser {
   C base;
@@ -102,8 +102,7 @@ struct Normaliser {
   __device__ C operator()(C x) const { return fused(x - base, scale, shift); }
 };
 
-/// Puts value(part, i, normaliser) into the place of element i of each row, with the row's
-/// Normaliser.
+/// Writes value(part, i, normaliser) for each element i of each row, with the row's Normaliser.
 template <class C, class Rows, class T, class Value>
 __device__ void write_normalised(Rows rows, T* output, std::int64_t columns, C eps,
                                  const Value& value) {

@@ -1,6 +1,5 @@
-// Rows in registers: each is read once by a group of threads, a part of a warp or a block. A longer
-// one, or one whose tensors cannot be read in vectors at the same places, is taken in chunks, which
-// are read again for each pass.
+// Rows in registers: a group of threads, a part of a warp or a block, reads a row once and holds
+// it. A row that is too long is processed in chunks, which are read again in each pass.
 #pragma once
 
 #include "cuda/launch.cuh"
@@ -8,9 +7,11 @@
 
 namespace cudarelu::cuda {
 
-/// How a block divides rows: `lanes` threads of a warp have a row, or, for 0, the whole block has.
-/// Each holds `vectors` vectors of `width` elements of each input: of the row, or of a chunk of it.
-/// Even rows are whole vectors.
+/// How rows are distributed. `lanes` threads of a warp have a row; 0: the whole block has one. Each
+/// thread holds `vectors` vectors of `width` elements of each input. `whole`: together these are
+/// the row, else a chunk of it. `even`: rows begin and end at boundaries of vectors. Example:
+/// RowLayout<16, 2, 4> is for float32 rows of up to 32 vectors, which are 128 columns if even; a
+/// block of 256 threads has 16 rows.
 template <int lanes_, int vectors_, int width_, bool whole_ = true, bool even_ = false>
 struct RowLayout {
   static constexpr int lanes = lanes_;
@@ -27,8 +28,8 @@ class RegisterRows {
  public:
   using Part = RowPart<T, inputs + shared, Layout::vectors, Layout::width>;
   static constexpr int most_threads = Layout::most_threads;
-  static constexpr int warp_lanes = Layout::lanes != 0 ? Layout::lanes : 32;  // of one row
-  static constexpr bool one_warp = Layout::lanes != 0;                        // has a row
+  static constexpr int warp_lanes = Layout::lanes != 0 ? Layout::lanes : 32;  // of a row
+  static constexpr bool one_warp = Layout::lanes != 0;                        // has the row
 
   __device__ RegisterRows(const RowInputs<T, inputs, shared>& data, std::int64_t rows,
                           std::int64_t columns)
@@ -43,17 +44,21 @@ class RegisterRows {
       lane_ = threadIdx.x;
       lanes_ = blockDim.x;
     }
-    columns_ = row_ < rows ? columns : 0;  // warps stay whole
+    columns_ = row_ < rows ? columns : 0;  // threads without a row keep their warp complete
     offset_ = row_ * columns;
     wait_for_previous_kernel();
   }
 
-  /// For the row of the thread: prepare(part) changes each part as it is read, if it does, and may
-  /// leave a mark. `reduce(visit)` gives the value of its warp, where visit(f) calls
-  /// f(part) for each part that the thread has, with `outside` in the place of elements that are
-  /// not of the row. Where several warps have the row, `combine(all)` makes the row's value of
-  /// theirs, where all(f) calls f(value) for each, in one lane of each warp. value(part, i,
-  /// combined) goes to element i; shared rows are in the part for it alone.
+  /// Processes the row of the thread.
+  /// 1. prepare(part) may change each part that was read and set its mark. Elements outside of the
+  ///    row are `outside`.
+  /// 2. reduce(visit) returns the value of the warp. visit(f) calls f(part) for each part.
+  /// 3. combine(all) returns the value of the row if several warps have it. all(f) calls f for the
+  ///    values of the warps, for each in one lane of every warp.
+  /// 4. value(part, i, combined) is the result for element i. Only now the part has shared rows.
+  ///
+  /// Example: for a sum, reduce adds the elements of the parts and the lanes of the warp, combine
+  /// adds the sums of the warps, and value returns the sum.
   template <class Prepare, class Reduce, class Combine, class Value>
   __device__ void run(T* output, T outside, const Prepare& prepare, const Reduce& reduce,
                       const Combine& combine, const Value& value) {
@@ -118,12 +123,12 @@ class RegisterRows {
       pass(0);
     } else {
       const Column step = static_cast<Column>(lanes_) * Layout::vectors;
-      // A row that begins and ends within vectors has one more of them.
+      // A row that begins or ends within vectors has up to two more than it fills.
       for (Column chunk = 0; chunk < columns_ / Layout::width + 2; chunk += step) pass(chunk);
     }
   }
 
-  /// Vectors are aligned in memory: a row may begin within one.
+  /// The column at which vector v begins: negative if the row begins within that vector.
   __device__ Column first_column(const T* row, Column chunk, int v) const {
     if constexpr (Layout::even) return (v * lanes_ + lane_) * Layout::width;
     const auto before = reinterpret_cast<std::uintptr_t>(row) / sizeof(T) % Layout::width;

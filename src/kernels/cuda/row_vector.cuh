@@ -1,4 +1,4 @@
-// What holds the elements of rows while an op works on them.
+// The elements of rows in registers.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,11 @@
 
 namespace cudarelu::cuda {
 
-/// The row-wise inputs of an op, all of one shape, and `shared` rows that go with each of theirs.
+/// The `count` row-wise inputs of an op, which have one shape, and `shared` inputs of one row,
+/// which apply to every row, such as the weight and the bias of layer_norm.
 template <class T, int count, int shared = 0>
 struct RowInputs {
-  const T* data[count + shared];  // nullptr: a shared row of
+  const T* data[count + shared];  // nullptr: an absent shared row, every element of which is
   T absent[shared];               // this number
   unsigned* tickets = nullptr;    // see StagedRows
 };
@@ -21,7 +22,7 @@ struct RowInputs<T, count, 0> {
   unsigned* tickets = nullptr;
 };
 
-/// Elements as the registers hold them: two of two bytes in one.
+/// `width` elements in registers; elements of two bytes share a register in pairs.
 template <class T, int width_>
 struct alignas(sizeof(T) * width_) RowVector {
   static constexpr int width = width_;
@@ -40,7 +41,7 @@ struct alignas(sizeof(T) * width_) RowVector {
     }
   }
 
-  /// Sets element i; those of one word in their order.
+  /// Sets element i. The elements of a word must be set in ascending order.
   __device__ void set(int i, T x) {
     if constexpr (sizeof(T) == 8) {
       words[2 * i] = __double2loint(x);
@@ -59,8 +60,8 @@ struct alignas(sizeof(T) * width_) RowVector {
     for (int i = 0; i < width; ++i) set(i, x);
   }
 
-  /// Writes all elements at once. After a plain assignment beside stores of single elements, where
-  /// a row ends within a vector, the compiler makes one sequence of single stores of both.
+  /// Writes all elements at once. The compiler would merge a plain assignment with the stores of
+  /// single elements for rows that end within a vector, and store only single elements.
   __device__ void write_to(T* to) const {
     if constexpr (sizeof(words) == 16) {
       __stwb(reinterpret_cast<uint4*>(to), {words[0], words[1], words[2], words[3]});
@@ -69,7 +70,7 @@ struct alignas(sizeof(T) * width_) RowVector {
     }
   }
 
-  /// Between two passes over two-byte elements: else the compiler holds them as float.
+  /// Called between two passes: keeps the compiler from holding two-byte elements as float.
   __device__ void stay_packed() {
     if constexpr (per_word > 1) {
 #pragma unroll
@@ -78,12 +79,12 @@ struct alignas(sizeof(T) * width_) RowVector {
   }
 };
 
-/// Bits for the elements [first, last) of a vector.
+/// The bits of elements [first, last) of a vector.
 __device__ __forceinline__ unsigned element_bits(int first, int last) {
   return first < last ? (1u << last) - (1u << first) : 0;
 }
 
-/// A thread's part of a row: `vectors` vectors of each of `count` inputs.
+/// A thread's part of a row: `vectors` vectors from each of `count` inputs.
 template <class T, int count, int vectors, int width_>
 struct RowPart {
   static constexpr int width = width_;
@@ -91,8 +92,8 @@ struct RowPart {
   static constexpr unsigned all = (1u << width) - 1;
 
   RowVector<T, width> data[count][vectors];
-  unsigned inside[vectors];  // a bit for each element of a vector that is of the row
-  Compute<T> mark;           // what an op that changes its parts has to know of them
+  unsigned inside[vectors];  // bit j: element j of the vector belongs to the row
+  Compute<T> mark;           // a number that an op keeps for a part that it has changed
 
   /// Element i of an input.
   __device__ Compute<T> operator()(int input, int i) const {
@@ -107,7 +108,7 @@ struct RowPart {
     }
   }
 
-  /// Vector v of the results value(0), value(1), ...
+  /// Vector v of the results: value(i) is the result for element i.
   template <class Value>
   __device__ static RowVector<T, width> results(int v, const Value& value) {
     RowVector<T, width> vector;
@@ -117,12 +118,12 @@ struct RowPart {
   }
 };
 
-/// What does not change the parts of rows once they are read.
+/// For ops that do not change the parts of rows after reading them.
 struct Unchanged {
   __device__ void operator()(auto& /*part*/) const {}
 };
 
-/// Reads vector v of the shared rows, which begins at column `first`, behind the inputs of a part.
+/// Reads vector v of the shared rows, which begins at column `first`, into the part.
 template <class T, int inputs, int shared, class Part, class Column>
 __device__ __forceinline__ void load_shared_rows(Part& part,
                                                  const RowInputs<T, inputs, shared>& rows, int v,
@@ -148,7 +149,7 @@ __device__ __forceinline__ void load_shared_rows(Part& part,
   }
 }
 
-/// Combines one value of each of `lanes` neighbours in a warp, for each of them.
+/// Combines the values of `lanes` neighbours in a warp; each gets the result.
 template <int lanes = 32, class C, class Combine>
 __device__ C reduce_in_warp(C value, const Combine& combine) {
 #pragma unroll

@@ -1,7 +1,8 @@
-// The row-wise ops on CUDA: which threads have which rows.
+// The launch of row-wise ops on CUDA: how rows are distributed to threads.
 //
-// A kernel is written once, for rows of either kind: how a thread's elements are reduced, how the
-// results of warps are combined, and what comes out for each element (RegisterRows::run).
+// A kernel is written once, for RegisterRows and StagedRows. It defines how the elements of a
+// thread are reduced, how the values of warps are combined, and the result for each element; see
+// RegisterRows::run.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +16,7 @@
 
 namespace cudarelu::cuda {
 
-/// Puts value(part, i, sum) into the place of element i of each row, with the row's sum of
-/// term(part, i).
+/// Writes value(part, i, sum) for each element i; sum is that of term(part, i) over the row.
 template <class Rows, class T, class Term, class Value>
 __device__ void write_from_sum(Rows rows, T* output, const Term& term, const Value& value) {
   using C = Compute<T>;
@@ -36,7 +36,7 @@ __device__ void write_from_sum(Rows rows, T* output, const Term& term, const Val
   rows.run(output, T{}, Unchanged{}, reduce, combine, value);
 }
 
-/// Whether vectors lie at the same places in the first `inputs` inputs of the call and the output.
+/// Whether the first `inputs` inputs and the output have the same alignment to vectors.
 template <class T>
 bool have_vectors_alike(const Call& call, int inputs) {
   const std::uintptr_t past = misalignment(call.outputs[0].data);
@@ -47,18 +47,18 @@ bool have_vectors_alike(const Call& call, int inputs) {
   return alike;
 }
 
-/// The chunks of a block's slice of a row of these vectors.
+/// The number of chunks in a block's slice of a row of `vectors` vectors.
 inline int chunks_of_slice(std::int64_t vectors, unsigned cluster) {
   constexpr std::int64_t chunk = RowStages::chunk_bytes / vector_bytes;
   return static_cast<int>(blocks_for(blocks_for(vectors, cluster), chunk));
 }
 
-/// Of a block's slice of the shared rows.
+/// The bytes of a block's slice of the shared rows.
 inline std::int64_t bytes_of_shared(std::int64_t vectors, unsigned cluster, int shared) {
   return std::int64_t{shared} * blocks_for(vectors, cluster) * vector_bytes;
 }
 
-/// The stages of a block in a cluster: for so many rows as there is room for.
+/// The number of stages of a block in a cluster: for RowStages::rows rows, or as many as fit.
 inline int stages_of_block(std::int64_t vectors, unsigned cluster, int inputs, int shared) {
   const std::int64_t room =
       RowStages::most * RowStages::chunk_bytes - bytes_of_shared(vectors, cluster, shared);
@@ -67,8 +67,9 @@ inline int stages_of_block(std::int64_t vectors, unsigned cluster, int inputs, i
       std::min<std::int64_t>(RowStages::rows * chunks_of_slice(vectors, cluster), fit));
 }
 
-/// How many blocks share a row of these vectors: each has 32 KiB of an input or more, unless that
-/// would take more than 8, or leave no room for two rows.
+/// The number of blocks that share a row of `vectors` vectors. Each block gets 32 KiB of an input
+/// or more. There are at most 8 blocks, unless 16 are needed for room for two rows. Example: rows
+/// of 128 KiB of one input get clusters of 4 blocks with slices of 32 KiB.
 inline unsigned row_cluster(std::int64_t vectors, int inputs, int shared) {
   unsigned blocks = 1;
   while (blocks < 8 && vectors * vector_bytes >= blocks * 64 * 1024) blocks *= 2;
@@ -79,15 +80,16 @@ inline unsigned row_cluster(std::int64_t vectors, int inputs, int shared) {
   return blocks;
 }
 
-/// Before StagedRows: no row has been taken.
+/// Runs before a kernel of StagedRows: no row has been taken yet.
 static __global__ void reset_tickets(unsigned* tickets) {
   wait_for_previous_kernel();
   tickets[threadIdx.x] = 0;
 }
 
-/// Launches the kernel of an op on rows: of `inputs` inputs and an output of one shape. `shared`
-/// inputs after those are rows that go with each, of absent[i] where one is absent. `kernel_of`
-/// gives the kernel for the type of the rows, in a TypeTag; it gets `arguments` last.
+/// Launches the kernel of an op on rows. The first `inputs` inputs and the output have one shape.
+/// The next `shared` inputs are shared rows; absent[i] is the value of every element of an absent
+/// one. `kernel_of` returns the kernel for a type of rows, given in a TypeTag. `arguments` are the
+/// last arguments of the kernel.
 template <class T, int inputs, int shared = 0, class KernelOf, class... Arguments>
 Status launch_rows(const Call& call, const std::array<T, shared>& absent, const KernelOf& kernel_of,
                    Arguments... arguments) {
@@ -125,8 +127,8 @@ Status launch_rows(const Call& call, const std::array<T, shared>& absent, const 
     if (even) return in_registers(RowLayout<lanes, n, width, true, true>{}, vectors);
     return in_registers(layout, vectors);
   };
-  // What measured fastest on an H200. Few rows want many threads each. Else a thread of one input
-  // has too little to do, with one vector, for what a row costs it; of two, no room for many.
+  // The fastest layouts on an H200. Few rows need many threads each. For many rows, one vector of
+  // one input is too little work for a thread, and two inputs leave registers for few vectors.
   if (rows <= 256 && vectors <= 2048) {
     if (vectors <= 32) return in_warps(RowLayout<32, 1, width>{});
     if (vectors <= 64) return in_warps(RowLayout<32, 2, width>{});

@@ -1,13 +1,17 @@
-// Rows staged in shared memory (compute capability 9.0 and later): blocks, or clusters of blocks,
-// take one row after the other, and the copy engine brings the next ones while they work on one.
+// Rows staged in shared memory (compute capability 9.0 and later): a block, or a cluster of blocks,
+// processes one row after the other, while the copy engine brings the next rows.
 //
-// Each block has a slice of each row, in chunks; it keeps its slice of rows that go with each. Its
-// warps work apart, so that none waits for what another's row needs: one asks for chunks, in order,
-// as far ahead as there is room; some reduce them as they come; the others write the results of a
-// row once all blocks have reduced it. A chunk's room is free again when these have read it.
+// Each block has a slice of each row, in chunks, and keeps its slice of the shared rows. Its warps
+// have three tasks and run independently: one thread requests chunks in order, as long as there are
+// free stages; 8 warps reduce chunks as they arrive; 8 warps write the results of a row when all
+// blocks have reduced it. A stage is free again when the writing warps have read its chunk.
 //
-// Some multiprocessors get more of the memory's bandwidth than others: so a cluster takes its next
-// row when it has room for it, by drawing a ticket.
+// Example: a float32 row of 32,768 columns is 8,192 vectors. A cluster of 4 blocks has slices of
+// 2,048 vectors, which are 2 chunks of 16 KiB, and 6 stages for 3 rows. While row 0 is written, row
+// 1 can be reduced and row 2 can arrive.
+//
+// Multiprocessors differ in memory bandwidth. So rows are not assigned in advance: a cluster draws
+// a ticket for its next row when it has requested all chunks of the row before.
 #pragma once
 
 #include "cuda/launch.cuh"
@@ -23,13 +27,13 @@ namespace cudarelu::cuda {
 
 /// How the shared memory of a block is used: for barriers, and for the chunks in a ring of stages.
 struct RowStages {
-  static constexpr int workers = 256;               // threads that reduce, and as many that write
-  static constexpr int threads = 2 * workers + 32;  // with the warp that asks for chunks
-  static constexpr int chunk_bytes = 64 * workers;  // of one input: four vectors a thread
-  static constexpr int most = 192 * 1024 / chunk_bytes;  // of a block's 227 KiB; values need some
-  static constexpr int rows = 3;                         // whose chunks a block has at a time
-  static constexpr int most_blocks = 16;  // in a cluster; a device may have no more than 8
-  static constexpr int kinds = 8;         // places of a vector at which rows begin, at most
+  static constexpr int workers = 256;               // threads that reduce; as many others write
+  static constexpr int threads = 2 * workers + 32;  // with the warp that requests chunks
+  static constexpr int chunk_bytes = 64 * workers;  // of one input: four vectors per thread
+  static constexpr int most = 192 * 1024 / chunk_bytes;  // in a block; values use the rest
+  static constexpr int rows = 3;                         // in shared memory at the same time
+  static constexpr int most_blocks = 16;  // in a cluster; a device may support only 8
+  static constexpr int kinds = 8;         // most kinds of rows: see take_row()
   static constexpr int header_bytes = 512;
 
   static constexpr int bytes_for(int chunks) { return header_bytes + chunks * chunk_bytes; }
@@ -93,10 +97,11 @@ class StagedRows {
   }
 
  private:
-  /// A block has reduced a row once it has written the third before, which all had then reduced,
-  /// and so had written the sixth before: the place of that one's values is free.
+  /// The places for the values of rows. Six are enough: a block that sends values of row 6 to the
+  /// place of row 0 has reduced row 6 in stages of row 3, and so has written row 3. For that, all
+  /// blocks had reduced row 3, in stages of row 0, and so had written row 0 and read its values.
   static constexpr int exchanges = 2 * RowStages::rows;
-  /// The same holds for numbers of rows, which are taken a turn ahead: one more, and one to spare.
+  /// The places for numbers of rows: one more, since they are taken a turn ahead, and one to spare.
   static constexpr int takes = exchanges + 2;
 
   using Cluster = cooperative_groups::cluster_group;
@@ -110,8 +115,9 @@ class StagedRows {
   };
   static_assert(sizeof(Header) <= RowStages::header_bytes);
 
-  /// The block's slice of a row: vectors, which are aligned in memory, and, in the first and the
-  /// last block, the elements of the row before and behind all of them.
+  /// The block's slice of a row: aligned vectors, and in the first and the last block the elements
+  /// before and after all vectors. Example: 30 float32 of which the first is at element 1 of a
+  /// vector are a head of 3, 6 vectors of 4, and a tail of 3.
   struct Slice {
     std::int64_t offset;  // of the first vector in the tensors
     int column;           // the same in the row
@@ -123,7 +129,7 @@ class StagedRows {
   /// One element of a row.
   using Element = RowPart<T, inputs + shared, 1, 1>;
 
-  /// The stage of a chunk, and how often it has been used before.
+  /// The stage of a chunk, and how many times it has been used before.
   struct Place {
     int stage = 0;
     unsigned uses = 0;
@@ -145,7 +151,7 @@ class StagedRows {
                                      RowStages::bytes_for(stage * inputs + input));
   }
 
-  /// What warps give to all blocks of the cluster for the row of a turn: a value each.
+  /// The values for the row of a turn: one from each warp of each block of the cluster.
   template <class P>
   __device__ static P* values(int turn) {
     __shared__ P values[exchanges][RowStages::most_blocks * warps];
@@ -158,13 +164,13 @@ class StagedRows {
     return marks[stage][threadIdx.x % RowStages::workers];
   }
 
-  /// Waits until a barrier has been passed `uses + 1` times.
+  /// Waits until a barrier has completed `uses + 1` phases.
   __device__ static void wait(std::uint64_t* barrier, unsigned uses) {
     while (!ptx::mbarrier_try_wait_parity(barrier, uses % 2)) {
     }
   }
 
-  /// The row of a turn: past all where the cluster has no more.
+  /// The row of a turn, or a number past the last row if the cluster has no more.
   __device__ std::int64_t row_of(int turn) const {
     if (turn == 0) return row_;
     const int place = (turn - 1) % takes;
@@ -173,10 +179,11 @@ class StagedRows {
   }
 
   /// Takes the row of the turn after `turn` for all blocks of the cluster, in one thread of each.
-  /// The tickets count the rows that are taken, of each kind, behind those of the first turn;
-  /// without tickets there are no more. Shared rows are kept as they lie below the rows of one
-  /// kind, those that begin at the same place of a vector: so it goes on with rows of its `kind`
-  /// while there are some.
+  /// Rows of one kind begin at the same element of a vector. A block keeps the shared rows with the
+  /// alignment of one kind, so that it takes rows of its `kind` while there are any. tickets[kind]
+  /// counts the rows of a kind that were taken after turn 0; without tickets there are no more
+  /// rows. Example: rows of 33 float32 have 4 kinds; with 6 clusters, turn 0 takes rows 0-5, among
+  /// them rows 0 and 4 of kind 0, and the first ticket of kind 0 is row 8.
   __device__ void take_row(int turn, int& kind) const {
     const int place = turn % takes;
     std::uint64_t* const barrier = &header().taken[place];
@@ -185,7 +192,7 @@ class StagedRows {
     if (Cluster::block_rank() != 0) return;
     std::int64_t row = rows_;
     for (int tries = 0; data_.tickets != nullptr && tries < kinds_; ++tries) {
-      const std::int64_t first = (step_ - kind + kinds_ - 1) / kinds_;  // after those of turn 0
+      const std::int64_t first = (step_ - kind + kinds_ - 1) / kinds_;  // after turn 0
       row = kind + kinds_ * (first + atomicAdd(data_.tickets + kind, 1u));
       if (row < rows_) break;
       kind = (kind + 1) % kinds_;
@@ -208,7 +215,7 @@ class StagedRows {
             rank == 0 ? head : 0, rank == blocks_ - 1 ? (columns_ - head) % width : 0};
   }
 
-  /// The column of the element that the thread has of those at the ends of a slice, or -1.
+  /// The column of the element of the head or the tail that the thread has, or -1.
   __device__ int end_column(const Slice& slice) const {
     const auto i = static_cast<int>(threadIdx.x % RowStages::workers);
     if (i < slice.head) return i;
@@ -227,14 +234,14 @@ class StagedRows {
     return element;
   }
 
-  /// The number in the slice of the thread's vector v of a chunk.
+  /// The position in the slice of the thread's vector v of a chunk.
   __device__ static int number(int chunk, int v) {
     return chunk * chunk_vectors + v * RowStages::workers +
            static_cast<int>(threadIdx.x % RowStages::workers);
   }
 
-  /// Asks for the chunks of all rows, in one thread: for the vectors that are of the row alone.
-  /// Threads may have changed those before them in the stages.
+  /// Requests the vectors of all rows, chunk by chunk, in one thread. `prepares`: threads have
+  /// written to the previous chunk of a stage, which a fence orders before the copy.
   template <bool prepares>
   __device__ void fetch_all() const {
     Place place;
@@ -264,7 +271,7 @@ class StagedRows {
     }
   }
 
-  /// Reduces all rows, in the threads that do.
+  /// Reduces all rows, in the first RowStages::workers threads.
   template <class Prepare, class Reduce>
   __device__ void reduce_all(T outside, const Prepare& prepare, const Reduce& reduce) const {
     constexpr bool prepares = !std::is_same_v<Prepare, Unchanged>;
@@ -298,7 +305,7 @@ class StagedRows {
     }
   }
 
-  /// Writes the results of all rows, in the threads that do.
+  /// Writes the results of all rows, in the next RowStages::workers threads.
   template <class OfWarp, class Prepare, class Combine, class Value>
   __device__ void write_all(T* output, T outside, const Prepare& prepare, const Combine& combine,
                             const Value& value) const {
@@ -320,8 +327,8 @@ class StagedRows {
         wait(&header().full[place.stage], place.uses);
         with_part(slice, place.stage, chunk, outside, [&](auto& part) {
           if constexpr (!std::is_same_v<Prepare, Unchanged>) part.mark = mark_of(place.stage);
-          Vector
-              written[vectors];  // at the end: nothing is read before a store that comes after it
+          // Stored at the end, since the compiler does not move reads before a store.
+          Vector written[vectors];
 #pragma unroll
           for (int v = 0; v < vectors; ++v) {
             if (part.inside[v] == 0) continue;
@@ -337,7 +344,7 @@ class StagedRows {
             written[v].write_to(output + slice.offset + number(chunk, v) * width);
           }
         });
-        __syncwarp();  // after the results: the chunk has been read, not only asked for
+        __syncwarp();  // after the results, which need the reads of the chunk to be complete
         if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&header().empty[place.stage]);
       }
       if (column >= 0) {
@@ -349,12 +356,12 @@ class StagedRows {
     }
   }
 
-  /// Gives the value of this warp to all blocks of the cluster. The stores complete the barrier.
+  /// Sends the value of this warp to all blocks of the cluster. The stores complete the barrier.
   template <class P>
   __device__ void send(int turn, const P& value) const {
     std::uint64_t* const barrier = &header().exchanged[turn % exchanges];
     const unsigned lane = threadIdx.x % 32;
-    __syncwarp();  // what the warp has put into stages is there for those that pass the barrier
+    __syncwarp();  // the barrier makes what the warp has written to stages visible
     if (threadIdx.x == 0) {
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
                                      blocks_ * warps * static_cast<unsigned>(sizeof(P)));
@@ -394,7 +401,7 @@ class StagedRows {
           part.data[input][v] = stage_data(stage, input)[number(0, v)];
         }
       }
-      use(part);  // compiled apart, for vectors that are known to be there
+      use(part);  // compiled separately, for vectors that all exist
       return;
     }
 #pragma unroll
@@ -413,12 +420,12 @@ class StagedRows {
     use(part);
   }
 
-  /// The place of a vector of the slice of shared row i: behind the stages.
+  /// A vector of the slice of shared row i, which is after the stages.
   __device__ Vector* shared_vector(int i, int at) const {
     return stage_data(stages_, 0) + i * slice_ + at;
   }
 
-  /// Each thread that writes reads the vectors of shared rows that it will need for many rows.
+  /// Each writing thread copies its vectors of the shared rows, which it needs for many rows.
   __device__ void keep_shared_rows(const Slice& slice) const {
     const auto first = static_cast<int>(threadIdx.x % RowStages::workers);
 #pragma unroll 4
@@ -435,17 +442,17 @@ class StagedRows {
   int columns_;
   unsigned blocks_;
   std::int64_t rows_;
-  std::int64_t row_;   // the first of the cluster
-  std::int64_t step_;  // clusters
-  int kinds_;          // of rows that the cluster tells apart
-  int slice_;          // vectors of a row for each block, or what is left for the last ones
+  std::int64_t row_;   // of turn 0
+  std::int64_t step_;  // the number of clusters
+  int kinds_;          // of rows: see take_row()
+  int slice_;          // vectors of a row for each block; the last ones may have fewer
   int chunks_;         // of a slice
   int stages_;
 };
 
 #else
 
-/// Never launched: has what the kernels name.
+/// Never launched; the kernels compile with it.
 template <class T, int inputs, int shared = 0>
 struct StagedRows : RegisterRows<T, inputs, RowLayout<0, 1, 1, false>, shared> {
   using RegisterRows<T, inputs, RowLayout<0, 1, 1, false>, shared>::RegisterRows;
