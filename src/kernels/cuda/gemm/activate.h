@@ -1,4 +1,4 @@
-// The activation of a product as a pass of its own, for engines whose epilogue lacks it.
+// The activation of a product as a separate kernel, for engines without it in their epilogue.
 #pragma once
 
 #include "cudarelu/call.h"
@@ -6,7 +6,7 @@
 
 namespace cudarelu::cuda {
 
-/// y[i] = activation(x[i]) for `size` elements, where y may be x.
+/// y[i] = activation(x[i]) for `size` elements; y may be x.
 Status activate(const Call& call, Activation activation, DType dtype, std::int64_t size,
                 const void* x, void* y);
 

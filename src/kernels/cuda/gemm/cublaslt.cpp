@@ -16,14 +16,14 @@
 namespace cudarelu::cuda {
 namespace {
 
-/// How a product is had: in one step, or with the activation as a second one.
+/// How a product is computed: in one step, or with the activation as a second step.
 struct Steps {
   cublasLtEpilogue_t epilogue;
-  void* target;  // of the first step
+  void* target;  // output of the first step
   bool activate;
 };
 
-/// The steps, with the plan of the first; the plan's choice may be that there is none.
+/// The steps, and the plan of the first step, which may have no algorithm.
 struct Way {
   Steps steps;
   lt::Key key;
@@ -32,7 +32,7 @@ struct Way {
 
 cublasLtEpilogue_t with_bias(const Gemm& gemm, int epilogue) {
   if (gemm.bias == nullptr) return static_cast<cublasLtEpilogue_t>(epilogue);
-  // The default is a bit of its own, which a bias replaces.
+  // CUBLASLT_EPILOGUE_DEFAULT is a bit that is not combined with others.
   const int others = epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 0 : epilogue;
   return static_cast<cublasLtEpilogue_t>(others | CUBLASLT_EPILOGUE_BIAS);
 }
@@ -42,7 +42,7 @@ Steps in_two(const Gemm& gemm) {
           gemm.activation != Activation::none || gemm.sum != nullptr};
 }
 
-/// Whether all operands, and all of their rows, are aligned to vectors.
+/// Whether all operands and all of their rows are aligned to vectors.
 bool is_aligned(const Gemm& gemm) {
   const std::int64_t row_of_a = gemm.a_transposed ? gemm.m : gemm.k;
   const std::int64_t row_of_b = gemm.b_transposed ? gemm.k : gemm.n;
@@ -57,9 +57,9 @@ bool is_aligned(const Gemm& gemm) {
   return true;
 }
 
-/// The epilogue's GELU is that with tanh, which it approximates: in float32 it is off by 5e-6, and
-/// in float64 by 3e-10, which a pass of its own, as fast on an H200, does not lose. Where operands
-/// are not aligned it is off as if the product were rounded before the bias is added.
+/// The GELU of cuBLASLt's epilogue is the one with tanh, with an error of 5e-6 in float32 and 3e-10
+/// in float64. A second step, as fast on an H200, is more precise. For operands that are not
+/// aligned, the epilogue gives results as if the product were rounded before the bias is added.
 Steps in_one(const Gemm& gemm) {
   const bool tanh =
       gemm.activation == Activation::gelu_tanh && size_of(gemm.dtype) == 2 && is_aligned(gemm);
@@ -72,7 +72,7 @@ Steps in_one(const Gemm& gemm) {
   return in_two(gemm);
 }
 
-/// The largest power of two, up to 128, of which the addresses are all multiples.
+/// The largest power of two, up to 128, that divides all addresses.
 template <class... Pointers>
 std::uint8_t alignment_of(Pointers... pointers) {
   const auto bits = (reinterpret_cast<std::uintptr_t>(pointers) | ... | std::uintptr_t{128});
@@ -101,7 +101,7 @@ Way way_by(const Steps& steps, const Gemm& gemm, int device) {
   return {steps, key, &lt::plan_for(key, gemm)};
 }
 
-/// How cuBLASLt has a product: in one step, else in two.
+/// The way to compute a product: in one step if cuBLASLt has an algorithm for it, else in two.
 Way way_for(const Gemm& gemm, int device) {
   const Way way = way_by(in_one(gemm), gemm, device);
   return way.plan->choice.found ? way : way_by(in_two(gemm), gemm, device);
@@ -113,7 +113,7 @@ Status status_of(const Call& call, cublasStatus_t status) {
           std::string(call.op.name) + ": cuBLASLt: " + cublaslt().describe(status)};
 }
 
-/// The first step, by any algorithm for its plan.
+/// Runs the first step with an algorithm for its plan.
 cublasStatus_t multiply(const Call& call, const Gemm& gemm, const Way& way,
                         const lt::Choice& choice, void* workspace) {
   cublasLtHandle_t handle = nullptr;
@@ -137,11 +137,11 @@ cublasStatus_t multiply(const Call& call, const Gemm& gemm, const Way& way,
                              static_cast<cudaStream_t>(call.execution.stream));
 }
 
-/// Measures the first heuristics for a plan and chooses the fastest, for the process and in a file.
-/// This waits for the device: a stream that is captured is left alone.
+/// Measures the first algorithms of the heuristics and chooses the fastest, for the process and in
+/// a file. This waits for the device, so that it does nothing during a stream capture.
 Status tune(const Call& call, const Gemm& gemm, const Way& way) {
   constexpr int most = 8;
-  static std::mutex one_at_a_time;  // they would slow each other down
+  static std::mutex one_at_a_time;  // concurrent measurements would disturb each other
   const std::scoped_lock lock(one_at_a_time);
   if (const lt::Choice known = lt::known_choice(way.key); known.measured) {
     way.plan->choice = known;

@@ -8,14 +8,14 @@
 
 namespace cudarelu::cuda {
 
-/// Why cuBLASLt cannot be used, and the mend; empty where it can.
+/// Why cuBLASLt cannot be used, and how to fix it; empty if it can.
 std::string cublaslt_problem();
 
-/// Whether cuBLASLt has the product, on the device, which is current. Asks it once for each shape;
-/// from then on this is a look-up.
+/// Whether cuBLASLt can compute the product on the device, which must be current. Asks cuBLASLt
+/// once for each shape, and then looks the answer up.
 bool takes_cublaslt(const Gemm& gemm, int device);
 
-/// Puts the product on the call's stream; takes_cublaslt() must have said that it can.
+/// Enqueues a product that takes_cublaslt() accepts on the call's stream.
 Status cublaslt_gemm(const Call& call, const Gemm& gemm);
 
 }  // namespace cudarelu::cuda

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int versions_per_major = 10000;  // as cublasLtGetVersion() counts
 
-/// The library of one name, or nullptr: the one that the process has, PyTorch's or ONNX Runtime's,
-/// goes first, since a second one would take its memory and its time to load once more.
+/// A library of one of the names, or nullptr. A library that the process has loaded, PyTorch's or
+/// ONNX Runtime's, comes first: a second one would take memory and time to load.
 void* open_library(std::span<const std::string> names) {
   for (const int mode : {RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD, RTLD_NOW | RTLD_LOCAL}) {
     for (const std::string& name : names) {

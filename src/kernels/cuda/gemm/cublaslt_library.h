@@ -1,4 +1,4 @@
-// NVIDIA's cuBLASLt, opened when it is first asked for: no artifact needs it to be loaded.
+// NVIDIA's cuBLASLt, opened on first use: everything loads without it.
 #pragma once
 
 #include <cublasLt.h>
@@ -8,7 +8,7 @@
 
 namespace cudarelu::cuda {
 
-/// The functions of the library that are called, of the major version that cublasLt.h is of.
+/// The functions of the library that are called. Its major version is that of cublasLt.h.
 struct CublasLt {
   decltype(&cublasLtGetVersion) version;
   decltype(&cublasLtGetStatusString) describe;
@@ -23,10 +23,10 @@ struct CublasLt {
   decltype(&cublasLtMatmulAlgoCheck) check;
   decltype(&cublasLtMatmul) multiply;
 
-  std::string problem;  // why there is no library, and the mend; else empty
+  std::string problem;  // why there is no library, and how to fix it; else empty
 };
 
-/// Opens the first of `names` that is in the process or can be loaded; it is never closed.
+/// Opens the first of `names` that the process has loaded, or else can load, and never closes it.
 CublasLt open_cublaslt(std::span<const std::string> names);
 
 /// The library of this process.

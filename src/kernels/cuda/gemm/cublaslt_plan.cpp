@@ -17,9 +17,9 @@
 namespace cudarelu::cuda::lt {
 namespace {
 
-constexpr std::uint64_t workspace_limit = 32 << 20;  // NVIDIA's advice for Hopper; few take so much
+constexpr std::uint64_t workspace_limit = 32 << 20;  // NVIDIA recommends it for Hopper
 
-/// All is forgotten at this number: where a host's shapes are ever new they would fill the memory.
+/// A cache of this size is cleared: shapes that keep changing must not fill the memory.
 constexpr std::size_t most_plans = 1024;
 
 struct HashKey {
@@ -42,7 +42,7 @@ struct Choices {
   Cache<Choice> known;
 };
 
-/// Never destroyed: threads may outlive the process's objects.
+/// Never destroyed: threads may outlive static objects.
 Choices& choices() {
   static auto& choices = *new Choices;
   return choices;
@@ -89,8 +89,8 @@ bool lay_out(cublasLtMatrixLayoutOpaque_t& layout, const Key& key, std::int64_t 
                             sizeof stride) == CUBLAS_STATUS_SUCCESS;
 }
 
-/// cuBLASLt's matrices are column-major: in its eyes ours are transposed, and d^T = b^T a^T, so
-/// that b comes first and a bias of d's rows is, as it wants, one of d^T's columns.
+/// cuBLASLt's matrices are column-major, so that ours are transposed and d^T = b^T a^T: b comes
+/// first. cuBLASLt adds a bias to each column of d^T, which is a row of d.
 bool describe(Plan& plan, const Key& key, const Gemm& gemm) {
   const cublasOperation_t op_a = key.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t op_b = key.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -112,8 +112,7 @@ bool describe(Plan& plan, const Key& key, const Gemm& gemm) {
          lay_out(plan.d, key, gemm.n, gemm.m);
 }
 
-/// The file for devices of the same model and a library of the same version: the bits of an
-/// algorithm mean nothing to others.
+/// The file for the model of the device and the version of the library, which define algorithms.
 std::filesystem::path tuning_file(const Key& key) {
   cudaDeviceProp properties{};
   if (cudaGetDeviceProperties(&properties, key.device) != cudaSuccess) (void)cudaGetLastError();
@@ -122,7 +121,7 @@ std::filesystem::path tuning_file(const Key& key) {
   return tuning_folder() / (name + "-cublaslt-" + std::to_string(cublaslt().version()) + ".txt");
 }
 
-/// What a key is called there.
+/// The name of a key in the file.
 std::string name_in_file(const Key& key) {
   std::ostringstream text;
   text << name_of(key.dtype) << (key.tf32 ? " tf32 " : " ") << key.batch << 'x' << key.m << 'x'
@@ -139,7 +138,7 @@ std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
   return text.str();
 }
 
-/// The choice that a file of measurements has for a plan, if this library accepts it.
+/// The choice for a plan in the file of measurements, if the library accepts it.
 std::optional<Choice> recorded_choice(Plan& plan, const Key& key) {
   if (tuning_folder().empty()) return {};
   const TuningRecords records = read_tuning(tuning_file(key));
@@ -167,7 +166,7 @@ Choice choose(Plan& plan, const Key& key) {
 }  // namespace
 
 cublasStatus_t handle_of(int device, cublasLtHandle_t& handle) {
-  // Never destroyed: when the process ends, CUDA may be gone before this library's objects are.
+  // Handles are never destroyed: when the process ends, CUDA may be unloaded first.
   static PerDevice<cublasLtHandle_t> handles;
   if (device >= most_devices) return CUBLAS_STATUS_NOT_SUPPORTED;
   return handles.get(device, 0, handle,
@@ -192,8 +191,8 @@ std::vector<Choice> ask_heuristics(Plan& plan, const Key& key, int count) {
     complete &= library.set_preference(&preference, attribute, &value, sizeof value) ==
                 CUBLAS_STATUS_SUCCESS;
   };
-  // Where k is split, the parts of a float16 or bfloat16 product are added up in float32, but an
-  // epilogue may get their sum rounded: k is not split before one.
+  // If k is split, the parts of a float16 or bfloat16 product are added in float32, but an epilogue
+  // may get the rounded sum: with an epilogue, k must not be split.
   std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   if (size_of(key.dtype) > 2) {
     reductions |= CUBLASLT_REDUCTION_SCHEME_INPLACE;

@@ -1,4 +1,4 @@
-// What cuBLASLt needs to be told for a product, found once for each shape.
+// The arguments of cuBLASLt for a product, determined once for each shape.
 #pragma once
 
 #include <cublasLt.h>
@@ -12,7 +12,7 @@
 
 namespace cudarelu::cuda::lt {
 
-/// All that the choice of an algorithm depends on. Alignments are powers of two, in bytes.
+/// Everything that the choice of an algorithm depends on. Alignments are powers of two, in bytes.
 struct Key {
   std::int32_t m;
   std::int32_t n;
@@ -24,24 +24,24 @@ struct Key {
   bool a_transposed;
   bool b_transposed;
   bool tf32;
-  bool workspace;  // whether there is some to be had
+  bool workspace;  // whether it is available
   std::uint8_t a_alignment;
   std::uint8_t b_alignment;
-  std::uint8_t rest_alignment;  // of the other operands together
+  std::uint8_t rest_alignment;  // of all other operands
 
   bool operator==(const Key&) const = default;
 };
-static_assert(std::has_unique_object_representations_v<Key>);  // it is hashed as bytes
+static_assert(std::has_unique_object_representations_v<Key>);  // the hash is of its bytes
 
-/// An algorithm, or that there is none.
+/// An algorithm, if one is found.
 struct Choice {
   bool found = false;
-  bool measured = false;  // it was the fastest of some
+  bool measured = false;  // the fastest of several, as measured
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace = 0;  // bytes
 };
 
-/// A choice with the descriptors of its operands: all that a call needs but the pointers.
+/// A choice and the descriptors of its operands: all that a call needs except the pointers.
 struct Plan {
   Choice choice;
   cublasLtMatmulDescOpaque_t product{};
@@ -50,23 +50,23 @@ struct Plan {
   cublasLtMatrixLayoutOpaque_t d{};
 };
 
-/// The plan for a key, of the calling thread, which may put the pointers of a call in it. The next
-/// call of this function may end its life.
+/// The plan for a key. It belongs to the calling thread, which may set the pointers of a call in
+/// it, and is valid until the next call of this function.
 Plan& plan_for(const Key& key, const Gemm& gemm);
 
-/// Puts the pointers of the epilogue in a plan.
+/// Sets the pointers of the epilogue in a plan.
 bool set_pointers(Plan& plan, const Key& key, const Gemm& gemm);
 
-/// The first of cuBLASLt's algorithms by its heuristics, the best in their eyes first.
+/// Up to `count` algorithms from cuBLASLt's heuristics, the one expected to be fastest first.
 std::vector<Choice> ask_heuristics(Plan& plan, const Key& key, int count);
 
-/// The process's choice for a key.
+/// The choice of the process for a key.
 Choice known_choice(const Key& key);
 
-/// Makes a measured choice the process's, and keeps it in the file for the device's model.
+/// Makes a measured choice that of the process, and writes it to the file for the device's model.
 Status record_choice(const Key& key, const Choice& choice);
 
-/// The handle of the device, which is current.
+/// The handle of the device, which must be current.
 cublasStatus_t handle_of(int device, cublasLtHandle_t& handle);
 
 }  // namespace cudarelu::cuda::lt

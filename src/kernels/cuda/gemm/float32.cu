@@ -1,6 +1,6 @@
-// Blocks of threads compute tiles of the result. Both operands pass through shared memory, a few k
-// at a time in a ring of stages, with k the slower index there whatever their layout was; each
-// thread holds 8 rows by 8 columns of the tile in registers and adds one k after the other.
+// Blocks compute tiles of the result. Both operands pass through a ring of stages in shared memory,
+// a few k at a time, transposed if necessary so that k is the slower index. Each thread holds 8
+// rows by 8 columns of the tile in registers and adds the products of one k after the other.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -17,11 +17,11 @@
 namespace cudarelu::cuda {
 namespace {
 
-/// How an operand lies in memory. "Outer" is its other index: of rows for a, of columns for b.
+/// The layout of an operand. The outer index is the one that is not k: rows of a, columns of b.
 enum class Layout : std::uint8_t {
   inner,        // k is the faster index
-  outer,        // the outer index is the faster one, and can be read four at a time
-  outer_single  // likewise, but one at a time
+  outer,        // the outer index is the faster one, and is read four elements at a time
+  outer_single  // the same, one element at a time
 };
 
 struct Operand {
@@ -37,25 +37,25 @@ struct Arguments {
   int m;
   int n;
   int k;
-  int part;   // of k, that a block adds up
-  int parts;  // the results of which lie one after the other in d
+  int part;   // of k, for a block
+  int parts;  // of k; the results of each follow one another in d
   int tiles_m;
   int tiles_n;
   bool vectors;  // rows of d, sum and bias can be accessed four elements at a time
 };
 
-/// The part of a block in the copy of an operand's tiles: [block_k][outer] in shared memory.
+/// A thread's share of the copy of an operand's tiles, [block_k][outer] in shared memory.
 template <int outer, int block_k, int threads, Layout layout>
 class TileCopy {
  public:
-  static constexpr int pitch = outer + 4;  // so that transposing writes meet no bank twice
+  static constexpr int pitch = outer + 4;  // so that transposing writes have no bank conflicts
 
   __device__ TileCopy(const Operand& operand, std::int64_t batch, int first, int size, int first_k)
       : from_(operand.data + batch * operand.batch) {
     constexpr bool inner = layout == Layout::inner;
     from_ += inner ? first * operand.pitch + first_k : first_k * operand.pitch + first;
     step_ = inner ? block_k : block_k * operand.pitch;
-    const int last = size - first - width;  // what lies outside is read from inside, for nothing
+    const int last = size - first - width;  // clamps offsets past the end
     const auto step = static_cast<unsigned>(operand.pitch);
 #pragma unroll
     for (int i = 0; i < copies; ++i) {
@@ -64,7 +64,7 @@ class TileCopy {
     }
   }
 
-  /// Starts to copy the next tile, of which `left` k are there; zeros take the place of others.
+  /// Starts the copy of the next tile. `left` k remain; zeros replace those after them.
   __device__ void next(float* to, int left) {
 #pragma unroll
     for (int i = 0; i < copies; ++i) {
@@ -78,7 +78,7 @@ class TileCopy {
   static constexpr int width = layout == Layout::outer ? 4 : 1;
   static constexpr int copies = outer * block_k / threads / width;
   static_assert(copies * threads * width == outer * block_k);
-  static constexpr int run = 8;  // k that neighbours read of a row: 32 bytes, what memory gives
+  static constexpr int run = 8;  // k that neighbours read of a row: 32 bytes, a sector of memory
   static constexpr int runs_in_step = outer * run / threads;
 
   __device__ static int outer_of(int i) {
@@ -97,8 +97,8 @@ class TileCopy {
   unsigned offsets_[copies];
 };
 
-/// The form of a block. Its warps are 4 by 8 threads, each with thread_m rows and thread_n columns;
-/// `slices` groups of them share out the k of each stage and add up their results at the end.
+/// The shape of a block. Its warps are 4 by 8 threads, each with thread_m rows and thread_n
+/// columns. `slices` groups of warps divide the k of each stage, and add their results at the end.
 template <int block_m_, int block_n_, int block_k_, int slices_, int stages_, int resident_>
 struct Tiling {
   static constexpr int block_m = block_m_;
@@ -112,7 +112,7 @@ struct Tiling {
   static constexpr int warps_m = block_m / (4 * thread_m);
   static constexpr int warps_n = block_n / (8 * thread_n);
   static constexpr int threads = 32 * warps_m * warps_n * slices;
-  // The results pass through shared memory too, 16 rows of each warp at a time.
+  // The results pass through shared memory, 16 rows of each warp at a time.
   static constexpr int result_rows = 16 * warps_m;
   static constexpr int result_pitch = block_n + 4;
   static constexpr int stage_size = block_k * (block_m + block_n + 8);
@@ -120,7 +120,7 @@ struct Tiling {
       sizeof(float) * std::max(stages * stage_size, slices * result_rows * result_pitch);
 };
 
-/// The place of p in rows of `size` that are gone through to the right and to the left by turns.
+/// The column of step p in rows of `size`, which are traversed alternately right and left.
 __device__ constexpr int back_and_forth(int p, int size) {
   return p / size % 2 == 0 ? p % size : size - 1 - p % size;
 }
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
   const int k0 = result % args.parts * args.part;
   const int size_k = min(args.k - k0, args.part);
 
-  // Neighbours in pairs and in pairs of pairs read the same words: a warp's vectors take few turns.
+  // Pairs of neighbours, and pairs of pairs, read the same words: a warp needs few accesses.
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int lane_m = (lane & 1) | (lane >> 3 & 2);
   const int lane_n = lane >> 1 & 7;
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
 #pragma unroll
   for (int stage = 0; stage < T::stages - 1; ++stage) fetch(stage, stage);
 
-  // While the products of one k are added, the operands of the next come from shared memory.
+  // While the products of one k are added, the operands of the next k are loaded.
   constexpr int slice_k = T::block_k / T::slices;
   const int at_a = slice * slice_k * CopyA::pitch + warp_m * 4 * T::thread_m + lane_m * 4;
   const int at_b = T::block_k * CopyA::pitch + slice * slice_k * CopyB::pitch +
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
     for (int k = 0; k < slice_k; ++k) {
       if (k < slice_k - 1) {
         load((k + 1) % 2, stage, k + 1);
-      } else {  // the next stage is there for all, and nobody reads this one any more
+      } else {  // the next stage is complete, and no thread reads this one any more
         wait_for_copies<T::stages - 2>();
         __syncthreads();
         load((k + 1) % 2, shared + read * T::stage_size, 0);
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
         fetch(write, step + T::stages - 1);
         write = write + 1 == T::stages ? 0 : write + 1;
       }
-      // To and fro: one factor or the other is that of the product before, and is not read again.
+      // Back and forth: one of the factors is that of the previous product, and is not read again.
 #pragma unroll
       for (int p = 0; p < T::thread_m * T::thread_n; ++p) {
         const int i = back_and_forth(p, T::thread_m);
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
   }
   static_assert(slice_k % 2 == 0, "a step starts with the first buffer");
 
-  // Through shared memory, so that neighbours write neighbours and the code is there a few times.
+  // Through shared memory, so that neighbours write neighbours, with few copies of the code.
   wait_for_copies<0>();
   volatile float* const mine = shared +
                                ((slice * T::warps_m + warp_m) * 16 + lane_m * 4) * T::result_pitch +
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
     for (int r = 0; r < 4; ++r) {
 #pragma unroll
       for (int j = 0; j < T::thread_n; ++j) {
-        // One by one: vectors would put the sums into the banks of registers where the factors are.
+        // Single elements: with vectors the sums would share register banks with the factors.
         mine[r * T::result_pitch + j / 4 * 32 + j % 4] = sums[i + r][j];
       }
     }
@@ -259,8 +259,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
   }
 }
 
-/// d = activation(the sum of the parts + bias), where the parts of each matrix of the batch follow
-/// one another.
+/// d = activation(the sum of the parts + bias); the parts of each matrix follow one another.
 __global__ void __launch_bounds__(256)
     add_parts(const float* parts, const __grid_constant__ Arguments args, std::int64_t size) {
   wait_for_previous_kernel();
@@ -312,8 +311,8 @@ Status launch_tiles(const Call& call, const Arguments& args, std::int64_t result
   return launch_tiles<T, outer, outer>(call, args, results);
 }
 
-/// Into how many parts k is cut, and how long the product takes: the work of the busiest
-/// multiprocessor, in products for each k, at the relative speed of the tiling.
+/// The number of parts of k, and the cost of the product: the products of the busiest
+/// multiprocessor for each k, divided by the relative speed of the tiling.
 struct Plan {
   int parts;
   double cost;
@@ -336,9 +335,9 @@ Plan plan_for(const Gemm& gemm, int multiprocessors, double speed) {
 
 bool takes_float32(const Gemm& gemm, int) {
   constexpr std::int64_t most = std::numeric_limits<int>::max();
-  constexpr std::int64_t widest = std::int64_t{1} << 23;  // the rows of a tile are within 32 bits
+  constexpr std::int64_t widest = std::int64_t{1} << 23;  // offsets in a tile fit 32 bits
   if (gemm.dtype != DType::float32) return false;
-  // Tiles may go past the end.
+  // Tiles may extend past the end.
   if (std::max({gemm.m, gemm.n, gemm.k}) > most - Large::block_m) return false;
   const auto tiles = static_cast<double>(ceil_div(gemm.m, Small::block_m)) *
                      static_cast<double>(ceil_div(gemm.n, Small::block_n));

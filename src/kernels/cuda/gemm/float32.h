@@ -1,4 +1,4 @@
-// Products of float32 matrices in float32: no tensor cores, whose inputs have fewer bits.
+// Products in float32, without tensor cores, which would round the factors.
 #pragma once
 
 #include "cudarelu/call.h"
@@ -6,12 +6,12 @@
 
 namespace cudarelu::cuda {
 
-/// Any float32 product, of any alignment, whose dimensions are below 2^31, whose rows in memory are
-/// shorter than 2^23, and whose 64 by 64 tiles are fewer than 2^31.
+/// Whether float32_gemm() can compute the product: float32 of any alignment, with dimensions below
+/// 2^31, rows in memory shorter than 2^23, and fewer than 2^31 tiles of 64 by 64.
 bool takes_float32(const Gemm& gemm, int device);
 
-/// Of a product that takes_float32() takes. Where the product has few tiles and a long k, parts of
-/// k are added up apart, in workspace, and then together, always in the same order.
+/// Enqueues a product that takes_float32() accepts. For few tiles and a long k, parts of k are
+/// added up separately in workspace and then together, always in the same order.
 Status float32_gemm(const Call& call, const Gemm& gemm);
 
 }  // namespace cudarelu::cuda

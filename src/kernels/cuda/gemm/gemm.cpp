@@ -14,25 +14,24 @@
 namespace cudarelu::cuda {
 namespace {
 
-/// Where our own kernel is at least as fast as the first way that cuBLASLt's heuristics name, as
-/// measured on an H200; it alone has the exact GELU in one pass.
+/// Whether hopper_gemm() is at least as fast as the first choice of cuBLASLt's heuristics, measured
+/// on an H200. Only it has the exact GELU in its epilogue.
 bool prefers_hopper(const Gemm& gemm) {
   if (gemm.activation == Activation::gelu_erf) return true;
   if (gemm.a_transposed) return false;
-  // So little is multiplied that reading and writing take longer.
+  // For a small k, reading and writing take longer than multiplying.
   if (gemm.batch > 1) return gemm.k <= 128 && gemm.m >= 128 && gemm.n >= 128;
   return gemm.b_transposed && gemm.m * gemm.n >= std::int64_t{1} << 22;
 }
 
-/// Where the kernel for few rows is, which does not split k: with few columns of a long k, in
-/// float32, cuBLASLt is faster for one row and for many.
+/// The same for skinny_gemm(). It does not split k: in float32, for few columns and a long k,
+/// cuBLASLt is faster for one row and for many rows.
 bool prefers_skinny(const Gemm& gemm) {
   if (gemm.dtype != DType::float32 || gemm.k <= gemm.n) return true;
   return gemm.m > 1 && gemm.m <= 32 && gemm.n <= 1024 && gemm.k <= 4 * gemm.n;
 }
 
-/// How float32 is multiplied where the host does not ask for TF32: what the user says at the first
-/// product.
+/// How to multiply float32 if the host does not allow TF32; read at the first product.
 struct Float32Matmul {
   std::string said = value_of("CUDARELU_FLOAT32_MATMUL");
   bool tf32x3 = said == "tf32x3";
@@ -58,20 +57,20 @@ bool is_half(const Gemm& gemm) { return size_of(gemm.dtype) == 2; }
 
 bool always(const Gemm& /*gemm*/) { return true; }
 
-/// An engine, and those of the products that it takes for which it is wanted.
+/// An engine, the products that it can compute, and a condition for its use.
 struct Engine {
   bool (*takes)(const Gemm&, int device);
   bool (*is_wanted)(const Gemm&);
   Status (*run)(const Call&, const Gemm&);
 };
 
-/// The first engine that takes a product and is wanted for it runs it; simple_gemm() runs the rest.
+/// The first engine that meets both conditions runs a product; simple_gemm() runs all others.
 constexpr std::array engines{
     Engine{takes_skinny, prefers_skinny, skinny_gemm},
     Engine{takes_hopper, prefers_hopper, hopper_gemm},
     Engine{takes_mma, wants_tf32x3, mma_gemm},
     Engine{takes_cublaslt, always, cublaslt_gemm},
-    // Where there is no cuBLASLt, or it has no algorithm for the product.
+    // Without cuBLASLt, or if it has no algorithm for the product:
     Engine{takes_skinny, always, skinny_gemm},
     Engine{takes_hopper, always, hopper_gemm},
     Engine{takes_mma, is_half, mma_gemm},

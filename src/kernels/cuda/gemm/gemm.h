@@ -5,8 +5,8 @@
 
 namespace cudarelu::cuda {
 
-/// Puts the product and what follows it on the call's stream, by the engine that is the fastest for
-/// its dtype, sizes and alignment.
+/// Enqueues the product and its epilogue on the call's stream, with the fastest engine for its
+/// dtype, sizes and alignment.
 Status gemm(const Call& call, Gemm gemm);
 
 }  // namespace cudarelu::cuda

@@ -16,7 +16,7 @@ using Tall = Plan<128, 192, 4, true>;
 using Wide = Plan<128, 256, 4, false>;
 using Small = Plan<128, 128, 5, true>;
 
-/// About how many cycles a product takes. Small tiles read more, which costs power, and clock.
+/// An estimate of the cycles of a product. Small tiles read more, which costs power and clock rate.
 template <class P>
 double cycles(const Gemm& gemm, int multiprocessors) {
   constexpr double epilogue = 4000;
@@ -44,7 +44,7 @@ Status start(const Call& call, const Gemm& gemm, int multiprocessors) {
 bool takes_hopper(const Gemm& gemm, int device) {
   if (gemm.dtype != DType::float16 && gemm.dtype != DType::bfloat16) return false;
   if (gemm.a_transposed && gemm.b_transposed) return false;
-  constexpr std::int64_t most = std::numeric_limits<int>::max() / 2;  // what coordinates may reach
+  constexpr std::int64_t most = std::numeric_limits<int>::max() / 2;  // the limit of coordinates
   for (const std::int64_t size : {gemm.batch, gemm.m, gemm.n, gemm.k}) {
     if (size <= 0 || size > most) return false;
   }

@@ -1,10 +1,10 @@
-// The matrix product of bfloat16 and float16 on compute capability 9.0: one block on each
-// multiprocessor takes one tile of the result after the other. A thread of its own has the copy
-// engine bring panels of a and b into a ring of stages in shared memory; two warpgroups multiply
-// them, apply the epilogue and have the copy engine write the results.
+// The matrix product of bfloat16 and float16 on compute capability 9.0. One block on each
+// multiprocessor computes one tile of the result after the other. One thread makes the copy engine
+// bring panels of a and b to a ring of stages in shared memory. Two warpgroups multiply them, apply
+// the epilogue and make the copy engine write the results.
 //
-// The two share each tile (its rows), or take turns: while one ends its tile, the other keeps the
-// tensor cores busy with the next. Clusters that share panels were measured, and gained nothing.
+// The warpgroups divide the rows of each tile, or take turns: while one finishes its tile, the
+// other keeps the tensor cores busy with the next. Clusters that share panels were not faster.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace cudarelu::cuda::hopper {
 namespace ptx = ::cuda::ptx;
 
 inline constexpr int computing_threads = 256;
-inline constexpr int threads = computing_threads + 128;  // only a whole warpgroup gives registers
+inline constexpr int threads = computing_threads + 128;  // only warpgroups release registers
 
 /// How a tile of `rows` x `columns` is computed.
 template <int rows_, int columns_, int stages_, bool take_turns_>
@@ -37,15 +37,15 @@ struct Plan {
   static constexpr int a_bytes = rows * depth * 2;
   static constexpr int b_bytes = columns * depth * 2;
   static constexpr int stage_bytes = a_bytes + b_bytes;
-  static constexpr int slots = 2 * blocks_of_rows;  // of results on their way out, for each warp
+  static constexpr int slots = 2 * blocks_of_rows;           // of a warp, for results to be written
   static constexpr int slot_bytes = 16 * wgmma::line_bytes;  // 16 rows of 64 columns
-  static constexpr int header_bytes = 256;                   // barriers, behind all else
+  static constexpr int header_bytes = 256;                   // for barriers, at the end
   static constexpr int shared_bytes =
       stages * stage_bytes + computing_threads / 32 * slots * slot_bytes + header_bytes;
   static_assert(shared_bytes <= 227 * 1024 && (2 * stages + 2) * 8 <= header_bytes);
 };
 
-/// The tiles that the blocks share out, in the order of tile_at().
+/// The tiles of a product, in the order of tile_at().
 struct Raster {
   int rows;  // of tiles
   int columns;
@@ -65,7 +65,7 @@ __device__ __forceinline__ Place place(const Raster& raster, int number) {
   return {tile.row * P::rows, tile.column * P::columns, tile.matrix};
 }
 
-/// Where in the ring of stages, and whether it has been gone around an odd number of times.
+/// A position in the ring of stages, and the parity of the number of rounds.
 template <int stages>
 struct Position {
   int stage = 0;
@@ -78,7 +78,7 @@ struct Position {
   }
 };
 
-/// Rows of an operand that the copy engine is asked for at a time.
+/// The rows of an operand in one request to the copy engine.
 template <bool depth_major, int rows>
 inline constexpr int box_rows = depth_major ? rows : wgmma::panel_columns;
 
@@ -103,8 +103,8 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
   return store<T>(low).bits | static_cast<unsigned>(store<T>(high).bits) << 16;
 }
 
-/// A kernel for operands as they lie in memory: `a_depth_major`, a as [m, k]; `b_depth_major`, b as
-/// [n, k].
+/// The kernel for a layout of the operands: `a_depth_major`: a is stored as [m, k];
+/// `b_depth_major`: b is stored as [n, k].
 template <class T, bool a_depth_major, bool b_depth_major, class P>
 class Kernel {
  public:
@@ -154,14 +154,14 @@ class Kernel {
   __device__ static std::uint64_t* empty(int stage) { return barrier(P::stages + stage); }
   __device__ static std::uint64_t* turn(int group) { return barrier(2 * P::stages + group); }
 
-  /// Calls f(tile, its number of this block).
+  /// Calls f(tile, i) for the tiles of this block, i = 0, 1, ...
   template <class F>
   __device__ void for_each_tile(const F& f) const {
     int number = 0;
     for (int tile = blockIdx.x; tile < raster_.tiles; tile += gridDim.x, ++number) f(tile, number);
   }
 
-  /// Asks for `rows` rows of an operand from `row` on, as deep as a stage.
+  /// Requests `rows` rows of an operand from `row` on, with the depth of a stage.
   template <bool depth_major, int rows>
   __device__ static void fetch(const CUtensorMap& map, char* to, int row, int depth, int batch,
                                std::uint64_t* barrier) {
@@ -175,7 +175,7 @@ class Kernel {
     }
   }
 
-  /// Asks for the panels of all tiles, in one thread.
+  /// Requests the panels of all tiles, in one thread.
   __device__ void fetch() const {
     Ring ring;
     for_each_tile([&](int tile, int) {
@@ -193,21 +193,21 @@ class Kernel {
     });
   }
 
-  /// Gives a stage back, in a warpgroup that has waited for its multiplications.
+  /// Releases a stage, in a warpgroup that has waited for its multiplications.
   __device__ static void release(int stage) {
     if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(empty(stage));
   }
 
   using Sums = float[P::blocks_of_rows][P::columns / 2];
-  using Part = float[32];                  // of them, for 64 columns
-  using Bias = unsigned[P::columns / 64];  // of a tile's columns, two a lane
+  using Part = float[32];                  // of Sums, for 64 columns
+  using Bias = unsigned[P::columns / 64];  // for the columns of a tile, two per lane
 
-  /// Multiplies, in a warpgroup.
+  /// Multiplies and writes, in a warpgroup.
   __device__ void compute(int group) const {
     Ring ring;
     unsigned turn_parity = 0;
-    // Where they share a tile, one goes ahead through its last stages: while it ends its part, the
-    // other has the tensor cores. With fewer steps, it could be two tiles ahead.
+    // If the warpgroups share a tile, one runs ahead in its last stages: while it finishes its
+    // part, the other has the tensor cores. With fewer steps, it could be two tiles ahead.
     const bool staggered = !P::take_turns && steps_ >= P::stages;
     if (P::take_turns && group == 1) ring.advance(steps_);
     int slot = 0;
@@ -225,7 +225,7 @@ class Kernel {
       wait(full(last), ring.parity);
       multiply<false>(sums, last, first_row);
       ring.advance();
-      const Place place = hopper::place<P>(raster_, tile);  // it divides: beside the tensor cores
+      const Place place = hopper::place<P>(raster_, tile);  // divisions, beside the tensor cores
       for (int step = 1; step < steps_; ++step, ring.advance()) {
         wait(full(ring.stage), ring.parity);
         if (staggered && group == 1 && step == steps_ - P::stages + 1) wait(turn(1), number % 2);
@@ -263,11 +263,11 @@ class Kernel {
     ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>());
   }
 
-  /// Adds the products of a stage to the sums, or sets them, without a flag at runtime: so the
-  /// compiler knows what was there to be dead, and has its registers for the epilogue before.
+  /// Adds the products of a stage to the sums, or sets the sums. That is not a run-time flag, so
+  /// that the compiler knows which sums are dead and reuses their registers in the epilogue before.
   template <bool add>
   __device__ static void multiply(Sums& sums, int stage, int first_row) {
-    // 64 rows are a panel either way
+    // In both layouts 64 rows are a panel.
     const std::uint64_t a = wgmma::descriptor(a_panels(stage) + first_row * wgmma::line_bytes);
     const std::uint64_t b = wgmma::descriptor(b_panels(stage));
     wgmma::fence();
@@ -288,8 +288,7 @@ class Kernel {
   template <Activation activation>
   __device__ void finish(Sums& sums, const Bias& bias, const Place& tile, int first_row,
                          int& slot) const {
-    // The exact GELU of more than a block: its multiply-adds come so densely that they slow the
-    // tensor cores.
+    // Only one block: dense multiply-adds of the exact GELU slow the tensor cores.
     constexpr int at_once = activation == Activation::gelu_erf ? 1 : P::blocks_of_rows;
     const int row = tile.row + first_row + warp_ % 4 * 16;
 #pragma unroll
@@ -315,7 +314,7 @@ class Kernel {
     return reinterpret_cast<Part&>(sums[block][part * 32]);
   }
 
-  /// Two elements of the bias for each lane of a warp: those of 64 columns.
+  /// The bias of 64 columns, two elements for each lane of a warp.
   __device__ unsigned bias_of(int column) const {
     const int first = column + static_cast<int>(threadIdx.x) % 32 * 2;
     if (epilogue_.bias == nullptr || first >= epilogue_.columns) return 0;
@@ -335,8 +334,7 @@ class Kernel {
     }
   }
 
-  /// Puts 16 rows of 64 columns of each of some blocks, which a warp holds, into the warp's next
-  /// slots, and has them written.
+  /// Writes 16 rows of 64 columns of each of `blocks` blocks of a warp, through its next slots.
   template <Activation activation, int blocks>
   __device__ void write(Sums& sums, int first, int part, const CUtensorMap& map, const Place& place,
                         int& next) const {
@@ -379,7 +377,7 @@ class Kernel {
   const Raster& raster_;
   const Epilogue& epilogue_;
   const int steps_;
-  const int warp_ = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);  // known to be uniform
+  const int warp_ = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);  // uniform
 };
 
 template <class T, bool a_depth_major, bool b_depth_major, class P>
@@ -393,7 +391,7 @@ inline int ceil(std::int64_t n, std::int64_t size) {
   return static_cast<int>((n + size - 1) / size);
 }
 
-/// Puts a product on the call's stream, for a device of that many multiprocessors.
+/// Enqueues a product on the call's stream, for a device with that many multiprocessors.
 template <class T, bool a_depth_major, bool b_depth_major, class P>
 Status start(const Call& call, const Gemm& gemm, int multiprocessors) {
   constexpr auto kernel = multiply<T, a_depth_major, b_depth_major, P>;

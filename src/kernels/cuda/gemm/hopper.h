@@ -8,14 +8,14 @@ namespace cudarelu::cuda {
 
 #ifdef CUDARELU_WITH_HOPPER
 
-/// Whether hopper_gemm can compute this on the device. The copy engine wants pointers and rows
-/// aligned to 16 bytes; a and b are not both transposed; the sizes are positive.
+/// Whether hopper_gemm() can compute the product on the device. The copy engine needs pointers and
+/// rows aligned to 16 bytes; a and b must not both be transposed; sizes must be positive.
 bool takes_hopper(const Gemm& gemm, int device);
 
-/// Puts the product on the call's stream.
+/// Enqueues a product that takes_hopper() accepts on the call's stream.
 Status hopper_gemm(const Call& call, const Gemm& gemm);
 
-#else  // compute capability 9.0 is not among those that are compiled for
+#else  // not compiled for compute capability 9.0
 
 inline bool takes_hopper(const Gemm&, int) { return false; }
 inline Status hopper_gemm(const Call&, const Gemm&) {

@@ -1,6 +1,6 @@
-// Blocks of threads compute tiles of the result. Panels of both operands pass through shared memory
-// as they lie in memory, in a ring of stages; each warp multiplies a part of the tile, by
-// instructions that take 32 bytes of k at a time, of whatever type.
+// Blocks compute tiles of the result. Panels of both operands pass through a ring of stages in
+// shared memory, in their layout in memory. Each warp multiplies a part of the tile, with
+// instructions for 32 bytes of k of any type.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -17,7 +17,7 @@
 namespace cudarelu::cuda {
 namespace {
 
-/// "Outer" is the index of an operand that is not k: of rows for a, of columns for b.
+/// The outer index of an operand is the one that is not k: rows of a, columns of b.
 struct Operand {
   const void* data;
   std::int64_t batch;  // from one matrix to the next
@@ -37,7 +37,7 @@ struct Arguments {
   bool vectors;  // lines of d, sum and bias can be accessed 16 bytes at a time
 };
 
-/// The form of a block: its rows and columns, those of a warp, and stages of `depth` bytes of k.
+/// The shape of a block: its rows and columns, those of a warp, and stages of `depth` bytes of k.
 template <class T_, int rows_, int columns_, int warp_rows_, int warp_columns_, int depth_,
           int stages_>
 struct Tiling {
@@ -56,7 +56,7 @@ struct Tiling {
   static constexpr int result_pitch = warp_columns + 4;  // of 16 rows of a warp, in float32
 };
 
-/// An operand's panel of a stage: the part of a block in its copy, and of a warp in its use.
+/// An operand's panel of a stage: a thread's share of its copy, and what a warp loads from it.
 template <class P, int outer, bool depth_major>
 class Panel {
   using T = typename P::T;
@@ -65,13 +65,13 @@ class Panel {
   static constexpr int vectors = line / P::width;         // of a line
   static constexpr int at_a_time = P::threads / vectors;  // lines
   static_assert(P::threads % vectors == 0 && lines % at_a_time == 0);
-  // Lines that are read at a time are in different banks.
+  // Lines that are read at the same time are in different banks.
   static constexpr int pitch = line + (depth_major || sizeof(T) == 2 ? P::width : 2 * P::width);
 
  public:
   static constexpr int bytes = lines * pitch * sizeof(T);
 
-  /// Of a block that begins at `first` of the `size` of the outer index.
+  /// For a block that begins at `first` of the outer index, which has `size`.
   __device__ Panel(const Operand& operand, int matrix, int first, int size, int k)
       : pitch_(operand.pitch), vectors_(operand.vectors) {
     const int number = static_cast<int>(threadIdx.x) / vectors;
@@ -84,7 +84,7 @@ class Panel {
             (depth_major ? static_cast<std::int64_t>(first) * pitch_ : first);
   }
 
-  /// Starts to copy the next panel; zeros take the place of what is outside.
+  /// Starts the copy of the next panel, with zeros for elements outside of the matrix.
   __device__ void copy(char* panel) {
     T* const to = reinterpret_cast<T*>(panel) + at_;
     const auto for_each_line = [&](const auto& copy_vector) {
@@ -106,13 +106,13 @@ class Panel {
     (depth_major ? left_ : lines_left_) -= P::depth;
   }
 
-  /// 16 of the outer index from `first` on, and 32 bytes of k, spread over the warp as the
-  /// instruction wants them: `k_first`, the first two words are of 8 of the outer index, the others
-  /// of 8 more; else the first two are of half of the k.
+  /// Loads 16 of the outer index from `first` on, and 32 bytes of k, in the distribution over the
+  /// warp that the instruction needs. `k_first`: the first two words are both halves of k for the
+  /// first 8 of the outer index; else they are the first half of k for all 16.
   template <bool k_first>
   __device__ static void load(unsigned (&words)[4], const char* panel, int first, int k) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int low = lane / 8 % 2;  // of the numbers of four matrices, whose lines the lanes name
+    const int low = lane / 8 % 2;  // bits of the number of the matrix whose line the lane addresses
     const int high = lane / 16;
     const int half_k = k_first ? low : high;
     const int half_outer = k_first ? high : low;
@@ -141,13 +141,12 @@ class Panel {
   bool vectors_;
 };
 
-/// Leaves of each float32 the nearest TF32, or a neighbour of it, in place, and the rest in
-/// `small`.
+/// Replaces each float32 by the nearest TF32, or a neighbour of that; `small` gets the rest.
 template <int count>
 __device__ __forceinline__ void split(unsigned (&words)[count], unsigned (&small)[count]) {
 #pragma unroll
   for (int i = 0; i < count; ++i) {
-    // The sum loses what 13 bits cannot hold. NVIDIA's cvt.rna takes three slower instructions.
+    // The sum rounds the 13 lowest bits away. NVIDIA's cvt.rna takes three slower instructions.
     const float x = __uint_as_float(words[i]);
     const float big = (fmaf(x, 0x1p-13f, x) - x) * 0x1p13f;
     words[i] = __float_as_uint(big);
@@ -189,7 +188,7 @@ __global__ void __launch_bounds__(P::threads) mma_kernel(const __grid_constant__
 #pragma unroll
   for (int step = 0; step < P::stages - 1; ++step) fetch(step);
 
-  // While the products of 32 bytes of k are added, the operands of the next come.
+  // While the products of 32 bytes of k are added, the operands of the next are loaded.
   constexpr int tiles_m = P::warp_rows / 16;
   constexpr int pairs_n = P::warp_columns / 16;
   unsigned as[2][tiles_m][4];
@@ -219,12 +218,12 @@ __global__ void __launch_bounds__(P::threads) mma_kernel(const __grid_constant__
   __syncthreads();
   load(0, 0, 0);
   for (int step = 0; step < steps; ++step) {
-    Sums few = {};  // of float32: tensor cores do not round sums, but cut them off
+    Sums few = {};  // for float32: few products, since tensor cores truncate sums
 #pragma unroll
     for (int s = 0; s < P::substeps; ++s) {
       if (s + 1 < P::substeps) {
         load((s + 1) % 2, step, (s + 1) * 2 * P::width);
-      } else {  // the next stage is there for all, and nobody reads this one any more
+      } else {  // the next stage is complete, and no thread reads this one any more
         wait_for_copies<P::stages - 2>();
         __syncthreads();
         load((s + 1) % 2, step + 1, 0);
@@ -254,7 +253,7 @@ __global__ void __launch_bounds__(P::threads) mma_kernel(const __grid_constant__
     }
   }
 
-  // Each warp's results through shared memory, 16 rows at a time, so that neighbours are written.
+  // Through shared memory, 16 rows of each warp at a time, so that neighbours write neighbours.
   wait_for_copies<0>();
   __syncthreads();
   float* const mine = reinterpret_cast<float*>(shared) + warp * 16 * P::result_pitch;
@@ -330,7 +329,7 @@ Arguments arguments_of(const Gemm& gemm) {
           .vectors = vectors(gemm.n, gemm.bias, gemm.d, gemm.sum)};
 }
 
-/// About how long a product takes: the work of the busiest multiprocessor, at the tiling's speed.
+/// The cost of a product: the work of the busiest multiprocessor, divided by the tiling's speed.
 template <class P>
 double cost(const Gemm& gemm, int multiprocessors, double speed) {
   const auto all =

@@ -1,5 +1,5 @@
-// The instructions by which a warp multiplies matrices on tensor cores, from compute capability 8.0
-// on, and fetches their operands from shared memory.
+// The instructions with which a warp multiplies matrices on tensor cores and loads their operands
+// from shared memory, from compute capability 8.0 on.
 #pragma once
 
 #include <type_traits>
@@ -8,9 +8,9 @@
 
 namespace cudarelu::cuda {
 
-/// Four matrices of 8 lines of 16 bytes, whose addresses lane i gives for line i of them all: lane
-/// i gets the word i % 4 of line i / 4. Transposed, of two-byte elements: 2 (i % 4) and the next
-/// one of column i / 4.
+/// Loads four matrices of 8 lines of 16 bytes. Lane i passes the address of line i of all 32, and
+/// gets word i % 4 of line i / 4 of each matrix. Transposed, for two-byte elements, it gets column
+/// i / 4 of lines 2 (i % 4) and 2 (i % 4) + 1.
 template <bool transposed>
 __device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned line) {
   if constexpr (transposed) {
@@ -30,7 +30,7 @@ __device__ __forceinline__ void load_matrices(unsigned (&words)[4], const void* 
   load_matrices<transposed>(words, static_cast<unsigned>(__cvta_generic_to_shared(line)));
 }
 
-/// c += a b for 16 by 8 elements and 32 bytes of k, spread over the warp; float as TF32.
+/// c += a b for 16 by 8 elements and 32 bytes of k, distributed over the warp; float as TF32.
 template <class T>
 __device__ __forceinline__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0,
                                          unsigned b1) {

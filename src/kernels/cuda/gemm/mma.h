@@ -1,4 +1,4 @@
-// Products on tensor cores by the instructions that compute capability 8.0 and later ones have.
+// Products on tensor cores with the instructions of compute capability 8.0 and later.
 #pragma once
 
 #include "cudarelu/call.h"
@@ -6,15 +6,15 @@
 
 namespace cudarelu::cuda {
 
-/// Products of float16, bfloat16 and float32 of any alignment, a and b not both transposed, whose
-/// dimensions are below 2^31 and whose 64 by 64 tiles are fewer than that. From compute capability
-/// 8.0 on.
+/// Whether mma_gemm() can compute the product on the device: float16, bfloat16 or float32 of any
+/// alignment, a and b not both transposed, dimensions below 2^31, fewer than 2^31 tiles of 64 by
+/// 64, and compute capability 8.0 or later.
 bool takes_mma(const Gemm& gemm, int device);
 
-/// Of a product that takes_mma() takes. float32 is multiplied as 3xTF32: each factor is the sum of
-/// two TF32, of whose four products the three larger ones count, and sums are rounded as in
-/// float32. The error is that of float32, but results may be NaN where a factor or a result is
-/// infinite or nearly so, and digits are lost where the smaller TF32 is below the normal numbers.
+/// Enqueues a product that takes_mma() accepts. float32 is multiplied as 3xTF32: each factor is the
+/// sum of two TF32, and the three largest of their four products are added in float32. The error is
+/// that of float32, except that a factor or result that is infinite, or nearly, may give NaN, and
+/// that precision is lost if the smaller TF32 is subnormal.
 Status mma_gemm(const Call& call, const Gemm& gemm);
 
 }  // namespace cudarelu::cuda

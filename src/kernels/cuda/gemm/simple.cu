@@ -9,8 +9,8 @@
 namespace cudarelu::cuda {
 namespace {
 
-constexpr int tile = 64;       // rows and columns of the product that a block computes at a time
-constexpr int depth = 16;      // of the factors' parts in shared memory
+constexpr int tile = 64;   // rows and columns of the product that a block computes at the same time
+constexpr int depth = 16;  // k of the parts of the factors in shared memory
 constexpr int per_thread = 4;  // rows and columns of the product that a thread computes
 constexpr int side = tile / per_thread;
 constexpr int threads = side * side;
@@ -36,8 +36,8 @@ struct Matrix {
 template <class C>
 using Part = C[depth][tile + 1];
 
-/// Element (row, column) of the part, for each of the thread's: neighbours in the part where
-/// `along_depth` is false, neighbours along k otherwise, whichever are neighbours in memory.
+/// Calls use(k, outer) for the thread's elements of a part. Threads in a row take elements along k
+/// if `along_depth`, else along the other index: those which are contiguous in memory.
 template <class Use>
 __device__ void for_each_of_part(bool along_depth, const Use& use) {
   for (int i = static_cast<int>(threadIdx.x); i < tile * depth; i += threads) {

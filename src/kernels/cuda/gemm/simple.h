@@ -1,4 +1,4 @@
-// A matrix product for every dtype, size, transposition and alignment.
+// A matrix product for all dtypes, sizes, transpositions and alignments.
 #pragma once
 
 #include "cudarelu/call.h"

@@ -1,8 +1,8 @@
-// A block takes some columns of the result. The copy engine brings x and the weights into shared
-// memory, 128 bytes of k of all their rows at a time; the block's warps share these parts out, each
-// adds up its own for all elements, and the sums are added together in a fixed order. So no two
-// blocks read the same weight, few instructions are spent on copies, and most of the operands are
-// under way at once. The code is kept short: most of it is executed once.
+// A block computes some columns of the result. The copy engine brings x and the weights to shared
+// memory in parts: 128 bytes of k of all rows. Each warp takes its parts and adds up their products
+// for all elements; then the sums of the warps are added in a fixed order. So each weight is read
+// by one block, copies take few instructions, and most operands are in flight at the same time. The
+// code is short, since most of it is executed once.
 #include <algorithm>
 #include <cuda/ptx>
 
@@ -18,10 +18,10 @@ namespace cudarelu::cuda {
 namespace {
 
 constexpr int most_shared_bytes = 227 * 1024;
-constexpr int half_shared_bytes = 113 * 1024;  // of each of two blocks on a multiprocessor
+constexpr int half_shared_bytes = 113 * 1024;  // for each of two blocks on a multiprocessor
 constexpr int line = 128;                      // bytes of a row in a part
 
-/// Of a block: its rows (of x, or more), the most columns, and its warps.
+/// The shape of a block: its rows (at least those of x), its most columns, and its warps.
 template <class T_, int rows_, int columns_, int warps_>
 struct Slice {
   using T = T_;
@@ -31,18 +31,18 @@ struct Slice {
   static constexpr int threads = 32 * warps;
   static constexpr int part = line / sizeof(T);  // elements of k
   static constexpr int part_bytes = (rows + columns) * line;
-  /// With so many slots for parts in each warp. With two, a multiprocessor has room for one block:
-  /// the next kernel's, which start early, do not gather on a few.
+  /// For `slots` slots for parts in each warp. With two, only one block fits on a multiprocessor:
+  /// the blocks of the next kernel, which start early, do not crowd on a few multiprocessors.
   static constexpr int shared_bytes(int slots) { return warps * slots * (part_bytes + 8); }
   static_assert(shared_bytes(2) <= most_shared_bytes && shared_bytes(2) > half_shared_bytes);
   static_assert(shared_bytes(1) <= half_shared_bytes);
   static constexpr int pairs = rows * columns / 2;  // of neighbours in a row of the result
   static constexpr int own_pairs = (pairs + threads - 1) / threads;
-  // Of the sums in shared memory, such that the rows which a warp writes are in different banks.
+  // Of the sums in shared memory: the rows that a warp writes are in different banks.
   static constexpr int pitch = columns + (columns % 16 == 0 ? 8 : 0);
 };
 
-/// Of n in units of eight columns: a block has `each` of them, one of the first `more` one more.
+/// n in units of 8 columns: a block has `each` of them, one of the first `more` blocks one more.
 struct Shares {
   int each;
   int more;
@@ -56,7 +56,7 @@ struct Arguments {
   int m;
   int n;
   int k;
-  int slots;  // of a warp, for parts: 1 or 2
+  int slots;  // for parts, of a warp: 1 or 2
 };
 
 #if __CUDA_ARCH__ >= 900
@@ -74,14 +74,13 @@ __device__ __forceinline__ void prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-/// Where 16 bytes of a row lie in a part, as the copy engine spreads them over the banks. Those of
-/// the row that are `vectors` of them further on, where no digit is carried, are at
-/// place ^ vectors * 16.
+/// The offset of 16 bytes of a row in a part, as the copy engine swizzles them. Vector v ^ i of the
+/// row is at place(row, v) ^ i * 16.
 __device__ __forceinline__ unsigned place(unsigned row, unsigned vector) {
   return row * line + (vector ^ row % 8) * 16;
 }
 
-/// The products of a part of x and one of the weights, in a warp.
+/// The products of parts of x and of the weights, in a warp.
 template <class S, class T = typename S::T>
 class Products {
  public:
@@ -140,8 +139,7 @@ class Products {
   float sums_[S::rows / 16][S::columns / 8][4] = {};
 };
 
-/// In float32, without tensor cores: a thread has a quarter of the rows and an eighth of the
-/// columns.
+/// In float32, without tensor cores: a thread has 1/4 of the rows and 1/8 of the columns.
 template <class S>
 class Products<S, float> {
  public:
@@ -167,7 +165,7 @@ class Products<S, float> {
         for (int j = 0; j < columns; ++j) {
 #pragma unroll
           for (int p = 0; p < rows; ++p) {
-            const int i = j % 2 == 0 ? p : rows - 1 - p;  // a factor is that of the product before
+            const int i = j % 2 == 0 ? p : rows - 1 - p;  // keeps a factor of the last product
             sums_[i][j] = fmaf(a[i][k], b[j][k], sums_[i][j]);
           }
         }
@@ -187,10 +185,10 @@ class Products<S, float> {
  private:
   static constexpr int rows = S::rows / 4;        // every fourth
   static constexpr int columns = S::columns / 8;  // every eighth
-  // Few products do not hide that they wait for their factors: those of two vectors are loaded.
+  // Few products do not hide the latency of loads: two vectors are loaded at a time.
   static constexpr int at_once = columns == 1 ? 2 : 1;
 
-  // Neighbours in pairs and in pairs of pairs read the same words: a warp's vectors take few turns.
+  // Pairs of neighbours, and pairs of pairs, read the same words: a warp needs few accesses.
   __device__ static unsigned row() { return (threadIdx.x & 1) + (threadIdx.x >> 3 & 2); }
   __device__ static unsigned column() { return threadIdx.x >> 1 & 7; }
   __device__ static void load(float (&to)[4], unsigned from) {
@@ -214,7 +212,7 @@ __global__ void __launch_bounds__(S::threads, 2)
   using T = typename S::T;
   let_next_kernel_start();
   extern __shared__ __align__(1024) char shared[];
-  const unsigned warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be uniform
+  const unsigned warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // uniform for the compiler
   const int slots = args.slots;
   char* const mine = shared + warp * slots * S::part_bytes;
   auto* const barriers =
@@ -245,7 +243,7 @@ __global__ void __launch_bounds__(S::threads, 2)
   }
   __syncwarp();
   Products<S> products(static_cast<unsigned>(__cvta_generic_to_shared(mine)));
-  // The pairs that the thread finishes begin with the bias, which is asked for early.
+  // The pairs that the thread finishes begin with the bias, which is loaded early.
   float values[S::own_pairs][2] = {};
   const auto for_each_own = [&](const auto& visit) {
 #pragma unroll
@@ -305,12 +303,12 @@ Status launch_slices(const Call& call, const Gemm& gemm) {
       number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
   const auto units = static_cast<int>((gemm.n + 7) / 8);
   auto blocks = static_cast<int>(blocks_for(units, S::columns / 8));
-  // One on each multiprocessor, where at most one unit of each block is then read in vain.
+  // One block on each multiprocessor, if each then reads at most one unit that it does not need.
   if (blocks < multiprocessors && units >= (S::columns / 8 - 1) * multiprocessors) {
     blocks = multiprocessors;
   }
-  // Where the warps need no second slot, and no multiprocessor is left idle, a block of the next
-  // kernel is ready beside each of these.
+  // If the warps need no second slot and no multiprocessor is idle, a block of the next kernel can
+  // be ready beside each of these.
   const auto parts = (gemm.k + S::part - 1) / S::part;
   const int slots = blocks == multiprocessors && parts <= S::warps ? 1 : 2;
   Arguments args{.x = {},

@@ -1,4 +1,4 @@
-// Products of few rows with a weight, [n, k], which is read once: as fast as memory gives it.
+// Products of few rows with a weight [n, k]: memory-bound, the weight is read once.
 #pragma once
 
 #include "cudarelu/call.h"
@@ -6,12 +6,13 @@
 
 namespace cudarelu::cuda {
 
-/// Up to 64 rows, one batch, b transposed and a not, float32, float16 or bfloat16; a and b aligned
-/// to 16 bytes, and so are their rows; n even, and the results and the bias aligned to two
-/// elements. From compute capability 9.0 on, where blocks can have 227 KiB of shared memory.
+/// Whether skinny_gemm() can compute the product on the device: up to 64 rows, one batch, b
+/// transposed and a not, float32, float16 or bfloat16; a, b and their rows aligned to 16 bytes; n
+/// even, the results and the bias aligned to two elements; compute capability 9.0 or later with 227
+/// KiB of shared memory for a block.
 bool takes_skinny(const Gemm& gemm, int device);
 
-/// Of a product that takes_skinny() takes.
+/// Enqueues a product that takes_skinny() accepts.
 Status skinny_gemm(const Call& call, const Gemm& gemm);
 
 }  // namespace cudarelu::cuda

@@ -1,4 +1,4 @@
-// Descriptions of matrices for the copy engine of compute capability 9.0 and later.
+// Tensor maps for the copy engine of compute capability 9.0 and later.
 #pragma once
 
 #include <cuda.h>
@@ -12,8 +12,8 @@
 
 namespace cudarelu::cuda {
 
-/// Describes a dense [batch, rows, columns] of halves or float32, whose rows are aligned to 16
-/// bytes, in boxes of `box` rows of 128 bytes, which lie swizzled in shared memory.
+/// Encodes the map of a dense tensor [batch, rows, columns] of float16, bfloat16 or float32, whose
+/// rows are aligned to 16 bytes. A box is `box` rows of 128 bytes, swizzled in shared memory.
 inline Status describe(const Call& call, CUtensorMap& map, DType dtype, const void* data,
                        std::int64_t batch, std::int64_t rows, std::int64_t columns, int box) {
   static const auto encode = [] {

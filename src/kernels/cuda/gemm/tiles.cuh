@@ -1,5 +1,4 @@
-// What kernels share whose blocks compute tiles of the result: which tile, and what becomes of
-// sums.
+// For kernels whose blocks compute tiles of the result: the order of tiles, and the epilogue.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +30,7 @@ __device__ __forceinline__ Tile tile_at(int number, int rows, int columns) {
   return {matrix, first_row + number - column * rows_of_group, column};
 }
 
-/// Adds neighbours in shared memory, aligned to as many as divide them, up to four.
+/// Adds neighbours in shared memory; `from` is aligned to 4 or 2 elements if that divides count.
 template <int count>
 __device__ void add(float (&values)[count], const float* from) {
   constexpr int width = count % 4 == 0 ? 4 : count % 2 == 0 ? 2 : 1;
@@ -46,7 +45,7 @@ __device__ void add(float (&values)[count], const float* from) {
   }
 }
 
-/// Where the results of a product go. Rows are accessed `count` elements at a time, as aligned.
+/// The epilogue of a product. Rows are aligned to as many elements as are accessed at a time.
 struct Results {
   const void* bias;
   void* d;
@@ -54,7 +53,7 @@ struct Results {
   Activation activation;
 };
 
-/// Adds the bias to neighbours in a row, keeps the sums, and writes the results, of type T.
+/// Adds the bias to neighbours in a row, writes the sums if wanted, and the results, of type T.
 template <class T, int count>
 __device__ void finish(const Results& results, float (&values)[count], std::int64_t at,
                        int column) {
@@ -73,7 +72,7 @@ __device__ void finish(const Results& results, float (&values)[count], std::int6
     for (int i = 0; i < count; ++i) values[i] += load(few.x[i]);
   }
   if (results.sum != nullptr) write(results.sum);
-  // The operations of one element wait for each other: those of several elements overlap.
+  // The operations on one element wait for each other; those on several elements overlap.
   visit_activation(results.activation, [&](auto constant) {
 #pragma unroll
     for (float& value : values) value = activated_fast<constant.value, float>(value);

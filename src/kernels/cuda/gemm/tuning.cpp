@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view separator = " = ";
 
-/// A pair of events, which measure a time on a stream.
+/// A pair of events that measure a time on a stream.
 class Stopwatch {
  public:
   explicit Stopwatch(cudaStream_t stream) : stream_(stream) {
@@ -27,7 +27,7 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
-  /// The milliseconds of `calls` calls, of one.
+  /// The mean milliseconds of `calls` calls.
   template <class Run>
   cudaError_t measure(int calls, const Run& run, float& milliseconds) {
     step(cudaEventRecord, begin_, stream_);
@@ -100,7 +100,7 @@ cudaError_t find_fastest(cudaStream_t stream, std::size_t count,
   Stopwatch stopwatch(stream);
   std::vector<float> least(count, std::numeric_limits<float>::max());
   std::vector<int> calls(count, 1);
-  for (int round = -2; round < rounds; ++round) {  // first, each is loaded, and its calls counted
+  for (int round = -2; round < rounds; ++round) {  // two to load each, and to count its calls
     for (std::size_t i = 0; i < count; ++i) {
       float milliseconds = 0;
       const cudaError_t error = stopwatch.measure(calls[i], [&] { return run(i); }, milliseconds);

@@ -1,4 +1,4 @@
-// What was measured to be fastest, kept in files: lines "product = algorithm".
+// The algorithms that were measured to be fastest, in files of lines "product = algorithm".
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,22 +12,22 @@
 
 namespace cudarelu::cuda {
 
-/// The folder that the environment variable CUDARELU_TUNING_DIR names, made where it is missing;
-/// empty: nothing is measured.
+/// The folder in the environment variable CUDARELU_TUNING_DIR, which write_tuning() creates; empty
+/// if nothing is to be measured.
 const std::filesystem::path& tuning_folder();
 
 using TuningRecords = std::map<std::string, std::string, std::less<>>;
 
-/// The records of a file; none where there is no such file. What is not a record is passed over.
+/// The records of a file; none if it does not exist. Ignores lines that are not records.
 TuningRecords read_tuning(const std::filesystem::path& file);
 
-/// Adds a record to those that the file has by now, in the place of one of the same product. The
-/// file is there whole or as it was before.
+/// Adds a record to the file, or replaces that of the same product. The file is replaced as a
+/// whole, so that readers never see a part.
 Status write_tuning(const std::filesystem::path& file, const std::string& product,
                     const std::string& algorithm);
 
-/// Runs each of `count` alternatives on the stream some times and waits for them, which a stream
-/// that is captured cannot. `best` is the fastest, the earlier where two differ by less than 2 %.
+/// Runs each of `count` alternatives several times on the stream, which must not be in a capture,
+/// and waits for them. `best` is the fastest, or the earlier of two that differ by less than 2 %.
 cudaError_t find_fastest(cudaStream_t stream, std::size_t count,
                          FunctionRef<cudaError_t(std::size_t)> run, std::size_t& best);
 

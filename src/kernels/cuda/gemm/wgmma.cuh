@@ -1,4 +1,4 @@
-// The warpgroup's matrix instruction of compute capability 9.0a, on tiles in shared memory.
+// The matrix instruction of a warpgroup, of compute capability 9.0a, on tiles in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -7,23 +7,23 @@
 
 namespace cudarelu::cuda::wgmma {
 
-/// Tiles of shared memory are panels: 128-byte rows of 64 elements, swizzled as the copy engine
-/// does for 128 bytes. A panel holds rows of the matrix, 64 deep (`depth_major`), or 64 steps of
-/// the depth with 64 rows each; those follow each other for more rows.
+/// Tiles in shared memory consist of panels: lines of 128 bytes, 64 elements, in the copy engine's
+/// swizzle of 128 bytes. With `depth_major` a line is a row of the matrix, of depth 64. Else a
+/// panel has 64 lines, a line is one step of the depth for 64 rows, and more rows have more panels.
 inline constexpr int panel_columns = 64;
 inline constexpr int line_bytes = 128;
 inline constexpr int panel_bytes = 64 * line_bytes;
 
-/// What the instruction is told of an operand whose first panel begins at `address`.
+/// The descriptor of an operand whose first panel begins at `address`.
 __device__ __forceinline__ std::uint64_t descriptor(const void* address) {
-  constexpr std::uint64_t next_panel = panel_bytes / 16;  // read only where rows are contiguous
+  constexpr std::uint64_t next_panel = panel_bytes / 16;  // used only if not depth_major
   constexpr std::uint64_t next_eight_lines = 8 * line_bytes / 16;
   constexpr std::uint64_t swizzle_128_bytes = 1;
   const auto at = static_cast<std::uint64_t>(__cvta_generic_to_shared(address));
   return (at & 0x3ffff) >> 4 | next_panel << 16 | next_eight_lines << 32 | swizzle_128_bytes << 62;
 }
 
-/// 16 steps of the depth further on, in the descriptor's units.
+/// The distance of 16 steps of the depth, in the descriptor's units.
 template <bool depth_major>
 inline constexpr std::uint64_t depth_step = (depth_major ? 32 : 16 * line_bytes) / 16;
 
@@ -31,7 +31,7 @@ __device__ __forceinline__ void fence() { asm volatile("wgmma.fence.sync.aligned
 __device__ __forceinline__ void commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/// Until all groups but the `pending` last ones are done.
+/// Waits for all groups except the last `pending` ones.
 template <int pending>
 __device__ __forceinline__ void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
@@ -96,8 +96,8 @@ __device__ __forceinline__ void wait() {
       : "l"(a), "l"(b), "r"(accumulate), "n"(!a_depth_major), "n"(!b_depth_major))
 // clang-format on
 
-/// Adds the product of 64 rows and `columns` columns, 16 deep, to `sums`, or sets them to it where
-/// not `accumulate`. Thread t of the warpgroup holds in sums[4 j + 2 h + i] the element at row
+/// Adds the product of 64 rows and `columns` columns, of depth 16, to `sums`, or sets them if not
+/// `accumulate`. Thread t of the warpgroup holds in sums[4 j + 2 h + i] the element at row
 /// t / 32 * 16 + t % 32 / 4 + 8 h, column 8 j + t % 4 * 2 + i.
 template <class T, int columns, bool a_depth_major, bool b_depth_major>
 __device__ __forceinline__ void multiply(float (&sums)[columns / 2], std::uint64_t a,
