@@ -16,7 +16,7 @@ struct Add {
   template <class T>
   CUDARELU_FN T operator()(T a, T b) const {
     if constexpr (std::is_integral_v<T>) {
-      // Unsigned: a signed sum may overflow, and then means nothing.
+      // Unsigned, since the overflow of a signed sum is undefined.
       using U = std::make_unsigned_t<T>;
       return static_cast<T>(static_cast<U>(static_cast<U>(a) + static_cast<U>(b)));
     } else {

@@ -10,7 +10,7 @@ struct AsinhBackward {
       .summary = "grad_y / sqrt(1 + x * x), elementwise.",
       .dtypes = floating_types,
       .in_place = "grad_x = grad_y",
-      // The derivative in x is -x * (1 + x * x)^(-3/2): the op thrice.
+      // The derivative in x is -x * (1 + x * x)^(-3/2), a power by three calls of the op.
       .gradient = R"(grad_y = asinh_backward(grad_grad_x, x);
                      x = scale(mul(asinh_backward(asinh_backward(asinh_backward(
                          mul(grad_grad_x, grad_y), x), x), x), x), -1))",
@@ -28,7 +28,7 @@ struct AsinhBackward {
   };
   template <class T>
   CUDARELU_FN T operator()(T grad_y, T x) const {
-    // From 1e9 on, the 1 is lost in rounding, and x * x may overflow.
+    // From 1e9 on, the 1 has no effect after rounding, and x * x may overflow.
     const T magnitude = std::abs(x);
     return grad_y / (magnitude > T(1e9) ? magnitude : std::sqrt(T(1) + x * x));
   }

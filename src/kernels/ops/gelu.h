@@ -8,7 +8,7 @@ namespace cudarelu::ops {
 struct Gelu {
   static constexpr OpSpec spec{
       .signature = "gelu(x: T[*], *, approximate: none | tanh = none) -> y: T[*]",
-      .summary = "x / 2 * (1 + erf(x / sqrt 2)), or with tanh in the place of erf.",
+      .summary = "x / 2 * (1 + erf(x / sqrt 2)), or the approximation with tanh.",
       .dtypes = floating_types,
       .in_place = "y = x",
       .gradient = "x = gelu_backward(grad_y, x, approximate)",

@@ -11,7 +11,7 @@ struct GeluSecondDerivative {
       .summary = "The second derivative of gelu at x.",
       .dtypes = floating_types,
       .in_place = "y = x",
-      // f' + x f'' / 2, where f is erf or tanh. That of erf is -x f'.
+      // f' + x f'' / 2, where f is erf or tanh. For erf, f'' is -x f'.
       .definition = R"(half_d = Constant<value = double {0.5}>()
                        half = CastLike(half_d, x)
                        one_d = Constant<value = double {1.0}>()

@@ -28,7 +28,7 @@ struct Grid {
   std::vector<std::int64_t> strides;
 };
 
-/// The first of a and b as `before` has it, or NaN where one is.
+/// The minimum of a and b in the order `before`, or NaN if one of them is.
 template <class C, class Before>
 C extreme(C a, C b, const Before& before) {
   return before(b, a) || std::isnan(b) ? b : a;
@@ -63,7 +63,7 @@ std::vector<C> extremes_of(const Call& call, const Points<T>& points, const Befo
   return result;
 }
 
-/// Sets the strides; an error where there are more cells than int64 holds.
+/// Sets the strides. An error if the number of cells does not fit int64.
 template <class C>
 Status count_cells(Grid<C>& grid) {
   std::int64_t stride = 1;
@@ -82,7 +82,7 @@ Status count_cells(Grid<C>& grid) {
   return {Status::Code::invalid_argument, message.str()};
 }
 
-/// `dims` is that of the points where it is small, for the compiler to unroll; else 0.
+/// `dims_` is the number of dimensions if it is small, to unroll loops; else 0.
 template <int dims_, class T, class C>
 void map_points(const Points<T>& points, const Grid<C>& grid, std::int64_t* cluster,
                 std::int64_t begin, std::int64_t end) {

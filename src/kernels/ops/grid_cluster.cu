@@ -1,5 +1,5 @@
-// One kernel finds the minimum and the maximum in parts, where they are wanted; the next one
-// combines the parts in each block, and maps the points.
+// One kernel finds the minimum and the maximum of parts of the points, if they are needed. The next
+// kernel combines the parts in each block, and maps the points.
 #include <algorithm>
 
 #include "cuda/alignment.h"
@@ -11,12 +11,12 @@
 namespace cudarelu::ops {
 namespace {
 
-constexpr int most_dims = 4;     // that a thread holds the points of; of more, it takes one number
-constexpr int most_parts = 128;  // blocks that find minima and maxima: four for each lane of a warp
+constexpr int most_dims = 4;     // of points that a thread holds as a whole
+constexpr int most_parts = 128;  // blocks that find extremes: four for each lane of a warp
 constexpr int threads_of_part = 1024;
 constexpr int threads_of_map = 256;
 
-/// The smaller number, or NaN where one is.
+/// The smaller number, or NaN if one of them is.
 template <class C>
 __device__ C lower(C a, C b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -38,7 +38,7 @@ __device__ C higher(C a, C b) {
   return b > a || b != b ? b : a;
 }
 
-/// Numbers of points, a vector of memory at a time: `width` points in `dims` vectors.
+/// `width` points in `dims` vectors of memory.
 template <class T, int dims, bool aligned>
 struct Points {
   static constexpr int width = cuda::vector_bytes / sizeof(T);
@@ -54,7 +54,7 @@ struct Points {
     }
 #pragma unroll
     for (int i = 0; i < dims * width; ++i) {
-      // The last point stands in for those past the end.
+      // The last point replaces those past the end.
       const bool inside = first + i / dims < n;
       vectors[i / width].set(i % width, inside ? from[i] : pos[(n - 1) * dims + i % dims]);
     }
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(threads_of_part)
   constexpr int warps = threads_of_part / 32;
   __shared__ C of_warps[2 * dims][warps];
   cuda::wait_for_previous_kernel();
-  cuda::let_next_kernel_start();  // which reads the points meanwhile
+  cuda::let_next_kernel_start();  // it reads the points meanwhile
   C low[dims];
   C high[dims];
 #pragma unroll
@@ -110,20 +110,19 @@ __global__ void __launch_bounds__(threads_of_part)
   if (threadIdx.x % 32 == 0) extremes[which * gridDim.x + blockIdx.x] = result;
 }
 
-/// Divides by one number, as a division rounds.
+/// Divides by one number, with correct rounding.
 template <class C>
 class Divider {
  public:
   Divider() = default;
   __device__ explicit Divider(C by) : by_(by), reciprocal_(1 / by) {}
 
-  /// Whether quick() divides.
+  /// Whether quick() is correct.
   __device__ bool is_quick() const {
     return std::is_same_v<C, float> && fabs(by_) > C(0x1p-90) && fabs(by_) < C(0x1p90);
   }
-  /// By Markstein's theorem: the second remainder is that of a quotient that is one unit in the
-  /// last place wrong at most. A remainder may vanish for quotients below 1 alone; infinity gives
-  /// NaN.
+  /// By Markstein's theorem, since `near` is at most one unit in the last place wrong. A remainder
+  /// can underflow only for quotients below 1. Infinity gives NaN.
   __device__ C quick(C x) const {
     const C rough = x * reciprocal_;
     const C near = fma(fma(-rough, by_, x), reciprocal_, rough);
@@ -136,7 +135,7 @@ class Divider {
   C reciprocal_;
 };
 
-/// Where the cells begin and end, as given: nullptr where that is to be taken from the extremes.
+/// Where the cells begin and end; nullptr: at the extremes of the points.
 template <class T>
 struct Bounds {
   const T* size;
@@ -146,7 +145,7 @@ struct Bounds {
   int parts;
 };
 
-/// Where the cells begin, then where they end, in each dimension: a warp takes one of these.
+/// Where the cells begin and end in each dimension: one warp for each of these numbers.
 template <int dims, class T>
 __device__ void combine_extremes(const Bounds<T>& of, Compute<T>* bounds) {
   using C = Compute<T>;
@@ -172,17 +171,17 @@ __device__ void combine_extremes(const Bounds<T>& of, Compute<T>* bounds) {
   if (threadIdx.x % 32 == 0) bounds[warp] = bound;
 }
 
-/// `given`: both bounds are.
+/// `given`: both bounds are given.
 template <class T, int dims, bool aligned, bool given>
 __global__ void __launch_bounds__(threads_of_map)
     map_points(const T* pos, Bounds<T> of, std::int64_t* cluster, std::int64_t n) {
   using C = Compute<T>;
   using Chunk = Points<T, dims, aligned>;
-  // Else the kernel before this one finds the extremes, and has waited for what wrote the points.
+  // Else the previous kernel finds the extremes, and has waited for the points.
   if constexpr (given) cuda::wait_for_previous_kernel();
   const std::int64_t first =
       (static_cast<std::int64_t>(blockIdx.x) * threads_of_map + threadIdx.x) * Chunk::width;
-  // Past the end, a point stands in, so that all threads help with the extremes.
+  // Threads past the end read the last point: all threads are needed for the extremes.
   const Chunk points(pos, first < n ? first : n - 1, n);
   __shared__ C bounds[given ? 1 : 2 * dims];
   if constexpr (!given) {
@@ -191,7 +190,7 @@ __global__ void __launch_bounds__(threads_of_map)
     __syncthreads();
   }
   Divider<C> in_cells[dims];
-  C distances[dims][Chunk::width + 1];  // from the start: of the points, and of the end
+  C distances[dims][Chunk::width + 1];  // of the points and of the end, from the start
   bool is_quick = true;
 #pragma unroll
   for (int dim = 0; dim < dims; ++dim) {
@@ -204,7 +203,7 @@ __global__ void __launch_bounds__(threads_of_map)
       distances[dim][i] = (i < Chunk::width ? points(i, dim) : end) - start;
     }
   }
-  bool is_small = true;  // int32 holds all quotients
+  bool is_small = true;  // all quotients fit int32
   const auto divide = [&](const auto& by) {
 #pragma unroll
     for (int dim = 0; dim < dims; ++dim) {
@@ -251,7 +250,7 @@ __global__ void __launch_bounds__(threads_of_map)
   }
 }
 
-// Points of many dimensions: a block takes a dimension, then a thread takes a point.
+// Points of many dimensions: a block for each dimension, then a thread for each point.
 
 template <class T>
 __global__ void __launch_bounds__(threads_of_part)

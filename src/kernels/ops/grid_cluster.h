@@ -13,12 +13,11 @@ struct GridCluster {
           "grid_cluster(pos: T[n, d], size: T[d] > 0, start: T[d]? = min(pos), "
           "end: T[d]? = max(pos)) -> cluster: i64[n]",
       .summary =
-          "The number of the cell of a grid that each point is in: the sum over the dimensions of "
-          "trunc((pos - start) / size), times the cells of the dimensions before, which are "
-          "trunc((end - start) / size) + 1 each. A quotient that int64 does not hold, NaN among "
-          "them, counts as -2^63. More cells than int64 holds are an error on the CPU; on CUDA, "
-          "where values are not looked at, sums and products wrap around, and a size of 0 or less "
-          "divides like any other.",
+          "The number of the grid cell of each point: the sum over the dimensions of "
+          "trunc((pos - start) / size) times the product of the numbers of cells of the dimensions "
+          "before, trunc((end - start) / size) + 1. NaN and quotients that do not fit int64 become "
+          "-2^63. If the number of all cells does not fit int64, the CPU reports an error. CUDA "
+          "does not check values: sums and products wrap around, and sizes may be 0 or less.",
       .dtypes = floating_types,
       .definition = R"(axis0 = Constant<value_ints = [0]>()
                        axis1 = Constant<value_ints = [1]>()
@@ -45,11 +44,11 @@ struct GridCluster {
   static Status cuda(const Call& call);
 };
 
-/// A quotient truncated, on every device as x86 has it: the lowest number for what int64 does not
-/// hold, NaN among it.
+/// Truncates a quotient as x86 does, on every device: NaN and numbers that do not fit int64 give
+/// the lowest int64.
 template <class C>
 CUDARELU_FN std::int64_t truncated(C quotient) {
-  // Conversions to int32 are the faster ones.
+  // Conversions to int32 are faster.
   if (quotient > C(-0x1p31) && quotient < C(0x1p31)) return static_cast<std::int32_t>(quotient);
   return quotient >= C(-0x1p63) && quotient < C(0x1p63) ? static_cast<std::int64_t>(quotient)
                                                         : std::numeric_limits<std::int64_t>::min();

@@ -25,7 +25,7 @@ Status KnnQuery::cpu(const Call& call) {
 
     const std::int64_t grain = std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(size, 1));
     call.execution.parallel_for(queries, grain, [&](std::int64_t first, std::int64_t last) {
-      // Pairs compare by distance and then by index; the heap's front is the one to drop.
+      // Pairs compare by distance and then by index; the front of the heap is the worst.
       std::array<std::pair<C, std::int32_t>, 1024> heap;
       for (std::int64_t query = first; query < last; ++query) {
         const Batch batch = batch_of_query(query, new_offset, offset, batches, size);

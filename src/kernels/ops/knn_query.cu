@@ -9,13 +9,13 @@
 namespace cudarelu::ops {
 namespace {
 
-/// Points or queries in the order of the curve: keys and places, with room to sort them.
+/// Points or queries in the order of the curve: keys and indices, with room to sort them.
 struct Sorting {
   cub::DoubleBuffer<std::uint64_t> keys;
   cub::DoubleBuffer<std::int32_t> order;
 };
 
-/// What a search through a tree needs of memory.
+/// The workspace of a search through a tree.
 template <class C>
 struct Workspace {
   Quantiles<C>* quantiles;
@@ -24,7 +24,7 @@ struct Workspace {
   void* temporary;  // of the sorts
   Tree<C> tree{};
 
-  /// Places the parts from `memory` on; returns the bytes that they take.
+  /// Places the parts from `memory` on, and returns their size in bytes.
   std::size_t lay_out(char* memory, std::int64_t point_count, std::int64_t query_count,
                       std::size_t temporary_bytes) {
     std::size_t used = 0;
@@ -57,7 +57,7 @@ struct Workspace {
 };
 
 using TilingForMany = Tiling<8, 4, 8, 4096, 3>;
-/// Has a block for each multiprocessor, with most of its shared memory.
+/// One block for each multiprocessor, with most of its shared memory.
 struct TilingForFew : Tiling<16, 2, 16, 8192, 1> {
   static constexpr int most_queries = 16384;
 };
@@ -93,7 +93,7 @@ class KnnCall {
   }
 
  private:
-  /// The tree takes tens of microseconds to build, whatever its size. The results are the same.
+  /// Building a tree takes tens of microseconds even for few points. The results are the same.
   bool pays_for_tree() const {
     if (queries_.batches == 0 || std::max(points_, queries_.count) > max_tree_points) return false;
     const std::int64_t batch = points_ / queries_.batches;
@@ -103,7 +103,7 @@ class KnnCall {
     return batch > 8192 || batch * queries_.count > std::int64_t{1} << 25;
   }
 
-  /// Through all points, in tiles in shared memory.
+  /// Searches all points, in tiles in shared memory.
   Status search_with_tiles() const {
     if (queries_.count <= TilingForFew::most_queries) {
       int points = 0;
@@ -120,7 +120,7 @@ class KnnCall {
     return static_cast<int>(sizeof(TilesRoom<Tiling>) + points * sizeof(Point<float>));
   }
 
-  /// How many points of a tile a block of the device may have; 0 where not even the rest fits.
+  /// The number of points of a tile for which a block has room on the device.
   template <class Tiling>
   Status tile_points(int& points) const {
     const int room =
@@ -200,7 +200,7 @@ class KnnCall {
     return search(workspace.tree);
   }
 
-  /// Sorts by the keys' lower bits; with `temporary` null, tells how much of that is needed.
+  /// Sorts by the lower bits of the keys. If `temporary` is null, sets its size `bytes` only.
   Status sort(Sorting& sorting, std::int64_t count, const KeyBits& bits, void* temporary,
               std::size_t& bytes) const {
     const auto stream = static_cast<cudaStream_t>(call_.execution.stream);
@@ -226,7 +226,7 @@ class KnnCall {
     return {};
   }
 
-  /// A thread for each query costs least, but leaves multiprocessors idle where queries are few.
+  /// A thread for each query is cheapest, but for few queries leaves multiprocessors idle.
   Status search(const Tree<C>& tree) const {
     if constexpr (std::is_same_v<C, float>) {
       if (results_.nsample <= 32 && queries_.count > 16384) return search_by_threads(tree);
@@ -245,7 +245,7 @@ class KnnCall {
                         queries_, results_);
   }
 
-  /// Calls f(TypeTag<List>{}) with the kind of list that serves nsample best.
+  /// Calls f(TypeTag<List>{}) with the best kind of list for nsample.
   template <class F>
   Status visit_list(const F& f) const {
     if (results_.nsample <= 32) return f(TypeTag<RegisterList<C, 1>>{});
@@ -258,7 +258,7 @@ class KnnCall {
   template <class List, class... Parameters>
   Status launch_warps(void (*kernel)(Parameters...),
                       std::type_identity_t<Parameters>... arguments) const {
-    const int warps = results_.nsample > 128 ? 2 : search_warps;  // lists within 48 KiB
+    const int warps = results_.nsample > 128 ? 2 : search_warps;  // the lists must fit 48 KiB
     const cuda::Grid grid{cuda::blocks_for(queries_.count, warps),
                           static_cast<unsigned>(warps) * 32,
                           warps * List::shared_bytes(results_.nsample)};

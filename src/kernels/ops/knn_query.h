@@ -12,10 +12,10 @@ struct KnnQuery {
           "new_offset: offsets(m)[b]? = offset, *, nsample: int = 16 in [1, 1024]) "
           "-> (idx: i32[m, nsample], distance: T[m, nsample])",
       .summary =
-          "The nsample nearest points of each query's batch, nearest first; of equally near "
-          "ones the lower index first. Where there are fewer, idx is -1 and distance inf. Squared "
-          "distances are float32, float64 for T = float64; one that overflows counts as none. "
-          "Points and queries past the last offset belong to no batch.",
+          "The nsample nearest points of each query in its batch, nearest first; at the same "
+          "distance, the lower index first. If there are fewer, idx is -1 and distance is inf. "
+          "Squared distances are float32, or float64 for T = float64; points at one that overflows "
+          "are ignored. Points and queries past the last offset belong to no batch.",
       .dtypes = floating_types,
       .definition = R"(
           zero = Constant<value_int = 0>()
@@ -75,13 +75,13 @@ struct KnnQuery {
   static Status cuda(const Call& call);
 };
 
-/// The points [begin, end) of one batch, kept within [0, size) whatever the offsets hold.
+/// The points [begin, end) of one batch, within [0, size) for all values of offsets.
 struct Batch {
   std::int64_t begin;
   std::int64_t end;
 };
 
-/// The number of the batch that item `item` is of; `batches` for one that is past the last offset.
+/// The number of the batch of item `item`; `batches` if it is past the last offset.
 CUDARELU_FN std::int64_t batch_number(std::int64_t item, const std::int32_t* offset,
                                       std::int64_t batches) {
   std::int64_t low = 0;
@@ -103,7 +103,7 @@ CUDARELU_FN Batch batch_of(std::int64_t number, const std::int32_t* offset, std:
   return {begin > 0 ? begin : 0, end < size ? end : size};
 }
 
-/// The points of query `query`'s batch; none for one that is past the last offset.
+/// The points of the batch of query `query`; none if it is past the last offset.
 CUDARELU_FN Batch batch_of_query(std::int64_t query, const std::int32_t* new_offset,
                                  const std::int32_t* offset, std::int64_t batches,
                                  std::int64_t size) {
@@ -111,7 +111,7 @@ CUDARELU_FN Batch batch_of_query(std::int64_t query, const std::int32_t* new_off
   return number == batches ? Batch{0, 0} : batch_of(number, offset, size);
 }
 
-/// Of coordinates in memory; the same sum in the same order on every device.
+/// The same operations in the same order on every device.
 template <class T>
 CUDARELU_FN Compute<T> squared_distance(const T* a, const T* b) {
   const Compute<T> x = load(a[0]) - load(b[0]);

@@ -11,8 +11,8 @@
 namespace cudarelu::ops {
 namespace {
 
-constexpr std::int64_t most_parts = 64;  // of the rows: their number alone decides what they are
-constexpr std::int64_t group = 64;       // rows that are added up in C, before float64
+constexpr std::int64_t most_parts = 64;  // of the rows, independent of the number of threads
+constexpr std::int64_t group = 64;       // rows that are added up in C, then in float64
 
 template <class T>
 struct Tensors {
@@ -24,7 +24,7 @@ struct Tensors {
   double eps;
 };
 
-/// Of a row, where g is grad_y * weight and d is x - base.
+/// Sums over a row, where g is grad_y * weight and d is x - base.
 struct Sums {
   double d = 0;
   double squares = 0;  // of d
@@ -32,7 +32,7 @@ struct Sums {
   double products = 0;  // of g * d
 };
 
-/// Adds the `count` elements of a block, in C, to those of the blocks before.
+/// Adds the `count` elements of a block, which are summed in C.
 template <class C>
 void add_block(Sums& sums, std::int64_t count, C base, const C* grad_y, const C* x,
                const C* weight) {
@@ -59,7 +59,7 @@ void add_block(Sums& sums, std::int64_t count, C base, const C* grad_y, const C*
   sums.products += cpu::reduce(products, std::plus<C>());
 }
 
-/// grad_x of a row; adds the gradients of the weight and of the bias to those of rows before.
+/// Computes grad_x of a row, and adds its part to the gradients of weight and bias.
 template <class T, class C>
 void add_row(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bias) {
   const T* const grad_y = of.grad_y + row * of.columns;
@@ -69,7 +69,7 @@ void add_row(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bia
   cpu::Block<C> x_block;
   cpu::Block<C> weight_block;
   if (of.weight == nullptr) weight_block.fill(C(1));
-  // Blocks of one size for all dtypes: an absent weight is a block of ones.
+  // Blocks of one size for all dtypes, since an absent weight is a block of ones.
   const auto for_each_block = [&](const auto& body) {
     for (std::int64_t first = 0; first < of.columns; first += cpu::block_size) {
       const std::int64_t count = std::min(cpu::block_size, of.columns - first);
@@ -80,8 +80,8 @@ void add_row(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bia
     }
   };
 
-  // The median of three is near enough to the mean that little cancels, whatever one of them is.
-  // Where two are far off, the mean that comes out is the base of another turn.
+  // The base is the median of three elements: near the mean unless two of them are outliers. If it
+  // is too far for precise sums, they are computed again about the mean.
   const C first = load(x[0]);
   const C middle = load(x[of.columns / 2]);
   C base =
@@ -138,8 +138,7 @@ Status LayerNormBackward::cpu(const Call& call) {
                  std::clamp<std::int64_t>(16384 / (columns + 1), group / 2, group));
     const std::int64_t parts = (rows + of_part - 1) / of_part;
 
-    // Of weight and bias: for each part totals in float64, and for each that is under way the sums
-    // of a group of rows.
+    // For weight and bias: totals of each part in float64, and sums of a group of its rows.
     const std::size_t bytes =
         static_cast<std::size_t>(parts * 2 * columns + 1) * (sizeof(double) + sizeof(C));
     auto* const totals = static_cast<double*>(call.execution.allocate(bytes));

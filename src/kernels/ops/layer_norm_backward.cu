@@ -1,6 +1,6 @@
-// The gradients of rows, as rows.cuh has them, and of their weight and bias, the sums of which are
-// added up here in a fixed order. Rows that cannot be read so, since they are too long, the tensors
-// begin at different places of a vector or the device is too old, are left to any_rows.cuh.
+// Launches the kernels of rows.cuh, and adds up the sums of the gradients of weight and bias in a
+// fixed order. Launches those of any_rows.cuh if rows are too long, the tensors have different
+// alignments to vectors, or the device is too old.
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -17,7 +17,7 @@ using namespace layer_norm_gradient;
 
 constexpr int add_threads = 1024;
 
-/// Adds up the sums of `count` blocks: those of grad_weight, then those of grad_bias.
+/// Adds up the sums of `count` blocks, for grad_weight and then for grad_bias.
 template <class T>
 __global__ void __launch_bounds__(add_threads)
     add_sums(const Compute<T>* sums, T* grad_weight, T* grad_bias, int count,
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(add_threads)
 template <class T>
 Status launch_add(const Call& call, const Compute<T>* sums, std::int64_t count,
                   std::int64_t columns) {
-  // A thread adds up eight or fewer, or there are 32 for each column.
+  // A thread adds up at most 8 sums, or each column has 32 threads.
   const unsigned down = std::min(std::bit_ceil(cuda::blocks_for(count, 8) | 1u), 32u);
   const unsigned across = add_threads / down;
   return cuda::launch(call, add_sums<T>,
@@ -79,7 +79,7 @@ Status launch_rows(const Call& call, const Arguments<T>& of, std::int64_t vector
   }
   constexpr auto kernel = rows_of_blocks<T, Layout>;
   constexpr int kinds = (Layout::most_threads / 32 + 1) * (most_blocks + 1);  // warps, blocks
-  // The clusters of which most run at a time, each with a row.
+  // The size of clusters with which most of them run at the same time, each with a row.
   cuda::Grid grid;
   std::int64_t count = 0;
   unsigned cluster =
@@ -101,10 +101,10 @@ Status launch_rows(const Call& call, const Arguments<T>& of, std::int64_t vector
   }
   if (count == 0) return launch_any(call, of);
 
-  // All take the same number of rows, or one less.
+  // All clusters take the same number of rows, or one less.
   const std::int64_t turns = cuda::ceil_div(of.rows, count * Layout::rows);
   count = cuda::ceil_div(of.rows, turns * Layout::rows);
-  // Every so many rows begin at the same place of a vector.
+  // Every `period`-th row begins at the same element of a vector.
   const auto period = static_cast<int>(Layout::width / std::gcd(Layout::width, of.columns));
   const std::int64_t parts = Layout::lanes == 0 && count % period != 0
                                  ? count + std::min<std::int64_t>(period, of.rows) - 1

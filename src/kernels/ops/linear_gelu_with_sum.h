@@ -10,7 +10,7 @@ struct LinearGeluWithSum {
       .signature =
           "linear_gelu_with_sum(x: T[*, k], weight: T[n, k], bias: T[n]?, *, "
           "approximate: none | tanh = none) -> (y: T[*, n], sum: T[*, n])",
-      .summary = "linear_gelu, and its sum before the gelu, which the gradient needs.",
+      .summary = "linear_gelu, and the sum x weight^T + bias, which the gradient needs.",
       .dtypes = floating_types,
       .gradient = R"(x = linear_input_backward(
                          grad_sum + gelu_backward(grad_y, sum, approximate), weight);
@@ -18,7 +18,7 @@ struct LinearGeluWithSum {
                          grad_sum + gelu_backward(grad_y, sum, approximate), x);
                      bias = sum_rows(grad_sum + gelu_backward(grad_y, sum, approximate)))",
       .autocast = Autocast::lower,
-      .definition = LinearGelu::spec.definition,  // which names the sum
+      .definition = LinearGelu::spec.definition,  // it contains the sum
   };
   static Gemm gemm(const Call& call) {
     Gemm gemm = linear_product(call, gelu_of(call));

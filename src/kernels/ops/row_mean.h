@@ -17,7 +17,7 @@ struct RowMean {
                        shape = Shape(x)
                        y = Expand(mean, shape))",
   };
-  // Both are in row_sum's files: a mean is a sum that is divided.
+  // In row_sum's files.
   static Status cpu(const Call& call);
   static Status cuda(const Call& call);
 };

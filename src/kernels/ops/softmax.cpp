@@ -12,8 +12,8 @@ Status Softmax::cpu(const Call& call) {
     cpu::for_each_row<cpu::Width::full>(call, [&](std::int64_t row) {
       const T* x = static_cast<const T*>(call.inputs[0].data) + row;
       T* y = static_cast<T*>(call.outputs[0].data) + row;
-      // Where the powers are kept; those of numbers that need no conversion, in the output. Those
-      // of the end of a long row are computed once more.
+      // Keeps the powers; without conversion they are in the output. Those at the end of a long row
+      // are computed again.
       constexpr std::int64_t kept = cpu::is_narrow<T> ? 16 : 1;
       std::array<cpu::Block<C>, kept> blocks;
       const auto block_of = [&](std::int64_t first) -> cpu::Block<C>& {

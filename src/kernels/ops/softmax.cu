@@ -7,7 +7,7 @@ namespace {
 template <class C>
 inline constexpr C lowest = -std::numeric_limits<C>::infinity();
 
-/// The larger number; NaN is none, and shows in the sum.
+/// The larger number. Ignores NaN, which propagates through the sum.
 __device__ float larger(float a, float b) { return fmaxf(a, b); }
 __device__ double larger(double a, double b) { return fmax(a, b); }
 
@@ -35,7 +35,7 @@ struct Sums {
     largest = to;
   }
 
-  /// Those of the elements of `lanes` neighbours in a warp, for each of them.
+  /// Combines the sums of `lanes` neighbours in a warp; each gets the result.
   template <int lanes>
   __device__ Sums of_lanes() const {
     using C = Compute<T>;
@@ -46,14 +46,14 @@ struct Sums {
   }
 };
 
-/// a / b, to the precision of T, for many a of one b: the compiler takes 1 / b out of the loop.
+/// a / b, to the precision of T. For 16 bits, the compiler computes 1 / b once for many a.
 template <class T>
 __device__ Compute<T> quotient(Compute<T> a, Compute<T> b) {
   if constexpr (sizeof(T) == 2) return a * (1 / b);
   return a / b;
 }
 
-/// Changes the elements of a part to exp(element - mark), with the largest for its mark.
+/// Changes the elements of a part to exp(element - mark), where the mark is the largest element.
 struct Exponentials {
   template <class Part>
   __device__ void operator()(Part& part) const {
@@ -80,8 +80,8 @@ template <class T, class Rows>
 __global__ void __launch_bounds__(Rows::most_threads)
     softmax(cuda::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns) {
   using C = Compute<T>;
-  // Exponentials take most of the time: of float32 they are kept. Halves have no room for them, and
-  // marks of float64 none in a block that stages rows.
+  // Exponentials take most of the time: in float32 they replace the elements. 16 bits are not
+  // precise enough for them, and marks of float64 do not fit the shared memory of StagedRows.
   constexpr bool once = sizeof(T) == 4;
   const auto add = [](Sums<T>& sums, Sums<T> value) {
     sums.raise(larger(sums.largest, value.largest));

@@ -7,10 +7,10 @@
 namespace cudarelu::ops {
 namespace {
 
-constexpr std::int64_t strip = 1024;  // columns that are summed together: their totals stay in L1
-constexpr int group = 8;              // rows that a total is read and written for once
+constexpr std::int64_t strip = 1024;  // columns that are summed together: they fit the L1 cache
+constexpr int group = 8;              // rows that are added to a total at once
 
-/// x[first] + ... + x[first + count - 1] by halves, for a count that is a power of 2.
+/// x[first] + ... + x[first + count - 1], added pairwise; count is a power of 2.
 template <int count, class C>
 C sum_of(const std::array<const C*, group>& x, int first, std::int64_t i) {
   if constexpr (count == 1) {
@@ -43,7 +43,7 @@ Status SumRows::cpu(const Call& call) {
     auto* y = static_cast<T*>(call.outputs[0].data);
     const std::int64_t columns = call.outputs[0].size();
     const std::int64_t rows = columns == 0 ? 0 : call.inputs[0].size() / columns;
-    const std::int64_t grain =  // parts of rows that are long enough to be read ahead
+    const std::int64_t grain =  // parts of rows that are long enough for prefetching
         std::max<std::int64_t>(256, 16384 / std::max<std::int64_t>(rows, 1));
     const auto sum_columns = [&](std::int64_t first, std::int64_t width) {
       std::array<double, strip> totals{};

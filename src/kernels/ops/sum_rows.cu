@@ -12,7 +12,7 @@ namespace {
 
 constexpr int block_size = 256;
 
-/// Of each thread: their loads are in flight together.
+/// The rows of a thread whose loads are in flight at the same time.
 template <int width>
 constexpr int rows_at_once = width == 1 ? 8 : 4;
 
@@ -21,9 +21,9 @@ struct alignas(sizeof(T) * width) Columns {
   T items[width];
 };
 
-/// y[i, column] = the sum of x[row, column] over a part of the rows, by gridDim.y blocks; a thread
-/// has `width` columns. The last rows come first: what wrote x may have left them in the cache. No
-/// atomics: the order of the additions is fixed.
+/// y[i, column] = the sum of x[row, column] over part i of gridDim.y parts of the rows. A thread
+/// has `width` columns. Begins with the last rows, which may still be in the cache. Without
+/// atomics, so that the order of the additions is fixed.
 template <class T, class Out, int width>
 __global__ void __launch_bounds__(block_size)
     sum_part(const T* x, Out* y, std::int64_t rows, std::int64_t columns) {
@@ -76,8 +76,8 @@ Status launch_sum(const Call& call, const T* x, Out* y, std::int64_t rows, std::
                       y, rows, columns);
 }
 
-/// In stages, each of which leaves one row for each part: enough parts that the device is full,
-/// once, of rows enough to be worth it.
+/// Sums in stages: each sums the rows of each part to one row. There are enough parts to fill the
+/// device once, unless they would have fewer than fewest_rows rows.
 template <int width, class T, class Out>
 Status sum(const Call& call, const T* x, Out* y, std::int64_t rows, std::int64_t columns) {
   using C = Compute<T>;

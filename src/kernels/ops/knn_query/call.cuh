@@ -1,4 +1,4 @@
-// A call's queries, and its results.
+// The queries and the results of a call.
 #pragma once
 
 #include <cmath>
@@ -8,7 +8,7 @@
 
 namespace cudarelu::ops {
 
-/// A call's queries, and their batches' points.
+/// The queries of a call, and the batches of points.
 template <class T>
 struct Queries {
   const T* new_xyz;
@@ -17,8 +17,8 @@ struct Queries {
   std::int64_t batches;
   std::int64_t points;
   std::int64_t count;
-  const std::int32_t* order;  // null: as they are
-  bool own;                   // the points themselves
+  const std::int32_t* order;  // of the search; null: as given
+  bool own;                   // the queries are the points
 
   __device__ std::int64_t at(std::int64_t place) const {
     return order == nullptr ? place : order[place];

@@ -1,23 +1,23 @@
-// The nearest points so far. All lists give the same: the first k in the order of Neighbour.
+// Lists of the nearest points so far. All have the same result: the first k Neighbours.
 #pragma once
 
 #include "ops/knn_query/call.cuh"
 
 namespace cudarelu::ops {
 
-/// A warp's list of up to 32 * rows, sorted, item i in row i / 32 of lane i % 32. What is offered
-/// waits in shared memory until there are 32, which one merge takes in.
+/// A sorted list of up to 32 * rows items in the registers of a warp: item i is in row i / 32 of
+/// lane i % 32. Candidates wait in shared memory until one merge inserts 32 of them.
 template <class C, int rows>
 class RegisterList {
  public:
-  static constexpr int room = 64;  // less than 32 that wait, and 32 that are offered
+  static constexpr int room = 64;  // fewer than 32 that wait, and 32 new ones
   static __host__ __device__ std::size_t shared_bytes(int /*nsample*/) {
     return room * sizeof(Neighbour<C>);
   }
 
   __device__ RegisterList(void* shared, int nsample, int lane)
       : waiting_(static_cast<Neighbour<C>*>(shared)), lane_(lane), skip_(32 * rows - nsample) {
-    // Padded at the front: the last item is the one to beat, whatever nsample is.
+    // Padding is at the front, so that the last item is the farthest for every nsample.
 #pragma unroll
     for (int row = 0; row < rows; ++row) {
       const bool pad = row * 32 + lane < skip_;
@@ -56,8 +56,8 @@ class RegisterList {
     if (lane_ < count_) waiting_[lane_] = waiting_[32 + lane_];
     __syncwarp();
     fresh = sort_lanes_descending(fresh, lane_);
-    // A rising and a falling sequence of one length: the smaller of each pair are the first half
-    // of both together, and bitonic. Before the last row nothing changes.
+    // `fresh` is descending and the last row is ascending: the smaller ones of the pairs are the
+    // first 32 of both, and with the rows before they are a bitonic sequence.
     if (fresh < items_[rows - 1]) items_[rows - 1] = fresh;
     merge_bitonic_rows();
     farthest_ = shuffle(items_[rows - 1], 31);
@@ -82,7 +82,7 @@ class RegisterList {
   Neighbour<C> farthest_;
 };
 
-/// A warp's list in shared memory, of any length: each candidate is inserted by itself.
+/// A list of a warp in shared memory, of any length, into which candidates are inserted one by one.
 template <class C>
 class SharedList {
  public:
@@ -112,7 +112,7 @@ class SharedList {
   }
 
  private:
-  /// Moves what comes after the candidate up by one, from the end on.
+  /// Moves the items after the candidate up by one, beginning at the end.
   __device__ void insert(const Neighbour<C>& candidate) {
     for (int base = (size_ - 1) / 32 * 32; base >= 0; base -= 32) {
       const int at = base + lane_;
@@ -122,7 +122,7 @@ class SharedList {
       __syncwarp();
       if (moves) items_[at] = item;
       __syncwarp();
-      if (!__any_sync(all_lanes, shifts && lane_ == 0)) break;  // its place was in this part
+      if (!__any_sync(all_lanes, shifts && lane_ == 0)) break;  // inserted in this part
     }
     farthest_ = items_[size_ - 1];
   }

@@ -1,4 +1,4 @@
-// A candidate for the result, and the networks that put candidates in order.
+// A candidate for the result, and sorting networks for candidates.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ struct Neighbour {
   C distance;
   std::int32_t index;
 
-  /// What stands for no point; points that are infinitely far come after it, and do not count.
+  /// No point. Points at an infinite distance come after it, and are ignored.
   static __device__ Neighbour none() {
     constexpr C infinity = std::numeric_limits<C>::infinity();
     return {infinity, -1};
   }
-  /// What comes before every point.
+  /// Comes before every point.
   static __device__ Neighbour before_all() { return {C(-1), -1}; }
 };
 
-/// The order of the results: nearer, or equally near and of a lower index. False for a NaN.
+/// The order of the results: by distance, then by index. False for a NaN.
 template <class C>
 __device__ bool operator<(const Neighbour<C>& a, const Neighbour<C>& b) {
   return a.distance < b.distance || (a.distance == b.distance && a.index < b.index);
@@ -34,8 +34,8 @@ __device__ Neighbour<C> shuffle(const Neighbour<C>& mine, int lane) {
   return {__shfl_sync(all_lanes, mine.distance, lane), __shfl_sync(all_lanes, mine.index, lane)};
 }
 
-/// The distance in the upper half, where a float that is not negative is in the order of its bits,
-/// and the index in the lower one: keys are in the order of results.
+/// The bits of the distance in the upper half, and the index in the lower half. Since the order of
+/// floats that are not negative is that of their bits, keys have the order of results.
 using NeighbourKey = std::uint64_t;
 inline constexpr NeighbourKey no_key = 0x7f800000ffffffffu;
 inline constexpr NeighbourKey key_before_all = 0xbf80000000000000u;  // for is_before() alone
@@ -50,8 +50,8 @@ __device__ inline Neighbour<float> neighbour_of(NeighbourKey key) {
   return {distance_of(key), static_cast<std::int32_t>(key)};
 }
 
-/// Keys are in the order of the doubles of their bits, none of which is a NaN; these compare in one
-/// instruction.
+/// Keys have the order of the doubles with the same bits, none of which is a NaN. Doubles compare
+/// in one instruction.
 __device__ inline bool is_before(NeighbourKey a, NeighbourKey b) {
   return __longlong_as_double(static_cast<long long>(a)) <
          __longlong_as_double(static_cast<long long>(b));
@@ -61,7 +61,7 @@ __device__ bool is_before(const Neighbour<C>& a, const Neighbour<C>& b) {
   return a < b;
 }
 
-/// Puts two in order.
+/// Sorts two items.
 template <class Item>
 __device__ void exchange(Item& a, Item& b) {
   const bool ordered = is_before(a, b);
@@ -75,7 +75,7 @@ __device__ inline void exchange(float& a, float& b) {
   a = first;
 }
 
-/// The one of two lanes' that this lane keeps: the smaller, or the larger.
+/// The smaller or the larger of the items of two lanes, as this lane is to keep.
 template <class C>
 __device__ Neighbour<C> exchange_lanes(const Neighbour<C>& mine, int lane_mask, bool smaller) {
   const Neighbour<C> other{__shfl_xor_sync(all_lanes, mine.distance, lane_mask),
@@ -83,7 +83,7 @@ __device__ Neighbour<C> exchange_lanes(const Neighbour<C>& mine, int lane_mask, 
   return (mine < other) == smaller ? mine : other;
 }
 
-/// Sorts a thread's items if they are bitonic (rising and then falling, or a rotation of that).
+/// Sorts a thread's bitonic items: ascending and then descending, or a rotation of that.
 template <int size, class Item>
 __device__ void merge_bitonic(Item (&items)[size]) {
 #pragma unroll
@@ -95,7 +95,7 @@ __device__ void merge_bitonic(Item (&items)[size]) {
   }
 }
 
-/// Sorts a thread's items, by Batcher's merge exchange.
+/// Sorts a thread's items with Batcher's merge exchange.
 template <int size, class Item>
 __device__ void sort(Item (&items)[size]) {
 #pragma unroll
@@ -113,7 +113,7 @@ __device__ void sort(Item (&items)[size]) {
   }
 }
 
-/// Sorts the items of a warp's lanes, the last one first.
+/// Sorts the items of the lanes of a warp, the last one first.
 template <class C>
 __device__ Neighbour<C> sort_lanes_descending(Neighbour<C> mine, int lane) {
 #pragma unroll

@@ -1,5 +1,5 @@
-// Searches by a warp: for each query, through the tree or all points, or for some queries, through
-// tiles of all points.
+// Searches by a warp: of one query, in the tree or among all points; or of several queries, among
+// all points in tiles.
 #pragma once
 
 #include "ops/knn_query/lists.cuh"
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(search_warps * 32)
   list.write(results, query);
 }
 
-/// The query of a warp that goes through the tree: its lanes look at four leaves at a time.
+/// The query of a warp in the tree. Its lanes process four leaves at a time.
 template <class C, class List>
 class WarpQuery {
  public:
@@ -50,7 +50,7 @@ class WarpQuery {
   __device__ bool may_reach(float distance) const { return distance <= list_.farthest().distance; }
   __device__ bool wants(float distance, const Box<C>& box) const {
     if (distance < list_.farthest().distance) return true;
-    return bound(Box<C>::of(at_, 0), box) < list_.farthest();  // as near as the farthest, or nearly
+    return bound(Box<C>::of(at_, 0), box) < list_.farthest();  // at about the same distance
   }
   __device__ void visit(int leaf) {
     if (lane_ >> leaf_bits == leaves_) position_ = (leaf << leaf_bits) + lane_ % (1 << leaf_bits);
@@ -76,7 +76,7 @@ class WarpQuery {
   C at_[3];
 };
 
-/// A warp for each query, through the tree.
+/// A warp for each query, in the tree.
 template <class T, class List>
 __global__ void __launch_bounds__(search_warps * 32)
     search_by_warp(const __grid_constant__ Tree<Compute<T>> tree, Queries<T> queries,
@@ -101,19 +101,19 @@ __global__ void __launch_bounds__(search_warps * 32)
   list.write(results, query);
 }
 
-/// What a block of search_tiles has in shared memory.
+/// The shared memory of a block of search_tiles.
 template <class Tiling>
 struct TilesRoom {
   static constexpr int queries = Tiling::warps * Tiling::queries;
 
   TileRoom<Tiling> rooms[Tiling::warps];
-  Point<float> at[queries];  // with the number of the batch in the place of an index
+  Point<float> at[queries];  // the index is the number of the batch
   NeighbourKey lists[queries * most_tile_neighbours];
   int next_batch;
 };
 
-/// A warp for some queries, over all points of their batches: the block takes tiles of
-/// `tile_points` points in turn, behind its TilesRoom.
+/// A warp for several queries, over all points of their batches. The block loads tiles of
+/// `tile_points` points to shared memory, after its TilesRoom.
 template <class T, class Tiling>
 __global__ void __launch_bounds__(Tiling::warps * 32, Tiling::blocks)
     search_tiles(const T* xyz, Queries<T> queries, Results<T> results, int tile_points) {
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(Tiling::warps * 32, Tiling::blocks)
   }
   for (int i = threadIdx.x; i < Room::queries * k; i += threads) room.lists[i] = no_key;
 
-  for (int batch = -1;;) {  // those that the block has queries of, mostly one
+  for (int batch = -1;;) {  // the batches of the queries of the block, mostly one
     __syncthreads();
     if (threadIdx.x == 0) room.next_batch = batches;
     __syncthreads();

@@ -1,6 +1,6 @@
-// The search by a thread for each query, in float32. The queries of a warp are near each other: it
-// goes through the tree for all of them, and keeps the leaves that any has a use for; each thread
-// looks at its own among these.
+// The search with a thread for each query, in float32. The queries of a warp are near each other:
+// the warp traverses the tree for all of them, and keeps the leaves that any of them needs. Each
+// thread then processes those leaves that it needs.
 #pragma once
 
 #include "ops/knn_query/call.cuh"
@@ -8,12 +8,12 @@
 
 namespace cudarelu::ops {
 
-/// What a warp has in shared memory.
+/// The shared memory of a warp.
 struct ThreadsRoom {
-  static constexpr int leaves = 32;     // that are looked at together: a bit each
-  static constexpr int most_found = 8;  // points of a thread, that wait
-  static constexpr int columns = 33;    // one more than lanes: rows are read without conflicts
-  static constexpr int step = 2;        // points between two looks at how many wait
+  static constexpr int leaves = 32;     // that are processed together: a bit for each
+  static constexpr int most_found = 8;  // points of a thread that wait
+  static constexpr int columns = 33;    // one more than lanes: rows are read without bank conflicts
+  static constexpr int step = 2;        // points between two checks of how many wait
   static constexpr int last_slot = (most_found - step + 1) * columns;  // with room for a step
 
   Point<float> points[leaves][leaf_points + 1];  // one more: leaves begin in different banks
@@ -22,15 +22,15 @@ struct ThreadsRoom {
   std::int32_t indices[most_found][columns];
   Box<float> queries;              // of the threads that search
   Box<float> children[32];         // of the node that the warp is at
-  unsigned nodes[max_levels][32];  // of the levels above, what is still to be visited
+  unsigned nodes[max_levels][32];  // of the levels above: keys of children to be visited
 };
 
-/// A warp's queries, with a list of up to `size` for each thread, in registers. Threads take in
-/// together what each has found.
+/// The queries of a warp, with a list of up to `size` points for each thread in registers. The
+/// threads insert the points that they have found at the same time.
 template <int size>
 class ThreadQueries {
  public:
-  /// For the threads for which `searches` is true, all of one batch.
+  /// Searches for the threads with `searches`, whose queries are of one batch.
   __device__ ThreadQueries(const Tree<float>& tree, ThreadsRoom& room, const Batch& batch,
                            bool searches, const float (&at)[3], int nsample, int lane)
       : tree_(tree),
@@ -45,16 +45,16 @@ class ThreadQueries {
     for (int axis = 0; axis < 3; ++axis) at_[axis] = at[axis];
   }
 
-  /// The points about the place `near` are near the queries; if it is negative, such a place is
-  /// looked for.
+  /// The points around position `near` are near the queries; if it is negative, this finds such a
+  /// position first.
   __device__ void search(int near) {
-    // Padded at the front: the last item is the one to beat, whatever nsample is.
+    // Padding is at the front, so that the last item is the farthest for every nsample.
     const auto pad = [&] {
 #pragma unroll
       for (int i = 0; i < size; ++i) items_[i] = i < skip_ ? key_before_all : no_key;
     };
     if (begin_ >= end_) return pad();
-    int top = 0;  // the lowest level of which 32 nodes hold the batch
+    int top = 0;  // the lowest level of which 32 nodes contain the batch
     while (((end_ - 1) >> node_shift(top)) - (begin_ >> node_shift(top)) >= 32) ++top;
     const Box<float> box = join_lanes<32>(searches_ ? Box<float>::of(at_, 0) : Box<float>::empty());
     if (lane_ == 0) room_.queries = box;
@@ -100,7 +100,7 @@ class ThreadQueries {
     }
   }
 
-  /// A warp writes the rows of the threads that search one after the other.
+  /// The warp writes the rows of the threads that search, one after the other.
   template <class T>
   __device__ void write(const Results<T>& results, std::int64_t query) {
     take_in();
@@ -132,7 +132,7 @@ class ThreadQueries {
   /// The first of the batch's nodes at a level.
   __device__ int first_child(int level) const { return begin_ >> node_shift(level); }
 
-  /// Where a leaf begins that is the nearest of its node, this of its own, and so on.
+  /// The first position of a leaf, reached by way of the nearest child of each node.
   __device__ int nearest_leaf(int top) const {
     int child = first_child(top) + lane_;
     for (int level = top;; --level) {
@@ -144,8 +144,8 @@ class ThreadQueries {
     }
   }
 
-  /// A distance that no neighbour is beyond. Of the points about `near`, in twice as many groups as
-  /// neighbours are wanted, those are so many that are each the nearest of a group.
+  /// An upper bound of the distance of neighbours. Of the points around `near`, in 2 * size groups,
+  /// the nearest ones of groups within the bound are as many as the neighbours.
   __device__ float farthest_near(int near) const {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     constexpr int points = 8 * size;
@@ -176,14 +176,14 @@ class ThreadQueries {
     sort(others);
     float farthest = -1;
 #pragma unroll
-    for (int i = 0; i < size; ++i) {  // the smaller of each pair are the first half of both
+    for (int i = 0; i < size; ++i) {  // the smaller ones of the pairs are the first half of both
       farthest = fmaxf(farthest, fminf(some[i], others[size - 1 - i]));
     }
     return farthest;
   }
 
-  /// Of a node's children each lane takes one: its box goes to shared memory, and its distance,
-  /// with the lane in the last bits, is the result, or `nothing` if no query has a use for it.
+  /// Each lane reads one child of a node: writes its box to shared memory, and returns its key, or
+  /// `nothing` if no query needs it.
   __device__ unsigned look_at_child(int level, int child) const {
     constexpr float most = std::numeric_limits<float>::max();
     unsigned key = nothing;
@@ -201,7 +201,7 @@ class ThreadQueries {
     return key;
   }
 
-  /// Whether a thread may have a use for points of the box.
+  /// Whether a thread may need points of the box.
   __device__ bool is_wanted(const Box<float>& box) const {
     const Neighbour<float> nearest = bound(Box<float>::of(at_, 0), box);
     const bool wants = is_before(neighbour_key(nearest.distance, nearest.index), farthest());
@@ -280,7 +280,7 @@ class ThreadQueries {
     limit_ = fminf(fminf(bound_, distance_of(items_[size - 1])), most);
   }
 
-  /// What does not come before it, the thread has no use for.
+  /// The thread only needs points that come before this.
   __device__ NeighbourKey farthest() const {
     constexpr std::int32_t last = std::numeric_limits<std::int32_t>::max();
     if (bound_ < 0) return 0;
@@ -307,17 +307,17 @@ class ThreadQueries {
   int skip_;
   int slot_;             // for the next point that waits
   int kept_ = 0;         // leaves
-  unsigned wanted_ = 0;  // those of them that the thread has a use for
+  unsigned wanted_ = 0;  // those of them that the thread needs
   float at_[3];
-  float bound_ = -1;        // no neighbour is farther; negative where the thread does not search
-  float limit_ = -1;        // the same, as far as points have been taken in, and finite
-  NeighbourKey reach_ = 0;  // no thread has a use for what does not come before it
+  float bound_ = -1;        // no neighbour is farther; negative if the thread does not search
+  float limit_ = -1;        // the same from the points so far, and finite
+  NeighbourKey reach_ = 0;  // threads only need points that come before this
   NeighbourKey items_[size];
 };
 
 inline constexpr int threads_warps = 4;  // of a block
 
-/// A thread for each query, through the tree. The queries are in the order of the curve.
+/// A thread for each query, in the tree. The queries are in the order of the curve.
 template <class T, int size>
 __global__ void __launch_bounds__(threads_warps * 32, size > 16 ? 4 : 6)
     search_by_thread(const __grid_constant__ Tree<float> tree, Queries<T> queries,
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(threads_warps * 32, size > 16 ? 4 : 6)
     load_point(queries.new_xyz, query, at);
     if (is_finite(at)) batch = queries.batch(query);
   }
-  // Own queries are at the places of their points.
+  // If the queries are the points, they are at the positions of these.
   const int near = queries.own ? static_cast<int>(place) - lane + 16 : -1;
   for (unsigned left = __ballot_sync(all_lanes, exists); left != 0;) {  // batches, mostly one
     const int leader = __ffs(static_cast<int>(left)) - 1;

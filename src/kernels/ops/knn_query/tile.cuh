@@ -1,19 +1,18 @@
-// Tiles: points in shared memory, among which a warp finds the neighbours of some queries.
+// Tiles: points in shared memory, among which a warp finds the neighbours of several queries.
 //
-// Which points are near is first asked of groups of points: each lane has several, and a distance
-// of each, the least of its points. The k-th least of the lanes' least distances is not smaller
-// than the k-th of all points; for 16 neighbours about 22 points are within it, however many there
-// are. Only those are put in order.
+// Each lane has several groups of points, and computes the least distance of each group. The k-th
+// of the least distances of the lanes is a bound: the k-th nearest point is not farther. For 16
+// neighbours about 22 points are within the bound, for any number of points; only these are sorted.
 #pragma once
 
 #include "ops/knn_query/tree.cuh"
 
 namespace cudarelu::ops {
 
-inline constexpr int most_tile_neighbours = 24;  // the bound from 32 lanes is loose for more
+inline constexpr int most_tile_neighbours = 24;  // for more, a bound from 32 lanes is too loose
 
-/// How a block searches: a warp for `queries` queries at the same time, in tiles of up to `points`
-/// points, of which a lane has `groups` groups at most; `blocks` of them on a multiprocessor.
+/// The shape of a search: a warp has `queries` queries at the same time, a tile has up to `points`
+/// points, a lane has up to `groups` groups of these, and a multiprocessor has `blocks` blocks.
 template <int warps_, int queries_, int groups_, int points_, int blocks_>
 struct Tiling {
   static constexpr int warps = warps_;
@@ -23,22 +22,22 @@ struct Tiling {
   static constexpr int blocks = blocks_;
 };
 
-/// The nearest of a query so far: k of them at most, and what was offered since, up to 32.
+/// The nearest points of a query so far, up to k, and up to 32 new candidates.
 class KeyList {
  public:
   static constexpr int step = 8;               // keys that are compared at a time
-  static constexpr int room = 32 + 32 + step;  // that wait, that are offered, and none
+  static constexpr int room = 32 + 32 + step;  // that wait, new ones, and no_key
 
   __device__ KeyList(NeighbourKey* keys, int k, int lane) : keys_(keys), k_(k), lane_(lane) {}
 
-  /// Takes up what save() has left in `saved`.
+  /// Continues with the keys that save() wrote.
   __device__ void resume(const NeighbourKey* saved) {
     const NeighbourKey key = lane_ < k_ ? saved[lane_] : no_key;
     count_ = __popc(__ballot_sync(all_lanes, key < no_key));
     keys_[lane_] = key;
     __syncwarp();
   }
-  /// Leaves the k nearest in their order; places beyond those there are stay as they are.
+  /// Writes the k nearest in order. If there are fewer, does not write the other places.
   __device__ void save(NeighbourKey* saved) { sort(saved); }
 
   /// Each lane offers a key, or none.
@@ -50,7 +49,7 @@ class KeyList {
   }
 
  private:
-  /// Puts the first k at their ranks.
+  /// Writes the first k at their ranks.
   __device__ void sort(NeighbourKey* to) {
     if (lane_ < step) keys_[count_ + lane_] = no_key;
     __syncwarp();
@@ -63,7 +62,7 @@ class KeyList {
     __syncwarp();
   }
 
-  /// Each lane has a key in each of `rows` rows, and counts those before it. No two are equal.
+  /// Each lane has a key in each of `rows` rows, and counts the keys before it. No two are equal.
   template <int rows>
   __device__ void place(NeighbourKey* to) {
     NeighbourKey mine[rows];
@@ -103,7 +102,7 @@ __device__ void sort_lanes(float (&values)[rows], int lane) {
   for (int length = 2; length <= 32; length *= 2) {
 #pragma unroll
     for (int stride = length / 2; stride > 0; stride /= 2) {
-      const int partner = stride == length / 2 ? length - 1 : stride;  // merges with one reversed
+      const int partner = stride == length / 2 ? length - 1 : stride;  // merges with a reversed one
       const bool first = (lane & stride) == 0;
 #pragma unroll
       for (float& value : values) {
@@ -114,15 +113,15 @@ __device__ void sort_lanes(float (&values)[rows], int lane) {
   }
 }
 
-/// What a warp has in shared memory while it searches a tile.
+/// The shared memory of a warp for the search of a tile.
 template <class Tiling>
 struct alignas(16) TileRoom {
   NeighbourKey keys[KeyList::room];
   float least[Tiling::queries][Tiling::groups][32];
-  float reaches[Tiling::queries];  // no farther points are of use
+  float reaches[Tiling::queries];  // farther points are not needed
 };
 
-/// The squared distance but for its last bits: by fewer instructions.
+/// The squared distance except for its last bits, in fewer instructions.
 __device__ inline float rough_distance(const float* a, const float* b) {
   const float x = a[0] - b[0];
   const float y = a[1] - b[1];
@@ -130,9 +129,9 @@ __device__ inline float rough_distance(const float* a, const float* b) {
   return fmaf(z, z, fmaf(y, y, x * x));
 }
 
-/// What a rough distance is not beyond if the true one is not beyond `distance`, and the other way
-/// round: they differ by less than seven roundings, or by 2^-147 where these are subnormal. For
-/// what overflows the largest number stands.
+/// An upper bound of the rough distance of points whose squared distance is at most `distance`, and
+/// the other way round: they differ by less than seven roundings, or by 2^-147 if these are
+/// subnormal. At most the largest finite number.
 __device__ inline float beyond_rounding(float distance) {
   return fminf(fmaf(distance, 0x1p-20f, distance) + 0x1p-140f, std::numeric_limits<float>::max());
 }
@@ -168,7 +167,7 @@ __device__ void search_tile(const Point<float>* tile, int rows, const Point<floa
       const Point<float> point = tile[row * 32 + lane];
 #pragma unroll
       for (int q = 0; q < Tiling::queries; ++q) {
-        least[q] = fminf(least[q], rough_distance(mine[q], point.at));  // a NaN is none
+        least[q] = fminf(least[q], rough_distance(mine[q], point.at));  // ignores NaN
       }
     }
 #pragma unroll
@@ -192,15 +191,15 @@ __device__ void search_tile(const Point<float>* tile, int rows, const Point<floa
     const Point<float> query = at[q];
     const float reach = room.reaches[q];
     const float rough_reach = beyond_rounding(reach);
-    unsigned groups = 0;  // of the lane, that may have neighbours
+    unsigned groups = 0;  // of the lane, that may contain neighbours
 #pragma unroll
     for (int group = 0; group < Tiling::groups; ++group) {
       if (group << bits < rows && room.least[q][group][lane] <= rough_reach) groups |= 1u << group;
     }
     __syncwarp();
-    auto* const hits = reinterpret_cast<std::uint16_t*>(room.least[q]);  // where groups begin
+    auto* const hits = reinterpret_cast<std::uint16_t*>(room.least[q]);  // first points of groups
     int count = 0;
-    for (;;) {  // a group of each lane that has any left
+    for (;;) {  // one group of each lane that has any left
       const unsigned lanes = __ballot_sync(all_lanes, groups != 0);
       if (lanes == 0) break;
       if (groups != 0) {

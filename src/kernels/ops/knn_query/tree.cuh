@@ -1,5 +1,5 @@
-// The points in the order of a Hilbert curve, and a tree of boxes over them: a leaf is 8 points in
-// a row, every other node 32 nodes in a row.
+// The points in the order of a Hilbert curve, and a tree of boxes over them: a leaf has 8
+// consecutive points, every other node has 32 consecutive nodes.
 #pragma once
 
 #include <cub/device/device_radix_sort.cuh>
@@ -23,13 +23,13 @@ struct alignas(16) Point {
   std::int32_t index;
 };
 
-/// What stands for no point: infinitely far from everything.
+/// No point: infinitely far from everything.
 __device__ inline Point<float> no_point() {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   return {{infinity, infinity, infinity}, -1};
 }
 
-/// Of points: empty where low > high.
+/// A box of points; empty if low > high.
 template <class C>
 struct alignas(16) Box {
   C low[3];
@@ -46,7 +46,7 @@ struct alignas(16) Box {
   }
 };
 
-/// The box of what `width` neighbouring lanes hold.
+/// The box around the boxes of `width` neighbouring lanes.
 template <int width, class C>
 __device__ Box<C> join_lanes(Box<C> box) {
 #pragma unroll
@@ -61,11 +61,11 @@ __device__ Box<C> join_lanes(Box<C> box) {
   return box;
 }
 
-/// The first of the order of results that a point of one box can be for a query of the other.
+/// A lower bound, in the order of results, of the points of one box for the queries of the other.
 ///
-/// No pair has a smaller squared_distance, as it is computed: along an axis, rounding keeps the
-/// order of differences, so that the computed difference of a pair is not smaller than the computed
-/// gap; rounding keeps the order of products and of sums too, and they are the same ones.
+/// No pair has a smaller computed squared_distance. Rounding is monotonic: along an axis the
+/// computed difference of a pair is not smaller than the computed gap, and both distances consist
+/// of the same products and sums of these.
 template <class C>
 __device__ Neighbour<C> bound(const Box<C>& queries, const Box<C>& points) {
   C gap[3];
@@ -91,8 +91,8 @@ __device__ void load_point(const T* xyz, std::int64_t i, Compute<T> (&at)[3]) {
 
 // ---- the order ----
 
-/// How coordinates become cells of a grid: by their rank among a sample, so that outliers and dense
-/// places cost no resolution, and linearly between two of the sample.
+/// Maps coordinates to cells of a grid: by rank in a sample, so that outliers and dense regions do
+/// not reduce the resolution, and linearly between two numbers of the sample.
 template <class C>
 struct Quantiles {
   static constexpr int count = 256;
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(Quantiles<T>::count)
   __shared__ C sample[Quantiles<C>::count];
   cuda::wait_for_previous_kernel();
   const int i = threadIdx.x;
-  // Golden-ratio steps: spread evenly, and not in step with the rows of an image or a scan.
+  // Golden-ratio steps: evenly distributed, and not aligned with the rows of an image or a scan.
   const std::uint64_t position = i * 2654435769u;
   const auto point = static_cast<std::int64_t>((position * static_cast<std::uint64_t>(size)) >> 32);
   constexpr C infinity = std::numeric_limits<C>::infinity();
@@ -130,19 +130,19 @@ __device__ std::uint32_t cell_of(const C* quantiles, C value, int bits) {
   for (int step = count / 2; step > 0; step /= 2) {
     if (quantiles[rank + step - 1] < value) rank += step;
   }
-  // Between quantiles[rank - 1] and quantiles[rank], but for the ends.
+  // Between quantiles[rank - 1] and quantiles[rank], except at the ends.
   float place = static_cast<float>(rank);
   if (rank > 0) {
     const C low = quantiles[rank - 1];
     const auto fraction = static_cast<float>((value - low) / (quantiles[rank] - low));
-    place += fminf(fmaxf(fraction, 0.0f), 1.0f) - 1.0f;  // a NaN is 0
+    place += fminf(fmaxf(fraction, 0.0f), 1.0f) - 1.0f;  // a NaN becomes 0
   }
   const auto cell = static_cast<std::uint32_t>(place * (static_cast<float>(1 << bits) / count));
   return min(cell, (1u << bits) - 1);
 }
 
-/// The place of a cell on the Hilbert curve (J. Skilling's transposition), whose neighbours are
-/// neighbours in space.
+/// The position of a cell on the Hilbert curve (J. Skilling's transposition). Cells that are near
+/// on the curve are near in space.
 __device__ inline std::uint64_t hilbert(std::uint32_t (&cell)[3], int bits) {
   for (std::uint32_t bit = 1u << (bits - 1); bit > 1; bit >>= 1) {
 #pragma unroll
@@ -173,12 +173,12 @@ __device__ inline std::uint64_t hilbert(std::uint32_t (&cell)[3], int bits) {
   return key;
 }
 
-/// The bits of a key: the batch, and the place on the curve.
+/// The bits of a key: the batch, and the position on the curve.
 struct KeyBits {
   int batch;
   int axis;
 
-  /// Enough for the batches' numbers and, along each axis, for a surface of a batch's points.
+  /// Enough for the numbers of batches and, along each axis, for a surface of the batch's points.
   KeyBits(std::int64_t points, std::int64_t batches) {
     batch = bit_width(batches);
     axis = bit_width(points / batches) / 2 + 2;
@@ -195,7 +195,7 @@ struct KeyBits {
   }
 };
 
-/// The keys of points or queries; those without a finite place come last in their batch.
+/// The keys of points or queries; those that are not finite come last in their batch.
 template <class T>
 __global__ void __launch_bounds__(tree_block)
     make_keys(const T* xyz, const std::int32_t* offset, std::int64_t size, std::int64_t batches,
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(tree_block)
 
 // ---- the boxes ----
 
-/// Parts of the points in their order. Level 0 are the boxes of the leaves.
+/// The points in the order of the curve, and the boxes. Level 0 has the boxes of the leaves.
 template <class C>
 struct Tree {
   Point<C>* points;
@@ -239,11 +239,11 @@ struct Tree {
   int levels;
 };
 
-/// The bits of a place among the points of a node.
+/// The bits of the position of a point in a node of a level.
 __host__ __device__ constexpr int node_shift(int level) { return leaf_bits + node_bits * level; }
 
-/// Gathers the points in their order, and makes the boxes of the leaves. What is not finite is in
-/// no box: it is nobody's neighbour.
+/// Gathers the points in order, and makes the boxes of the leaves. Points that are not finite are
+/// in no box, and so are no neighbours.
 template <class T>
 __global__ void __launch_bounds__(tree_block)
     make_leaves(const T* xyz, const std::int32_t* order, Tree<Compute<T>> tree) {
@@ -285,12 +285,11 @@ __device__ inline unsigned min_of_lanes(unsigned value) {
 #endif
 }
 
-/// A warp's place in the tree: for the levels above, what its lanes still have to visit.
+/// The children that the lanes of a warp still have to visit, for the levels above its position.
 using Waiting = unsigned[max_levels][32];
 
-/// What the lanes hold of the children of a node: a lower bound of the squared distance, of which
-/// the last bits are the lane, so that the smallest names its lane; `nothing` for what need not be
-/// visited.
+/// The key of a child of a node: a lower bound of the squared distance with the lane in its last
+/// bits, so that the smallest key of a warp gives the lane; `nothing`: the child is not visited.
 inline constexpr unsigned nothing = 0xffffffffu;
 
 template <class C>
@@ -312,10 +311,10 @@ __device__ unsigned child_key(const Tree<C>& tree, int level, int child, const B
   return (__float_as_uint(below) & ~31u) | (threadIdx.x % 32);
 }
 
-/// Visits the leaves that may hold neighbours of a warp's queries, the nearest first within each
-/// node. `group.may_reach(distance)` is false if no query has a use for points that far, and
-/// `group.wants(distance, box)` if none has one for those of a box, not nearer than that; both
-/// change as points are found.
+/// Visits the leaves that may contain neighbours of the queries of a warp, in each node the nearest
+/// first. `group.may_reach(distance)` is false if no query needs points at that distance, and
+/// `group.wants(distance, box)` if no query needs the points of a box at that distance or farther.
+/// Both change as points are found.
 template <class C, class Group>
 __device__ void search_tree(const Tree<C>& tree, const Batch& batch, const Box<C>& queries,
                             Waiting& waiting, Group& group) {

@@ -1,4 +1,4 @@
-// Rows of any kind: read once for grad_x and once more for the sums.
+// Rows of any length and alignment: read for grad_x, and again for the sums.
 #pragma once
 
 #include "cuda/launch.cuh"
@@ -6,7 +6,7 @@
 
 namespace cudarelu::ops::layer_norm_gradient {
 
-/// grad_x of a row in each block, and what its elements are normalised by.
+/// Each block computes grad_x of a row, and its Normaliser.
 template <class T>
 __global__ void __launch_bounds__(256)
     row_gradients(Arguments<T> of, cuda::Normaliser<Compute<T>>* normalisers) {
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(256)
 inline constexpr int tile_columns = 32;  // of a block
 inline constexpr int chunk_rows = 8;     // of a block at a time
 
-/// The sums over every gridDim.y-th eight rows: [gridDim.y, 2, columns].
+/// The sums over groups of 8 rows, every gridDim.y-th for a block: [gridDim.y, 2, columns].
 template <class T>
 __global__ void __launch_bounds__(tile_columns* chunk_rows)
     sum_chunks(Arguments<T> of, const cuda::Normaliser<Compute<T>>* normalisers, Compute<T>* sums) {

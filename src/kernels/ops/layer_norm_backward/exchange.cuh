@@ -1,4 +1,4 @@
-// Which threads have which rows, and how they exchange what they know of them.
+// How rows are distributed to threads, and how warps and blocks exchange the sums of a row.
 #pragma once
 
 #include "cuda/alignment.h"
@@ -12,12 +12,14 @@
 
 namespace cudarelu::ops::layer_norm_gradient {
 
-inline constexpr int most_blocks = 16;  // of a cluster, where the device has them
+inline constexpr int most_blocks = 16;  // in a cluster, if the device supports it
 
-/// How rows are divided: `lanes` threads of a warp have a row, or, for 0, all threads of the block
-/// or cluster but those of the last warps; each has `vectors` vectors of it. `edges`: rows may
-/// begin or end within a vector. `most`: of the threads that have vectors, where two blocks shall
-/// fit on a multiprocessor; 0: as many as one has registers for.
+/// How rows are distributed. `lanes` threads of a warp have a row; 0: the threads of a block or
+/// cluster have one, except the last warp of each block. Each thread has `vectors` vectors of the
+/// row. `edges`: rows may begin or end within a vector. `most`: the most threads that have vectors,
+/// for two blocks on a multiprocessor; 0: as many as one block has registers for. Example:
+/// Layout<float, 16, 2> is for rows of up to 16 * 2 vectors, 128 columns; a block of 256 threads
+/// has 16 rows at a time.
 template <class T, int lanes_, int vectors_, bool edges_ = false, bool cluster_ = false,
           int most = 0>
 struct Layout {
@@ -26,10 +28,10 @@ struct Layout {
   static constexpr bool edges = edges_;
   static constexpr bool cluster = cluster_;
   static constexpr int width = cuda::vector_bytes / sizeof(T);
-  static constexpr bool large = vectors * width >= 32;  // takes all registers that there are
+  static constexpr bool large = vectors * width >= 32;  // takes all registers
   static constexpr int others = lanes == 0 ? 32 : 0;    // threads of a block without vectors
-  // A large one has 128 registers if there are 16 warps, with the last. 544: rows of 50,257 float32
-  // fit clusters of 6.
+  // A thread of a large layout has 128 registers if a block has 16 warps, with the last one. With
+  // 544 threads, rows of 50,257 float32 fit clusters of 6.
   static constexpr int most_workers = most != 0    ? most
                                       : lanes != 0 ? 256
                                       : !cluster   ? 512
@@ -40,7 +42,7 @@ struct Layout {
   static constexpr int rows = lanes != 0 ? most_threads / lanes : 1;    // of a block at a time
   static constexpr int stages = 3;                                      // rows in shared memory
 
-  /// Of blocks with so many threads that have vectors.
+  /// For blocks with so many threads that have vectors.
   static constexpr int shared_bytes(int workers) {
     return stages * vectors * 2 * workers * cuda::vector_bytes;
   }
@@ -50,14 +52,16 @@ struct Layout {
 
 namespace ptx = ::cuda::ptx;
 
-/// How the warps of a block or cluster that have a row together learn its sums: each gives those of
-/// its part to the block's last warp, which adds them up, exchanges them with the other blocks and
-/// says what the gradient is computed by. Nobody waits for a row but for its sums; each gives those
-/// of the next row before it asks for this one's.
+/// The exchange of the sums of a row between the warps of a block or cluster. Each warp sends the
+/// sums of its part to the last warp of the block. That one adds them up, exchanges them with the
+/// other blocks, and returns the RowGradient to the warps. A warp sends the sums of the next row
+/// before it receives the gradient of this one, so that the exchange takes place while it computes.
+/// Example: a warp calls send(0), send(1), receive(0), send(2), receive(1), send(3), ..., and the
+/// last warp calls combine(0), combine(1), combine(2), ...
 template <class C, class Layout>
 class Exchange {
  public:
-  /// For all threads of the block.
+  /// All threads of the block call this.
   __device__ explicit Exchange(int warps) : warps_(warps) {
     if constexpr (Layout::lanes != 0) return;
     if (threadIdx.x == 0) {
@@ -79,7 +83,7 @@ class Exchange {
     __syncthreads();
   }
 
-  /// Gives the sums of this warp; `turn` counts the rows.
+  /// Sends the sums of this warp; `turn` counts the rows.
   __device__ void send(int turn, const Sums<C>& of_warp) const {
     const unsigned lane = threadIdx.x % 32;
     if (lane != 0) return;
@@ -87,14 +91,14 @@ class Exchange {
     (void)ptx::mbarrier_arrive(&shared().summed[turn % turns]);
   }
 
-  /// What the gradient of the row is computed by.
+  /// Waits for the gradient of the row.
   __device__ RowGradient<C> receive(int turn) const {
     wait(shared().ready, turn);
     return shared().gradients[turn % turns];
   }
 
-  /// In the last warp: the gradient of a row, of the sums of the warps and of single elements
-  /// besides: of those lanes that have one. `count`: of the block's elements.
+  /// For the last warp: the gradient of a row from the sums of the warps and an element of each
+  /// lane that has one. `count` is the number of elements of the block.
   __device__ RowGradient<C> combine(int turn, C count, C columns, bool has_element, C x, C g,
                                     C eps) const {
     wait(shared().summed, turn);
@@ -115,8 +119,8 @@ class Exchange {
   }
 
  private:
-  /// Who gives the sums of a row has those of the row before the last, of everybody, who had then
-  /// read those of the row before that.
+  /// The places for sums and gradients. Four are enough: a warp that sends row 4 to the place of
+  /// row 0 has received row 2. For that all warps had sent row 2, each after it had received row 0.
   static constexpr int turns = 4;
 
   struct Shared {
@@ -142,8 +146,8 @@ class Exchange {
 #endif
   }
 
-  /// Of up to 32 parts of a row, and an element of each lane that has one, `count` elements, about
-  /// their mean: nothing cancels that did not in a part.
+  /// Adds up to 32 parts of a row and an element of each lane that has one: `count` elements. The
+  /// base is their mean, so that there is no more cancellation than in the parts.
   __device__ static Sums<C> add_up(const Sums<C>* parts, unsigned number, C count, bool has_element,
                                    C x, C g) {
     Sums<C> sums{};
@@ -159,7 +163,7 @@ class Exchange {
 #if __CUDA_ARCH__ >= 900
   using Cluster = cooperative_groups::cluster_group;
 
-  /// The stores complete the barrier.
+  /// Sends the sums of this block to all blocks. The stores complete the barrier.
   __device__ static void send_to_blocks(int turn, const Sums<C>& of_block) {
     const unsigned lane = threadIdx.x % 32;
     const unsigned blocks = Cluster::num_blocks();
@@ -185,7 +189,7 @@ class Exchange {
 
 #else
 
-/// Never launched: has what the kernels name.
+/// Never launched; the kernels compile with it.
 template <class C, class Layout>
 struct Exchange {
   __device__ explicit Exchange(int) {}

@@ -1,11 +1,14 @@
-// Persistent blocks, or clusters of them, take one row after the other, so that each input is read
-// once: their threads keep the sums of the weight's and the bias's gradients over their rows. While
-// they work on a row, the next ones are on their way to shared memory; each thread asks for what it
-// will read itself, and sums up the next row before it waits for the sums of this one.
+// Persistent blocks, or clusters, process one row after the other, so that each input is read once:
+// their threads keep the sums of the gradients of weight and bias over their rows. While they
+// process a row, the next rows are copied to shared memory. Each thread copies what it reads
+// itself, and adds up the next row before it waits for the sums of this one.
 //
-// Vectors are aligned in memory, and a row may begin within one. The elements before its first
-// whole vector and after its last are its edges, a lane's each. Which columns a thread has depends
-// on where in a vector a row begins: it takes rows that begin at the same place.
+// Vectors are aligned in memory, and a row may begin within one. The elements before the first
+// whole vector and after the last one are the edges of the row, one for a lane. The columns of a
+// thread depend on the element of a vector at which a row begins: a thread takes rows of one kind,
+// which begin at the same one. Example: of rows of 10 float32, even rows have vectors at columns 0
+// and 4, and edges 8 and 9; odd rows begin at element 2 of a vector, and have edges 0 and 1, and
+// vectors at columns 2 and 6.
 #pragma once
 
 #include "cuda/async_copy.cuh"
@@ -14,7 +17,7 @@
 
 namespace cudarelu::ops::layer_norm_gradient {
 
-/// Rows that begin at the same place of a vector.
+/// Rows of one kind.
 struct Rows {
   std::int64_t first;
   std::int64_t step;
@@ -30,10 +33,10 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
   using C = Compute<T>;
   constexpr int width = Layout::width;
   constexpr int vectors = Layout::vectors;
-  constexpr bool of_warp = Layout::lanes != 0;         // has a warp, or a part of one, a row?
+  constexpr bool of_warp = Layout::lanes != 0;         // a warp, or a part of one, has a row
   constexpr int lanes = of_warp ? Layout::lanes : 32;  // of a warp that share a row
   using Vector = cuda::RowVector<T, width>;
-  // Else copies into shared memory would cross a boundary of 128 bytes, and take twice as long.
+  // Aligned, since copies that cross a boundary of 128 bytes in shared memory take twice as long.
   extern __shared__ __align__(128) uint4 staged[];
 
   const int workers = static_cast<int>(blockDim.x) - Layout::others;
@@ -53,12 +56,12 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
   constexpr int apart = lanes * width;  // columns from a vector to the next
   const bool is_worker = of_warp || warp < workers / 32;
   int mine = is_worker ? min(max((whole - first + lanes - 1) / lanes, 0), vectors) : 0;
-  asm volatile("" : "+r"(mine));  // else it is computed again and again
+  asm volatile("" : "+r"(mine));  // keeps the compiler from computing it again
   const bool may_have_edge = of_warp ? Layout::edges : !is_worker && rank == 0;
   const bool has_edge = may_have_edge && lane < edges;
   const int edge = lane < head ? lane : lane + whole * width;
 
-  // The threads of a warp take the same number of turns: those past the end have nothing to do.
+  // The threads of a warp take the same number of turns; past the last row they do nothing.
   const int turns = rows.number;
   const auto is_there = [&](int turn) {
     return of_warp ? rows.first + turn * rows.step < of.rows : turn < turns;
@@ -123,14 +126,14 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
       }
     }
 
-    // Sums are about the mean of the first vectors and the edges. Whatever the elements are, their
-    // squares about it are at most `vectors` times those about the mean of all.
+    // The base of the sums is the mean of the first vectors and the edges. The sum of squares about
+    // it is at most `vectors` times that about the mean of all elements.
     const C edge_count = of_warp && has_edge ? 1 : 0;
     const C count = cuda::sum_in_warp<lanes>(static_cast<C>(mine * width) + edge_count);
     const C firsts = cuda::sum_in_warp<lanes>((mine > 0 ? C(width) : C(0)) + edge_count);
     const C share_of_firsts = firsts > 0 ? 1 / firsts : C(0);
-    // Else the compiler reads all vectors ahead, and holds weights of two bytes as float: too many
-    // registers.
+    // Keeps the compiler from reading all vectors in advance and from holding weights of two bytes
+    // as float, which takes too many registers.
     const auto one_at_a_time = [&](int v) {
       if constexpr (Layout::large) asm volatile("" ::: "memory");
       weights[v].stay_packed();
@@ -210,7 +213,7 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
     cuda::wait_for_copies<0>();
   };
 
-  // The columns of the block, but for the edges of a row that is not a warp's.
+  // The columns of the block, without edges if the block or cluster has the row.
   const int origin = of_warp ? 0 : head + first_of_block * width;
   const int extent =
       of_warp ? columns : max(min(whole - first_of_block, workers * vectors), 0) * width;
@@ -230,7 +233,7 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
     }
   }
 
-  // Rows of one block are added up in shared memory.
+  // Adds up the sums of the rows of one block in shared memory.
   C* const of_rows = reinterpret_cast<C*>(staged);
   const int place = static_cast<int>(threadIdx.x) / lanes % Layout::rows * extent - origin;
   const auto add_up = [&](const C(&of_vectors)[vectors* width], C of_edge, C* to) {
@@ -254,8 +257,8 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
 }
 
 /// Writes grad_x, and the sums of the gradients of weight and bias over the rows of each block or
-/// cluster: [blocks, 2, columns]. Every `period`-th row begins at the same place of a vector. A
-/// block that takes rows of two kinds has two such sums: [blocks + kinds - 1, 2, columns].
+/// cluster: [blocks, 2, columns]. Every `period`-th row is of one kind. A block that takes rows of
+/// two kinds writes sums for each: [blocks + kinds - 1, 2, columns].
 template <class T, class Layout>
 __global__ void __launch_bounds__(Layout::most_threads, Layout::least_blocks)
     rows_of_blocks(Arguments<T> of, Compute<T>* sums_of_rows, int period) {
@@ -273,7 +276,7 @@ __global__ void __launch_bounds__(Layout::most_threads, Layout::least_blocks)
 #endif
   const Exchange<C, Layout> exchange((blockDim.x - Layout::others) / 32);
   cuda::wait_for_previous_kernel();
-  if constexpr (Layout::lanes != 0) {  // a multiple of the period, since there are so many of them
+  if constexpr (Layout::lanes != 0) {  // `step` is a multiple of the period, as Layout::rows is
     const std::int64_t first = block * Layout::rows + threadIdx.x / 32 * (32 / Layout::lanes);
     const std::int64_t step = blocks * Layout::rows;
     const auto number = first < of.rows ? static_cast<int>((of.rows - first + step - 1) / step) : 0;
@@ -289,17 +292,17 @@ __global__ void __launch_bounds__(Layout::most_threads, Layout::least_blocks)
       if (blocks % period == 0) {
         i = end;
       } else {
-        // In the order of the places at which rows begin, the blocks have parts of the same size.
+        // The rows, ordered by kind, are divided evenly. Example: for 10 rows, 2 kinds and 3 blocks
+        // the order is 0 2 4 | 6 8 1 | 3 5 7 9.
         const std::int64_t least = of.rows / period;
-        const std::int64_t more =
-            of.rows % period * (least + 1);  // rows of the kinds with one more
+        const std::int64_t more = of.rows % period * (least + 1);  // rows of kinds with one more
         const std::int64_t of_kind = i < more ? least + 1 : least;
         const std::int64_t kind = i < more ? i / of_kind : of.rows % period + (i - more) / of_kind;
         const std::int64_t in_kind = i < more ? i % of_kind : (i - more) % of_kind;
         rows = {kind + in_kind * period, period, static_cast<int>(min(of_kind - in_kind, end - i)),
                 turn};
         part = block + kind;
-        if (turn == 0 && in_kind == 0 && block > 0 && rank == 0) {  // nobody has the part before
+        if (turn == 0 && in_kind == 0 && block > 0 && rank == 0) {  // no block has the part before
           C* const before = sums_of_rows + (part - 1) * 2 * of.columns;
           for (std::int64_t c = threadIdx.x; c < 2 * of.columns; c += blockDim.x) before[c] = 0;
         }

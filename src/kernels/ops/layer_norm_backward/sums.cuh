@@ -1,4 +1,4 @@
-// What the gradient of a row of layer_norm needs to know of it.
+// The sums over a row from which its gradient is computed.
 #pragma once
 
 #include "cuda/moments.cuh"
@@ -16,7 +16,7 @@ struct Arguments {
   Compute<T> eps;
 };
 
-/// Of `count` elements of a row, where g is grad_y * weight and d is x - base.
+/// Sums over `count` elements of a row, where g is grad_y * weight and d is x - base.
 template <class C>
 struct alignas(2 * sizeof(C)) Sums {
   C base;  // near the mean of x
@@ -26,7 +26,7 @@ struct alignas(2 * sizeof(C)) Sums {
   C g = 0;
   C products = 0;  // of g * d
 
-  /// Adds an element, but for the count.
+  /// Adds an element, except to the count.
   __device__ void add(C x, C g_i) {
     const C d_i = x - base;
     d += d_i;
@@ -35,7 +35,7 @@ struct alignas(2 * sizeof(C)) Sums {
     products = cuda::fused(g_i, d_i, products);
   }
 
-  /// The same about another base.
+  /// Changes the base.
   __device__ void move_to(C to) {
     const C by = base - to;
     squares = cuda::fused(by, cuda::fused(count, by, 2 * d), squares);
@@ -44,8 +44,9 @@ struct alignas(2 * sizeof(C)) Sums {
     base = to;
   }
 
-  /// Adds up those of `lanes` neighbours in a warp, all about one base, for each of them; but the
-  /// count. Half of the lanes go on with two of the sums, a quarter with one.
+  /// Adds up the sums of `lanes` neighbours in a warp, which have one base; each gets the result.
+  /// Does not change the count. After the first step a half of the lanes has two of the sums, after
+  /// the second a quarter has one.
   template <int lanes>
   __device__ void add_lanes() {
     const auto fold = [](int distance, C low, C high) {
@@ -65,25 +66,25 @@ struct alignas(2 * sizeof(C)) Sums {
   }
 };
 
-/// What grad_x of a row is computed by: it is scale * (g - mean(g) - normal * mean(g * normal)).
+/// Computes grad_x of a row: scale * (g - mean(g) - normal * mean(g * normal)).
 template <class C>
 struct RowGradient {
   cuda::Normaliser<C> normalised;
   C factor;  // of g
-  C slope;   // by normal
+  C slope;   // of normal
   C offset;
 
   /// `share` is 1 / columns.
   __device__ RowGradient(const Sums<C>& sums, C share, C eps)
       : normalised({sums.base, sums.d, sums.squares, sums.count}, share, eps) {
     const C scale = normalised.scale;
-    // Of one element it is 0, but for what the product in `offset` would be rounded by.
+    // 0 for one column, where the rounding of `offset` would leave a difference.
     factor = share < 1 ? scale : C(0);
     slope = -cuda::fused(scale, sums.products, normalised.shift * sums.g) * share * scale;
     offset = -sums.g * share * factor;
   }
 
-  /// Of an element of x, normalised, and of g.
+  /// grad_x of an element.
   __device__ C operator()(C normal, C g) const {
     return cuda::fused(normal, slope, cuda::fused(g, factor, offset));
   }
