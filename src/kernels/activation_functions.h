@@ -86,11 +86,11 @@ CUDARELU_FN T curvature_by_tanh(T x) {
 
 #ifdef __CUDACC__
 
-/// The same in float32 for epilogues on CUDA, whose instructions slow the tensor cores: fewer of
-/// them, and so other results than those above, within the errors given here.
+/// The same functions in float32 for epilogues on CUDA, where many instructions slow the tensor
+/// cores. These take fewer, and their results differ from those above by the errors given here.
 namespace cudarelu::fast {
 
-/// One instruction, which makes 0 of -0.
+/// One instruction; -0 becomes 0.
 __device__ __forceinline__ float relu(float x) {
 #if __CUDA_ARCH__ >= 800
   float result;
@@ -101,8 +101,8 @@ __device__ __forceinline__ float relu(float x) {
 #endif
 }
 
-/// x Phi(x) = max(x, 0) - |x| Phi(-|x|), where Phi is the normal distribution: no digits cancel for
-/// negative x. log2 Phi(-a) is nearly a parabola: `factors` are those of a polynomial.
+/// x Phi(x) = max(x, 0) - |x| Phi(-|x|), where Phi is the normal distribution: no cancellation for
+/// negative x. log2 Phi(-a) is nearly a parabola: `factors` are the coefficients of a polynomial.
 template <std::size_t count>
 __device__ __forceinline__ float gelu_by_erf(float x, const std::array<float, count>& factors) {
   const float a = fminf(fabsf(x), 14.0f);
@@ -112,9 +112,10 @@ __device__ __forceinline__ float gelu_by_erf(float x, const std::array<float, co
   return fmaf(fminf(x, -a), math::exp2(power), relu(x));  // -infinity gives NaN
 }
 
-/// For a result of type T. The polynomials are fitted on [0, 6] and go on until the power rounds to
-/// 0: float's within 1 % of it, with an error of at most 1.5e-7, and 5e-5 of the result for x > -6;
-/// bfloat16's error is 4e-4 of the result there, a tenth of what the rounding may add.
+/// For a result of type T. The polynomials are fitted on [0, 6]. Beyond, the one for float is
+/// within 1 % of log2 Phi(-a) until the power rounds to 0. Its error is at most 1.5e-7, and for x >
+/// -6 at most 5e-5 of the result. The error of the one for bfloat16 is 4e-4 of the result there, a
+/// tenth of what the rounding may add.
 template <class T = float>
 __device__ __forceinline__ float gelu_by_erf(float x) {
   if constexpr (std::is_same_v<T, BFloat16>) {

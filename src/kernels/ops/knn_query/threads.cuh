@@ -144,8 +144,8 @@ class ThreadQueries {
     }
   }
 
-  /// An upper bound of the distance of neighbours. Of the points around `near`, in 2 * size groups,
-  /// the nearest ones of groups within the bound are as many as the neighbours.
+  /// An upper bound of the distance of neighbours: the nsample-th smallest of the distances of the
+  /// nearest points of 2 * size groups of points around `near`.
   __device__ float farthest_near(int near) const {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     constexpr int points = 8 * size;
