@@ -30,7 +30,8 @@ class PerDevice {
   auto get(int device, int index, T& value, const Find& find) {
     using Error = decltype(find(value));
     if (device >= most_devices) return find(value);
-    const auto i = static_cast<std::size_t>(device * count + index);
+    const std::size_t i =
+        static_cast<std::size_t>(device) * count + static_cast<std::size_t>(index);
     if (!known_[i].load(std::memory_order_acquire)) {
       const std::scoped_lock lock(mutex_);
       if (!known_[i].load(std::memory_order_relaxed)) {
