@@ -12,7 +12,8 @@ For a runtime without model-local functions, `lower` replaces the nodes by stand
 
 `accelerate` does the reverse: it finds definitions in a model and replaces them by our ops.
 
-`export` and `accelerate` need onnxscript, as torch.onnx.export does.
+`export` needs onnxscript, as torch.onnx.export does. `accelerate` needs onnx_ir, which is installed
+with onnxscript.
 """
 
 from .accelerator import accelerate

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,7 @@ from .. import _C
 from .._table import OpInfo, ops
 from .definitions import LOWEST_OPSET
 from .files import in_a_line, load, save_beside
-from .graphs import scopes, standard_opset
-from .match import AnotherAttribute, Kept, Match
+from .graphs import NewNames, names_of, scopes, standard_opset
 from .models import attach_definitions
 from .nodes import is_ours
 from .report import Left, Measured, Replaced, Report
@@ -25,6 +23,9 @@ from .types import infer
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from .patterns import Pattern
+    from .search import Found
 
 
 _FASTER = 0.99  # below this ratio of times a model is faster; and so it must be in 3 rounds of 4
@@ -171,7 +172,8 @@ def rewrite_if_faster(
     kept: list[str] = []
     left, measured = [], []
     ratio: float | None
-    for name in dict.fromkeys(op.name for op, _ in patterns()):
+    by_size = sorted(patterns(), key=lambda each: each.size, reverse=True)
+    for name in dict.fromkeys(each.op.name for each in by_size):
         candidate, found = rewrite(prepared, folder, [*kept, name])
         nodes = [each for each in found.replaced if each.op == name]
         if not nodes:
@@ -212,9 +214,9 @@ def rewrite(
         allowed: the names of the ops.
     """
     import onnx_ir as ir
-    from onnxscript.rewriter.pattern import RewriteRuleSet
 
-    from .patterns import is_symmetric, operators, patterns, rule
+    from .patterns import patterns
+    from .search import find
 
     model = ir.from_proto(prepared)
     ir.external_data.set_base_dir(model.graph, folder or "")
@@ -224,20 +226,18 @@ def rewrite(
         for value in model.functions[key].inputs:
             if value.name in types:
                 ir.serde.deserialize_value_info_proto(types[value.name], value)
-    rewriting = _Rewriting(model)
-    # One after another, so that a part of a larger one is not taken before.
-    present = {node.op_type for scope in scopes(prepared) for node in scope.node}
-    for op, body in patterns():
-        if op.name in allowed and present.issuperset(node.op_type for node in operators(body)):
-            replace = functools.partial(rewriting.replace, op, body)
-            rules = RewriteRuleSet([rule(body, replace)], commute=is_symmetric(body))
-            rules.apply_to_model(model)
+    rewriting = _Rewriting(model, NewNames(names_of(prepared)))
+    matches = [
+        (pattern, node, found)
+        for pattern in patterns()
+        if pattern.op.name in allowed
+        for node in rewriting.opsets
+        for found in find(pattern.expression, node.outputs[0])
+    ]
+    # Those of more nodes first, so that a part of one is not taken before.
+    for match in sorted(matches, key=lambda each: len(each[2].nodes), reverse=True):
+        rewriting.replace(*match)
     rewriting.remove_constants(_annotating(prepared))
-    for function in model.functions.values():
-        for node in ir.traversal.RecursiveGraphIterator(function):
-            # The rewriter does so for the graph that a node is in, which may be a subgraph.
-            if (version := model.graph.opset_imports.get(node.domain)) is not None:
-                function.opset_imports.setdefault(node.domain, version)
     return attach_definitions(ir.to_proto(model)), rewriting.report()
 
 
@@ -255,22 +255,25 @@ def _annotating(model: onnx.ModelProto) -> set[str]:
 class _Rewriting:
     """The replacing of nodes in one model, and what is to be reported of it."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, new_name: NewNames) -> None:
         import onnx_ir as ir
 
-        whole: list[Any] = [model.graph, *model.functions.values()]
-        self._opsets: dict[ir.Node, int] = {  # a function may be of another than the model
-            node: scope.opset_imports.get("", _C.DEFINITION_OPSET)
-            for scope in whole
-            for node in ir.traversal.RecursiveGraphIterator(scope)
+        wholes: list[Any] = [model.graph, *model.functions.values()]
+        #: The imports of the graph or function that a node is in, for all nodes in their order.
+        self.opsets: dict[ir.Node, dict[str, int]] = {
+            node: whole.opset_imports
+            for whole in wholes
+            for node in ir.traversal.RecursiveGraphIterator(whole)
+            if node.outputs
         }
-        self._names = {node: node.name or node.outputs[0].name for node in self._opsets}
+        self._order = {node: i for i, node in enumerate(self.opsets)}
+        self._new_name = new_name
         self._constants: list[ir.Value] = []
         self._replaced: list[Replaced] = []
         self._gone: set[ir.Node] = set()
         # By op and last node; of several reasons the first, since swapped operands tell less.
-        self._left: dict[tuple[str, ir.Node], tuple[Left, Sequence[ir.Node]]] = {}
-        self._with_another_attribute: dict[tuple[str, ir.Node], tuple[Left, Sequence[ir.Node]]] = {}
+        self._left: dict[tuple[str, ir.Node], tuple[Left, list[ir.Node]]] = {}
+        self._with_another_attribute: dict[tuple[str, ir.Node], tuple[Left, list[ir.Node]]] = {}
 
     def report(self) -> Report:
         # A node that another op has replaced since is not left.
@@ -278,55 +281,54 @@ class _Rewriting:
         left = [each for each, nodes in found if not self._gone.issuperset(nodes)]
         return Report(self._replaced, left, [])
 
-    def replace(
-        self, op: OpInfo, body: onnx.FunctionProto, builder: Any, /, **values: Any
-    ) -> ir.Value | None:
-        """The node that stands for a match, or None where the match is none.
+    def replace(self, pattern: Pattern, root: ir.Node, found: Found) -> None:
+        """Makes the last of the nodes that were found a node of the op, and removes the others.
 
-        Args:
-            op: that the body means.
-            body: that was matched.
-            builder: makes nodes.
-            values: the model's, by their names in the body.
+        Nothing changes where one of them was replaced before, or where they do not mean the op.
         """
-        from .patterns import operators, scalars, transposed
+        import onnx_ir as ir
 
-        nodes = [values[node.output[0]].producer() for node in operators(body)]
-        root = nodes[-1]
-        entry: dict[str, Any] = {
-            "op": op.name,
-            "node": self._names[root],
-            "operators": tuple(node.op_type for node in nodes),
-        }
+        from .match import AnotherAttribute, Kept, Match
+        from .patterns import is_the_runtimes
+
+        op = pattern.op
+        nodes = sorted(found.nodes, key=self._order.__getitem__)
+        if is_the_runtimes(node.op_type for node in nodes) or not self._gone.isdisjoint(nodes):
+            return
+        name = root.name or root.outputs[0].name or ""
+        operators = tuple(node.op_type for node in nodes)
         try:
-            match = Match(op, body, values, nodes, self._opsets[root])
-            match.check_uses()
+            match = Match(pattern, found, self.opsets[root].get("", _C.DEFINITION_OPSET))
+            match.check_uses(nodes, root)
             attributes = match.attributes()
             constants = match.check_inputs()
         except Kept as reason:
             is_attribute = isinstance(reason, AnotherAttribute)
             left = self._with_another_attribute if is_attribute else self._left
-            left.setdefault((op.name, root), (Left(**entry, reason=str(reason)), nodes))
-            return None
-        self._replaced.append(Replaced(**entry))
+            left.setdefault((op.name, root), (Left(op.name, name, operators, str(reason)), nodes))
+            return
+        self._replaced.append(Replaced(op.name, name, operators))
         self._gone.update(nodes)
-        self._constants += [values[name] for name in scalars(body) if name in values]
-        self._constants += [values[name] for name in constants]
+        self._constants += [
+            each for node in nodes for each in node.inputs if each and each.producer() not in nodes
+        ]
+        values, tape = dict(match.values), ir.tape.Tape()
         # Data may be large and in a file of its own: readers fold the Transpose when they load it.
-        values |= {name: builder.Transpose(values[name], perm=[1, 0]) for name in transposed(body)}
-        values |= {name: builder.Constant(value=array) for name, array in constants.items()}
-        inputs = [values[each.name] if each.name in body.input else None for each in op.inputs]
-        while inputs[-1] is None:
-            inputs.pop()
-        result = getattr(builder, op.onnx.op_type)(
-            *inputs,
-            _domain=op.onnx.domain,
-            _version=_C.ONNX_DOMAIN_VERSION,
-            _name=root.name,
-            **attributes,
-        )
-        _take_notes(result, values[body.output[0]], nodes)
-        return result
+        for each in match.transposed:
+            values[each] = tape.op("Transpose", [values[each]], {"perm": [1, 0]})
+        for each, array in constants.items():
+            values[each] = tape.op("Constant", [], {"value": array})
+        for node in tape.nodes:
+            node.outputs[0].name = self._new_name(f"{root.outputs[0].name}_{node.op_type}")
+        root.prepend(tape.nodes)
+        self.opsets[root][op.onnx.domain] = _C.ONNX_DOMAIN_VERSION
+        _call(root, op, [values.get(each.name) for each in op.inputs], attributes)
+        notes = dict.fromkeys(node.doc_string for node in nodes if node.doc_string)
+        root.doc_string = "\n".join(notes) or None
+        for new in (root, *tape.nodes):
+            for node in (root, *nodes):
+                new.metadata_props.update(node.metadata_props | new.metadata_props)
+        found.graph.remove([node for node in nodes if node is not root], safe=True)
 
     def remove_constants(self, kept: Collection[str]) -> None:
         """Those that became attributes, or others in the shape of a signature.
@@ -348,12 +350,17 @@ class _Rewriting:
                 graph.remove(node, safe=True)
 
 
-def _take_notes(new: ir.Value, old: ir.Value, nodes: Sequence[ir.Node]) -> None:
-    """Gives a value and its node what is noted at the value and the nodes that they stand for."""
-    notes = dict.fromkeys(node.doc_string for node in nodes if node.doc_string)
-    node = new.producer()
-    assert node is not None
-    node.doc_string = "\n".join(notes) or None
-    new.doc_string = old.doc_string
-    new.metadata_props.update(old.metadata_props)
-    new.meta.update(old.meta)  # the quantization annotation
+def _call(node: ir.Node, op: OpInfo, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """Makes a node call an op. Its first output stays the same value."""
+    import onnx_ir as ir
+
+    node.domain, node.op_type, node.version = op.onnx.domain, op.onnx.op_type, None
+    node.attributes.clear()
+    for each in ir.convenience.convert_attributes(attributes):
+        node.attributes.add(each)
+    while inputs[-1] is None:
+        inputs.pop()
+    node.resize_inputs(len(inputs))
+    for i, value in enumerate(inputs):
+        node.replace_input_with(i, value)
+    node.resize_outputs(1)

@@ -76,10 +76,10 @@ def specialised(definition: onnx.FunctionProto, given: Mapping[str, int]) -> onn
             continue
         place = next(each for each in result.node if each.output == node.output)
         if condition.all():
-            bypass(result, place, place.input[1])
+            _bypass(result, place, place.input[1])
         elif not condition.any():
-            bypass(result, place, place.input[2])
-    remove_unused(result)
+            _bypass(result, place, place.input[2])
+    _remove_unused(result)
     return result
 
 
@@ -92,7 +92,7 @@ def _decided(
     condition = onnx.FunctionProto()
     condition.CopyFrom(definition)
     condition.output[:] = where.input[:1]
-    remove_unused(condition)
+    _remove_unused(condition)
     needed = {*condition.output, *(name for node in condition.node for name in node.input)}
     attributes = {a.ref_attr_name for node in condition.node for a in node.attribute} - {""}
     if not needed.isdisjoint(condition.input) or not attributes <= given.keys():
@@ -101,7 +101,7 @@ def _decided(
     return np.asarray(*ReferenceEvaluator(condition).run(None, {}, attributes=dict(given)))
 
 
-def remove_unused(body: onnx.FunctionProto) -> None:
+def _remove_unused(body: onnx.FunctionProto) -> None:
     """Removes the nodes without a needed output, in place."""
     needed = set(body.output)
     for node in reversed(list(body.node)):
@@ -111,7 +111,7 @@ def remove_unused(body: onnx.FunctionProto) -> None:
             needed.update(node.input)
 
 
-def bypass(body: onnx.FunctionProto, node: onnx.NodeProto, value: str) -> None:
+def _bypass(body: onnx.FunctionProto, node: onnx.NodeProto, value: str) -> None:
     """Removes a node, in place, and uses an existing value as its result.
 
     If both are inputs or outputs of the body, whose names must not change, an Identity replaces the
@@ -122,13 +122,9 @@ def bypass(body: onnx.FunctionProto, node: onnx.NodeProto, value: str) -> None:
         node.CopyFrom(onnx.helper.make_node("Identity", [value], [result]))
         return
     body.node.remove(node)
-    _rename(body, *((value, result) if result in body.output else (result, value)))
-
-
-def _rename(body: onnx.FunctionProto, old: str, new: str) -> None:
-    """Renames a value, in place."""
-    for node in body.node:
-        for names in (node.input, node.output):
+    old, new = (value, result) if result in body.output else (result, value)
+    for each in body.node:
+        for names in (each.input, each.output):
             names[:] = [new if name == old else name for name in names]
 
 

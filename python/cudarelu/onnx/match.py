@@ -1,22 +1,22 @@
-"""Whether nodes that match a body of an op mean that op, and with which attributes."""
+"""Whether nodes that are as a pattern mean its op, and with which attributes."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import Any
 
 import numpy as np
-import onnx
 import onnx.defs
 import onnx.helper
+import onnx_ir as ir
 
 from .. import _C
-from .._table import OpInfo, Parameter
+from .._table import Parameter
 from .definitions import lowest_opset
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
+from .expressions import Attribute, Input
+from .patterns import Pattern
+from .search import Found, constant, is_constant
 
 
 class Kept(Exception):
@@ -24,59 +24,53 @@ class Kept(Exception):
 
 
 class AnotherAttribute(Kept):
-    """Why they stay, unless they are nearer to another body of the op."""
+    """Why they stay, unless they are nearer to another form of the op."""
 
 
 class Match:
-    """Nodes that a body of an op's was found to match."""
+    """Nodes that were found to be as a pattern."""
 
-    def __init__(
-        self,
-        op: OpInfo,
-        body: onnx.FunctionProto,
-        values: dict[str, Any],
-        nodes: Sequence[ir.Node],
-        opset: int,
-    ) -> None:
-        from .patterns import transposed
-
-        if opset < (lowest := lowest_opset(op)):
+    def __init__(self, pattern: Pattern, found: Found, opset: int) -> None:
+        if opset < (lowest := lowest_opset(pattern.op)):
             raise Kept(f"its definition needs opset {lowest}")
-        self._op, self._body, self._values, self._nodes = op, body, values, nodes
-        self._opset = opset
-        self._inputs = [each for each in op.inputs if each.name in body.input]
-        self._transposed = transposed(body)
-        ranks = [values[each.name].shape for each in self._inputs if each.leads]
+        self._op, self._labels, self._opset = pattern.op, pattern.labels, opset
+        self._found = found
+        bound = {each: value for each, value in found.values.items() if isinstance(each, Input)}
+        #: The values of the op's inputs that are there, by name.
+        self.values: dict[str, Any] = {each.name: value for each, value in bound.items()}
+        #: The inputs that have to be transposed.
+        self.transposed = {each.name for each in bound if each.is_transposed}
+        self._constants = {
+            each.name: value for each, value in found.values.items() if isinstance(each, Attribute)
+        }
+        self._inputs = [each for each in self._op.inputs if each.name in self.values]
+        ranks = [self.values[each.name].shape for each in self._inputs if each.leads]
         self._rank = None if None in ranks else max(map(len, ranks), default=None)
 
-    def check_uses(self) -> None:
+    def check_uses(self, nodes: Collection[ir.Node], root: ir.Node) -> None:
         """The values between the nodes must be theirs alone; they have no others that are used."""
-        declared = {name for node in self._body.node for name in node.output}
-        ours = {self._values[name] for name in declared if name in self._values}
-        for node in self._nodes:
+        ours = [*self._found.values.values(), *(node.outputs[0] for node in nodes)]
+        for node in nodes:
             for value in node.outputs:
                 if value not in ours and (value.uses() or value.is_graph_output()):
                     raise Kept(f"{node.op_type} has outputs that the definition has not")
-        for node in self._nodes[:-1]:
+        for node in (node for node in nodes if node is not root):
             for value in node.outputs:
-                others = any(each.node not in self._nodes for each in value.uses())
-                if others or value.is_graph_output():
+                others = any(each.node not in nodes for each in value.uses())
+                if others or value.is_graph_output() or value in self.values.values():
                     raise Kept(f"the result of {node.op_type} is used elsewhere too")
 
     def attributes(self) -> dict[str, int | float]:
         """Those of the op, from constants and from attributes of the nodes."""
-        from .patterns import labels, operators, scalars
-
-        given: dict[str, Any] = dict(labels(self._op, self._body))
-        for node, declared in zip(self._nodes, operators(self._body), strict=True):
-            given |= self._of_node(node, declared)
-        for name, attribute in scalars(self._body).items():
-            if attribute.ref_attr_name and name in self._values:
-                array = _read(self._values[name])
-                assert array is not None
-                if array.ndim > (self._rank or 0):
-                    raise Kept(f"its constant is of rank {array.ndim}, which may be more than x's")
-                given[attribute.ref_attr_name] = array.item()
+        given: dict[str, Any] = dict(self._labels)
+        for node, declared in self._found.nodes.items():
+            given |= self._of_node(node, dict(declared))
+        for name, constant_value in self._constants.items():
+            array = _read(constant_value)
+            assert array is not None
+            if array.ndim > (self._rank or 0):
+                raise Kept(f"its constant is of rank {array.ndim}, which may be more than x's")
+            given[name] = array.item()
         result = {}
         for each in self._op.attributes:
             value = given[each.name] if each.name in given else each.onnx_value(each.default)
@@ -91,24 +85,21 @@ class Match:
             result[each.name] = float(value) if each.type == "float" else int(value)
         return result
 
-    def _of_node(self, node: ir.Node, declared: onnx.NodeProto) -> dict[str, Any]:
-        """The op's attributes that a node gives; its others must be as the body has them."""
+    def _of_node(self, node: ir.Node, declared: dict[str, Any]) -> dict[str, Any]:
+        """The op's attributes that a node gives; its others must be as declared."""
         bound = {}
         theirs = _defaults(node.op_type, self._opset)
         ours = _defaults(node.op_type, _C.DEFINITION_OPSET)
-        wanted = {each.name: each for each in declared.attribute}
-        for name in sorted({*theirs, *ours, *node.attributes}):
+        for name in sorted({*theirs, *ours, *declared, *node.attributes}):
             given = node.attributes.get(name)
             if given is not None and given.is_ref():
                 raise Kept(f"the {name} of {node.op_type} is given by the function's caller")
             value: Any = theirs.get(name, ours.get(name)) if given is None else given.value
             written = value
-            if name in wanted and wanted[name].ref_attr_name:
-                bound[wanted[name].ref_attr_name] = value
+            expected = declared.get(name, ours.get(name, theirs.get(name)))
+            if isinstance(expected, Attribute):
+                bound[expected.name] = value
                 continue
-            expected = ours.get(name, theirs.get(name))
-            if name in wanted:
-                expected = onnx.helper.get_attribute_value(wanted[name])
             if name == "axis" and _is_from_front(value) and not _is_from_front(expected):
                 value -= self._rank_of(node, value)
             if name == "perm" and value is None and expected is not None:
@@ -116,6 +107,7 @@ class Match:
             if name == "axes" and value is not None and any(map(_is_from_front, value)):
                 value = [each - self._rank_of(node, value) for each in value]
             if _plain(value) != _plain(expected):
+                expected = _plain(expected)
                 raise AnotherAttribute(f"the {name} of {node.op_type} is {written}, not {expected}")
         return bound
 
@@ -132,9 +124,7 @@ class Match:
         Returns:
             Constants that have to be reshaped, by the op's inputs: as they must be.
         """
-        from .patterns import is_constant
-
-        inputs = [(each, self._values[each.name]) for each in self._inputs]
+        inputs = [(each, self.values[each.name]) for each in self._inputs]
         dtypes = {_dtype(value) for _, value in inputs}
         if len(dtypes) > 1 or not dtypes.issubset(self._op.dtypes):
             names = " and ".join(sorted(each or "of unknown dtype" for each in dtypes))
@@ -146,7 +136,7 @@ class Match:
         for parameter, value in sorted(inputs, key=lambda each: not each[0].leads):
             if value.shape is None:
                 raise Kept(f"the shape of {value.name} is not known")
-            if parameter.name in self._transposed and not is_constant(value):
+            if parameter.name in self.transposed and not is_constant(value):
                 raise Kept(f"{value.name} would be transposed in each run: it is no constant")
             if not _fits(parameter, self._shape(parameter), sizes):
                 constants[parameter.name] = self._broadcast(parameter, value, sizes)
@@ -154,8 +144,6 @@ class Match:
 
     def _broadcast(self, parameter: Parameter, value: Any, sizes: dict) -> ir.TensorProtocol:
         """A constant in the shape of the signature, where it broadcasts to that."""
-        import onnx_ir as ir
-
         if parameter.leads:
             raise self._wrong_shapes()
         shape = [sizes.get(dim, dim) for dim in parameter.dims]
@@ -172,8 +160,8 @@ class Match:
         return ir.tensor(np.ascontiguousarray(np.broadcast_to(array.reshape(own), shape)))
 
     def _shape(self, parameter: Parameter) -> list[Any]:
-        shape = list(self._values[parameter.name].shape)
-        return shape[::-1] if parameter.name in self._transposed else shape
+        shape = list(self.values[parameter.name].shape)
+        return shape[::-1] if parameter.name in self.transposed else shape
 
     def _wrong_shapes(self) -> Kept:
         shapes = [
@@ -185,8 +173,6 @@ class Match:
 
 def _read(value: ir.Value) -> np.ndarray | None:
     """The elements of a constant; None: it is none."""
-    from .patterns import constant
-
     try:
         return constant(value)
     except OSError as error:

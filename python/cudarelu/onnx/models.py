@@ -45,7 +45,7 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
     for attached in list(result.functions):
         if not (attached_op := op_of(attached)):
             continue
-        if not any(agrees(attached, given) for given in _choices(attached_op)):
+        if not any(agrees(attached, given) for given in choices(attached_op)):
             raise ValueError(
                 f"the definition of {attached.domain}::{attached.name} in the model differs from "
                 "this library's"
@@ -85,7 +85,7 @@ def agrees(attached: onnx.FunctionProto, given: Mapping[str, int]) -> bool:
     return _canonical(attached) in (_canonical(whole), _canonical(specialised(whole, given)))
 
 
-def _choices(op: OpInfo) -> Iterator[dict[str, int]]:
+def choices(op: OpInfo) -> Iterator[dict[str, int]]:
     """Each combination of values for all, some or none of the enumerated attributes."""
     names = [each.name for each in op.attributes if each.labels]
     values = [(None, *range(len(each.labels))) for each in op.attributes if each.labels]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
 import os
@@ -27,15 +28,20 @@ from cudarelu.__main__ import main
 from cudarelu.onnx import measure, nodes
 from cudarelu.onnx import patterns as onnx_patterns
 from cudarelu.onnx.absent_inputs import with_stand_ins
-from cudarelu.onnx.definitions import lowest_opset
-from cudarelu.onnx.patterns import (
-    bodies,
-    is_candidate,
-    labels,
-    operators,
-    patterns,
-    transposed,
+from cudarelu.onnx.definitions import function, lowest_opset, written_out
+from cudarelu.onnx.expressions import (
+    NEUTRAL,
+    Attribute,
+    Call,
+    Input,
+    Literal,
+    calls,
+    forms,
+    is_linear,
+    parts,
+    read,
 )
+from cudarelu.onnx.patterns import is_candidate, patterns
 from support.environment import ort_cuda_missing
 from support.large_model import save_large
 
@@ -168,13 +174,30 @@ def test_candidates():
         op.name for op in CANDIDATES
     }
     assert not any(op.name.endswith("_backward") or op.name == "knn_query" for op in CANDIDATES)
-    sizes = [len(operators(each)) for _, each in patterns()]
-    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_larger_groups_go_first():
+    model = body("a = Add(x, b) r = Relu(a) y = Mul(r, k)")
+    _, report = cudarelu.onnx.accelerate(with_constants(model, k=np.float32(2)))
+    assert [(each.op, each.operators) for each in report.replaced] == [
+        ("bias_relu", ("Add", "Relu", "Mul"))
+    ]
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_every_definition_can_be_read(op):
+    """Also those that no model is searched for."""
+    assert len(read(op, function(op))) == len(op.outputs)
+    if body := written_out(op):
+        assert len(read(op, body)) == 1
 
 
 def test_what_means_the_same_as_a_definition():
     def types(name: str) -> list[list[str]]:
-        return [[node.op_type for node in operators(each)] for each in bodies(OPS[name])]
+        found = [
+            form for each in patterns() if each.op.name == name for form in forms(each.expression)
+        ]
+        return [[call.op_type for call in reversed(calls(form))] for form in found]
 
     assert types("leaky_relu") == [["PRelu"], ["LeakyRelu"]]
     assert types("bias_relu") == [["Add", "Relu", "Mul"], ["Add", "Relu"]]
@@ -185,28 +208,51 @@ def test_what_means_the_same_as_a_definition():
 WITH_OPTIONAL_INPUTS = [op for op in CANDIDATES if any(each.optional for each in op.inputs)]
 
 
+def evaluate(expression, known: dict) -> np.ndarray:
+    """An expression's value, from those of its leaves."""
+    if isinstance(expression, Literal):
+        return expression.array()
+    if not isinstance(expression, Call):
+        return np.asarray(known[expression])
+    operands = [evaluate(each, known) for each in expression.operands if each is not None]
+    if expression.op_type in NEUTRAL:
+        return functools.reduce({"Add": np.add, "Mul": np.multiply}[expression.op_type], operands)
+    names = [f"operand_{i}" for i in range(len(operands))]
+    attributes = {name: known.get(each, each) for name, each in expression.attributes}
+    node = helper.make_node(expression.op_type, names, ["y"], **attributes)
+    return ReferenceEvaluator(node).run(None, dict(zip(names, operands, strict=True)))[0]
+
+
 @pytest.mark.parametrize("op", WITH_OPTIONAL_INPUTS, ids=lambda op: op.name)
-def test_bodies_mean_the_same(op):
-    """Each body computes the same as the definition in which the body's missing inputs have their
-    values."""
+def test_patterns_mean_the_same(op):
+    """Each pattern gives what the definition gives with the numbers that stand for absent inputs,
+    and the other forms of each part give what the part gives."""
     generator = np.random.default_rng(0)
     sizes = {"*": 3} | {dim: 4 + i for i, dim in enumerate("ckn")}
     arrays = {
         each.name: generator.normal(size=[sizes[dim] for dim in each.dims]) for each in op.inputs
     }
     compared = 0
-    for body in bodies(op):
-        if any(a.name == "axes" for node in body.node for a in node.attribute):
-            continue  # for an older opset
-        if any(node.op_type == "Gelu" for node in body.node):
-            continue  # for a newer opset
-        attributes = {each.name: 0.5 for each in op.attributes} | labels(op, body)
-        given = {name: arrays[name] for name in body.input}
-        whole = with_stand_ins(op, dict.fromkeys(arrays) | given)
-        (expected,) = ReferenceEvaluator(bodies(op)[0]).run(None, whole, attributes=attributes)
-        given |= {name: given[name].T for name in transposed(body)}
-        (y,) = ReferenceEvaluator(body).run(None, given, attributes=attributes)
+    for pattern in (each for each in patterns() if each.op == op):
+        if any(call.op_type == "Gelu" for call in calls(pattern.expression)):
+            continue  # of a newer opset
+        attributes = {each.name: 1 if each.labels else 0.5 for each in op.attributes}
+        attributes |= pattern.labels
+        present = {each.name for each in parts(pattern.expression) if isinstance(each, Input)}
+        whole = with_stand_ins(
+            op, {name: arrays[name] if name in present else None for name in arrays}
+        )
+        (expected,) = ReferenceEvaluator(function(op)).run(None, whole, attributes=attributes)
+        known = {Attribute(name): value for name, value in attributes.items()}
+        known |= {Input(name): arrays[name] for name in present}
+        known |= {Input(name, True): arrays[name].T for name in present}
+        y = evaluate(pattern.expression, known)
         np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
+        for call in calls(pattern.expression):
+            for form in forms(call):
+                if not any(name == "axes" for name, _ in form.attributes):  # of an older opset
+                    values = [evaluate(each, known) for each in (form, call)]
+                    np.testing.assert_allclose(*values, rtol=1e-12, atol=1e-12)
         compared += 1
     assert compared > 1
 
@@ -384,9 +430,10 @@ def test_a_bias_of_one_element():
 
 
 def test_opsets_mean_the_same():
-    """The operators in definitions have the same default attributes in every supported opset."""
-    op_types = {node.op_type for _, each in patterns() for node in operators(each)}
-    for op_type in op_types - {"Gelu"}:  # it exists from opset 20 on
+    """What definitions call has the defaults of opset 18 in every opset that we read."""
+    found = [form for each in patterns() for call in calls(each.expression) for form in forms(call)]
+    op_types = {call.op_type for form in found for call in calls(form)} | {"Div", "Pow"}
+    for op_type in op_types - {"Gelu"}:  # which came with 20
         ours = onnx.defs.get_schema(op_type, 18, "").attributes
         for opset in range(FIRST, onnx.defs.onnx_opset_version() + 1):
             if not onnx.defs.has(op_type, opset, ""):
@@ -398,7 +445,12 @@ def test_opsets_mean_the_same():
 
 # ONNX's own tests of the operators
 
-SINGLE = {operators(each)[0].op_type for _, each in patterns() if len(operators(each)) == 1}
+SINGLE = {
+    form.op_type
+    for each in patterns()
+    for form in forms(each.expression)
+    if each.size == 1 and not is_linear(each.expression)  # that is the runtime's
+}
 DTYPES_LEFT = {
     *(f"test_add_{dtype}" for dtype in ("int16", "uint16", "uint32", "uint64")),
     *(f"test_mul_{dtype}" for dtype in ("int8", "int16", "uint8", "uint16", "uint32", "uint64")),
@@ -590,6 +642,25 @@ def test_a_definition_that_uses_a_value_twice(monkeypatch, op, found, other):
                 np.testing.assert_allclose(y, z, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("definition", "message"),
+    [
+        ("y = Frob(x)", "node y = Frob: it is not an operator of ONNX"),
+        ("y = acme.Relu(x)", "node y = Relu: it is not an operator of ONNX"),
+        ("z = Relu(x) y = Add(z, w)", "node y = Add: 'w' is not defined"),
+        ("y = LeakyRelu<alpha: float = @slope>(x)", "node y = LeakyRelu: 'slope' is not defined"),
+        ("z = Relu(x)", "y is not defined"),
+        ("c = Shape(x) y = If(c) <then_branch = t () => (z) { z = Relu(x) }>",
+         "node y = If: its attribute then_branch is not of numbers or strings"),
+    ],
+)  # fmt: skip
+def test_a_definition_that_cannot_be_read(monkeypatch, definition, message):
+    op = with_definition("relu", definition)
+    monkeypatch.setattr(onnx_patterns, "ops", lambda: [op])
+    with pytest.raises(ValueError, match=f"^the definition of relu: {message}$"):
+        cudarelu.onnx.accelerate(body("y = Relu(x)"))
+
+
 # What is found
 
 
@@ -609,6 +680,7 @@ def test_a_definition_that_uses_a_value_twice(monkeypatch, op, found, other):
         ("k = Constant<value_float = 0.5>() r = Relu(x) y = Mul(r, k)", ["relu_scale"]),
         ("k = Constant<value_float = 0.5>() y = Mul(x, k)", ["scale"]),
         ("y = Mul(x, x)", ["mul"]),
+        ("k = Constant<value_float = 0.5>() m = Mul(x, k) y = Add(m, m)", ["scale", "add"]),
         (f"{HALF} {ROOT} a = Div(x, r) e = Erf(a) s = Add(e, o) p = Mul(x, s) y = Mul(h, p)",
          ["gelu"]),
         (f"{HALF} {INVERSE} a = Mul(x, r) e = Erf(a) s = Add(o, e) p = Mul(x, h) y = Mul(p, s)",
@@ -645,6 +717,9 @@ def test_found(text, found):
         ("c = Constant<value = float[1,1,1] {0.5}>() y = Mul(x, c)", "[1,N,4]", [], "of rank 3"),
         ("a = Add(x, b) c = Relu(a) y = Mul(c, a)", "[N,4]", ["relu", "mul"],
          "the result of Add is used elsewhere"),
+        ("m = ReduceMean(x) c = Sub(x, m) q = Mul(c, c) v = ReduceMean(q)"
+         " e = Constant<value_float = 0.5>() s = Add(v, e) d = Sqrt(s) y = Div(c, d)", "[N,4]",
+         ["mul"], r"the axes of ReduceMean is None, not \[-1\]"),
     ],
 )  # fmt: skip
 def test_left(text, y, found, reason):

@@ -1,0 +1,150 @@
+"""Finds the nodes of a model that compute an expression."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from .expressions import NEUTRAL, Call, Expression, Input, Literal, forms
+
+
+class Found(NamedTuple):
+    """The values and nodes for an expression, or for the parts that were searched so far."""
+
+    graph: ir.Graph  # of the nodes
+    values: dict[Expression, ir.Value]  # of all parts but literals
+    nodes: dict[ir.Node, tuple[tuple[str, Any], ...]]  # with the attributes that they must have
+
+
+def find(expression: Call, value: ir.Value) -> Iterator[Found]:
+    """Yields each way in which a value is the result of an expression.
+
+    Operands are tried in every order and grouping that their operator permits. The attributes of
+    nodes are not compared.
+    """
+    assert value.graph is not None
+    return _find(expression, value, Found(value.graph, {}, {}))
+
+
+def _find(wanted: Expression | None, value: ir.Value | None, found: Found) -> Iterator[Found]:
+    """Yields each extension of what was found by a value for one more part."""
+    if wanted is None or value is None:
+        if value is wanted:
+            yield found
+    elif wanted in found.values:
+        if value is found.values[wanted]:
+            yield found
+    elif isinstance(wanted, Literal):
+        if _is_literal(value, wanted.array()):
+            yield found
+    else:
+        for each in _find_new(wanted, value, found):
+            yield each._replace(values=each.values | {wanted: value})
+
+
+def _find_new(wanted: Expression, value: ir.Value, found: Found) -> Iterator[Found]:
+    """The same for a part that has no value yet, which the caller then adds."""
+    if isinstance(wanted, Call):
+        for form in forms(wanted):
+            if form.op_type in (*NEUTRAL, "Equal"):
+                yield from _find_combined(form.op_type, form.operands, value, found)
+            else:
+                yield from _find_node(form, value, found)
+    elif isinstance(wanted, Input):
+        turned = dataclasses.replace(wanted, is_transposed=not wanted.is_transposed)
+        if turned not in found.values:
+            yield found
+    # An Attribute. Its element is read later, and the report tells if that fails.
+    elif (tensor := _tensor(value)) is not None and tensor.size == 1:
+        yield found
+
+
+def _find_node(call: Call, value: ir.Value, found: Found) -> Iterator[Found]:
+    """A call whose operands have fixed places."""
+    node = _node(value, found)
+    if node is None or (node.op_type, value.index()) != (call.op_type, call.output):
+        return
+    results = iter([found._replace(nodes=found.nodes | {node: call.attributes})])
+    for operand, each in itertools.zip_longest(call.operands, node.inputs):
+        results = _find_after(results, operand, each)
+    yield from results
+
+
+def _find_after(results: Iterator[Found], wanted: Any, value: Any) -> Iterator[Found]:
+    for found in results:
+        yield from _find(wanted, value, found)
+
+
+def _find_combined(op_type: str, operands: tuple, value: Any, found: Found) -> Iterator[Found]:
+    """A call whose operands are in any order; nodes combine two of them at a time."""
+    if len(operands) == 1:
+        yield from _find(operands[0], value, found)
+        return
+    node = _node(value, found)
+    if node is None or node.op_type not in (op_type, "Div", "Pow"):
+        return
+    a, b = node.inputs
+    after = found._replace(nodes=found.nodes | {node: ()})
+    if node.op_type == op_type:
+        for size in range(1, len(operands)):
+            for left in dict.fromkeys(itertools.combinations(operands, size)):
+                right = list(operands)
+                for each in left:
+                    right.remove(each)
+                for each in _find_combined(op_type, left, a, after):
+                    yield from _find_combined(op_type, tuple(right), b, each)
+    elif (op_type, node.op_type) == ("Mul", "Div"):
+        for i, each in enumerate(operands):
+            if isinstance(each, Literal) and b and _is_literal(b, each.array(as_divisor=True)):
+                others = operands[:i] + operands[i + 1 :]
+                yield from _find_combined(op_type, others, a, after)
+    elif (op_type, node.op_type, len({*operands})) == ("Mul", "Pow", 1):
+        exponent = Literal((), (len(operands),))
+        yield from _find_after(_find(exponent, b, after), operands[0], a)
+
+
+def _node(value: ir.Value | None, found: Found) -> ir.Node | None:
+    """The node of ONNX that computes a value, if it is in the graph that is searched."""
+    node = None if value is None else value.producer()
+    return None if node is None or node.domain or node.graph is not found.graph else node
+
+
+def constant(value: ir.Value) -> np.ndarray | None:
+    """The elements of a constant, which may be cast; None: the value is not constant.
+
+    Raises:
+        OSError: the elements are in a file that cannot be read.
+    """
+    if (tensor := _tensor(value)) is None:
+        return None
+    dtype = tensor.dtype if value.dtype is None else value.dtype
+    return tensor.numpy().astype(dtype.numpy(), copy=False)
+
+
+def is_constant(value: ir.Value) -> bool:
+    """Whether a value is an initializer or a Constant, and not the default of a graph input."""
+    return not value.is_graph_input() and ir.convenience.get_const_tensor(value) is not None
+
+
+def _tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor of a constant, before any cast."""
+    node = None if value is None else value.producer()
+    if node is not None and node.op_type in ("Cast", "CastLike"):
+        return _tensor(node.inputs[0])
+    return ir.convenience.get_const_tensor(value) if value and is_constant(value) else None
+
+
+def _is_literal(value: ir.Value, wanted: np.ndarray) -> bool:
+    tensor = _tensor(value)
+    if tensor is None or tuple(tensor.shape) != wanted.shape:  # before any element is read
+        return False
+    try:
+        array = constant(value)
+    except OSError:
+        return False
+    return array is not None and np.array_equal(array, wanted.astype(array.dtype))
