@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from .. import _C
-from .._table import OpInfo, ops
+from .._table import DEFINITION_OPSET, ONNX_DOMAIN_VERSION, OpInfo, ops
 from .definitions import LOWEST_OPSET
 from .files import in_a_line, load, save_beside
 from .graphs import NewNames, names_of, scopes, standard_opset
@@ -298,7 +297,7 @@ class _Rewriting:
         name = root.name or root.outputs[0].name or ""
         operators = tuple(node.op_type for node in nodes)
         try:
-            match = Match(pattern, found, self.opsets[root].get("", _C.DEFINITION_OPSET))
+            match = Match(pattern, found, self.opsets[root].get("", DEFINITION_OPSET))
             match.check_uses(nodes, root)
             attributes = match.attributes()
             constants = match.check_inputs()
@@ -321,7 +320,7 @@ class _Rewriting:
         for node in tape.nodes:
             node.outputs[0].name = self._new_name(f"{root.outputs[0].name}_{node.op_type}")
         root.prepend(tape.nodes)
-        self.opsets[root][op.onnx.domain] = _C.ONNX_DOMAIN_VERSION
+        self.opsets[root][op.onnx.domain] = ONNX_DOMAIN_VERSION
         _call(root, op, [values.get(each.name) for each in op.inputs], attributes)
         notes = dict.fromkeys(node.doc_string for node in nodes if node.doc_string)
         root.doc_string = "\n".join(notes) or None

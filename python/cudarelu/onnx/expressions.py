@@ -16,8 +16,7 @@ import onnx.defs
 import onnx.helper
 import onnx.numpy_helper
 
-from .. import _C
-from .._table import OpInfo
+from .._table import DEFINITION_OPSET, OpInfo
 
 _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
@@ -107,7 +106,7 @@ def read(op: OpInfo, body: onnx.FunctionProto) -> list[Expression]:
 
 def _read_node(node: onnx.NodeProto, known: dict, attributes: dict) -> list[Any]:
     """The outputs of a node."""
-    if node.domain or not onnx.defs.has(node.op_type, _C.DEFINITION_OPSET, ""):
+    if node.domain or not onnx.defs.has(node.op_type, DEFINITION_OPSET, ""):
         raise ValueError("it is not an operator of ONNX")
     operands = tuple(known[name] if name else None for name in node.input)
     given = {

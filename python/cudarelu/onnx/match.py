@@ -11,8 +11,7 @@ import onnx.defs
 import onnx.helper
 import onnx_ir as ir
 
-from .. import _C
-from .._table import Parameter
+from .._table import DEFINITION_OPSET, Parameter
 from .definitions import lowest_opset
 from .expressions import Attribute, Input
 from .patterns import Pattern
@@ -89,7 +88,7 @@ class Match:
         """The op's attributes that a node gives; its others must be as declared."""
         bound = {}
         theirs = _defaults(node.op_type, self._opset)
-        ours = _defaults(node.op_type, _C.DEFINITION_OPSET)
+        ours = _defaults(node.op_type, DEFINITION_OPSET)
         for name in sorted({*theirs, *ours, *declared, *node.attributes}):
             given = node.attributes.get(name)
             if given is not None and given.is_ref():
