@@ -19,8 +19,8 @@
 #include <functional>
 
 #include "api.h"
+#include "backend.h"
 #include "cudarelu/gradient.h"
-#include "kernels.h"
 
 namespace cudarelu::binding {
 namespace {

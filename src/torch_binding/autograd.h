@@ -3,8 +3,8 @@
 
 #include <torch/library.h>
 
+#include "backend.h"
 #include "cudarelu/op.h"
-#include "kernels.h"
 
 namespace cudarelu::binding {
 

@@ -32,4 +32,4 @@ def test_budget_is_as_counted():
 
 def test_lengths():
     assert len(README.splitlines()) <= 100
-    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 90
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 100

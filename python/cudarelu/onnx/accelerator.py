@@ -18,7 +18,7 @@ from .graphs import NewNames, names_of, scopes, standard_opset
 from .models import attach_definitions
 from .nodes import is_ours
 from .report import Left, Measured, Replaced, Report
-from .types import infer
+from .type_inference import infer
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -3,6 +3,7 @@
 //   x = relu_backward(grad_y, y)
 //   a = scale(grad_c, alpha); b = grad_c
 //   x = layer_norm_backward(grad_y, x, none, eps).grad_x
+//   as linear_gelu_with_sum                         the gradient of that op: see training_form()
 //
 // Names are the op's inputs, outputs and attributes, and grad_<output>. A called op takes its
 // inputs and then its attributes by position; `none` is an absent input. `.name` selects an output

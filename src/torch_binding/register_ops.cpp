@@ -8,7 +8,7 @@
 #include "api.h"
 #include "autocast.h"
 #include "autograd.h"
-#include "kernels.h"
+#include "backend.h"
 
 namespace cudarelu::binding {
 namespace {

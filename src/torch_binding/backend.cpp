@@ -1,4 +1,4 @@
-#include "kernels.h"
+#include "backend.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
