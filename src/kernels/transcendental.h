@@ -2,7 +2,8 @@
 // so that loops are vectorised, and no fused multiply-add, so that every CPU gives the same
 // numbers. In float32, tanh and asinh are computed in float64 with fewer terms and rounded once.
 //
-// The largest errors in units in the last place, which tests/kernels/transcendental_test.cpp checks:
+// The largest errors in units in the last place, which tests/kernels/transcendental_test.cpp
+// checks:
 //
 //            exp   tanh  asinh
 //   float32  1.0   0.51  0.51
