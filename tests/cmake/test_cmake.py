@@ -247,6 +247,16 @@ def configure_project(build: Path, *options: object, **environment: object) -> t
     return cmake("-G", "Ninja", "-S", ROOT, "-B", build, python, *switches, *options, **environment)
 
 
+def test_links_to_deleted_sources_are_removed(tmp_path):
+    package = tmp_path / "build/python/cudarelu"
+    package.mkdir(parents=True)
+    (package / "moved.py").symlink_to(tmp_path / "nothing.py")
+    status, said = configure_project(tmp_path / "build", "-DCUDARELU_TORCH=OFF")
+    assert status == 0, said
+    assert not (package / "moved.py").is_symlink()
+    assert (package / "__init__.py").exists()
+
+
 class TestClosingTable:
     """The closing table, and the error if a required part is missing."""
 
