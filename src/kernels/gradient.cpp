@@ -216,7 +216,7 @@ class GradientParser {
     if (argument.kind != Kind::number) {
       fail_argument(call, argument, spec.name, "is an attribute");
     }
-    if (spec.integer && std::trunc(argument.number) != argument.number) {
+    if (spec.type != AttributeType::real && std::trunc(argument.number) != argument.number) {
       fail_argument(call, argument, spec.name, "must be " + kind_of(spec));
     }
     if (!in_range(spec, argument.number)) {

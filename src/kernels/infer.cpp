@@ -32,7 +32,14 @@ std::string names_of(DTypeSet dtypes) {
 }
 
 std::string kind_of(const AttributeSpec& spec) {
-  if (spec.labels.empty()) return spec.integer ? "an integer" : "a floating-point number";
+  switch (spec.type) {
+    case AttributeType::real:
+      return "a floating-point number";
+    case AttributeType::integer:
+      return "an integer";
+    case AttributeType::label:
+      break;
+  }
   std::string text;
   for (std::size_t i = 0; i < spec.labels.size(); ++i) {
     if (i > 0) text += i + 1 < spec.labels.size() ? ", " : " or ";
@@ -49,7 +56,7 @@ bool in_range(const AttributeSpec& spec, double value) {
 }
 
 std::string range_of(const AttributeSpec& spec) {
-  if (!spec.labels.empty()) return kind_of(spec);
+  if (spec.type == AttributeType::label) return kind_of(spec);
   std::ostringstream text;
   text << "in [" << spec.lowest << ", " << spec.highest << "]";
   return text.str();
@@ -60,7 +67,7 @@ Status check_attributes(const Op& op, std::span<const Attribute> attributes) {
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const AttributeSpec& spec = specs[i];
     const bool integer = std::holds_alternative<std::int64_t>(attributes[i]);
-    if (integer != spec.integer) {
+    if (attributes[i].index() != to_attribute(spec.type, 0).index()) {
       return detail::error(Status::Code::invalid_argument, op,
                            std::string(spec.name) + " must be " + kind_of(spec));
     }

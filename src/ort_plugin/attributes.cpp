@@ -45,8 +45,9 @@ Attribute read(const OrtApi& api, const OrtKernelInfo& node, const Op& op,
                const AttributeSpec& spec) {
   const std::string name(spec.name);
   // Reads a number of the wrong kind too: check_attributes() reports it.
-  const auto first = spec.integer ? read_integer : read_real;
-  const auto second = spec.integer ? read_real : read_integer;
+  const bool is_real = spec.type == AttributeType::real;
+  const auto first = is_real ? read_real : read_integer;
+  const auto second = is_real ? read_integer : read_real;
   if (const auto value = first(api, node, name.c_str())) return *value;
   if (const auto value = second(api, node, name.c_str())) return *value;
   if (is_not_a_number(api, node, name.c_str())) {
@@ -91,11 +92,12 @@ std::optional<std::vector<Attribute>> read_attributes(const OrtApi& api,
     std::size_t length = 0;
     std::int64_t integer = 0;
     float real = 0;
+    const bool is_real = spec.type == AttributeType::real;
     OrtStatus* status =
-        spec.integer ? api.ReadOpAttr(attribute, ORT_OP_ATTR_INT, &integer, sizeof integer, &length)
-                     : api.ReadOpAttr(attribute, ORT_OP_ATTR_FLOAT, &real, sizeof real, &length);
+        is_real ? api.ReadOpAttr(attribute, ORT_OP_ATTR_FLOAT, &real, sizeof real, &length)
+                : api.ReadOpAttr(attribute, ORT_OP_ATTR_INT, &integer, sizeof integer, &length);
     if (!succeeded(api, status)) return std::nullopt;
-    attributes.push_back(spec.integer ? Attribute(integer) : Attribute(double{real}));
+    attributes.push_back(is_real ? Attribute(double{real}) : Attribute(integer));
   }
   return attributes;
 }

@@ -36,7 +36,20 @@ using InputPointers = c10::SmallVector<const at::Tensor*, 4>;
 using Tensors = c10::SmallVector<at::Tensor, 4>;
 using Attributes = c10::SmallVector<Attribute, 4>;
 
-/// Returns the label of an enumeration's value, which check_attributes() must have accepted.
+/// The name of a type in Python and in PyTorch's schemas.
+inline const char* python_type(AttributeType type) {
+  switch (type) {
+    case AttributeType::real:
+      return "float";
+    case AttributeType::integer:
+      return "int";
+    case AttributeType::label:
+      break;
+  }
+  return "str";
+}
+
+/// Returns the labelmeration's value, which check_attributes() must have accepted.
 inline std::string_view label_of(const AttributeSpec& spec, const Attribute& value) {
   return spec.labels[static_cast<std::size_t>(std::get<std::int64_t>(value))];
 }
@@ -47,7 +60,7 @@ inline std::string_view label_of(const AttributeSpec& spec, const Attribute& val
 
 /// Converts an attribute to the type of PyTorch's schema: of an enumeration, the label as a str.
 inline c10::IValue ivalue_of(const AttributeSpec& spec, const Attribute& value) {
-  if (!spec.labels.empty()) return std::string(label_of(spec, value));
+  if (spec.type == AttributeType::label) return std::string(label_of(spec, value));
   return std::visit([](auto number) { return c10::IValue(number); }, value);
 }
 

@@ -163,9 +163,7 @@ class Evaluator {
     const auto index = static_cast<std::size_t>(i);
     const Expression& argument = expression.arguments[called.inputs.size() + index];
     if (argument.kind == Kind::attribute) return scope_.attribute(argument.index);
-    const AttributeSpec& spec = called.attributes[index];
-    if (spec.integer) return static_cast<std::int64_t>(argument.number);
-    return argument.number;
+    return to_attribute(called.attributes[index].type, argument.number);
   }
 
  private:

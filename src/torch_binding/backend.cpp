@@ -219,8 +219,14 @@ c10::OptionalDeviceGuard guard_device(Inputs inputs) {
 }
 
 Attribute attribute_of(const Op& op, const AttributeSpec& spec, const c10::IValue& value) {
-  if (!spec.integer) return value.toDouble();
-  if (spec.labels.empty()) return value.toInt();
+  switch (spec.type) {
+    case AttributeType::real:
+      return value.toDouble();
+    case AttributeType::integer:
+      return value.toInt();
+    case AttributeType::label:
+      break;
+  }
   Attribute position;
   const Status status = find_label(op, spec, value.toStringView(), position);
   if (!status.ok()) raise(status);

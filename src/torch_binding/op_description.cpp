@@ -58,17 +58,18 @@ nb::dict describe(const Signature& signature, const Parameter& parameter) {
 }
 
 nb::dict describe(const AttributeSpec& attribute) {
-  const bool labelled = !attribute.labels.empty();
+  const bool labelled = attribute.type == AttributeType::label;
   // None for an infinite number: a range that is open at that end.
   const auto number = [&](double value) -> nb::object {
     if (std::isinf(value)) return nb::none();
     if (labelled) return to_str(attribute.labels[static_cast<std::size_t>(value)]);
-    return attribute.integer ? nb::object(nb::int_(static_cast<std::int64_t>(value)))
-                             : nb::object(nb::float_(value));
+    return attribute.type == AttributeType::integer
+               ? nb::object(nb::int_(static_cast<std::int64_t>(value)))
+               : nb::object(nb::float_(value));
   };
   nb::dict result;
   result["name"] = to_str(attribute.name);
-  result["type"] = labelled ? "str" : attribute.integer ? "int" : "float";
+  result["type"] = python_type(attribute.type);
   result["labels"] = tuple_of(attribute.labels, to_str);
   result["required"] = attribute.required;
   result["default"] = attribute.required ? nb::none() : number(attribute.default_value);

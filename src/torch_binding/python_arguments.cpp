@@ -17,9 +17,9 @@ namespace {
 }
 
 [[noreturn]] void refuse_type(const Op& op, const AttributeSpec& spec, nb::handle value) {
-  const char* const wanted = !spec.labels.empty() ? "a str" : spec.integer ? "an int" : "a float";
-  type_error(
-      op, std::string(spec.name) + " must be " + wanted + ", not " + Py_TYPE(value.ptr())->tp_name);
+  const std::string article = spec.type == AttributeType::integer ? "an " : "a ";
+  type_error(op, std::string(spec.name) + " must be " + article + python_type(spec.type) +
+                     ", not " + Py_TYPE(value.ptr())->tp_name);
 }
 
 /// Raises the error of a failed conversion to a number.
@@ -42,7 +42,7 @@ std::string text_of(nb::handle value) {
 }
 
 Attribute attribute_of(const Op& op, const AttributeSpec& spec, nb::handle value) {
-  if (!spec.labels.empty()) {
+  if (spec.type == AttributeType::label) {
     if (!nb::isinstance<nb::str>(value)) refuse_type(op, spec, value);
     Attribute position;
     const Status status = find_label(op, spec, text_of(value), position);
@@ -52,12 +52,12 @@ Attribute attribute_of(const Op& op, const AttributeSpec& spec, nb::handle value
   // Accepts numbers with __index__ or __float__, but not bool, nor tensors or arrays of one
   // element.
   if (!nb::isinstance<nb::bool_>(value) && !nb::hasattr(value, "__dlpack__")) {
-    if (spec.integer && PyIndex_Check(value.ptr()) != 0) {
+    if (spec.type == AttributeType::integer && PyIndex_Check(value.ptr()) != 0) {
       const long long number = PyLong_AsLongLong(value.ptr());
       if (number == -1 && PyErr_Occurred() != nullptr) raise_conversion(op, spec, value);
       return static_cast<std::int64_t>(number);
     }
-    if (!spec.integer && PyNumber_Check(value.ptr()) != 0) {
+    if (spec.type == AttributeType::real && PyNumber_Check(value.ptr()) != 0) {
       const double number = PyFloat_AsDouble(value.ptr());
       if (number == -1 && PyErr_Occurred() != nullptr) raise_conversion(op, spec, value);
       return number;

@@ -106,8 +106,9 @@ nb::object call_in_python(const Op& op, const Arguments& arguments) {
     const AttributeSpec& spec = op.signature.attributes[i];
     const Attribute& value = arguments.attributes[i];
     attributes[to_str(spec.name)] =
-        spec.labels.empty() ? std::visit([](auto number) { return nb::cast(number); }, value)
-                            : nb::object(to_str(label_of(spec, value)));
+        spec.type != AttributeType::label
+            ? std::visit([](auto number) { return nb::cast(number); }, value)
+            : nb::object(to_str(label_of(spec, value)));
   }
   const nb::object call = nb::module_::import_("cudarelu._arrays").attr("call");
   return call(to_str(op.name), inputs, attributes);

@@ -21,19 +21,14 @@ std::string operator_name(const Op& op, Form form) {
   return std::string(op.name) + (form == Form::in_place ? "_" : "");
 }
 
-std::string_view type_text(const AttributeSpec& attribute) {
-  if (!attribute.labels.empty()) return "str";
-  return attribute.integer ? "int" : "float";
-}
-
 std::string default_text(const AttributeSpec& attribute) {
-  if (!attribute.labels.empty()) {
+  if (attribute.type == AttributeType::label) {
     return '"' + std::string(label_of(attribute, default_of(attribute))) + '"';
   }
   std::array<char, 32> digits{};
   const auto [end, error] = std::to_chars(digits.begin(), digits.end(), attribute.default_value);
   std::string text(digits.begin(), end);
-  if (!attribute.integer && text.find_first_of(".e") == text.npos) text += ".0";
+  if (attribute.type == AttributeType::real && text.find_first_of(".e") == text.npos) text += ".0";
   return text;
 }
 
@@ -53,7 +48,7 @@ std::string schema_of(const Op& op, Form form) {
   }
   if (!signature.attributes.empty()) text += ", *";
   for (const AttributeSpec& attribute : signature.attributes) {
-    text.append(", ").append(type_text(attribute)).append(" ").append(attribute.name);
+    text.append(", ").append(python_type(attribute.type)).append(" ").append(attribute.name);
     if (!attribute.required) text.append("=").append(default_text(attribute));
   }
   text += ") -> (";

@@ -118,7 +118,7 @@ inline Arguments make_arguments(const Op& op, DType dtype, const Dimensions& dim
   }
   for (const AttributeSpec& spec : op.signature.attributes) {
     Attribute value = default_of(spec);
-    if (spec.required) value = spec.integer ? Attribute(std::int64_t{2}) : Attribute(0.75);
+    if (spec.required) value = to_attribute(spec.type, spec.type == AttributeType::real ? 0.75 : 2);
     arguments.attributes.push_back(value);
   }
   std::vector<OutputType<std::int64_t>> types(op.signature.outputs.size());

@@ -22,10 +22,10 @@ TEST(Signature, InputsAttributesAndOutputs) {
   EXPECT_FALSE(s.inputs[1].optional);
   ASSERT_EQ(s.attributes.size(), 2u);
   EXPECT_EQ(s.attributes[0].name, "scale");
-  EXPECT_FALSE(s.attributes[0].integer);
+  EXPECT_EQ(s.attributes[0].type, AttributeType::real);
   EXPECT_FALSE(s.attributes[0].required);
   EXPECT_EQ(s.attributes[0].default_value, 1.5);
-  EXPECT_TRUE(s.attributes[1].integer);
+  EXPECT_EQ(s.attributes[1].type, AttributeType::integer);
   EXPECT_TRUE(s.attributes[1].required);
   ASSERT_EQ(s.outputs.size(), 1u);
   EXPECT_EQ(s.outputs[0].name, "y");
@@ -55,7 +55,7 @@ TEST(Signature, EnumerationsAreIntegersWithLabels) {
   const Signature s =
       parse_signature("f(x: T[*], *, approximate: none | tanh = tanh, mode: a | b | c) -> y: T[*]");
   ASSERT_EQ(s.attributes.size(), 2u);
-  EXPECT_TRUE(s.attributes[0].integer);
+  EXPECT_EQ(s.attributes[0].type, AttributeType::label);
   ASSERT_EQ(s.attributes[0].labels.size(), 2u);
   EXPECT_EQ(s.attributes[0].labels[1], "tanh");
   EXPECT_FALSE(s.attributes[0].required);

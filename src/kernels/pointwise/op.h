@@ -40,7 +40,7 @@ inline constexpr Work work_of = [] {
 template <class F>
 constexpr bool takes_attributes() {
   for (const AttributeSpec& attribute : signature_of<F>.attributes) {
-    if (attribute.integer && attribute.labels.empty()) return false;
+    if (attribute.type == AttributeType::integer) return false;
   }
   return true;
 }
@@ -86,7 +86,9 @@ Extent extent_of(const Call& call) {
 template <class F, class C>
 void read_attributes(const Call& call, C* attributes) {
   for (std::size_t i = 0; i < attribute_count<F>; ++i) {
-    if (!signature_of<F>.attributes[i].integer) attributes[i] = static_cast<C>(call.real(i));
+    if (signature_of<F>.attributes[i].type == AttributeType::real) {
+      attributes[i] = static_cast<C>(call.real(i));
+    }
   }
 }
 
@@ -96,7 +98,8 @@ template <class F>
 inline constexpr int choice_count = [] {
   int count = 1;
   for (const AttributeSpec& attribute : signature_of<F>.attributes) {
-    if (attribute.integer) count *= static_cast<int>(attribute.labels.size());
+    if (attribute.type != AttributeType::label) continue;
+    count *= static_cast<int>(attribute.labels.size());
   }
   return count;
 }();
@@ -107,10 +110,13 @@ inline constexpr int label = [] {
   int rest = choice;
   for (std::size_t i = 0; i < index; ++i) {
     const AttributeSpec& before = signature_of<F>.attributes[i];
-    if (before.integer) rest /= static_cast<int>(before.labels.size());
+    if (before.type != AttributeType::label) continue;
+    rest /= static_cast<int>(before.labels.size());
   }
   const AttributeSpec& attribute = signature_of<F>.attributes[index];
-  return attribute.integer ? rest % static_cast<int>(attribute.labels.size()) : -1;
+  // In one expression: nvcc would warn of % 0 after an early return.
+  return attribute.type == AttributeType::label ? rest % static_cast<int>(attribute.labels.size())
+                                                : -1;
 }();
 
 /// Calls f(std::integral_constant<int, choice>) for the choice of a call.
@@ -119,7 +125,7 @@ Status visit_choice(const Call& call, const Function& f) {
   int choice = 0;
   for (std::size_t i = attribute_count<F>; i-- > 0;) {
     const AttributeSpec& attribute = signature_of<F>.attributes[i];
-    if (!attribute.integer) continue;
+    if (attribute.type != AttributeType::label) continue;
     choice = choice * static_cast<int>(attribute.labels.size()) + static_cast<int>(call.integer(i));
   }
   Status status;

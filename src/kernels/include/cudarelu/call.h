@@ -32,6 +32,18 @@ struct TensorView {
 /// The value of an attribute: a floating-point number, an integer, or the position of a label.
 using Attribute = std::variant<double, std::int64_t>;
 
+/// The value of an attribute of a type; of an enumeration, `value` is the position of a label.
+inline Attribute to_attribute(AttributeType type, double value) {
+  switch (type) {
+    case AttributeType::integer:
+    case AttributeType::label:
+      return static_cast<std::int64_t>(value);
+    case AttributeType::real:
+      break;
+  }
+  return value;
+}
+
 enum class DeviceType : std::uint8_t { cpu, cuda };
 
 /// A non-owning reference to a callable, which must outlive it.

@@ -63,8 +63,7 @@ Status check_attributes(const Op& op, std::span<const Attribute> attributes);
 
 /// The value of an attribute that the caller leaves out.
 inline Attribute default_of(const AttributeSpec& spec) {
-  if (spec.integer) return static_cast<std::int64_t>(spec.default_value);
-  return spec.default_value;
+  return to_attribute(spec.type, spec.default_value);
 }
 
 namespace detail {

@@ -128,10 +128,16 @@ struct Parameter {
   }
 };
 
+enum class AttributeType {
+  real,
+  integer,
+  label,  // one of the labels of an enumeration; the value is its position
+};
+
 struct AttributeSpec {
   std::string_view name;
-  bool integer = false;
-  FixedVector<std::string_view, 8> labels;  // of an enumeration, which is an integer too
+  AttributeType type = AttributeType::real;
+  FixedVector<std::string_view, 8> labels;  // empty except for AttributeType::label
   bool required = false;
   double default_value = 0;
   double lowest = -std::numeric_limits<double>::infinity();
@@ -404,10 +410,10 @@ class SignatureParser {
     if (type != "int" && type != "float") {
       fail("the type of ", result.name, " must be int, float or two or more labels, not ", type);
     }
-    result.integer = type == "int";
+    result.type = type == "int" ? AttributeType::integer : AttributeType::real;
     result.required = !accept("=");
     if (!result.required) {
-      result.default_value = result.integer ? integer(result.name) : number();
+      result.default_value = type == "int" ? integer(result.name) : number();
     }
     if (accept("in")) {
       expect("[");
@@ -425,7 +431,7 @@ class SignatureParser {
   }
   /// The rest of an attribute, after its first label.
   constexpr AttributeSpec enumeration(AttributeSpec result, std::string_view first) {
-    result.integer = true;
+    result.type = AttributeType::label;
     const auto add = [&](std::string_view label) {
       if (std::ranges::find(result.labels, label) != result.labels.end()) {
         fail("the labels of ", result.name, " must differ: ", label, " stands twice");
@@ -541,7 +547,7 @@ class SignatureParser {
              ", must be that of an input that is never absent, or an integer attribute");
       }
       const AttributeSpec& spec = signature_.attributes[static_cast<std::size_t>(attribute)];
-      if (!spec.integer || !spec.labels.empty() || spec.lowest < 0) {
+      if (spec.type != AttributeType::integer || spec.lowest < 0) {
         fail(dim.name, ", a dimension of ", output.name,
              ", must be an integer with a range from 0 or above: int in [0, inf]");
       }
