@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -19,8 +18,8 @@ import cudarelu
 import cudarelu.ort
 from cudarelu.testing import Case, cases, unchanged
 from support.environment import cupy_missing, jax_missing, ort_cuda_missing, torch_cuda_missing
+from support.ort_infer import BUILD
 
-BUILD = Path(os.environ.get("CUDARELU_BUILD_DIR", Path(__file__).parents[2] / "build"))
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 

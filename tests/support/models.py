@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
 import cudarelu.ort
 
-from .hosts import BUILD
-
-
-def tensor(name: str, shape, dtype: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, dtype, shape)
+from .ort_infer import BUILD, tensor
 
 
 def node(op_type: str, inputs: list[str], outputs: list[str], domain="cudarelu", **attributes):

@@ -134,7 +134,7 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
         raise ValueError("the model has sparse initializers or training steps, which would be lost")
     with in_a_line("the model is not valid"):
         result = infer(attach_definitions(model))
-    # They gave the types of their nodes, and would be found to contain themselves.
+    # Type inference needed these definitions. They go, since the search would find the ops in them.
     for each in [each for each in result.functions if is_ours(each)]:
         result.functions.remove(each)
     return result
@@ -149,8 +149,8 @@ def rewrite_if_faster(
 ) -> tuple[onnx.ModelProto, Report]:
     """As `rewrite`, with the ops that make the model faster.
 
-    Op by op, those of larger definitions first: an op stays where the model that has it, beside
-    those that stay already, is faster than the one without it.
+    Ops are tried one after another, those with larger definitions first. An op is kept if the model
+    with it and the ops kept so far is faster than the model without it.
 
     Args:
         prepared: by `prepare`. External data may be left unloaded.
@@ -205,7 +205,7 @@ def rewrite_if_faster(
 def rewrite(
     prepared: onnx.ModelProto, folder: Path | None, allowed: Collection[str]
 ) -> tuple[onnx.ModelProto, Report]:
-    """A copy of a prepared model in which some ops take the place of standard nodes.
+    """A copy of a prepared model in which some ops replace standard nodes.
 
     Args:
         prepared: by `prepare`. External data may be left unloaded.
@@ -233,7 +233,7 @@ def rewrite(
         for node in rewriting.opsets
         for found in find(pattern.expression, node.outputs[0])
     ]
-    # Those of more nodes first, so that a part of one is not taken before.
+    # Matches of more nodes come first, or a match of a part of their nodes would replace it.
     for match in sorted(matches, key=lambda each: len(each[2].nodes), reverse=True):
         rewriting.replace(*match)
     rewriting.remove_constants(_annotating(prepared))
@@ -252,7 +252,7 @@ def _annotating(model: onnx.ModelProto) -> set[str]:
 
 
 class _Rewriting:
-    """The replacing of nodes in one model, and what is to be reported of it."""
+    """Replaces nodes in one model, and collects the report."""
 
     def __init__(self, model: ir.Model, new_name: NewNames) -> None:
         import onnx_ir as ir
@@ -270,20 +270,21 @@ class _Rewriting:
         self._constants: list[ir.Value] = []
         self._replaced: list[Replaced] = []
         self._gone: set[ir.Node] = set()
-        # By op and last node; of several reasons the first, since swapped operands tell less.
+        # By op and last node. The first of several reasons is kept: those after it are of swapped
+        # operands, and tell less.
         self._left: dict[tuple[str, ir.Node], tuple[Left, list[ir.Node]]] = {}
         self._with_another_attribute: dict[tuple[str, ir.Node], tuple[Left, list[ir.Node]]] = {}
 
     def report(self) -> Report:
-        # A node that another op has replaced since is not left.
+        # Nodes that another op replaced later are not reported.
         found = {**self._with_another_attribute, **self._left}.values()
         left = [each for each, nodes in found if not self._gone.issuperset(nodes)]
         return Report(self._replaced, left, [])
 
     def replace(self, pattern: Pattern, root: ir.Node, found: Found) -> None:
-        """Makes the last of the nodes that were found a node of the op, and removes the others.
+        """Makes the last of the found nodes a node of the op, and removes the others.
 
-        Nothing changes where one of them was replaced before, or where they do not mean the op.
+        Nothing changes if one of them was replaced before, or if they do not mean the op.
         """
         import onnx_ir as ir
 
@@ -312,7 +313,7 @@ class _Rewriting:
             each for node in nodes for each in node.inputs if each and each.producer() not in nodes
         ]
         values, tape = dict(match.values), ir.tape.Tape()
-        # Data may be large and in a file of its own: readers fold the Transpose when they load it.
+        # The data may be large and external, so runtimes fold the Transpose when they load it.
         for each in match.transposed:
             values[each] = tape.op("Transpose", [values[each]], {"perm": [1, 0]})
         for each, array in constants.items():
@@ -330,10 +331,10 @@ class _Rewriting:
         found.graph.remove([node for node in nodes if node is not root], safe=True)
 
     def remove_constants(self, kept: Collection[str]) -> None:
-        """Those that became attributes, or others in the shape of a signature.
+        """Removes constants without a use: they became attributes, or reshaped copies replace them.
 
         Args:
-            kept: the names of those that are needed elsewhere than by nodes.
+            kept: names of constants that are used by something other than a node.
         """
         found = self._constants
         while found:
@@ -345,7 +346,7 @@ class _Rewriting:
                 assert value.name
                 del graph.initializers[value.name]
             else:
-                found += filter(None, node.inputs[:1])  # of a cast, what is cast
+                found += filter(None, node.inputs[:1])  # the operand of a cast
                 graph.remove(node, safe=True)
 
 

@@ -1,4 +1,4 @@
-"""Whether nodes that are as a pattern mean its op, and with which attributes."""
+"""Decides whether nodes that match a pattern mean its op, and with which attributes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Kept(Exception):
 
 
 class AnotherAttribute(Kept):
-    """Why they stay, unless they are nearer to another form of the op."""
+    """The same for an attribute. A reason of another form of the op is reported in its place."""
 
 
 class Match:
-    """Nodes that were found to be as a pattern."""
+    """Nodes that match a pattern."""
 
     def __init__(self, pattern: Pattern, found: Found, opset: int) -> None:
         if opset < (lowest := lowest_opset(pattern.op)):
@@ -35,9 +35,9 @@ class Match:
         self._op, self._labels, self._opset = pattern.op, pattern.labels, opset
         self._found = found
         bound = {each: value for each, value in found.values.items() if isinstance(each, Input)}
-        #: The values of the op's inputs that are there, by name.
+        #: The values of the op's present inputs, by name.
         self.values: dict[str, Any] = {each.name: value for each, value in bound.items()}
-        #: The inputs that have to be transposed.
+        #: The names of the inputs to transpose.
         self.transposed = {each.name for each in bound if each.is_transposed}
         self._constants = {
             each.name: value for each, value in found.values.items() if isinstance(each, Attribute)
@@ -47,7 +47,8 @@ class Match:
         self._rank = None if None in ranks else max(map(len, ranks), default=None)
 
     def check_uses(self, nodes: Collection[ir.Node], root: ir.Node) -> None:
-        """The values between the nodes must be theirs alone; they have no others that are used."""
+        """Raises Kept if another node uses a value between the nodes, or if a node has an output in
+        use that the definition lacks."""
         ours = [*self._found.values.values(), *(node.outputs[0] for node in nodes)]
         for node in nodes:
             for value in node.outputs:
@@ -60,7 +61,7 @@ class Match:
                     raise Kept(f"the result of {node.op_type} is used elsewhere too")
 
     def attributes(self) -> dict[str, int | float]:
-        """Those of the op, from constants and from attributes of the nodes."""
+        """The attributes of the op, from constants and from attributes of the nodes."""
         given: dict[str, Any] = dict(self._labels)
         for node, declared in self._found.nodes.items():
             given |= self._of_node(node, dict(declared))
@@ -85,7 +86,7 @@ class Match:
         return result
 
     def _of_node(self, node: ir.Node, declared: dict[str, Any]) -> dict[str, Any]:
-        """The op's attributes that a node gives; its others must be as declared."""
+        """The op's attributes that a node gives. Its other attributes must be as declared."""
         bound = {}
         theirs = _defaults(node.op_type, self._opset)
         ours = _defaults(node.op_type, DEFINITION_OPSET)

@@ -105,9 +105,10 @@ def _patterns(op: OpInfo) -> list[Pattern]:
         if not {each.name for each in op.inputs} <= {each.name for each in leaves}:
             continue  # no node tells the value of an input
         optional = [each for each in leaves if each.is_optional]
+        normal = rewritten(whole, *NORMAL_FORM)
         for size in range(len(optional) + 1):
             for absent in itertools.combinations(optional, size):
-                expression = without(rewritten(whole, *NORMAL_FORM), absent)
+                expression = without(normal, absent)
                 if isinstance(expression, Call):
                     result.append(Pattern(op, expression, given))
     return result
