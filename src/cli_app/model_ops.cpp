@@ -34,15 +34,17 @@ enum : std::uint64_t {
   function_domain = 10,
 };
 
-/// Returns cudarelu's op of that name, or nullptr.
+/// Returns the op of that name in a module, or nullptr.
 const Op* own_op(const OpName& name) {
-  const auto table = op_table();
-  const auto op = std::ranges::find_if(table, [&](const Op& op) {
-    const OnnxName& alias = op.spec.onnx_alias;
-    return (name.domain == onnx_domain && name.type == op.onnx_type) ||
-           (name.domain == alias.domain && name.type == alias.op_type);
-  });
-  return op == table.end() ? nullptr : &*op;
+  for (const Module* module : modules()) {
+    const auto op = std::ranges::find_if(module->ops, [&](const Op& op) {
+      const OnnxName& alias = op.spec.onnx_alias;
+      return (name.domain == module->onnx_domain && name.type == op.onnx_type) ||
+             (name.domain == alias.domain && name.type == alias.op_type);
+    });
+    if (op != module->ops.end()) return &*op;
+  }
+  return nullptr;
 }
 
 void append(std::string& list, std::string_view item) {
@@ -50,7 +52,7 @@ void append(std::string& list, std::string_view item) {
   list += item;
 }
 
-/// Returns an error message if a node of cudarelu's has an attribute that its op lacks, else "".
+/// Returns an error message if a node of a module's op has an attribute that its op lacks, else "".
 /// ONNX Runtime ignores such attributes.
 std::string unknown_attribute(const OpName& name, const DomainNames& own,
                               const std::set<std::string>& attributes) {
@@ -130,21 +132,18 @@ bool is_known(const OpName& name, const DomainNames& own) {
 
 /// Lists the ops by domain: "cudarelu (Relu, Tanh), custom_domain (CustomRelu)".
 std::string known_ops(const DomainNames& own) {
-  std::string types;
-  std::set<OpName> aliases;
-  for (const Op& op : op_table()) {
-    append(types, op.onnx_type);
-    const OpName alias{std::string(op.spec.onnx_alias.domain),
-                       std::string(op.spec.onnx_alias.op_type)};
-    if (own.contains(alias.domain)) aliases.insert(alias);
-  }
-  std::string list = std::string(onnx_domain) + " (" + types + ")";
-  for (auto alias = aliases.begin(); alias != aliases.end();) {
-    const std::string& domain = alias->domain;
+  std::string list;
+  std::map<std::string, std::string> aliases;
+  for (const Module* module : modules()) {
     std::string types;
-    for (; alias != aliases.end() && alias->domain == domain; ++alias) append(types, alias->type);
-    append(list, std::string(domain).append(" (").append(types).append(")"));
+    for (const Op& op : module->ops) {
+      append(types, op.onnx_type);
+      const std::string alias(op.spec.onnx_alias.domain);
+      if (own.contains(alias)) append(aliases[alias], op.spec.onnx_alias.op_type);
+    }
+    append(list, std::string(module->onnx_domain).append(" (").append(types).append(")"));
   }
+  for (const auto& [domain, types] : aliases) append(list, domain + " (" + types + ")");
   return list;
 }
 

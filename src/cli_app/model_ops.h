@@ -19,7 +19,7 @@ struct ModelOps {
   std::map<OpName, std::set<std::string>> calls;  // the names of the nodes that call each op
   std::set<OpName> functions;                     // the ops that the model itself defines
   std::set<std::string> scalar_inputs;  // to ONNX Runtime they look like inputs of unknown rank
-  std::string mistake;                  // in a call of cudarelu's ops, which ONNX Runtime ignores
+  std::string mistake;                  // in a call of a module's op, which ONNX Runtime ignores
   bool complete = false;                // false: not a model, or a truncated one
 
   /// Returns the domain of a node; empty if the file does not determine it.
@@ -28,7 +28,7 @@ struct ModelOps {
 
 using DomainNames = std::set<std::string>;
 
-/// `own` holds the domains that cudarelu's ops are registered in.
+/// `own` holds the domains that the ops of modules are registered in.
 ModelOps read_model_ops(const std::filesystem::path& model, const DomainNames& own);
 
 /// Explains in one line why ONNX Runtime has not loaded the model, and how to correct it. `message`

@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <sstream>
 #include <string_view>
 
 #include "error.h"
 #include "model_ops.h"
-
-extern "C" OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
-                                        const OrtApiBase* base) noexcept;
+#include "op_modules.h"
 
 namespace cudarelu::cli {
 namespace {
@@ -63,21 +60,6 @@ Tensor tensor_of(const Runtime& runtime, Owned<OrtValue> value) {
   return tensor;
 }
 
-/// Returns the domains that the ops are registered in. RegisterCustomOps() writes them to an entry
-/// of the options.
-DomainNames own_domains(const Runtime& runtime, const OrtSessionOptions& options) {
-  constexpr const char* entry = "cudarelu.registered";
-  std::size_t size = 0;
-  runtime.check(runtime->GetSessionConfigEntry(&options, entry, nullptr, &size));
-  std::string list(size, '\0');
-  runtime.check(runtime->GetSessionConfigEntry(&options, entry, list.data(), &size));
-  list.pop_back();  // the NUL at the end
-  DomainNames domains;
-  std::istringstream stream(list);
-  for (std::string domain; std::getline(stream, domain, ',');) domains.insert(domain);
-  return domains;
-}
-
 }  // namespace
 
 Owned<OrtValue> value_of(const Runtime& runtime, const Tensor& tensor) {
@@ -120,13 +102,7 @@ Session::Session(const Runtime& runtime, const std::filesystem::path& model,
   runtime.check(runtime->CreateSessionOptions(&created));
   const Owned<OrtSessionOptions> options(created, runtime->ReleaseSessionOptions);
   runtime.check(runtime->EnableProfiling(options.get(), profile_.prefix().c_str()));
-  for (const std::string& library : libraries) {
-    runtime.check(
-        runtime->RegisterCustomOpsLibrary_V2(options.get(), library_name(library).c_str()));
-  }
-  // After the libraries, so that their domains are not registered twice.
-  runtime.check(RegisterCustomOps(options.get(), &runtime.base()));
-  const DomainNames own = own_domains(runtime, *options);
+  const DomainNames own = register_libraries(runtime, *options, libraries);
   provider_ = add_provider(runtime, *options, choice);
   if (choice.require_cuda) {
     runtime.check(

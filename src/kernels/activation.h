@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "activation_functions.h"
+#include "cudarelu/activation_functions.h"
 #include "cudarelu/gemm.h"
 
 namespace cudarelu {

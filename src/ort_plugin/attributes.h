@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "cudarelu/call.h"
+#include "cudarelu/op.h"
 
 namespace cudarelu::ort {
 

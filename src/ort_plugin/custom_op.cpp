@@ -43,7 +43,7 @@ std::size_t may_in_place(int** inputs, int** outputs) {
   return 1;
 }
 
-constexpr std::size_t pairs_per_input = Kernel::max_outputs;
+constexpr std::size_t pairs_per_input = max_outputs;
 
 template <std::size_t... pair>
 constexpr auto make_may_in_place_table(std::index_sequence<pair...> /*pairs*/) {
@@ -52,7 +52,7 @@ constexpr auto make_may_in_place_table(std::index_sequence<pair...> /*pairs*/) {
 }
 
 constexpr auto may_in_place_table =
-    make_may_in_place_table(std::make_index_sequence<Kernel::max_inputs * pairs_per_input>());
+    make_may_in_place_table(std::make_index_sequence<max_inputs * pairs_per_input>());
 
 /// ONNX Runtime up to 1.23 crashes on shape inference for a node that omits an input in the middle:
 /// it dereferences a null pointer.
@@ -79,7 +79,7 @@ CustomOp::CustomOp(const Runtime& runtime, const Op& op, std::string_view onnx_t
   GetExecutionProviderType = [](const OrtCustomOp* self) {
     return of(self).device == DeviceType::cuda ? "CUDAExecutionProvider" : "CPUExecutionProvider";
   };
-  GetStartVersion = [](const OrtCustomOp*) { return onnx_domain_version; };
+  GetStartVersion = [](const OrtCustomOp* self) { return of(self).op.module->onnx_version; };
   GetEndVersion = [](const OrtCustomOp*) { return std::numeric_limits<int>::max(); };
 
   GetInputTypeCount = [](const OrtCustomOp* self) { return of(self).op.signature.inputs.size(); };

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "cudarelu/call.h"
+#include "cudarelu/op.h"
 #include "runtime.h"
 
 namespace cudarelu::ort {

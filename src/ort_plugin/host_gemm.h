@@ -6,7 +6,7 @@
 #include <array>
 #include <memory>
 
-#include "cudarelu/call.h"
+#include "cudarelu/op.h"
 #include "runtime.h"
 
 namespace cudarelu::ort {

@@ -86,11 +86,8 @@ void Kernel::compute(OrtKernelContext& context) const {
   }
 
   OrtExecution execution(custom_op_, api_, context, located, gemm_ ? &*gemm_ : nullptr);
-  check(api_, run({.op = op,
-                   .inputs = inputs,
-                   .outputs = std::span(output_views).first(signature.outputs.size()),
-                   .attributes = attributes_,
-                   .execution = execution}));
+  check(api_, run(op, inputs, std::span(output_views).first(signature.outputs.size()), attributes_,
+                  execution));
 }
 
 }  // namespace cudarelu::ort

@@ -14,9 +14,6 @@ namespace cudarelu::ort {
 /// Immutable after construction, since ONNX Runtime calls it from several threads at a time.
 class Kernel {
  public:
-  static constexpr std::size_t max_inputs = decltype(Signature::inputs)::capacity();
-  static constexpr std::size_t max_outputs = decltype(Signature::outputs)::capacity();
-
   /// Throws a Failure if the attributes of the node are invalid.
   Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo& node);
 

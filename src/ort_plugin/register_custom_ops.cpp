@@ -1,9 +1,9 @@
-// The entry point: adds every op of the table to the options of a session.
+// The entry point of a module: adds its ops to the options of a session.
 //
 // A session rejects two domains of the same name, and other libraries may use the name of an alias
 // domain (custom_domain). Therefore an alias domain is added only if the options do not contain it
-// yet. If another library will add it later, an entry of the options (cudarelu.alias_domains) must
-// exclude it.
+// yet. If another library will add it later, an entry of the options (for example cudarelu.alias_domains) must
+// exclude it. Entries begin with the name of the module.
 
 #include <algorithm>
 #include <deque>
@@ -19,15 +19,29 @@
 #include "custom_op.h"
 #include "taken_domain.h"
 
+/// Each module defines it.
+extern "C" const cudarelu_module* cudarelu_get_module();
+
 namespace cudarelu::ort {
 namespace {
 
 // Entries of a session's options: lists of domains, separated by commas.
-constexpr const char* allowed_entry = "cudarelu.alias_domains";  // set by the user; default: all
-constexpr const char* registered_entry = "cudarelu.registered";  // set by RegisterCustomOps()
+constexpr const char* allowed_entry = ".alias_domains";  // set by the user; default: all
+constexpr const char* registered_entry = ".registered";  // set by RegisterCustomOps()
+
+/// The module of this library. Throws std::invalid_argument if its declarations are not valid.
+const Module& own_module() {
+  static const Module& module = add_module(read_module(*cudarelu_get_module()));
+  return module;
+}
+
+std::string entry_of(const Module& module, const char* entry) {
+  return std::string(module.name) + entry;
+}
 
 std::optional<std::string> config_entry(const OrtApi& api, const OrtSessionOptions& options,
-                                        const char* key) {
+                                        const std::string& entry) {
+  const char* const key = entry.c_str();
   int present = 0;
   check(api.HasSessionConfigEntry(&options, key, &present));
   if (present == 0) return std::nullopt;
@@ -42,14 +56,14 @@ std::optional<std::string> config_entry(const OrtApi& api, const OrtSessionOptio
 /// The custom ops and domains for one copy of ONNX Runtime.
 class Domains {
  public:
-  explicit Domains(const Runtime& runtime) : runtime_(runtime) {
-    for (const Op& op : op_table()) {
-      add(op, {onnx_domain, op.onnx_type});
+  explicit Domains(const Runtime& runtime) : module_(own_module()), runtime_(runtime) {
+    for (const Op& op : module_.ops) {
+      add(op, {module_.onnx_domain, op.onnx_type});
       if (!op.spec.onnx_alias.domain.empty()) add(op, op.spec.onnx_alias);
     }
   }
 
-  /// Adds the domain "cudarelu", and the alias domains that are allowed and not taken. Returns the
+  /// Adds the domain of the module, and the alias domains that are allowed and not taken. Returns the
   /// names of the added domains. Throws std::runtime_error if an allowed name is not an alias
   /// domain.
   std::string add_to(OrtSessionOptions& options) const {
@@ -58,7 +72,7 @@ class Domains {
     std::string added;
     for (const auto& [name, domain] : domains_) {
       if (!allowed.contains(name)) continue;
-      if (name != onnx_domain && is_taken(api, options, *domain)) continue;
+      if (name != module_.onnx_domain && is_taken(api, options, *domain)) continue;
       check(api.AddCustomOpDomain(&options, domain));
       added.append(added.empty() ? "" : ",").append(name);
     }
@@ -67,8 +81,8 @@ class Domains {
 
  private:
   std::set<std::string> allowed_names(const OrtSessionOptions& options) const {
-    std::set<std::string> names{std::string(onnx_domain)};
-    const auto entry = config_entry(*runtime_.api, options, allowed_entry);
+    std::set<std::string> names{std::string(module_.onnx_domain)};
+    const auto entry = config_entry(*runtime_.api, options, entry_of(module_, allowed_entry));
     if (!entry) {
       for (const auto& [name, domain] : domains_) names.insert(name);
       return names;
@@ -84,16 +98,16 @@ class Domains {
   std::string no_alias_domain(const std::string& name) const {
     std::string known;
     for (const auto& [other, domain] : domains_) {
-      if (other != onnx_domain) known.append(known.empty() ? "" : ", ").append(other);
+      if (other != module_.onnx_domain) known.append(known.empty() ? "" : ", ").append(other);
     }
-    return std::string(allowed_entry) + ": cudarelu has no alias domain " + name + "; it has " +
-           known;
+    return entry_of(module_, allowed_entry) + ": " + std::string(module_.name) +
+           " has no alias domain " + name + (known.empty() ? "" : "; it has " + known);
   }
 
   /// Adds CUDA kernels and always CPU kernels, since ONNX Runtime may place any node on the CPU.
   void add(const Op& op, const OnnxName& name) {
     add(op, name, DeviceType::cpu);
-    if (has_cuda_kernels()) add(op, name, DeviceType::cuda);
+    if (op.cuda != nullptr) add(op, name, DeviceType::cuda);
   }
 
   void add(const Op& op, const OnnxName& name, DeviceType device) {
@@ -117,6 +131,7 @@ class Domains {
     return domain;
   }
 
+  const Module& module_;
   Runtime runtime_;
   std::deque<CustomOp> ops_;  // ONNX Runtime keeps pointers to the elements
   std::map<std::string, OrtCustomOpDomain*> domains_;
@@ -137,9 +152,10 @@ const Domains& domains_of(const Runtime& runtime) {
 /// with the registered domains and does nothing.
 void register_ops(const Runtime& runtime, OrtSessionOptions& options) {
   const OrtApi& api = *runtime.api;
-  if (config_entry(api, options, registered_entry)) return;
+  const std::string entry = entry_of(own_module(), registered_entry);
+  if (config_entry(api, options, entry)) return;
   const std::string added = domains_of(runtime).add_to(options);
-  check(api.AddSessionConfigEntry(&options, registered_entry, added.c_str()));
+  check(api.AddSessionConfigEntry(&options, entry.c_str(), added.c_str()));
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ void infer_outputs(const CustomOp& custom_op, OrtShapeInferContext& context) {
   }
   const auto attributes = read_attributes(api, context, custom_op.op);
   if (!attributes) return;
-  std::array<OutputType<SymbolicSize>, Kernel::max_outputs> outputs;
+  std::array<OutputType<SymbolicSize>, max_outputs> outputs;
   const Status status = infer<SymbolicSize>(custom_op.op, std::span<const SymbolicTensor>(inputs),
                                             *attributes, std::span(outputs));
   if (!status.ok()) return;

@@ -8,6 +8,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,17 +19,27 @@
 
 namespace cudarelu::binding {
 
-/// Returns the table of the ops in torch.ops.cudarelu.
-[[gnu::visibility("default")]] std::span<const Op> registered_ops();
+/// Returns the modules whose ops are in torch.ops.<name of the module>. The first one is that of
+/// libcudarelu_ops.so beside this library, which registers it when it is loaded.
+[[gnu::visibility("default")]] std::vector<const Module*> registered_modules();
 
-/// Returns the parsed gradient of an op of that table.
+/// Returns why libcudarelu_ops.so has not been registered; empty if it has.
+[[gnu::visibility("default")]] std::string own_module_problem();
+
+/// Loads an op module and registers its ops with PyTorch; returns the known module if the same
+/// library, or a copy of it, has been loaded. Throws std::invalid_argument, and then registers
+/// nothing, if the file is not an op module, if its gradients are malformed, or if its name is
+/// taken. Thread-safe.
+[[gnu::visibility("default")]] const Module& load_module(const std::filesystem::path& path);
+
+/// Returns the parsed gradient of an op.
 [[gnu::visibility("default")]] std::vector<Gradient> gradient_of(const Op& op);
 
 /// Returns why matrix products on CUDA cannot use cuBLASLt and how to correct it; empty if they
 /// can.
 [[gnu::visibility("default")]] std::string cublaslt_problem();
 
-/// Returns the dispatcher's handle of an op of that table.
+/// Returns the dispatcher's handle of an op of a registered module.
 [[gnu::visibility("default")]] const c10::OperatorHandle& handle_of(const Op& op);
 
 using Inputs = std::span<const at::Tensor* const>;  // null: an absent optional input

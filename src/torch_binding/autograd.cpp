@@ -15,7 +15,6 @@
 #include <torch/headeronly/version.h>
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 
 #include "api.h"
@@ -23,26 +22,8 @@
 #include "cudarelu/gradient.h"
 
 namespace cudarelu::binding {
-namespace {
 
-namespace ag = torch::autograd;
-namespace compiled = torch::dynamo::autograd;
 using Kind = Expression::Kind;
-
-/// Returns the tensor that replaces the absent input `index`: its number, in the sizes of an input
-/// that has all of its dimensions. `input(i)` returns input i.
-at::Tensor stand_in_for(const Signature& signature, std::size_t index,
-                        const std::function<at::Tensor(int)>& input) {
-  const int source = signature.shape_source_of(index);
-  const auto& dims = signature.inputs[static_cast<std::size_t>(source)].dims;
-  const at::Tensor like = input(source);
-  c10::SmallVector<c10::SymInt, 4> sizes;
-  for (const Dimension& dim : signature.inputs[index].dims) {
-    const auto from_end = static_cast<std::int64_t>(dims.size()) - index_of(dims, dim.name);
-    sizes.push_back(like.sym_size(-from_end));
-  }
-  return at::full_symint(sizes, signature.inputs[index].number, like.options());
-}
 
 /// The gradients of an op and the tensors that each of them uses, or the op that has the gradients.
 struct Derivative {
@@ -76,15 +57,27 @@ struct Derivative {
   }
 };
 
-/// Returns the Derivative of an op. All are created on first use, when the whole table exists.
-const Derivative& derivative_of(const Op& op) {
-  static const std::deque<Derivative> derivatives = [] {
-    std::deque<Derivative> all;
-    for (const Op& each : op_table()) all.emplace_back(each);
-    return all;
-  }();
-  return derivatives[static_cast<std::size_t>(&op - op_table().data())];
+namespace {
+
+namespace ag = torch::autograd;
+namespace compiled = torch::dynamo::autograd;
+
+/// Returns the tensor that replaces the absent input `index`: its number, in the sizes of an input
+/// that has all of its dimensions. `input(i)` returns input i.
+at::Tensor stand_in_for(const Signature& signature, std::size_t index,
+                        const std::function<at::Tensor(int)>& input) {
+  const int source = signature.shape_source_of(index);
+  const auto& dims = signature.inputs[static_cast<std::size_t>(source)].dims;
+  const at::Tensor like = input(source);
+  c10::SmallVector<c10::SymInt, 4> sizes;
+  for (const Dimension& dim : signature.inputs[index].dims) {
+    const auto from_end = static_cast<std::int64_t>(dims.size()) - index_of(dims, dim.name);
+    sizes.push_back(like.sym_size(-from_end));
+  }
+  return at::full_symint(sizes, signature.inputs[index].number, like.options());
 }
+
+const Derivative& derivative_of(const Op& op) { return *registered(op).derivative; }
 
 /// The values of the names in an expression.
 struct Scope {
@@ -200,7 +193,7 @@ bool names_a_gradient(const Expression& expression) {
 }
 
 [[noreturn]] void raise_no_derivative(const Op& op, const char* kind) {
-  C10_THROW_ERROR(NotImplementedError, c10::str("the ", kind, "derivative for 'cudarelu::", op.name,
+  C10_THROW_ERROR(NotImplementedError, c10::str("the ", kind, "derivative for '", op.qualified_name(),
                                                 "' is not implemented"));
 }
 
@@ -330,7 +323,7 @@ class OpNode final : public ag::Node {
   void compiled_args(ag::CompiledNodeArgs& arguments) const override {
     const Op& op = backward_.derivative.op;
     if (backward_.derivative.terms.empty()) raise_no_derivative(op, "");
-    arguments.collect(std::string(op.name));
+    arguments.collect(op.qualified_name());
     arguments.collect(wanted());
     for (const Attribute& attribute : backward_.attributes) {
       std::visit([&](auto number) { arguments.collect(number); }, attribute);
@@ -603,10 +596,16 @@ class VersionKernel final : public c10::OperatorKernel {
 
 }  // namespace
 
+std::shared_ptr<const Derivative> parse_derivative(const Op& op) {
+  return std::make_shared<const Derivative>(op);
+}
+
 Tensors call_recorded(const Op& op, Inputs inputs, std::span<const Attribute> attributes) {
   const Op* const form = derivative_of(op).training_form;
   if (form == nullptr) {
-    return record(op, with_stand_ins(op, inputs), Attributes(attributes.begin(), attributes.end()),
+    Attributes held;
+    for (const Attribute& attribute : attributes) held.push_back(attribute);
+    return record(op, with_stand_ins(op, inputs), held,
                   /*needs_gradient=*/true, /*has_tangents=*/false,
                   [&] { return call_kernel(op, inputs, attributes); });
   }

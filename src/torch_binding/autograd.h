@@ -4,9 +4,12 @@
 #include <torch/library.h>
 
 #include "backend.h"
-#include "cudarelu/op.h"
+#include "registered_op.h"
 
 namespace cudarelu::binding {
+
+/// Parses the gradient of an op. Throws std::invalid_argument if it is malformed.
+std::shared_ptr<const Derivative> parse_derivative(const Op& op);
 
 /// Returns the kernel for the Autograd key. Gradients are expressions over ops, evaluated by calls
 /// of the ops, so they are differentiable themselves; forward mode evaluates their transpose. For

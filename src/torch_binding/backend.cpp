@@ -195,7 +195,7 @@ void compute(const Op& op, Inputs inputs, AttributeSpan attributes,
     flatten(output_views.back());
   }
   TorchExecution execution(call.device);
-  const Status status = run({op, call.inputs, output_views, attributes, execution});
+  const Status status = run(op, call.inputs, output_views, attributes, execution);
   if (!status.ok()) execution.raise_error(status);
 }
 
@@ -378,7 +378,7 @@ Status infer_on_host(const Op& op, std::span<const TensorView> inputs,
 Status run_on_host(const Op& op, std::span<const TensorView> inputs,
                    std::span<const TensorView> outputs, std::span<const Attribute> attributes) {
   TorchExecution execution{c10::Device(c10::kCPU)};
-  return run({op, inputs, outputs, attributes, execution});
+  return run(op, inputs, outputs, attributes, execution);
 }
 
 }  // namespace binding

@@ -1,14 +1,19 @@
-// Registers the ops of the table with PyTorch's dispatcher, as torch.ops.cudarelu.<op>, and as
-// <op>_ if an output may overwrite an input.
+// Registers the ops of modules with PyTorch's dispatcher, as torch.ops.<module>.<op>, and as <op>_
+// if an output may overwrite an input.
 
+#include <dlfcn.h>
 #include <torch/library.h>
 
 #include <charconv>
+#include <deque>
+#include <mutex>
+#include <stdexcept>
 
 #include "api.h"
 #include "autocast.h"
 #include "autograd.h"
 #include "backend.h"
+#include "registered_op.h"
 
 namespace cudarelu::binding {
 namespace {
@@ -60,29 +65,54 @@ std::string schema_of(const Op& op, Form form) {
   return text + ")";
 }
 
-/// Calls f(op, form) for each registered operator.
-template <class F>
-void for_each_operator(const F& f) {
-  for (const Op& op : op_table()) {
-    f(op, Form::functional);
-    if (has_in_place_form(op)) f(op, Form::in_place);
+/// The registration of a module with the dispatcher, which its destructor would undo.
+class Registration {
+ public:
+  /// Parses the gradients and registers the ops. Throws std::invalid_argument.
+  explicit Registration(Module& module) : module_(module) {
+    for (Op& op : module.ops) {
+      op.attachment = &ops_.emplace_back(parse_derivative(op), std::nullopt);
+    }
+    try {
+      define();
+    } catch (const c10::Error& error) {
+      throw std::invalid_argument("PyTorch does not accept the module " + std::string(module.name) +
+                                  ": " + error.what_without_backtrace());
+    }
+    for (std::size_t i = 0; i < module.ops.size(); ++i) {
+      const std::string name = module.ops[i].qualified_name();
+      ops_[i].handle = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "");
+    }
   }
-}
 
-void register_backend(torch::Library& library, Backend backend) {
-  for_each_operator([&](const Op& op, Form form) {
-    library.impl(operator_name(op, form).c_str(), backend_kernel(op, backend, form));
-  });
-}
+ private:
+  void define();
 
-/// Only the functional forms: an in-place op cannot change the dtype of its target. torch's own
-/// in-place ops are not cast either.
-void register_autocast(torch::Library& library, c10::DeviceType device) {
-  for (const Op& op : op_table()) {
-    if (!has_autocast(op)) continue;
-    library.impl(operator_name(op, Form::functional).c_str(), autocast_kernel(op, device));
+  /// Calls f(op, form) for each operator.
+  template <class F>
+  void for_each_operator(const F& f) const {
+    for (const Op& op : module_.ops) {
+      f(op, Form::functional);
+      if (has_in_place_form(op)) f(op, Form::in_place);
+    }
   }
-}
+
+  /// Registers kernel(op, form) for each operator; an empty one is left out.
+  template <class F>
+  void implement(c10::DispatchKey key, const F& kernel) {
+    torch::Library& library = libraries_.emplace_back(
+        torch::Library::IMPL, std::string(module_.name), key, __FILE__, __LINE__);
+    for_each_operator([&](const Op& op, Form form) {
+      if (std::optional<torch::CppFunction> function = kernel(op, form)) {
+        library.impl(operator_name(op, form).c_str(), *std::move(function));
+      }
+    });
+  }
+
+  const Module& module_;
+  std::deque<RegisteredOp> ops_;
+  std::deque<torch::Library> libraries_;
+};
 
 /// For in-place operators on tensors with the negative or conjugate bit. torch's own fallback does
 /// not work, since it expects the operator to return its target.
@@ -92,57 +122,95 @@ void refuse_lazy_negation(const c10::OperatorHandle& op, torch::jit::Stack* /*st
                                                 "conjugate bit; call resolve_neg() first"));
 }
 
-void register_lazy_negation(torch::Library& library) {
+void Registration::define() {
+  using Kernel = std::optional<torch::CppFunction>;
+  using Key = c10::DispatchKey;
+  torch::Library& definitions = libraries_.emplace_back(
+      torch::Library::DEF, std::string(module_.name), std::nullopt, __FILE__, __LINE__);
   for_each_operator([&](const Op& op, Form form) {
-    if (form == Form::functional) return;
-    library.impl(operator_name(op, form).c_str(),
-                 torch::CppFunction::makeFromBoxedFunction<&refuse_lazy_negation>());
+    definitions.def(schema_of(op, form).c_str(), {at::Tag::pt2_compliant_tag});
   });
+  const auto backend = [](Backend backend) {
+    return [=](const Op& op, Form form) -> Kernel { return backend_kernel(op, backend, form); };
+  };
+  implement(Key::CPU, backend(Backend::device));
+  implement(Key::CUDA, backend(Backend::device));
+  implement(Key::Meta, backend(Backend::meta));
+  implement(Key::Autograd,
+            [](const Op& op, Form form) -> Kernel { return autograd_kernel(op, form); });
+  implement(Key::ADInplaceOrView, [](const Op& op, Form form) -> Kernel {
+    if (form == Form::functional) return std::nullopt;
+    return version_kernel(op);
+  });
+  // Only the functional forms: an in-place op cannot change the dtype of its target. torch's own
+  // in-place ops are not cast either.
+  const auto autocast = [](c10::DeviceType device) {
+    return [=](const Op& op, Form form) -> Kernel {
+      if (form == Form::in_place || !has_autocast(op)) return std::nullopt;
+      return autocast_kernel(op, device);
+    };
+  };
+  implement(Key::AutocastCPU, autocast(at::kCPU));
+  implement(Key::AutocastCUDA, autocast(at::kCUDA));
+  for (const Key key : {Key::Negative, Key::Conjugate}) {
+    implement(key, [](const Op&, Form form) -> Kernel {
+      if (form == Form::functional) return std::nullopt;
+      return torch::CppFunction::makeFromBoxedFunction<&refuse_lazy_negation>();
+    });
+  }
 }
+
+const Module& register_module(std::unique_ptr<Module> module) {
+  static auto& registrations = *new std::deque<std::unique_ptr<Registration>>;  // never undone
+  registrations.push_back(std::make_unique<Registration>(*module));
+  return add_module(std::move(module));
+}
+
+/// The folder of this library.
+std::filesystem::path own_folder() {
+  Dl_info info{};
+  dladdr(reinterpret_cast<const void*>(&own_folder), &info);
+  return std::filesystem::path(info.dli_fname).parent_path();
+}
+
+/// Registers the module beside this library; no exception may leave an initializer.
+const std::string& register_own_module() {
+  static const std::string problem = [] {
+    try {
+      load_module(own_folder() / "libcudarelu_ops.so");
+      return std::string();
+    } catch (const std::exception& error) {
+      return std::string(error.what());
+    }
+  }();
+  return problem;
+}
+
+[[maybe_unused]] const std::string& at_start = register_own_module();
 
 }  // namespace
 
-TORCH_LIBRARY(cudarelu, library) {
-  for_each_operator([&](const Op& op, Form form) {
-    library.def(schema_of(op, form).c_str(), {at::Tag::pt2_compliant_tag});
-  });
-}
-TORCH_LIBRARY_IMPL(cudarelu, CPU, library) { register_backend(library, Backend::device); }
-TORCH_LIBRARY_IMPL(cudarelu, CUDA, library) { register_backend(library, Backend::device); }
-TORCH_LIBRARY_IMPL(cudarelu, Meta, library) { register_backend(library, Backend::meta); }
-TORCH_LIBRARY_IMPL(cudarelu, Autograd, library) {
-  for_each_operator([&](const Op& op, Form form) {
-    library.impl(operator_name(op, form).c_str(), autograd_kernel(op, form));
-  });
-}
-TORCH_LIBRARY_IMPL(cudarelu, ADInplaceOrView, library) {
-  for_each_operator([&](const Op& op, Form form) {
-    if (form == Form::in_place) library.impl(operator_name(op, form).c_str(), version_kernel(op));
-  });
-}
+std::vector<const Module*> registered_modules() { return modules(); }
 
-TORCH_LIBRARY_IMPL(cudarelu, AutocastCPU, library) { register_autocast(library, at::kCPU); }
-TORCH_LIBRARY_IMPL(cudarelu, AutocastCUDA, library) { register_autocast(library, at::kCUDA); }
-TORCH_LIBRARY_IMPL(cudarelu, Negative, library) { register_lazy_negation(library); }
-TORCH_LIBRARY_IMPL(cudarelu, Conjugate, library) { register_lazy_negation(library); }
+std::string own_module_problem() { return register_own_module(); }
 
-std::span<const Op> registered_ops() { return op_table(); }
+const Module& load_module(const std::filesystem::path& path) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<Module> module = open_module(path);
+  if (const Module* known = find_same(*module)) return *known;
+  return register_module(std::move(module));
+}
 
 std::vector<Gradient> gradient_of(const Op& op) { return parse_gradient(op); }
 
-std::string cublaslt_problem() { return cudarelu::cublaslt_problem(); }
-
-const c10::OperatorHandle& handle_of(const Op& op) {
-  static const std::vector<c10::OperatorHandle> handles = [] {
-    std::vector<c10::OperatorHandle> all;
-    for (const Op& each : op_table()) {
-      const std::string name = "cudarelu::" + std::string(each.name);
-      all.push_back(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), ""));
-    }
-    return all;
-  }();
-  return handles[static_cast<std::size_t>(&op - op_table().data())];
+std::string cublaslt_problem() {
+  const cudarelu_engines* const engines = find_engines();
+  return engines != nullptr ? engines->cublaslt_problem()
+                            : "libcudarelu_ops.so, which has the engines, is missing";
 }
+
+const c10::OperatorHandle& handle_of(const Op& op) { return *registered(op).handle; }
 
 torch::jit::Stack stack_of(const Op& op, Inputs inputs, std::span<const Attribute> attributes) {
   torch::jit::Stack stack;

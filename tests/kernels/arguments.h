@@ -9,9 +9,22 @@
 #include <vector>
 
 #include "cudarelu/infer.h"
-#include "types.h"
+#include "cudarelu/op.h"
+#include "cudarelu/types.h"
+
+extern "C" const cudarelu_module* cudarelu_get_module();
 
 namespace cudarelu::testing {
+
+/// The module `cudarelu`.
+inline const Module& own_module() {
+  static const Module& module = add_module(read_module(*cudarelu_get_module()));
+  return module;
+}
+
+inline std::span<const Op> op_table() { return own_module().ops; }
+
+inline const Op* find_own(std::string_view name) { return own_module().find(name); }
 
 using Sizes = std::vector<std::int64_t>;
 
@@ -186,7 +199,7 @@ inline Status run_arguments(const Op& op, Arguments& arguments, Execution& execu
   std::vector<TensorView> outputs;
   for (GuardedTensor& input : arguments.inputs) inputs.push_back(input.view());
   for (GuardedTensor& output : arguments.outputs) outputs.push_back(output.view());
-  return run({op, inputs, outputs, arguments.attributes, execution});
+  return run(op, inputs, outputs, arguments.attributes, execution);
 }
 
 /// Shapes at the limits of the engines: empty, one element, around the size of a vector, odd,

@@ -17,7 +17,7 @@ struct DeviceArguments {
     std::vector<TensorView> out;
     for (DeviceTensor& tensor : inputs) in.push_back(tensor.view());
     for (DeviceTensor& tensor : outputs) out.push_back(tensor.view());
-    return cudarelu::run({op, in, out, attributes, execution});
+    return cudarelu::run(op, in, out, attributes, execution);
   }
 
   std::vector<DeviceTensor> inputs;
@@ -166,14 +166,14 @@ TEST(PointwiseOnCuda, SupportsMoreThan32BitSizes) {
   check(cudaMalloc(&memory, size + 16));
   auto* const data = static_cast<std::int8_t*>(memory);
   CudaExecution cuda;
-  const Op& op = *find_op("relu");
+  const Op& op = *find_own("relu");
   for (const int offset : {0, 1}) {
     check(cudaMemset(data, 0xff, size + 16));  // -1 everywhere
     check(cudaDeviceSynchronize());
     const Sizes shape{size};
     // In place, so that input and output have the same alignment and vectors are used.
     const TensorView view{data + offset, DType::int8, shape};
-    ASSERT_TRUE(run({op, {&view, 1}, {&view, 1}, {}, cuda}).ok());
+    ASSERT_TRUE(run(op, {&view, 1}, {&view, 1}, {}, cuda).ok());
     check(cudaStreamSynchronize(static_cast<cudaStream_t>(cuda.stream)));
     std::array<std::int8_t, 64> tail{};
     check(cudaMemcpy(tail.data(), data + offset + size - 48, 64 - 16 + 15 - offset,
@@ -223,7 +223,7 @@ TEST(PointwiseOnCuda, RepeatsTheLastDimensionInEveryPart) {
                             TensorView{bias, DType::float16, row}};
     const TensorView output{x, DType::float16, shape};
     const std::array<Attribute, 1> scale{1.0};
-    ASSERT_TRUE(run({*find_op("bias_relu"), inputs, {&output, 1}, scale, cuda}).ok());
+    ASSERT_TRUE(run(*find_own("bias_relu"), inputs, {&output, 1}, scale, cuda).ok());
     check(cudaStreamSynchronize(static_cast<cudaStream_t>(cuda.stream)));
     for (const std::int64_t start : starts) {
       std::array<std::uint16_t, length> values{};

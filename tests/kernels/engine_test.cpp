@@ -50,7 +50,7 @@ TEST_P(EveryOp, RunsInPlaceIfDeclared) {
       for (GuardedTensor& tensor : over.inputs) inputs.push_back(tensor.view());
       for (GuardedTensor& tensor : over.outputs) outputs.push_back(tensor.view());
       outputs[output].data = inputs[input].data;
-      ASSERT_TRUE(run({op(), inputs, outputs, over.attributes, execution}).ok());
+      ASSERT_TRUE(run(op(), inputs, outputs, over.attributes, execution).ok());
       EXPECT_TRUE(std::ranges::equal(apart.outputs[output].data(), over.inputs[input].data()));
     }
   }
@@ -70,7 +70,7 @@ TEST(Softmax, LongFloat16RowsEqualRoundedFloat32Rows) {
   for (const auto& [data, dtype] : {std::pair<void*, DType>(halves.data(), DType::float16),
                                     std::pair<void*, DType>(floats.data(), DType::float32)}) {
     const TensorView row{data, dtype, shape};
-    ASSERT_TRUE(run({*softmax, {&row, 1}, {&row, 1}, {}, execution}).ok());
+    ASSERT_TRUE(run(*softmax, {&row, 1}, {&row, 1}, {}, execution).ok());
   }
   for (std::size_t i = 0; i < halves.size(); ++i) {
     ASSERT_EQ(halves[i].bits, store<Half>(floats[i]).bits) << i;

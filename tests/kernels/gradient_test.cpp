@@ -4,13 +4,15 @@
 
 #include <stdexcept>
 
-namespace cudarelu {
+#include "arguments.h"
+
+namespace cudarelu::testing {
 namespace {
 
 using Kind = Expression::Kind;
 
 TEST(Gradient, NestedExpressions) {
-  const std::vector<Gradient> gradients = parse_gradient(*find_op("bias_relu"));
+  const std::vector<Gradient> gradients = parse_gradient(*find_own("bias_relu"));
   ASSERT_EQ(gradients.size(), 2u);
   EXPECT_EQ(gradients[0].input, 0);
   EXPECT_EQ(gradients[1].input, 1);
@@ -24,22 +26,22 @@ TEST(Gradient, NestedExpressions) {
 }
 
 TEST(Gradient, NumbersAndOutputs) {
-  const std::vector<Gradient> gradients = parse_gradient(*find_op("tanh_backward"));
+  const std::vector<Gradient> gradients = parse_gradient(*find_own("tanh_backward"));
   ASSERT_EQ(gradients.size(), 2u);
   EXPECT_EQ(gradients[1].value.arguments[1].kind, Kind::number);
   EXPECT_EQ(gradients[1].value.arguments[1].number, -2.0);
-  EXPECT_EQ(parse_gradient(*find_op("relu"))[0].value.arguments[1].kind, Kind::output);
-  EXPECT_TRUE(parse_gradient(*find_op("knn_query")).empty());
+  EXPECT_EQ(parse_gradient(*find_own("relu"))[0].value.arguments[1].kind, Kind::output);
+  EXPECT_TRUE(parse_gradient(*find_own("knn_query")).empty());
 }
 
 TEST(Gradient, OmittedInputs) {
-  const std::vector<Gradient> gradients = parse_gradient(*find_op("linear_input_backward"));
+  const std::vector<Gradient> gradients = parse_gradient(*find_own("linear_input_backward"));
   ASSERT_EQ(gradients[0].value.op->name, "linear");
   EXPECT_EQ(gradients[0].value.arguments[2].kind, Kind::none);
 }
 
 TEST(Gradient, Sums) {
-  const Op& op = *find_op("linear_gelu_with_sum");
+  const Op& op = *find_own("linear_gelu_with_sum");
   const Expression sum = parse_gradient(op)[2].value.arguments[0];
   ASSERT_EQ(sum.kind, Kind::sum);
   ASSERT_EQ(sum.arguments.size(), 2u);
@@ -48,11 +50,11 @@ TEST(Gradient, Sums) {
 }
 
 TEST(Gradient, TrainingForm) {
-  EXPECT_EQ(training_form(*find_op("relu")), nullptr);
-  EXPECT_EQ(training_form(*find_op("linear_gelu")), find_op("linear_gelu_with_sum"));
-  EXPECT_TRUE(parse_gradient(*find_op("linear_gelu")).empty());
+  EXPECT_EQ(training_form(*find_own("relu")), nullptr);
+  EXPECT_EQ(training_form(*find_own("linear_gelu")), find_own("linear_gelu_with_sum"));
+  EXPECT_TRUE(parse_gradient(*find_own("linear_gelu")).empty());
   for (const char* form : {"no_such_op", "linear_relu", "gelu", "linear_gelu"}) {
-    Op op = *find_op("linear_gelu");
+    Op op = *find_own("linear_gelu");
     const std::string gradient = std::string("as ") + form;
     op.spec.gradient = gradient;
     EXPECT_THROW(training_form(op), std::invalid_argument) << form;
@@ -63,7 +65,7 @@ TEST(Gradient, MalformedExpressionsAreRejected) {
   for (const char* text :
        {"w = grad_y", "x", "x = ", "x = no_such_op(x)", "x = grad_x", "x = relu_backward(grad_y)",
         "x = relu_backward(grad_y, y", "x = grad_y y", "x = grad_y +"}) {
-    Op op = *find_op("relu");
+    Op op = *find_own("relu");
     op.spec.gradient = text;
     EXPECT_THROW(parse_gradient(op), std::invalid_argument) << text;
   }
@@ -106,7 +108,7 @@ TEST(Gradient, ImpossibleExpressionsAreRejectedWithAMessage) {
            {"knn_query", "xyz = scale(grad_distance, 0) + grad_idx",
             "names grad_idx, but idx holds integers"},
            {"knn_query", "offset = grad_distance", "has offset, which holds integers"}}) {
-    Op op = *find_op(name);
+    Op op = *find_own(name);
     op.spec.gradient = gradient;
     try {
       parse_gradient(op);
@@ -121,15 +123,15 @@ TEST(Gradient, OptionalInputsMayBeUsed) {
   // A number replaces an absent weight, and x has its dimension.
   for (const char* gradient : {"x = layer_norm_backward(grad_y, x, weight, eps).grad_x",
                                "x = expand_rows(weight, x)", "x = layer_norm(x, bias, none, 0)"}) {
-    Op op = *find_op("layer_norm");
+    Op op = *find_own("layer_norm");
     op.spec.gradient = gradient;
     EXPECT_NO_THROW(parse_gradient(op)) << gradient;
   }
   // xyz replaces an absent new_xyz.
-  Op op = *find_op("knn_query");
+  Op op = *find_own("knn_query");
   op.spec.gradient = "xyz = mul(new_xyz, grad_distance)";
   EXPECT_NO_THROW(parse_gradient(op));
 }
 
 }  // namespace
-}  // namespace cudarelu
+}  // namespace cudarelu::testing

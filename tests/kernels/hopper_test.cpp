@@ -82,7 +82,7 @@ class Hopper : public ::testing::Test {
     if (with_sum) gemm.sum = device_sum.view().data;
     ASSERT_TRUE(cuda::takes_hopper(gemm, 0));
     CudaExecution execution;
-    const Op& op = *find_op("relu");  // for its name
+    const Op& op = *find_own("relu");  // for its name
     const Status status = cuda::hopper_gemm({op, {}, {}, {}, execution}, gemm);
     ASSERT_TRUE(status.ok()) << status.message();
     check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
@@ -176,7 +176,7 @@ GuardedTensor activated_on_device(GuardedTensor& bias, Activation activation) {
   gemm.d = device_d.view().data;
   gemm.activation = activation;
   CudaExecution execution;
-  EXPECT_TRUE(cuda::hopper_gemm({*find_op("relu"), {}, {}, {}, execution}, gemm).ok());
+  EXPECT_TRUE(cuda::hopper_gemm({"relu", {}, {}, {}, execution}, gemm).ok());
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
   device_d.download();
   return d;

@@ -4,7 +4,9 @@
 
 #include <vector>
 
-namespace cudarelu {
+#include "arguments.h"
+
+namespace cudarelu::testing {
 namespace {
 
 using Sizes = std::vector<std::int64_t>;
@@ -38,7 +40,7 @@ Result infer_op(const Op& op, const std::vector<Argument>& arguments,
 
 Result infer_op(const char* name, const std::vector<Argument>& arguments,
                 std::vector<Attribute> attributes = {}) {
-  return infer_op(*find_op(name), arguments, std::move(attributes));
+  return infer_op(*find_own(name), arguments, std::move(attributes));
 }
 
 constexpr DType f32 = DType::float32;
@@ -130,4 +132,4 @@ TEST(Infer, RanksUpToTheLimit) {
 }
 
 }  // namespace
-}  // namespace cudarelu
+}  // namespace cudarelu::testing

@@ -97,7 +97,7 @@ struct KnnArguments {
   std::vector<Attribute> attributes;
 };
 
-const Op& knn() { return *find_op("knn_query"); }
+const Op& knn() { return *find_own("knn_query"); }
 
 /// Runs the call on CUDA. With `own_queries`, new_xyz and new_offset are absent.
 class DeviceKnn {
@@ -116,7 +116,7 @@ class DeviceKnn {
     std::array inputs{xyz_.view(), offset_.view(), new_xyz_.view(), new_offset_.view()};
     if (own_queries_) inputs[2].present = inputs[3].present = false;
     const std::array outputs{idx_.view(), distance_.view()};
-    return cudarelu::run({knn(), inputs, outputs, attributes_, cuda});
+    return cudarelu::run(knn(), inputs, outputs, attributes_, cuda);
   }
   void upload_points() {
     xyz_.upload();
@@ -156,7 +156,7 @@ void expect_rows(KnnArguments& actual, const Offsets& ends, const Offsets& query
   const std::array inputs{expected.xyz.view(), expected.offset.view(), expected.new_xyz.view(),
                           expected.new_offset.view()};
   const std::array outputs{expected.idx.view(), expected.distance.view()};
-  ASSERT_TRUE(run({knn(), inputs, outputs, expected.attributes, cpu}).ok());
+  ASSERT_TRUE(run(knn(), inputs, outputs, expected.attributes, cpu).ok());
   const auto same = [&](GuardedTensor& a, GuardedTensor& b, std::size_t item) {
     const std::size_t bytes = static_cast<std::size_t>(nsample) * item;
     for (std::size_t i = 0; i < queries.size(); ++i) {

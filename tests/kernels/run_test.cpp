@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "arguments.h"
+#include "cudarelu/define_module.h"
 
 namespace {
 thread_local bool no_memory = false;  // true: every allocation on this thread fails
@@ -26,7 +27,7 @@ namespace cudarelu::testing {
 namespace {
 
 Status run_knn(std::vector<std::int32_t> offset, std::vector<std::int32_t> new_offset) {
-  const Op& op = *find_op("knn_query");
+  const Op& op = *find_own("knn_query");
   std::vector<float> xyz(9 * 3, 0.0f);
   const Sizes points{9, 3};
   const Sizes offsets{static_cast<std::int64_t>(offset.size())};
@@ -41,7 +42,7 @@ Status run_knn(std::vector<std::int32_t> offset, std::vector<std::int32_t> new_o
                                 {distance.data(), DType::float32, result}};
   const Attribute attributes[] = {std::int64_t{1}};
   SerialExecution execution(0);
-  return run({op, inputs, outputs, attributes, execution});
+  return run(op, inputs, outputs, attributes, execution);
 }
 
 TEST(Run, AbsentInputsAreReplaced) {
@@ -59,16 +60,17 @@ TEST(Run, OffsetsAreChecked) {
 }
 
 /// Runs an op with this signature on the CPU. Its output is one int64.
-Status run_signature(const char* signature, std::span<const TensorView> inputs, Kernel kernel) {
+template <Kernel kernel>
+Status run_signature(const char* signature, std::span<const TensorView> inputs) {
   Op op;
   op.name = "f";
   op.signature = parse_signature(signature);
-  op.cpu = kernel;
+  op.cpu = detail::entry<kernel>;
   std::int64_t element = 0;
   const Sizes one{1};
   const TensorView output{&element, DType::int64, one};
   SerialExecution execution(0);
-  return run({op, inputs, {&output, 1}, {}, execution});
+  return run(op, inputs, {&output, 1}, {}, execution);
 }
 
 Status succeed(const Call& /*call*/) { return {}; }
@@ -80,16 +82,16 @@ TEST(Run, AbsentInputsAreNotRead) {
   const TensorView rows{x.data(), DType::float32, two};
   const TensorView ends{offset.data(), DType::int32, two};
   const TensorView absent{nullptr, DType::float32, {}, false};
-  EXPECT_EQ(run_signature("f(x: T[n], o: offsets(n)[b], w: T[n]? > 0 = 1) -> y: i64[1]",
-                          std::array{rows, ends, absent}, succeed)
+  EXPECT_EQ(run_signature<succeed>("f(x: T[n], o: offsets(n)[b], w: T[n]? > 0 = 1) -> y: i64[1]",
+                          std::array{rows, ends, absent})
                 .message(),
             "f: o[1] is 3, over dimension n, which is 2");
   EXPECT_TRUE(
-      run_signature("f(x: T[n], w: T[n]? > 0 = 1) -> y: i64[1]", std::array{rows, absent}, succeed)
+      run_signature<succeed>("f(x: T[n], w: T[n]? > 0 = 1) -> y: i64[1]", std::array{rows, absent})
           .ok());
-  EXPECT_EQ(run_signature("f(x: T[n], o: offsets(n)[b], u: T[m]?, v: T[m]? = x, "
+  EXPECT_EQ(run_signature<succeed>("f(x: T[n], o: offsets(n)[b], u: T[m]?, v: T[m]? = x, "
                           "p: offsets(m)[b]? = o) -> y: i64[1]",
-                          std::array{rows, ends, absent, absent, ends}, succeed)
+                          std::array{rows, ends, absent, absent, ends})
                 .message(),
             "f: o[1] is 3, over dimension n, which is 2");
 }
@@ -98,40 +100,45 @@ TEST(Run, ElementsOfAnyTypeMustBePositive) {
   std::vector<std::int32_t> x{2, 0};
   const Sizes two{2};
   const TensorView input{x.data(), DType::int32, two};
-  EXPECT_EQ(run_signature("f(x: i32[n] > 0) -> y: i64[1]", std::array{input}, succeed).message(),
+  EXPECT_EQ(run_signature<succeed>("f(x: i32[n] > 0) -> y: i64[1]", std::array{input}).message(),
             "f: x[1] is 0, but must be over 0");
 }
 
 /// Returns the status of run() for a kernel that throws.
-Status run_throwing(Kernel kernel) {
+template <Kernel kernel>
+Status run_throwing() {
   std::vector<float> x(2);
   const Sizes two{2};
   const TensorView input{x.data(), DType::float32, two};
-  Status status = run_signature("f(x: T[n]) -> y: i64[1]", std::array{input}, kernel);
+  Status status = run_signature<kernel>("f(x: T[n]) -> y: i64[1]", std::array{input});
   no_memory = false;
   return status;
 }
 
 const std::string long_text(100, 'x');  // too long for the internal buffer of std::string
 
+Status throw_text(const Call& /*call*/) { throw std::runtime_error(long_text); }
+Status throw_number(const Call& /*call*/) { throw 1; }
+Status throw_bad_alloc(const Call& /*call*/) {
+  no_memory = true;
+  throw std::bad_alloc();
+}
+Status throw_without_memory(const Call& /*call*/) {
+  const std::runtime_error error(long_text);
+  no_memory = true;
+  throw error;  // a copy shares the text
+}
+
 TEST(Run, ExceptionsBecomeErrors) {
-  const Status status =
-      run_throwing([](const Call&) -> Status { throw std::runtime_error(long_text); });
+  const Status status = run_throwing<throw_text>();
   EXPECT_EQ(status.code(), Status::Code::internal);
   EXPECT_EQ(status.message(), long_text);
-  EXPECT_EQ(run_throwing([](const Call&) -> Status { throw 1; }).code(), Status::Code::internal);
+  EXPECT_EQ(run_throwing<throw_number>().code(), Status::Code::internal);
 }
 
 TEST(Run, OutOfMemoryErrorsDoNotAllocate) {
-  const Status of_bad_alloc = run_throwing([](const Call&) -> Status {
-    no_memory = true;
-    throw std::bad_alloc();
-  });
-  const Status of_other = run_throwing([](const Call&) -> Status {
-    const std::runtime_error error(long_text);
-    no_memory = true;
-    throw error;  // a copy shares the text
-  });
+  const Status of_bad_alloc = run_throwing<throw_bad_alloc>();
+  const Status of_other = run_throwing<throw_without_memory>();
   for (const Status* status : {&of_bad_alloc, &of_other}) {
     EXPECT_EQ(status->code(), Status::Code::out_of_memory);
     EXPECT_EQ(status->message(), "out of memory");

@@ -2,19 +2,20 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <stdexcept>
 #include <vector>
 
-#include "cudarelu/op.h"
+#include "arguments.h"
 
-namespace cudarelu {
+namespace cudarelu::testing {
 namespace {
 
 TEST(Table, ContainsTheOpOfEveryFile) {
   std::set<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(CUDARELU_OPS)) {
-    if (entry.path().extension() == ".h" && entry.path().stem() != "list") {
+    if (entry.path().extension() == ".h") {
       files.insert(entry.path().stem().string());
     }
   }
@@ -24,61 +25,87 @@ TEST(Table, ContainsTheOpOfEveryFile) {
   EXPECT_EQ(names.size(), op_table().size());
 }
 
-TEST(Table, IdsAreAppendOnly) {
-  // The order of the first release. New ops are appended; this list does not change.
-  const char* const released[] = {"relu",        "relu_backward",
-                                  "leaky_relu",  "leaky_relu_backward",
-                                  "tanh",        "tanh_backward",
-                                  "asinh",       "asinh_backward",
-                                  "add",         "scaled_add",
-                                  "mul",         "scale",
-                                  "relu_scale",  "relu_scale_backward",
-                                  "bias_relu",   "bias_relu_backward",
-                                  "expand_rows", "sum_rows",
-                                  "softmax",     "softmax_backward",
-                                  "row_sum",     "knn_query"};
-  std::size_t id = 0;
-  for (const char* name : released) EXPECT_EQ(op_table()[id++].name, name);
-}
-
 TEST(Table, EveryOpIsComplete) {
   for (const Op& op : op_table()) {
     SCOPED_TRACE(op.name);
-    EXPECT_EQ(find_op(op.name), &op);
+    EXPECT_EQ(find_own(op.name), &op);
     EXPECT_NE(op.cpu, nullptr);
-    EXPECT_EQ(op.cuda != nullptr, has_cuda_kernels());
+    EXPECT_EQ(op.cuda != nullptr, CUDARELU_TESTS_WITH_CUDA);
     EXPECT_FALSE(op.spec.summary.empty());
     EXPECT_FALSE(op.spec.definition.empty());
   }
-  EXPECT_EQ(find_op("no_such_op"), nullptr);
-  EXPECT_EQ(find_op("relu_backward")->onnx_type, "ReluBackward");
+  EXPECT_EQ(find_own("no_such_op"), nullptr);
+  EXPECT_EQ(find_own("relu_backward")->onnx_type, "ReluBackward");
 }
 
-TEST(Table, ErrorsNameTheOp) {
-  const auto expect_refused = [](const char* name, auto change, const std::string& sentence) {
-    std::vector<Op> table(op_table().begin(), op_table().end());
-    EXPECT_NO_THROW(check_table(table));
-    change(*std::ranges::find(table, std::string_view(name), &Op::name));
-    try {
-      check_table(table);
-      ADD_FAILURE() << sentence;
-    } catch (const std::invalid_argument& error) {
-      EXPECT_EQ(error.what(), sentence);
-    }
+/// Expects that read_module() refuses a module whose op relu is changed, with this sentence.
+template <class Change>
+void expect_refused(const Change& change, const std::string& sentence) {
+  const cudarelu_module& own = *cudarelu_get_module();
+  std::vector<cudarelu_op> ops;
+  for (std::size_t i = 0; i < own.op_count; ++i) ops.push_back(*own.ops[i]);
+  std::vector<const cudarelu_op*> pointers;
+  for (const cudarelu_op& op : ops) pointers.push_back(&op);
+  cudarelu_module table = own;
+  table.ops = pointers.data();
+  EXPECT_NO_THROW(read_module(table));
+  const auto relu = std::ranges::find_if(
+      ops, [](const cudarelu_op& op) { return std::string_view(op.signature).starts_with("relu("); });
+  change(table, *relu);
+  try {
+    read_module(table);
+    ADD_FAILURE() << sentence;
+  } catch (const std::invalid_argument& error) {
+    EXPECT_EQ(error.what(), sentence);
+  }
+}
+
+TEST(Module, IsRefusedWithASentence) {
+  const auto with_signature = [](const char* signature) {
+    return [=](cudarelu_module&, cudarelu_op& op) { op.signature = signature; };
   };
-  expect_refused(
-      "relu", [](Op& op) { op.spec.gradient = "x = mul(grad_y, none)"; },
-      "relu: the gradient passes none for b of mul, which is required");
-  expect_refused(
-      "linear_gelu", [](Op& op) { op.spec.gradient = "as gelu"; },
-      "linear_gelu: the gradient names no op of its form");
-  expect_refused(
-      "scale", [](Op& op) { op.name = "no_scale"; },
-      "tanh_backward: the gradient calls scale, which is not in the table");
-  expect_refused(
-      "softmax", [](Op& op) { op.onnx_type = "Tanh"; }, "softmax: tanh has the ONNX type Tanh too");
-  expect_refused("tanh", [](Op& op) { op.spec.dtypes = {}; }, "tanh: T has no dtypes");
+  expect_refused(with_signature("relu(x: T[*) -> y: T[*]"),
+                 "relu: signature: `,` is missing before `) -> y: T[*]` (column 12)");
+  expect_refused(with_signature("tanh_(x: T[*]) -> y: T[*]"), "tanh: tanh_ has the ONNX type Tanh too");
+  expect_refused(with_signature("tanh(x: T[*]) -> y: T[*]"), "two ops have the name tanh");
+  expect_refused([](cudarelu_module&, cudarelu_op& op) { op.dtypes = 0; }, "relu: T has no dtypes");
+  expect_refused([](cudarelu_module&, cudarelu_op& op) { op.dtypes = 1u << 30; },
+                 "relu: a dtype or a rule for autocast is unknown");
+  const auto with_name = [](const char* name) {
+    return [=](cudarelu_module& table, cudarelu_op&) { table.name = name; };
+  };
+  expect_refused(with_name("aten"), "a module cannot have the name aten, which PyTorch uses itself");
+  expect_refused(with_name("class"),
+                 "a module cannot have the name class, a keyword of Python or of gradients");
+  expect_refused(with_name("My-ops"),
+                 "a module cannot have the name 'My-ops': a name is lower-case letters, digits and "
+                 "_, and begins with a letter");
+  expect_refused([](cudarelu_module& table, cudarelu_op&) { table.version = 2; },
+                 "the module was built with version 2 of cudarelu/module.h, and this cudarelu reads "
+                 "version 1: install a newer cudarelu");
+  expect_refused([](cudarelu_module& table, cudarelu_op&) { table.version = 0; },
+                 "the module was built with version 0 of cudarelu/module.h, and this cudarelu reads "
+                 "version 1: build the module again");
+  expect_refused([](cudarelu_module& table, cudarelu_op&) { table.op_count = 0; },
+                 "the module cudarelu has no ops");
+}
+
+TEST(Module, IsKnownByItsName) {
+  EXPECT_EQ(find_module("cudarelu"), &own_module());
+  EXPECT_EQ(find_module("my"), nullptr);
+  EXPECT_EQ(find_same(*read_module(*cudarelu_get_module())), &own_module());
+  EXPECT_EQ(find_op("relu", own_module()), find_own("relu"));
+  EXPECT_EQ(find_op("cudarelu::relu", own_module()), find_own("relu"));
+  EXPECT_EQ(find_op("my::relu", own_module()), nullptr);
+}
+
+TEST(Module, IsReadFromAFile) {
+  const std::filesystem::path empty = std::filesystem::path(::testing::TempDir()) / "empty.so";
+  std::ofstream{empty};
+  EXPECT_THROW(open_module(empty), std::invalid_argument);
+  EXPECT_THROW(open_module("no_such_file.so"), std::invalid_argument);
+  EXPECT_THROW(open_module("libc.so.6"), std::invalid_argument);
 }
 
 }  // namespace
-}  // namespace cudarelu
+}  // namespace cudarelu::testing

@@ -1,6 +1,6 @@
 // Tests of the elementary functions on the CPU: their errors, and that vectorized code gives the
 // same numbers.
-#include "transcendental.h"
+#include "cudarelu/transcendental.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "arguments.h"
-#include "cpu/blocks.h"
+#include "cudarelu/cpu/blocks.h"
 
 namespace cudarelu::testing {
 namespace {
@@ -147,7 +147,7 @@ TYPED_TEST(MathTest, VectorizedOpsGiveTheSameNumbers) {
     const auto op = std::ranges::find(op_table(), name, &Op::name);
     ASSERT_NE(op, op_table().end());
     SerialExecution execution(0);
-    ASSERT_TRUE(run({*op, {&input, 1}, {&output, 1}, {}, execution}).ok());
+    ASSERT_TRUE(run(*op, {&input, 1}, {&output, 1}, {}, execution).ok());
     for (std::size_t i = 0; i < values.size(); ++i) {
       ASSERT_EQ(results[i], function(values[i])) << name << " of " << values[i];
     }

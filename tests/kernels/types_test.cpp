@@ -1,4 +1,4 @@
-#include "types.h"
+#include "cudarelu/types.h"
 
 #include <gtest/gtest.h>
 

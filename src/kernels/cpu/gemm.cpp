@@ -3,7 +3,7 @@
 #include <string>
 
 #include "activation.h"
-#include "cpu/blocks.h"
+#include "cudarelu/cpu/blocks.h"
 
 namespace cudarelu::cpu {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "activation_functions.h"
-#include "pointwise/op.h"
+#include "cudarelu/activation_functions.h"
+#include "cudarelu/elementwise.h"
 
 namespace cudarelu::ops {
 

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <vector>
 
-#include "cpu/vectorised.h"
+#include "cudarelu/cpu/vectorised.h"
 
 namespace cudarelu::ops {
 namespace {

@@ -2,11 +2,11 @@
 // kernel combines the parts in each block, and maps the points.
 #include <algorithm>
 
-#include "cuda/alignment.h"
-#include "cuda/launch.cuh"
-#include "cuda/row_vector.cuh"
+#include "cudarelu/cuda/alignment.h"
+#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/cuda/row_vector.cuh"
 #include "ops/grid_cluster.h"
-#include "workspace.h"
+#include "cudarelu/workspace.h"
 
 namespace cudarelu::ops {
 namespace {

@@ -2,8 +2,7 @@
 
 #include <limits>
 
-#include "cudarelu/call.h"
-#include "types.h"
+#include "cudarelu/kernel.h"
 
 namespace cudarelu::ops {
 

@@ -1,10 +1,10 @@
 #include <cub/device/device_radix_sort.cuh>
 
-#include "cuda/launch.cuh"
+#include "cudarelu/cuda/launch.cuh"
 #include "ops/knn_query.h"
 #include "ops/knn_query/search.cuh"
 #include "ops/knn_query/threads.cuh"
-#include "workspace.h"
+#include "cudarelu/workspace.h"
 
 namespace cudarelu::ops {
 namespace {

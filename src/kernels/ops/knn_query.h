@@ -1,7 +1,6 @@
 #pragma once
 
-#include "cudarelu/call.h"
-#include "types.h"
+#include "cudarelu/kernel.h"
 
 namespace cudarelu::ops {
 

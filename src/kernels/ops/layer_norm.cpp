@@ -1,6 +1,6 @@
 #include "ops/layer_norm.h"
 
-#include "cpu/moments.h"
+#include "cudarelu/cpu/moments.h"
 
 namespace cudarelu::ops {
 

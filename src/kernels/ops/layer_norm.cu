@@ -1,5 +1,5 @@
-#include "cuda/moments.cuh"
-#include "cuda/rows.cuh"
+#include "cudarelu/cuda/moments.cuh"
+#include "cudarelu/cuda/rows.cuh"
 #include "ops/layer_norm.h"
 
 namespace cudarelu::ops {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "cpu/moments.h"
+#include "cudarelu/cpu/moments.h"
 
 namespace cudarelu::ops {
 namespace {

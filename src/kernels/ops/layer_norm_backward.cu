@@ -8,7 +8,7 @@
 #include "ops/layer_norm_backward.h"
 #include "ops/layer_norm_backward/any_rows.cuh"
 #include "ops/layer_norm_backward/rows.cuh"
-#include "workspace.h"
+#include "cudarelu/workspace.h"
 
 namespace cudarelu::ops {
 namespace {

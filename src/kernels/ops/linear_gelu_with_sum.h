@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gemm/op.h"
+#include "cudarelu/product.h"
 #include "ops/linear_gelu.h"
 
 namespace cudarelu::ops {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gemm/op.h"
+#include "cudarelu/product.h"
 
 namespace cudarelu::ops {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "pointwise/op.h"
+#include "cudarelu/elementwise.h"
 
 namespace cudarelu::ops {
 

@@ -1,6 +1,6 @@
 #include "ops/row_rstd.h"
 
-#include "cpu/moments.h"
+#include "cudarelu/cpu/moments.h"
 
 namespace cudarelu::ops {
 

@@ -1,5 +1,5 @@
-#include "cuda/moments.cuh"
-#include "cuda/rows.cuh"
+#include "cudarelu/cuda/moments.cuh"
+#include "cudarelu/cuda/rows.cuh"
 #include "ops/row_rstd.h"
 
 namespace cudarelu::ops {

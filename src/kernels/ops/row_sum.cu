@@ -1,4 +1,4 @@
-#include "cuda/rows.cuh"
+#include "cudarelu/cuda/rows.cuh"
 #include "ops/row_mean.h"
 #include "ops/row_sum.h"
 

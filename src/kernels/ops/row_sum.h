@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cudarelu/call.h"
+#include "cudarelu/kernel.h"
 
 namespace cudarelu::ops {
 

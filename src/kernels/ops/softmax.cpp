@@ -1,7 +1,7 @@
 #include "ops/softmax.h"
 
-#include "cpu/rows.h"
-#include "transcendental.h"
+#include "cudarelu/cpu/rows.h"
+#include "cudarelu/transcendental.h"
 
 namespace cudarelu::ops {
 

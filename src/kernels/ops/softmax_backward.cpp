@@ -1,6 +1,6 @@
 #include "ops/softmax_backward.h"
 
-#include "cpu/rows.h"
+#include "cudarelu/cpu/rows.h"
 
 namespace cudarelu::ops {
 

@@ -1,4 +1,4 @@
-#include "cuda/rows.cuh"
+#include "cudarelu/cuda/rows.cuh"
 #include "ops/softmax_backward.h"
 
 namespace cudarelu::ops {

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "cpu/blocks.h"
+#include "cudarelu/cpu/blocks.h"
 
 namespace cudarelu::ops {
 namespace {

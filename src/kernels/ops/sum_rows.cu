@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <bit>
 
-#include "cuda/alignment.h"
-#include "cuda/launch.cuh"
+#include "cudarelu/cuda/alignment.h"
+#include "cudarelu/cuda/launch.cuh"
 #include "ops/sum_rows.h"
-#include "types.h"
-#include "workspace.h"
+#include "cudarelu/types.h"
+#include "cudarelu/workspace.h"
 
 namespace cudarelu::ops {
 namespace {

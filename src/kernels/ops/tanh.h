@@ -1,7 +1,7 @@
 #pragma once
 
-#include "pointwise/op.h"
-#include "transcendental.h"
+#include "cudarelu/elementwise.h"
+#include "cudarelu/transcendental.h"
 
 namespace cudarelu::ops {
 

@@ -2,7 +2,7 @@
 
 #include "activation.h"
 #include "cuda/gemm/activate.h"
-#include "pointwise/cuda.cuh"
+#include "cudarelu/cuda/elementwise.cuh"
 
 namespace cudarelu::cuda {
 namespace {

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <vector>
 
-#include "cuda/alignment.h"
-#include "cuda/check.h"
+#include "cudarelu/cuda/alignment.h"
+#include "cudarelu/cuda/check.h"
 #include "cuda/gemm/activate.h"
 #include "cuda/gemm/cublaslt_library.h"
 #include "cuda/gemm/cublaslt_plan.h"
@@ -110,7 +110,7 @@ Way way_for(const Gemm& gemm, int device) {
 Status status_of(const Call& call, cublasStatus_t status) {
   if (status == CUBLAS_STATUS_SUCCESS) return {};
   return {Status::Code::device_failure,
-          std::string(call.op.name) + ": cuBLASLt: " + cublaslt().describe(status)};
+          std::string(call.op) + ": cuBLASLt: " + cublaslt().describe(status)};
 }
 
 /// Runs the first step with an algorithm for its plan.
@@ -174,7 +174,7 @@ Status tune(const Call& call, const Gemm& gemm, const Way& way) {
   lt::Choice& choice = choices[best];
   choice.measured = true;
   if (Status status = lt::record_choice(way.key, choice); !status.ok()) {
-    return {status.code(), std::string(call.op.name) + ": " + status.message()};
+    return {status.code(), std::string(call.op) + ": " + status.message()};
   }
   way.plan->choice = choice;
   return {};
@@ -208,7 +208,7 @@ Status cublaslt_gemm(const Call& call, const Gemm& gemm) {
   }
   if (!way.plan->choice.found) {
     return {Status::Code::out_of_memory,
-            std::string(call.op.name) + ": cuBLASLt has no algorithm without workspace"};
+            std::string(call.op) + ": cuBLASLt has no algorithm without workspace"};
   }
   const cublasStatus_t status = multiply(call, gemm, way, way.plan->choice, workspace);
   if (status != CUBLAS_STATUS_SUCCESS || !way.steps.activate) return status_of(call, status);

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "cuda/device.h"
+#include "cudarelu/cuda/device.h"
 #include "cuda/gemm/cublaslt_library.h"
 #include "cuda/gemm/tuning.h"
 

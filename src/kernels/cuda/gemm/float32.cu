@@ -6,13 +6,13 @@
 #include <string>
 #include <type_traits>
 
-#include "cuda/alignment.h"
-#include "cuda/async_copy.cuh"
+#include "cudarelu/cuda/alignment.h"
+#include "cudarelu/cuda/async_copy.cuh"
 #include "cuda/gemm/float32.h"
 #include "cuda/gemm/tiles.cuh"
-#include "cuda/launch.cuh"
-#include "types.h"
-#include "workspace.h"
+#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/types.h"
+#include "cudarelu/workspace.h"
 
 namespace cudarelu::cuda {
 namespace {

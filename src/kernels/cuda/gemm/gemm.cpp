@@ -84,7 +84,7 @@ Status gemm(const Call& call, Gemm gemm) {
   gemm.allow_tf32 = call.execution.allow_tf32();
   if (gemm.dtype == DType::float32 && !float32_matmul().is_known) {
     return {Status::Code::invalid_argument,
-            std::string(call.op.name) + ": CUDARELU_FLOAT32_MATMUL is " + float32_matmul().said +
+            std::string(call.op) + ": CUDARELU_FLOAT32_MATMUL is " + float32_matmul().said +
                 "; it must be ieee or tf32x3, or be unset"};
   }
   for (const Engine& engine : engines) {

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "cuda/alignment.h"
+#include "cudarelu/cuda/alignment.h"
 #include "cuda/gemm/hopper.cuh"
 #include "cuda/gemm/hopper.h"
 

@@ -14,7 +14,7 @@
 #include "cuda/gemm/tensor_map.h"
 #include "cuda/gemm/tiles.cuh"
 #include "cuda/gemm/wgmma.cuh"
-#include "cuda/launch.cuh"
+#include "cudarelu/cuda/launch.cuh"
 
 namespace cudarelu::cuda::hopper {
 

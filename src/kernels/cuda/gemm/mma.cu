@@ -6,13 +6,13 @@
 #include <limits>
 #include <type_traits>
 
-#include "cuda/alignment.h"
-#include "cuda/async_copy.cuh"
+#include "cudarelu/cuda/alignment.h"
+#include "cudarelu/cuda/async_copy.cuh"
 #include "cuda/gemm/mma.cuh"
 #include "cuda/gemm/mma.h"
 #include "cuda/gemm/tiles.cuh"
-#include "cuda/launch.cuh"
-#include "types.h"
+#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/types.h"
 
 namespace cudarelu::cuda {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "activation.h"
 #include "cuda/gemm/simple.h"
-#include "cuda/launch.cuh"
-#include "types.h"
+#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/types.h"
 
 namespace cudarelu::cuda {
 namespace {

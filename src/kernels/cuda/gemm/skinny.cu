@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <cuda/ptx>
 
-#include "cuda/alignment.h"
+#include "cudarelu/cuda/alignment.h"
 #include "cuda/gemm/mma.cuh"
 #include "cuda/gemm/skinny.h"
 #include "cuda/gemm/tensor_map.h"
 #include "cuda/gemm/tiles.cuh"
-#include "cuda/launch.cuh"
-#include "types.h"
+#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/types.h"
 
 namespace cudarelu::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include <array>
 #include <string>
 
-#include "cuda/check.h"
+#include "cudarelu/cuda/check.h"
 #include "cudarelu/call.h"
 
 namespace cudarelu::cuda {
@@ -42,7 +42,7 @@ inline Status describe(const Call& call, CUtensorMap& map, DType dtype, const vo
                    CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return {};
-  return {Status::Code::device_failure, std::string(call.op.name) +
+  return {Status::Code::device_failure, std::string(call.op) +
                                             ": CUDA: cuTensorMapEncodeTiled: error " +
                                             std::to_string(result)};
 }

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "activation.h"
-#include "types.h"
+#include "cudarelu/types.h"
 
 namespace cudarelu::cuda {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "types.h"
+#include "cudarelu/types.h"
 
 namespace cudarelu::cuda::wgmma {
 

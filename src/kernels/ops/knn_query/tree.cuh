@@ -4,7 +4,7 @@
 
 #include <cub/device/device_radix_sort.cuh>
 
-#include "cuda/launch.cuh"
+#include "cudarelu/cuda/launch.cuh"
 #include "ops/knn_query.h"
 #include "ops/knn_query/neighbour.cuh"
 

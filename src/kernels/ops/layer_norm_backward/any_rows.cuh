@@ -1,7 +1,7 @@
 // Rows of any length and alignment: read for grad_x, and again for the sums.
 #pragma once
 
-#include "cuda/launch.cuh"
+#include "cudarelu/cuda/launch.cuh"
 #include "ops/layer_norm_backward/sums.cuh"
 
 namespace cudarelu::ops::layer_norm_gradient {

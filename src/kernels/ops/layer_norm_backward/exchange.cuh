@@ -1,7 +1,7 @@
 // How rows are distributed to threads, and how warps and blocks exchange the sums of a row.
 #pragma once
 
-#include "cuda/alignment.h"
+#include "cudarelu/cuda/alignment.h"
 #include "ops/layer_norm_backward/sums.cuh"
 
 #if __CUDA_ARCH__ >= 800

@@ -11,8 +11,8 @@
 // vectors at columns 2 and 6.
 #pragma once
 
-#include "cuda/async_copy.cuh"
-#include "cuda/launch.cuh"
+#include "cudarelu/cuda/async_copy.cuh"
+#include "cudarelu/cuda/launch.cuh"
 #include "ops/layer_norm_backward/exchange.cuh"
 
 namespace cudarelu::ops::layer_norm_gradient {

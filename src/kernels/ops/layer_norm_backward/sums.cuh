@@ -1,7 +1,7 @@
 // The sums over a row from which its gradient is computed.
 #pragma once
 
-#include "cuda/moments.cuh"
+#include "cudarelu/cuda/moments.cuh"
 
 namespace cudarelu::ops::layer_norm_gradient {
 

@@ -1,0 +1,251 @@
+#include "cudarelu/gradient.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <stdexcept>
+
+#include "cudarelu/infer.h"
+
+namespace cudarelu {
+namespace {
+
+using Kind = Expression::Kind;
+
+/// The name of the gradient of an output is this and the name of the output.
+constexpr std::string_view gradient_prefix = "grad_";
+
+/// Begins the gradient of an op that has a training_form().
+constexpr std::string_view form_prefix = "as ";
+
+class GradientParser {
+ public:
+  explicit GradientParser(const Op& op) : op_(op), rest_(op.spec.gradient) {}
+
+  std::vector<Gradient> parse() {
+    std::vector<Gradient> gradients;
+    if (training_form(op_) != nullptr) return gradients;
+    while (skip_space(), !rest_.empty()) {
+      const std::string_view name = word();
+      const int input = index_of(op_.signature.inputs, name);
+      if (input < 0 || !accept('=')) fail("must be `input = expression`");
+      const std::string text(name);
+      if (!is_generic(op_.signature.inputs, input)) fail("has " + text + ", which holds integers");
+      if (std::ranges::find(gradients, input, &Gradient::input) != gradients.end()) {
+        fail("has " + text + " twice");
+      }
+      gradients.push_back({input, expression()});
+      check_value("of " + text + " is ", gradients.back().value);
+      if (!accept(';')) break;
+    }
+    if (!rest_.empty()) fail("has text after its end");
+    return gradients;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw std::invalid_argument(std::string(op_.name) + ": the gradient " + what);
+  }
+  void skip_space() {
+    while (!rest_.empty() && std::isspace(static_cast<unsigned char>(rest_.front())) != 0) {
+      rest_.remove_prefix(1);
+    }
+  }
+  bool accept(char token) {
+    skip_space();
+    if (rest_.empty() || rest_.front() != token) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+  std::string_view word() {
+    skip_space();
+    std::size_t length = 0;
+    while (length < rest_.size() &&
+           (std::isalnum(static_cast<unsigned char>(rest_[length])) != 0 || rest_[length] == '_' ||
+            rest_[length] == '.' || rest_[length] == '-' || rest_[length] == ':')) {
+      ++length;
+    }
+    const std::string_view result = rest_.substr(0, length);
+    rest_.remove_prefix(length);
+    return result;
+  }
+
+  Expression expression() {
+    Expression first = term();
+    if (!accept('+')) return first;
+    Expression result;
+    result.kind = Kind::sum;
+    result.text = first.text;
+    result.arguments.push_back(std::move(first));
+    do {
+      result.arguments.push_back(term());
+      result.text += " + " + result.arguments.back().text;
+    } while (accept('+'));
+    for (const Expression& term : result.arguments) check_value("has a sum of ", term);
+    return result;
+  }
+
+  Expression term() {
+    const std::string_view name = word();
+    if (name.empty()) fail("lacks a name");
+    Expression result;
+    result.text = name;
+    if (accept('(')) {
+      result.kind = Kind::call;
+      result.op = find_op(name, *op_.module);
+      if (result.op == nullptr) fail("calls " + result.text + ", which no loaded module has");
+      result.text += '(';
+      while (!accept(')')) {
+        if (!result.arguments.empty()) {
+          if (!accept(',')) fail("lacks a comma or a parenthesis");
+          result.text += ", ";
+        }
+        result.arguments.push_back(expression());
+        result.text += result.arguments.back().text;
+      }
+      result.text += ')';
+      const Signature& called = result.op->signature;
+      if (result.arguments.size() != called.inputs.size() + called.attributes.size()) {
+        fail("calls " + std::string(name) + " with the wrong number of arguments");
+      }
+      check_arguments(result);
+      if (called.outputs.size() == 1) return result;
+      const std::string_view output = accept('.') ? word() : std::string_view();
+      result.output = index_of(called.outputs, output);
+      if (result.output < 0) fail("names no output of " + std::string(name));
+      result.text.append(".").append(output);
+      return result;
+    }
+    const char* end = name.data() + name.size();
+    if (const auto [stop, error] = std::from_chars(name.data(), end, result.number);
+        error == std::errc() && stop == end) {
+      result.kind = Kind::number;
+      return result;
+    }
+    if (name == "none") {
+      result.kind = Kind::none;
+      return result;
+    }
+    const Signature& own = op_.signature;
+    if (result.index = index_of(own.inputs, name); result.index >= 0) {
+      result.kind = Kind::input;
+    } else if (result.index = index_of(own.outputs, name); result.index >= 0) {
+      result.kind = Kind::output;
+    } else if (result.index = index_of(own.attributes, name); result.index >= 0) {
+      result.kind = Kind::attribute;
+    } else if (result.index = name.starts_with(gradient_prefix)
+                                  ? index_of(own.outputs, name.substr(gradient_prefix.size()))
+                                  : -1;
+               result.index >= 0) {
+      result.kind = Kind::output_gradient;
+      if (!is_generic(own.outputs, result.index)) {
+        fail("names " + result.text + ", but " + result.text.substr(gradient_prefix.size()) +
+             " holds integers");
+      }
+    } else {
+      fail("names " + result.text + ", which is not in the signature");
+    }
+    return result;
+  }
+
+  /// Whether a tensor is of type T.
+  template <class Tensors>
+  static bool is_generic(const Tensors& tensors, int i) {
+    return tensors[static_cast<std::size_t>(i)].kind == ElementKind::type_variable;
+  }
+
+  static bool is_tensor(const Expression& expression) {
+    return expression.kind != Kind::attribute && expression.kind != Kind::number &&
+           expression.kind != Kind::none;
+  }
+
+  /// The input that an expression is, if it may be absent and has no other input as stand-in.
+  const Parameter* absent_input(const Expression& expression) const {
+    if (expression.kind != Kind::input) return nullptr;
+    const Parameter& input = op_.signature.inputs[static_cast<std::size_t>(expression.index)];
+    return input.always_there() ? nullptr : &input;
+  }
+
+  /// Rejects a term, or a whole gradient, that is not a tensor in every call.
+  void check_value(const std::string& what, const Expression& value) const {
+    if (!is_tensor(value)) fail(what + value.text + ", which is not a tensor");
+    if (absent_input(value) != nullptr) fail(what + value.text + ", which may be absent");
+  }
+
+  void check_arguments(const Expression& call) const {
+    const Signature& called = call.op->signature;
+    for (std::size_t i = 0; i < call.arguments.size(); ++i) {
+      if (i < called.inputs.size()) {
+        check_input(call, call.arguments[i], called.inputs[i]);
+      } else {
+        check_attribute(call, call.arguments[i], called.attributes[i - called.inputs.size()]);
+      }
+    }
+  }
+
+  [[noreturn]] void fail_argument(const Expression& call, const Expression& argument,
+                                  std::string_view parameter, const std::string& what) const {
+    fail("passes " + argument.text + " for " + std::string(parameter) + " of " +
+         std::string(call.op->name) + ", which " + what);
+  }
+
+  void check_input(const Expression& call, const Expression& argument,
+                   const Parameter& input) const {
+    if (argument.kind != Kind::none && !is_tensor(argument)) {
+      fail_argument(call, argument, input.name, "is a tensor");
+    }
+    if (input.optional) return;
+    if (argument.kind == Kind::none) fail_argument(call, argument, input.name, "is required");
+    const Parameter* const absent = absent_input(argument);
+    if (absent != nullptr &&
+        op_.signature.shape_source_of(static_cast<std::size_t>(argument.index)) < 0) {
+      fail("passes " + argument.text + ", which may be absent, for " + std::string(input.name) +
+           " of " + std::string(call.op->name) + ", which is required");
+    }
+  }
+
+  void check_attribute(const Expression& call, const Expression& argument,
+                       const AttributeSpec& spec) const {
+    if (argument.kind == Kind::attribute) {
+      const auto& own = op_.signature.attributes[static_cast<std::size_t>(argument.index)];
+      if (kind_of(own) == kind_of(spec)) return;
+      fail_argument(call, argument, spec.name, "must be " + kind_of(spec));
+    }
+    if (argument.kind != Kind::number) {
+      fail_argument(call, argument, spec.name, "is an attribute");
+    }
+    if (spec.type != AttributeType::real && std::trunc(argument.number) != argument.number) {
+      fail_argument(call, argument, spec.name, "must be " + kind_of(spec));
+    }
+    if (!in_range(spec, argument.number)) {
+      fail_argument(call, argument, spec.name, "must be " + range_of(spec));
+    }
+  }
+
+  const Op& op_;
+  std::string_view rest_;
+};
+
+}  // namespace
+
+const Op* training_form(const Op& op) {
+  if (!op.spec.gradient.starts_with(form_prefix)) return nullptr;
+  const Op* const form = find_op(op.spec.gradient.substr(form_prefix.size()), *op.module);
+  const bool fits =
+      form != nullptr && !form->spec.gradient.starts_with(form_prefix) &&
+      form->signature.inputs == op.signature.inputs &&
+      form->signature.attributes == op.signature.attributes &&
+      form->signature.outputs.size() >= op.signature.outputs.size() &&
+      std::ranges::equal(op.signature.outputs,
+                         std::span(form->signature.outputs.begin(), op.signature.outputs.size()));
+  if (!fits) {
+    throw std::invalid_argument(std::string(op.name) + ": the gradient names no op of its form");
+  }
+  return form;
+}
+
+std::vector<Gradient> parse_gradient(const Op& op) { return GradientParser(op).parse();
+}
+
+}  // namespace cudarelu

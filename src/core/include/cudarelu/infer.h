@@ -1,0 +1,261 @@
+// Checks the arguments of a call against the op's signature, and infers the outputs.
+//
+// The code is a template over the type of a size, which DimTraits describes: sizes may be numbers
+// or symbols (PyTorch's SymInt, ONNX Runtime's dim_param).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+
+#include "cudarelu/op.h"
+
+namespace cudarelu {
+
+/// The largest rank that is accepted, as in PyTorch and NumPy.
+inline constexpr std::size_t max_rank = 64;
+
+template <class Dim>
+struct DimTraits {
+  static bool differ(const Dim& a, const Dim& b) { return a != b; }
+  static bool exceeds(const Dim& a, std::int64_t limit) { return a > limit; }
+  static std::string text(const Dim& dim) { return std::to_string(dim); }
+};
+
+/// At most max_rank sizes.
+template <class Dim>
+class Shape {
+ public:
+  void assign(std::span<const Dim> dims) {
+    rank_ = 0;
+    for (const Dim& dim : dims) push_back(dim);
+  }
+  void push_back(Dim dim) { dims_[rank_++] = std::move(dim); }
+  std::span<const Dim> span() const { return {dims_.data(), rank_}; }
+
+ private:
+  std::array<Dim, max_rank> dims_;
+  std::size_t rank_ = 0;
+};
+
+template <class Dim>
+struct OutputType {
+  DType dtype{};
+  Shape<Dim> shape;
+};
+
+/// The names of the dtypes of a set: "float32, float64".
+std::string names_of(DTypeSet dtypes);
+
+/// The type of an attribute: "a floating-point number", "an integer", "none (0) or tanh (1)".
+std::string kind_of(const AttributeSpec& spec);
+
+/// Whether the value is in the range of the attribute.
+bool in_range(const AttributeSpec& spec, double value);
+
+/// The range of the attribute: "in [0, inf]", "none (0) or tanh (1)".
+std::string range_of(const AttributeSpec& spec);
+
+/// Checks the type and the range of each attribute.
+Status check_attributes(const Op& op, std::span<const Attribute> attributes);
+
+/// The value of an attribute that the caller leaves out.
+inline Attribute default_of(const AttributeSpec& spec) {
+  return to_attribute(spec.type, spec.default_value);
+}
+
+namespace detail {
+
+template <class Dim>
+std::string text_of(std::span<const Dim> shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += DimTraits<Dim>::text(shape[i]);
+  }
+  return text + "]";
+}
+
+std::string text_of(const Parameter& parameter);
+Status error(Status::Code code, const Op& op, const std::string& what);
+
+/// The sizes of the dimensions in one call, and the input from which each was read.
+template <class Dim>
+class Binding {
+ public:
+  Status bind(const Op& op, const Parameter& input, std::span<const Dim> shape) {
+    const std::size_t fixed = input.dims.size();
+    if (shape.size() > max_rank) {
+      return error(Status::Code::invalid_argument, op,
+                   std::string(input.name) + " has " + std::to_string(shape.size()) +
+                       " dimensions; at most " + std::to_string(max_rank) + " are supported");
+    }
+    if ((input.leading ? shape.size() < fixed : shape.size() != fixed)) {
+      return error(
+          Status::Code::invalid_argument, op,
+          std::string(input.name) + " must be " + text_of(input) + ", not " + text_of(shape));
+    }
+    const std::size_t lead = shape.size() - fixed;
+    if (input.leading) {
+      if (Status status = bind_leading(op, input, shape.first(lead)); !status.ok()) return status;
+    }
+    for (std::size_t i = 0; i < fixed; ++i) {
+      Status status = bind_dimension(op, input, input.dims[i], shape[lead + i]);
+      if (!status.ok()) return status;
+    }
+    return {};
+  }
+
+  std::span<const Dim> leading() const { return leading_; }
+  const Dim* size_of(std::string_view name) const {
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (bound_[i].dimension->name == name) return bound_[i].size;
+    }
+    return nullptr;
+  }
+
+ private:
+  struct Bound {
+    const Dimension* dimension;
+    const Dim* size;
+    const Parameter* source;
+  };
+
+  Status bind_leading(const Op& op, const Parameter& input, std::span<const Dim> dims) {
+    if (leading_source_ == nullptr) {
+      leading_ = dims;
+      leading_source_ = &input;
+      return {};
+    }
+    bool same = dims.size() == leading_.size();
+    for (std::size_t i = 0; same && i < dims.size(); ++i) {
+      same = !DimTraits<Dim>::differ(dims[i], leading_[i]);
+    }
+    if (same) return {};
+    return error(Status::Code::invalid_argument, op,
+                 "dimensions * are " + text_of(leading_) + " in " +
+                     std::string(leading_source_->name) + " but " + text_of(dims) + " in " +
+                     std::string(input.name));
+  }
+
+  Status bind_dimension(const Op& op, const Parameter& input, const Dimension& dim,
+                        const Dim& size) {
+    if (dim.name.empty()) {
+      if (!DimTraits<Dim>::differ(size, Dim(dim.size))) return {};
+      return error(Status::Code::invalid_argument, op,
+                   std::string(input.name) + " must be " + text_of(input) + ": the size " +
+                       std::to_string(dim.size) + " is " + DimTraits<Dim>::text(size));
+    }
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (bound_[i].dimension->name != dim.name) continue;
+      if (!DimTraits<Dim>::differ(size, *bound_[i].size)) return {};
+      return error(Status::Code::invalid_argument, op,
+                   "dimension " + std::string(dim.name) + " is " +
+                       DimTraits<Dim>::text(*bound_[i].size) + " in " +
+                       std::string(bound_[i].source->name) + " but " + DimTraits<Dim>::text(size) +
+                       " in " + std::string(input.name));
+    }
+    bound_[count_++] = {&dim, &size, &input};
+    return {};
+  }
+
+  std::array<Bound, 64> bound_;  // 8 inputs of 8 dimensions; clearing it would take longest
+  std::size_t count_ = 0;
+  std::span<const Dim> leading_;
+  const Parameter* leading_source_ = nullptr;
+};
+
+}  // namespace detail
+
+/// Checks the dtypes and shapes of a call whose attributes have been checked, and sets the dtype
+/// and the shape of every output. `inputs` holds one View for each input of the signature; a View
+/// has the members `present`, `dtype` and `shape` (a contiguous range of Dim). The message of an
+/// error names the op and the argument.
+template <class Dim, class View>
+Status infer_tensors(const Op& op, std::span<const View> inputs,
+                     std::span<const Attribute> attributes, std::span<OutputType<Dim>> outputs) {
+  using Code = Status::Code;
+  const Signature& signature = op.signature;
+  const Parameter* typed = nullptr;  // the input that determines T
+  DType variable{};
+  detail::Binding<Dim> binding;
+  for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
+    const Parameter& input = signature.inputs[i];
+    const View& view = inputs[signature.source_of(i, inputs[i].present)];
+    if (!view.present) {
+      if (input.optional) continue;
+      return detail::error(Code::invalid_argument, op, std::string(input.name) + " is missing");
+    }
+    if (input.kind != ElementKind::type_variable) {
+      if (view.dtype != input.dtype(variable)) {
+        return detail::error(Code::unsupported_dtype, op,
+                             std::string(input.name) + " must be " +
+                                 std::string(name_of(input.dtype(variable))) + ", not " +
+                                 std::string(name_of(view.dtype)));
+      }
+    } else if (!op.spec.dtypes.contains(view.dtype)) {
+      return detail::error(Code::unsupported_dtype, op,
+                           std::string(input.name) + " is " + std::string(name_of(view.dtype)) +
+                               "; supported are " + names_of(op.spec.dtypes));
+    } else if (typed == nullptr) {
+      typed = &input;
+      variable = view.dtype;
+    } else if (view.dtype != variable) {
+      return detail::error(Code::unsupported_dtype, op,
+                           std::string(input.name) + " is " + std::string(name_of(view.dtype)) +
+                               " but " + std::string(typed->name) + " is " +
+                               std::string(name_of(variable)));
+    }
+    Status status = binding.bind(op, input, std::span<const Dim>(view.shape));
+    if (!status.ok()) return status;
+  }
+
+  for (const Parameter& input : signature.inputs) {
+    if (input.kind != ElementKind::offsets) continue;
+    const Dim* size = binding.size_of(input.offsets_into);
+    constexpr std::int64_t limit = std::numeric_limits<std::int32_t>::max();
+    if (size != nullptr && DimTraits<Dim>::exceeds(*size, limit)) {
+      return detail::error(Code::invalid_argument, op,
+                           "dimension " + std::string(input.offsets_into) + " is " +
+                               DimTraits<Dim>::text(*size) + "; " + std::string(input.name) +
+                               " is int32 and reaches " + std::to_string(limit));
+    }
+  }
+
+  for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
+    const Parameter& output = signature.outputs[i];
+    outputs[i].dtype = output.dtype(variable);
+    const auto leading = output.leading ? binding.leading() : std::span<const Dim>();
+    const std::size_t rank = leading.size() + output.dims.size();
+    if (rank > max_rank) {
+      return detail::error(Code::invalid_argument, op,
+                           std::string(output.name) + " would have " + std::to_string(rank) +
+                               " dimensions; at most " + std::to_string(max_rank) +
+                               " are supported");
+    }
+    outputs[i].shape.assign(leading);
+    for (const Dimension& dim : output.dims) {
+      if (dim.name.empty()) {
+        outputs[i].shape.push_back(Dim(dim.size));
+      } else if (const Dim* size = binding.size_of(dim.name)) {
+        outputs[i].shape.push_back(*size);
+      } else {
+        const auto attribute = static_cast<std::size_t>(index_of(signature.attributes, dim.name));
+        outputs[i].shape.push_back(Dim(std::get<std::int64_t>(attributes[attribute])));
+      }
+    }
+  }
+  return {};
+}
+
+/// As infer_tensors(), but checks the attributes first.
+template <class Dim, class View>
+Status infer(const Op& op, std::span<const View> inputs, std::span<const Attribute> attributes,
+             std::span<OutputType<Dim>> outputs) {
+  if (Status status = check_attributes(op, attributes); !status.ok()) return status;
+  return infer_tensors(op, inputs, attributes, outputs);
+}
+
+}  // namespace cudarelu

@@ -1,0 +1,246 @@
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cctype>
+#include <fstream>
+#include <iterator>
+#include <mutex>
+#include <stdexcept>
+
+#include "cudarelu/op.h"
+
+namespace cudarelu {
+namespace {
+
+[[noreturn]] void fail(const std::string& what) { throw std::invalid_argument(what); }
+
+std::string camel_case(std::string_view name) {
+  std::string result;
+  bool upper = true;
+  for (const char c : name) {
+    if (c == '_') {
+      upper = true;
+    } else {
+      result += upper && c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+      upper = false;
+    }
+  }
+  return result;
+}
+
+/// Namespaces that PyTorch has, beside the keywords of Python.
+constexpr std::array<std::string_view, 11> taken_names{
+    "aten",  "prim",     "prims",     "quantized", "inductor",     "c10d",
+    "debug", "mkldnn",   "onednn",    "profiler",  "torchvision"};
+
+void check_name(std::string_view name) {
+  const bool is_word =
+      !name.empty() && std::islower(static_cast<unsigned char>(name.front())) != 0 &&
+      std::ranges::all_of(name, [](char c) {
+        return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z');
+      });
+  const std::string text(name);
+  if (!is_word) {
+    fail("a module cannot have the name '" + text +
+         "': a name is lower-case letters, digits and _, and begins with a letter");
+  }
+  if (std::ranges::find(detail::reserved_names, name) != detail::reserved_names.end()) {
+    fail("a module cannot have the name " + text + ", a keyword of Python or of gradients");
+  }
+  if (std::ranges::find(taken_names, name) != taken_names.end()) {
+    fail("a module cannot have the name " + text + ", which PyTorch uses itself");
+  }
+}
+
+Op read_op(const cudarelu_op& from, const Module& module) {
+  Op op;
+  op.module = &module;
+  op.spec = {.signature = from.signature,
+             .summary = from.summary,
+             .dtypes = {from.dtypes},
+             .in_place = from.in_place,
+             .gradient = from.gradient,
+             .autocast = static_cast<Autocast>(from.autocast),
+             .onnx_alias = {from.alias_domain, from.alias_op_type},
+             .definition = from.definition,
+             .written_out = from.written_out};
+  const auto name_of_op = [&] {
+    return std::string(op.spec.signature.substr(0, op.spec.signature.find('(')));
+  };
+  try {
+    op.signature = parse_signature(op.spec.signature);
+    if (!op.spec.in_place.empty()) {
+      const InPlace in_place = parse_in_place(op.signature, op.spec.in_place);
+      op.in_place_output = in_place.output;
+      op.in_place_input = in_place.input;
+    }
+  } catch (const std::invalid_argument& error) {
+    fail(name_of_op() + ": " + error.what());
+  }
+  op.name = op.signature.name;
+  op.onnx_type = camel_case(op.name);
+  op.elementwise = (from.flags & CUDARELU_ELEMENTWISE) != 0;
+  op.uses_gemm = (from.flags & CUDARELU_PRODUCT) != 0;
+  op.cpu = from.cpu;
+  op.cuda = from.cuda;
+  const bool generic = std::ranges::any_of(op.signature.inputs, [](const Parameter& input) {
+    return input.kind == ElementKind::type_variable;
+  });
+  if (generic && op.spec.dtypes.bits == 0) fail(std::string(op.name) + ": T has no dtypes");
+  if (op.spec.dtypes.bits >> all_dtypes.size() != 0 ||
+      from.autocast > static_cast<std::uint32_t>(Autocast::lower)) {
+    fail(std::string(op.name) + ": a dtype or a rule for autocast is unknown");
+  }
+  return op;
+}
+
+/// The library of the module `cudarelu`, which has the engines for matrix products.
+constexpr const char* engine_library = "libcudarelu_ops.so";
+
+std::string contents_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// The modules that have been added; never destroyed, as their libraries are never unloaded.
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Module>> modules;
+};
+
+Registry& registry() {
+  static auto& all = *new Registry;
+  return all;
+}
+
+}  // namespace
+
+const Op* Module::find(std::string_view op) const {
+  const auto found = std::ranges::find(ops, op, &Op::name);
+  return found == ops.end() ? nullptr : &*found;
+}
+
+std::unique_ptr<Module> read_module(const cudarelu_module& table, std::filesystem::path path) {
+  if (table.version != CUDARELU_MODULE_VERSION || table.size < sizeof(cudarelu_module)) {
+    const bool newer = table.version > CUDARELU_MODULE_VERSION;
+    fail("the module was built with version " + std::to_string(table.version) +
+         " of cudarelu/module.h, and this cudarelu reads version " +
+         std::to_string(CUDARELU_MODULE_VERSION) +
+         (newer ? ": install a newer cudarelu" : ": build the module again"));
+  }
+  check_name(table.name);
+  auto module = std::make_unique<Module>();
+  module->name = table.name;
+  module->onnx_domain = table.onnx_domain;
+  module->onnx_version = table.onnx_version;
+  module->definition_opset = table.definition_opset;
+  module->built_for = table.built_for;
+  module->path = std::move(path);
+  module->engines = table.engines;
+  if (table.op_count == 0) fail("the module " + std::string(table.name) + " has no ops");
+  for (const cudarelu_op* op : std::span(table.ops, table.op_count)) {
+    Op read = read_op(*op, *module);
+    for (const Op& other : module->ops) {
+      if (other.name == read.name) fail("two ops have the name " + std::string(read.name));
+      if (other.onnx_type == read.onnx_type) {
+        fail(std::string(read.name) + ": " + std::string(other.name) + " has the ONNX type " +
+             read.onnx_type + " too");
+      }
+    }
+    module->ops.push_back(std::move(read));
+  }
+  return module;
+}
+
+std::unique_ptr<Module> open_module(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::path file = std::filesystem::canonical(path, error);
+  if (error || !std::filesystem::is_regular_file(file, error)) {
+    fail(path.string() + ": there is no such library");
+  }
+  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) {
+    const char* const reason = dlerror();  // it names the file
+    fail(reason != nullptr ? reason : file.string() + ": not a shared library");
+  }
+  const auto get =
+      reinterpret_cast<cudarelu_get_module_function>(dlsym(library, CUDARELU_GET_MODULE));
+  const cudarelu_module* const table = get != nullptr ? get() : nullptr;
+  if (table == nullptr) {
+    fail(file.string() + ": not an op module, since it does not export " + CUDARELU_GET_MODULE);
+  }
+  try {
+    return read_module(*table, file);
+  } catch (const std::invalid_argument& error) {
+    fail(file.string() + ": " + error.what());
+  }
+}
+
+std::vector<const Module*> modules() {
+  const std::lock_guard lock(registry().mutex);
+  std::vector<const Module*> all;
+  for (const auto& module : registry().modules) all.push_back(module.get());
+  return all;
+}
+
+const Module* find_module(std::string_view name) {
+  const std::lock_guard lock(registry().mutex);
+  for (const auto& module : registry().modules) {
+    if (module->name == name) return module.get();
+  }
+  return nullptr;
+}
+
+const Module* find_same(const Module& module) {
+  const Module* const known = find_module(module.name);
+  if (known == nullptr) return nullptr;
+  // The same declarations at the same addresses: the dynamic linker knows the file.
+  if (known->ops.front().spec.signature.data() == module.ops.front().spec.signature.data()) {
+    return known;
+  }
+  const std::string name(module.name);
+  if (known->path == module.path) {
+    fail(known->path.string() + " has been replaced since the module " + name +
+         " was loaded from it; load the new one in a new process");
+  }
+  if (contents_of(known->path) == contents_of(module.path)) return known;
+  fail("two modules have the name " + name + ": " + known->path.string() + " and " +
+       module.path.string());
+}
+
+const Module& add_module(std::unique_ptr<Module> module) {
+  const std::lock_guard lock(registry().mutex);
+  return *registry().modules.emplace_back(std::move(module));
+}
+
+const Op* find_op(std::string_view name, const Module& own) {
+  const std::size_t colons = name.find("::");
+  if (colons == name.npos) return own.find(name);
+  const std::string_view space = name.substr(0, colons);
+  const Module* const module = space == own.name ? &own : find_module(space);
+  return module == nullptr ? nullptr : module->find(name.substr(colons + 2));
+}
+
+const cudarelu_engines* find_engines() {
+  static std::atomic<const cudarelu_engines*> known = nullptr;
+  if (const cudarelu_engines* engines = known.load(std::memory_order_acquire)) return engines;
+  const cudarelu_engines* found = nullptr;
+  for (const Module* module : modules()) {
+    if (found == nullptr) found = module->engines;
+  }
+  if (found == nullptr) {
+    // Beside this library, in its RUNPATH, or already loaded.
+    void* const library = dlopen(engine_library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    const auto get = library == nullptr ? nullptr
+                                        : reinterpret_cast<cudarelu_get_module_function>(
+                                              dlsym(library, CUDARELU_GET_MODULE));
+    const cudarelu_module* const table = get != nullptr ? get() : nullptr;
+    if (table != nullptr && table->version == CUDARELU_MODULE_VERSION) found = table->engines;
+  }
+  known.store(found, std::memory_order_release);
+  return found;
+}
+
+}  // namespace cudarelu

@@ -1,0 +1,98 @@
+// Conversion between the C++ types of a call and those of module.h, for both sides of the boundary.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "cudarelu/call.h"
+#include "cudarelu/module.h"
+
+namespace cudarelu {
+
+inline cudarelu_tensor to_c(const TensorView& view) {
+  return {.data = view.data,
+          .shape = view.shape.data(),
+          .rank = static_cast<std::uint32_t>(view.shape.size()),
+          .dtype = static_cast<std::uint16_t>(view.dtype),
+          .flags = static_cast<std::uint16_t>((view.present ? 0 : CUDARELU_ABSENT) |
+                                              (view.transposed ? CUDARELU_TRANSPOSED : 0))};
+}
+
+inline TensorView from_c(const cudarelu_tensor& tensor) {
+  return {.data = tensor.data,
+          .dtype = static_cast<DType>(tensor.dtype),
+          .shape = {tensor.shape, tensor.rank},
+          .present = (tensor.flags & CUDARELU_ABSENT) == 0,
+          .transposed = (tensor.flags & CUDARELU_TRANSPOSED) != 0};
+}
+
+inline cudarelu_attribute to_c(const Attribute& attribute) {
+  cudarelu_attribute result;
+  const auto* const integer = std::get_if<std::int64_t>(&attribute);
+  result.is_integer = integer != nullptr;
+  if (integer != nullptr) {
+    result.value.integer = *integer;
+  } else {
+    result.value.real = *std::get_if<double>(&attribute);
+  }
+  return result;
+}
+
+inline Attribute from_c(const cudarelu_attribute& attribute) {
+  if (attribute.is_integer != 0) return attribute.value.integer;
+  return attribute.value.real;
+}
+
+inline cudarelu_gemm to_c(const Gemm& gemm) {
+  return {.size = sizeof(cudarelu_gemm),
+          .batch = gemm.batch,
+          .m = gemm.m,
+          .n = gemm.n,
+          .k = gemm.k,
+          .a = gemm.a,
+          .b = gemm.b,
+          .d = gemm.d,
+          .bias = gemm.bias,
+          .sum = gemm.sum,
+          .dtype = static_cast<std::uint32_t>(gemm.dtype),
+          .flags = (gemm.a_transposed ? std::uint32_t{CUDARELU_A_TRANSPOSED} : 0) |
+                   (gemm.b_transposed ? std::uint32_t{CUDARELU_B_TRANSPOSED} : 0),
+          .activation = static_cast<std::uint32_t>(gemm.activation)};
+}
+
+inline Gemm from_c(const cudarelu_gemm& gemm) {
+  return {.dtype = static_cast<DType>(gemm.dtype),
+          .batch = gemm.batch,
+          .m = gemm.m,
+          .n = gemm.n,
+          .k = gemm.k,
+          .a = gemm.a,
+          .b = gemm.b,
+          .d = gemm.d,
+          .a_transposed = (gemm.flags & CUDARELU_A_TRANSPOSED) != 0,
+          .b_transposed = (gemm.flags & CUDARELU_B_TRANSPOSED) != 0,
+          .bias = gemm.bias,
+          .activation = static_cast<Activation>(gemm.activation),
+          .sum = gemm.sum};
+}
+
+/// Writes the message of a Status, shortened if it is too long, and returns its code.
+inline cudarelu_code to_c(const Status& status, cudarelu_error& error) {
+  if (status.ok()) [[likely]] {
+    return CUDARELU_OK;
+  }
+  const std::size_t size = std::min(status.message().size(), sizeof(error.message) - 1);
+  error.message[status.message().copy(error.message, size)] = '\0';
+  return static_cast<cudarelu_code>(status.code());
+}
+
+inline Status from_c(cudarelu_code code, cudarelu_error& error) {
+  if (code == CUDARELU_OK) [[likely]] {
+    return {};
+  }
+  error.message[sizeof(error.message) - 1] = '\0';
+  return {static_cast<Status::Code>(code), error.message};
+}
+
+}  // namespace cudarelu

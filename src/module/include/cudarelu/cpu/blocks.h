@@ -1,0 +1,163 @@
+// Conversion of elements to the type of arithmetic: float16 and bfloat16 in blocks of float32.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <type_traits>
+
+#include "cudarelu/cpu/vectorised.h"
+#include "cudarelu/types.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
+
+namespace cudarelu::cpu {
+
+/// Elements of a block: several blocks fit the L1 cache.
+inline constexpr std::int64_t block_size = 512;
+
+/// Elements of a block that fits the vector registers.
+inline constexpr std::int64_t small_block_size = 64;
+
+template <class T>
+inline constexpr bool is_narrow = !std::is_same_v<Compute<T>, T>;
+
+template <class C>
+struct alignas(64) Block : std::array<C, block_size> {};
+
+namespace detail {
+
+// widen_vectors() and narrow_vectors() return how many elements they converted: none without F16C.
+
+template <class T>
+std::int64_t widen_vectors(const T* /*from*/, float* /*to*/, std::int64_t /*n*/) {
+  return 0;
+}
+template <class T>
+std::int64_t narrow_vectors(const float* /*from*/, T* /*to*/, std::int64_t /*n*/) {
+  return 0;
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+
+// to_float() and from_float() for whole vectors, with the same results: F16C keeps the bits of a
+// NaN, which from_float() replaces by one NaN.
+
+[[gnu::target("avx2,f16c")]] inline std::int64_t widen_eights(const Half* from, float* to,
+                                                              std::int64_t n) {
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
+    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(halves));
+  }
+  return i;
+}
+[[gnu::target("avx2,f16c")]] inline std::int64_t narrow_eights(const float* from, Half* to,
+                                                               std::int64_t n) {
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256 x = _mm256_loadu_ps(from + i);
+    const __m256 is_nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+    const __m256i nan = _mm256_srli_epi32(_mm256_castps_si256(is_nan), 17);  // 0x7fff
+    const __m128i nan_halves =
+        _mm_packus_epi32(_mm256_castsi256_si128(nan), _mm256_extracti128_si256(nan, 1));
+    const __m128i halves = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm_or_si128(halves, nan_halves));
+  }
+  return i;
+}
+
+// A mask, since GCC 12 warns of uninitialised values in the functions without one.
+inline constexpr std::uint16_t every = 0xffff;
+
+[[gnu::target("avx512f,avx512bw,avx512vl")]] inline std::int64_t widen_sixteens(const Half* from,
+                                                                                float* to,
+                                                                                std::int64_t n) {
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+    _mm512_storeu_ps(to + i, _mm512_maskz_cvtph_ps(every, halves));
+  }
+  return i;
+}
+[[gnu::target("avx512f,avx512bw,avx512vl")]] inline std::int64_t narrow_sixteens(const float* from,
+                                                                                 Half* to,
+                                                                                 std::int64_t n) {
+  const __m256i ones = _mm256_set1_epi16(0x7fff);
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m512 x = _mm512_loadu_ps(from + i);
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const __m256i halves = _mm512_maskz_cvtps_ph(every, x, _MM_FROUND_TO_NEAREST_INT);
+    const __m256i result = _mm256_or_si256(halves, _mm256_maskz_mov_epi16(is_nan, ones));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), result);
+  }
+  return i;
+}
+
+inline std::int64_t widen_vectors(const Half* from, float* to, std::int64_t n) {
+  if (has_avx512()) return widen_sixteens(from, to, n);
+  return has_avx2() ? widen_eights(from, to, n) : 0;
+}
+inline std::int64_t narrow_vectors(const float* from, Half* to, std::int64_t n) {
+  if (has_avx512()) return narrow_sixteens(from, to, n);
+  return has_avx2() ? narrow_eights(from, to, n) : 0;
+}
+
+#endif
+
+}  // namespace detail
+
+/// Converts `n` elements of float16 or bfloat16 to float32.
+template <class T>
+void widen(const T* from, float* to, std::int64_t n) {
+  const std::int64_t i = detail::widen_vectors(from, to, n);
+  for_each_index_of_few(n - i, [&](std::int64_t j) { to[i + j] = load(from[i + j]); });
+}
+
+/// Rounds `n` numbers to float16 or bfloat16.
+template <class T>
+void narrow(const float* from, T* to, std::int64_t n) {
+  const std::int64_t i = detail::narrow_vectors(from, to, n);
+  for_each_index_of_few(n - i, [&](std::int64_t j) { to[i + j] = store<T>(from[i + j]); });
+}
+
+/// Calls body(first, count) for the blocks of n elements, or once for all without conversion.
+template <class T, std::int64_t size = block_size, class Body>
+void for_each_block(std::int64_t n, const Body& body) {
+  std::int64_t first = 0;
+  if constexpr (is_narrow<T>) {
+    for (; first + size <= n; first += size) body(first, size);
+  }
+  if (first < n) body(first, n - first);
+}
+
+/// The `count` elements from x on, converted into `block` if necessary.
+template <class T>
+const Compute<T>* read(const T* x, std::int64_t count, Block<Compute<T>>& block) {
+  if constexpr (is_narrow<T>) {
+    widen(x, block.data(), count);
+    return block.data();
+  } else {
+    return x;
+  }
+}
+
+/// The memory for results from y on, before write().
+template <class T>
+Compute<T>* target(T* y, Block<Compute<T>>& block) {
+  if constexpr (is_narrow<T>) {
+    return block.data();
+  } else {
+    return y;
+  }
+}
+
+template <class T>
+void write(T* y, std::int64_t count, const Block<Compute<T>>& block) {
+  if constexpr (is_narrow<T>) narrow(block.data(), y, count);
+}
+
+}  // namespace cudarelu::cpu

@@ -1,0 +1,72 @@
+// The elementwise engine for the CPU.
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "cudarelu/cpu/blocks.h"
+#include "cudarelu/elementwise.h"
+
+namespace cudarelu {
+namespace pointwise {
+
+/// The fewest elements for a thread: some microseconds of work.
+inline constexpr std::int64_t cpu_grain = 32768;
+
+template <class F, int choice, class T>
+void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t end) {
+  using C = Compute<T>;
+  std::array<C, attribute_count<F> + 1> attributes{};  // one more, for ops without any
+  read_attributes<F>(call, attributes.data());
+  std::array<cpu::Block<C>, input_count<F>> blocks;
+  T* const output = static_cast<T*>(call.outputs[0].data);
+  while (begin < end) {
+    const std::int64_t column = row_inputs<F> != 0 ? begin % extent.columns : 0;
+    const std::int64_t stop = std::min(end, begin + extent.columns - column);
+    const auto compute = [&](std::int64_t first, std::int64_t count) {
+      std::array<const C*, input_count<F>> inputs;
+      for (int i = 0; i < input_count<F>; ++i) {
+        const T* const x = static_cast<const T*>(call.inputs[i].data);
+        inputs[i] = cpu::read(x + (is_row<F>(i) ? column : begin) + first, count, blocks[i]);
+      }
+      C* const y = cpu::target(output + begin + first, blocks[0]);
+      // The output and an input are the same memory or do not overlap.
+      const auto compute_one = [&](std::int64_t j) {
+        std::array<C, input_count<F>> x;
+        for (int i = 0; i < input_count<F>; ++i) x[i] = inputs[i][j];
+        y[j] = apply<F, choice>(x.data(), attributes.data());
+      };
+      if constexpr (cpu::is_narrow<T>) {
+        cpu::for_each_index_of_few(count, compute_one);
+      } else {
+        cpu::for_each_index(count, compute_one);
+      }
+      cpu::write(output + begin + first, count, blocks[0]);
+    };
+    cpu::for_each_block<T, cpu::small_block_size>(stop - begin, compute);
+    begin = stop;
+  }
+}
+
+}  // namespace pointwise
+
+template <class F>
+Status pointwise_cpu(const Call& call) {
+  return visit_dtype<F::spec.dtypes>(call.outputs[0].dtype, [&]<class T>(TypeTag<T>) {
+    const pointwise::Extent extent = pointwise::extent_of<F>(call);
+    constexpr Work work = pointwise::work_of<F>;
+    constexpr bool converts = cpu::is_narrow<T> && work != Work::move;
+    using Element = std::conditional_t<cpu::is_narrow<T> && !converts, std::uint16_t, T>;
+    constexpr bool wide = converts || work == Work::much;
+    return pointwise::visit_choice<F>(call, [&]<int choice>(std::integral_constant<int, choice>) {
+      call.execution.parallel_for(
+          extent.size, pointwise::cpu_grain, [&](std::int64_t begin, std::int64_t end) {
+            cpu::vectorised<wide ? cpu::Width::full : cpu::Width::half>(
+                [&] { pointwise::run_range<F, choice, Element>(call, extent, begin, end); });
+          });
+      return Status();
+    });
+  });
+}
+
+}  // namespace cudarelu

@@ -1,0 +1,113 @@
+// What the row-wise ops share on the CPU.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <limits>
+
+#include "cudarelu/cpu/blocks.h"
+#include "cudarelu/call.h"
+
+namespace cudarelu::cpu {
+
+/// The vector width of sums, which wait for memory if their terms need no conversion.
+template <class T>
+inline constexpr Width sum_width = is_narrow<T> ? Width::full : Width::half;
+
+/// Calls body(offset of the row) for each row, on the host's threads, compiled for their CPU.
+template <Width width, class Body>
+void for_each_row(const Call& call, const Body& body) {
+  const TensorView& tensor = call.inputs[0];
+  const std::int64_t columns = tensor.shape.back();
+  if (columns == 0) return;
+  const std::int64_t grain = std::max<std::int64_t>(1, 16384 / columns);
+  call.execution.parallel_for(tensor.size() / columns, grain,
+                              [&](std::int64_t begin, std::int64_t end) {
+                                vectorised<width>([&] {
+                                  for (std::int64_t row = begin; row < end; ++row)
+                                    body(row * columns);
+                                });
+                              });
+}
+
+/// Columns that are reduced side by side. GCC unrolls shorter loops before it vectorises them.
+inline constexpr std::int64_t lanes = 32;
+
+/// Reduces `count` lanes to one with f, half by half, which is vectorised.
+template <std::size_t count, class T, class F>
+T reduce(const std::array<T, count>& x, const F& f) {
+  if constexpr (count == 1) {
+    return x[0];
+  } else {
+    std::array<T, count / 2> halves;
+    for (std::size_t i = 0; i < count / 2; ++i) halves[i] = f(x[i], x[i + count / 2]);
+    return reduce(halves, f);
+  }
+}
+
+/// The maximum of numbers that come in blocks; ignores NaN.
+template <class C>
+class Maximum {
+ public:
+  Maximum() { values_.fill(-std::numeric_limits<C>::infinity()); }
+
+  void add(const C* x, std::int64_t n) {
+    std::array<C, lanes> values = values_;  // a copy, which stays in registers
+    for (std::int64_t i = 0; i + lanes <= n; i += lanes) {
+      for (std::int64_t lane = 0; lane < lanes; ++lane) {
+        values[lane] = larger(values[lane], x[i + lane]);
+      }
+    }
+    for (std::int64_t i = n - n % lanes; i < n; ++i) values[0] = larger(values[0], x[i]);
+    values_ = values;
+  }
+  C value() const { return reduce(values_, larger); }
+
+ private:
+  static C larger(C a, C b) { return a < b ? b : a; }
+
+  std::array<C, lanes> values_;
+};
+
+/// A sum whose order depends only on the number of terms: four terms at a time are added in their
+/// own type, then in float64.
+class Sum {
+ public:
+  /// Adds term(0), ..., term(n - 1). Except in the last call, n is a multiple of block_size.
+  template <class Term>
+  void add(std::int64_t n, const Term& term) {
+    std::array<double, lanes> totals = totals_;  // a copy, which stays in registers
+    std::int64_t i = 0;
+    for (; i + 4 * lanes <= n; i += 4 * lanes) {
+      for (std::int64_t j = i; j < i + lanes; ++j) {
+        totals[j - i] += (term(j) + term(j + lanes)) + (term(j + 2 * lanes) + term(j + 3 * lanes));
+      }
+    }
+    for (; i + lanes <= n; i += lanes) {
+      for (std::int64_t lane = 0; lane < lanes; ++lane) totals[lane] += term(i + lane);
+    }
+    const std::int64_t rest = n % lanes;
+    for (std::int64_t lane = 0; lane < rest; ++lane) totals[lane] += term(n - rest + lane);
+    totals_ = totals;
+  }
+  double total() const { return reduce(totals_, std::plus<double>()); }
+
+ private:
+  std::array<double, lanes> totals_{};
+};
+
+/// The sum of term(x[i]) over a row of n elements.
+template <class T, class Term>
+double sum_of_row(const T* x, std::int64_t n, const Term& term) {
+  using C = Compute<T>;
+  Sum sum;
+  Block<C> block;
+  for_each_block<T>(n, [&](std::int64_t first, std::int64_t count) {
+    const C* const values = read(x + first, count, block);
+    sum.add(count, [&](std::int64_t i) { return term(values[i]); });
+  });
+  return sum.total();
+}
+
+}  // namespace cudarelu::cpu

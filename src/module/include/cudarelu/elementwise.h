@@ -1,0 +1,153 @@
+// For elementwise ops. Such an op is a functor: its operator() takes the inputs and then the
+// attributes, all in the type of arithmetic on the elements; of an enumeration, a label's position.
+//
+// An input has the shape of the output, or only its last dimension: [c] for [*, c].
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+#include <utility>
+
+#include "cudarelu/call.h"
+#include "cudarelu/op_spec.h"
+#include "cudarelu/types.h"
+
+namespace cudarelu {
+
+template <class F>
+inline constexpr Signature signature_of = parse_signature(F::spec.signature);
+
+/// The kernels of the elementwise op F: pointwise/cpu.h and pointwise/cuda.cuh define them.
+template <class F>
+Status pointwise_cpu(const Call& call);
+template <class F>
+Status pointwise_cuda(const Call& call);
+
+/// A functor's `static constexpr Work work`, for the CPU engine: it only moves elements, or its
+/// arithmetic takes longer than reading and writing.
+enum class Work { move, little, much };
+
+namespace pointwise {
+
+template <class F>
+inline constexpr Work work_of = [] {
+  if constexpr (requires { F::work; }) {
+    return F::work;
+  } else {
+    return Work::little;
+  }
+}();
+
+template <class F>
+constexpr bool takes_attributes() {
+  for (const AttributeSpec& attribute : signature_of<F>.attributes) {
+    if (attribute.type == AttributeType::integer) return false;
+  }
+  return true;
+}
+
+template <class F>
+inline constexpr int input_count = static_cast<int>(signature_of<F>.inputs.size());
+template <class F>
+inline constexpr int attribute_count = static_cast<int>(signature_of<F>.attributes.size());
+
+/// Bit i: input i has only the last dimension of the output, and is repeated over the others. A
+/// number, since device code cannot read the signature, an object in host memory.
+template <class F>
+inline constexpr unsigned row_inputs = [] {
+  unsigned bits = 0;
+  for (int i = 0; i < input_count<F>; ++i) {
+    const bool leading = signature_of<F>.inputs[static_cast<std::size_t>(i)].leading;
+    if (signature_of<F>.outputs[0].leading && !leading) bits |= 1u << i;
+  }
+  return bits;
+}();
+
+template <class F>
+constexpr bool is_row(int i) {
+  return (row_inputs<F> >> i & 1u) != 0;
+}
+
+/// The sizes of a call: the elements of the output, and those of its last dimension, or again all
+/// if no input has only the last dimension.
+struct Extent {
+  std::int64_t size;
+  std::int64_t columns;
+};
+
+template <class F>
+Extent extent_of(const Call& call) {
+  static_assert(takes_attributes<F>(), "an elementwise op has no integers for attributes");
+  const TensorView& output = call.outputs[0];
+  const std::int64_t size = output.size();
+  return {size, row_inputs<F> != 0 ? output.shape.back() : size};
+}
+
+/// Reads the attributes that are floating-point numbers.
+template <class F, class C>
+void read_attributes(const Call& call, C* attributes) {
+  for (std::size_t i = 0; i < attribute_count<F>; ++i) {
+    if (signature_of<F>.attributes[i].type == AttributeType::real) {
+      attributes[i] = static_cast<C>(call.real(i));
+    }
+  }
+}
+
+/// The number of combinations of labels of all enumerations. Each is a kernel of its own, so that a
+/// loop has no branches on attributes. Example: `none | tanh` has choices 0 and 1.
+template <class F>
+inline constexpr int choice_count = [] {
+  int count = 1;
+  for (const AttributeSpec& attribute : signature_of<F>.attributes) {
+    if (attribute.type != AttributeType::label) continue;
+    count *= static_cast<int>(attribute.labels.size());
+  }
+  return count;
+}();
+
+/// The label of attribute `index` in a choice, -1 for a number. As row_inputs, it is a number.
+template <class F, int choice, std::size_t index>
+inline constexpr int label = [] {
+  int rest = choice;
+  for (std::size_t i = 0; i < index; ++i) {
+    const AttributeSpec& before = signature_of<F>.attributes[i];
+    if (before.type != AttributeType::label) continue;
+    rest /= static_cast<int>(before.labels.size());
+  }
+  const AttributeSpec& attribute = signature_of<F>.attributes[index];
+  // In one expression: nvcc would warn of % 0 after an early return.
+  return attribute.type == AttributeType::label ? rest % static_cast<int>(attribute.labels.size())
+                                                : -1;
+}();
+
+/// Calls f(std::integral_constant<int, choice>) for the choice of a call.
+template <class F, class Function>
+Status visit_choice(const Call& call, const Function& f) {
+  int choice = 0;
+  for (std::size_t i = attribute_count<F>; i-- > 0;) {
+    const AttributeSpec& attribute = signature_of<F>.attributes[i];
+    if (attribute.type != AttributeType::label) continue;
+    choice = choice * static_cast<int>(attribute.labels.size()) + static_cast<int>(call.integer(i));
+  }
+  Status status;
+  [&]<int... each>(std::integer_sequence<int, each...>) {
+    (void)((choice == each &&
+            (static_cast<void>(status = f(std::integral_constant<int, each>{})), true)) ||
+           ...);
+  }(std::make_integer_sequence<int, choice_count<F>>{});
+  return status;
+}
+
+/// f(x[0], x[1], ..., a[0], a[1], ...).
+template <class F, int choice, class C, std::size_t... I, std::size_t... A>
+CUDARELU_FN C apply(const C* x, const C* a, std::index_sequence<I...>, std::index_sequence<A...>) {
+  return F{}(x[I]..., (label<F, choice, A> < 0 ? a[A] : C(label<F, choice, A>))...);
+}
+template <class F, int choice, class C>
+CUDARELU_FN C apply(const C* x, const C* a) {
+  return apply<F, choice>(x, a, std::make_index_sequence<input_count<F>>{},
+                          std::make_index_sequence<attribute_count<F>>{});
+}
+
+}  // namespace pointwise
+}  // namespace cudarelu

@@ -1,0 +1,22 @@
+// For ops with kernels of their own. Such an op is a struct with its declaration and functions for
+// the devices that it supports:
+//
+//   struct TopK {
+//     static constexpr OpSpec spec{.signature = ..., .summary = ..., ...};
+//     static Status cpu(const Call& call);   // defined in a .cpp
+//     static Status cuda(const Call& call);  // defined in a .cu; optional
+//   };
+//
+// A function reads call.inputs, writes call.outputs, which the host has allocated, and takes all
+// other resources from call.execution. It returns a Status; an exception becomes an error of the
+// call. On CUDA it enqueues its work on call.execution.stream, best by launch() of
+// cudarelu/cuda/launch.cuh, and never waits for the device.
+#pragma once
+
+#include "cudarelu/call.h"
+#include "cudarelu/op_spec.h"
+#include "cudarelu/types.h"
+#include "cudarelu/workspace.h"
+#ifdef __CUDACC__
+#include "cudarelu/cuda/launch.cuh"
+#endif

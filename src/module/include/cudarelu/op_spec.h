@@ -1,0 +1,36 @@
+// The declaration of an op, which every runtime reads.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "cudarelu/dtype.h"
+
+namespace cudarelu {
+
+struct OnnxName {
+  std::string_view domain;
+  std::string_view op_type;
+};
+
+/// How PyTorch's autocast converts an op's inputs of float32 and half precision.
+enum class Autocast : std::uint8_t {
+  promote,  // all become float32 if one of them is
+  float32,  // all become float32: the op sums many numbers
+  lower,    // all become autocast's dtype of half precision: the op is a matrix product
+};
+
+/// The texts are literals.
+struct OpSpec {
+  std::string_view signature;      // names, dtypes, shapes, attributes: see signature.h
+  std::string_view summary;        // one line for a reader
+  DTypeSet dtypes;                 // what T may be
+  std::string_view in_place = {};  // "y = x": output y may overwrite input x
+  std::string_view gradient = {};  // "x = relu_backward(grad_y, y); ...": see gradient.h
+  Autocast autocast = Autocast::promote;
+  OnnxName onnx_alias = {};           // a second name under which models call the op
+  std::string_view definition;        // the meaning: the body of an ONNX function
+  std::string_view written_out = {};  // the same in simpler operators, as models may contain it
+};
+
+}  // namespace cudarelu

@@ -1,0 +1,60 @@
+// For ops that are one matrix product with an epilogue. Such an op describes the product in
+// `static Gemm gemm(const Call&)`, and needs no kernels of its own.
+#pragma once
+
+#include <functional>
+#include <numeric>
+
+#include "cudarelu/call.h"
+#include "cudarelu/op_spec.h"
+
+namespace cudarelu {
+
+/// The product of all sizes of a tensor except the last `own`.
+inline std::int64_t leading_size(const TensorView& tensor, std::size_t own) {
+  const auto leading = tensor.shape.first(tensor.shape.size() - own);
+  return std::accumulate(leading.begin(), leading.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+/// The products of two inputs [*, rows, columns], either of them transposed.
+inline Gemm batched_product(const Call& call, bool a_transposed, bool b_transposed) {
+  const TensorView& a = call.inputs[0];
+  const TensorView& b = call.inputs[1];
+  const auto a_shape = a.shape.last(2);
+  const auto b_shape = b.shape.last(2);
+  return {.dtype = a.dtype,
+          .batch = leading_size(a, 2),
+          .m = a_shape[a_transposed ? 1 : 0],
+          .n = b_shape[b_transposed ? 0 : 1],
+          .k = a_shape[a_transposed ? 0 : 1],
+          .a = a.data,
+          .b = b.data,
+          .d = call.outputs[0].data,
+          .a_transposed = a_transposed != a.transposed,
+          .b_transposed = b_transposed != b.transposed};
+}
+
+/// The activation of an op with the one attribute `approximate: none | tanh`.
+inline Activation gelu_of(const Call& call) {
+  return call.integer(0) == 0 ? Activation::gelu_erf : Activation::gelu_tanh;
+}
+
+/// activation(x weight^T + bias) for the inputs x [*, k], weight [n, k] and bias [n], if present.
+inline Gemm linear_product(const Call& call, Activation activation = Activation::none) {
+  const TensorView& x = call.inputs[0];
+  const TensorView& weight = call.inputs[1];
+  return {.dtype = x.dtype,
+          .batch = 1,
+          .m = leading_size(x, 1),
+          .n = weight.shape[0],
+          .k = weight.shape[1],
+          .a = x.data,
+          .b = weight.data,
+          .d = call.outputs[0].data,
+          .a_transposed = x.transposed,
+          .b_transposed = !weight.transposed,
+          .bias = call.inputs[2].data,
+          .activation = activation};
+}
+
+}  // namespace cudarelu

@@ -1,0 +1,595 @@
+// The signature line of an op, parsed at compile time: a malformed one does not compile.
+//
+//   bias_relu(x: T[*, c], bias: T[c], *, scale: float = 1.0) -> y: T[*, c]
+//
+//   op         name(inputs, *, attributes) -> output        or  -> (output, output)
+//   input      name: dtype[dims]                 required
+//              name: dtype[dims]?                optional: the op defines what it does without it
+//              name: dtype[dims]? = other        if absent: the tensor of input `other`
+//              name: dtype[dims]? = 1            if absent: every element is this number
+//              name: dtype[dims]? = min(other)   if absent: the minimum over the rows of `other`;
+//                                                or max(other)
+//              name: dtype[dims] > 0             every element must be over 0
+//   output     name: dtype[dims]
+//   dtype      T (one of the op's dtypes, the same for all)   i32   i64
+//              offsets(n): int32, the end of each batch of the rows of dimension n; they do not
+//              decrease, and none is over n
+//   dims       a name has one size in all tensors, a number is a fixed size, a leading * is any
+//              shape; in outputs a name may also be an integer attribute of values from 0 on
+//   attribute  name: float = 1.0      name: int = 16 in [1, 1024]      (no default: required)
+//              name: none | tanh = none   (an enumeration: a label, whose position is its value)
+//
+// Required inputs come first, and there is at least one: it determines the device of a call. The
+// dtypes and the dimensions of outputs, and the dimensions that offsets divide, come from inputs
+// that have a tensor in every call: required inputs, and optional ones with `= other`. Optional
+// offsets must have `= other`; an optional input > 0 must have `= other` or a number. Names are not
+// keywords of Python, since Python's functions use them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "cudarelu/dtype.h"
+
+namespace cudarelu {
+
+/// A vector of at most N elements, for constant expressions.
+template <class T, std::size_t N>
+class FixedVector {
+ public:
+  /// Throws std::invalid_argument(error) if it is full.
+  constexpr void push_back(const T& value, const char* error) {
+    if (size_ == N) throw std::invalid_argument(error);
+    items_[size_++] = value;
+  }
+  static constexpr std::size_t capacity() { return N; }
+  constexpr std::size_t size() const { return size_; }
+  constexpr bool operator==(const FixedVector& other) const {
+    return std::equal(begin(), end(), other.begin(), other.end());
+  }
+  constexpr bool empty() const { return size_ == 0; }
+  constexpr const T& operator[](std::size_t i) const { return items_[i]; }
+  constexpr const T* begin() const { return items_.data(); }
+  constexpr const T* end() const { return items_.data() + size_; }
+
+ private:
+  std::array<T, N> items_{};
+  std::size_t size_ = 0;
+};
+
+/// The position of the element named `name`, or -1.
+template <class List>
+constexpr int index_of(const List& list, std::string_view name) {
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (list[i].name == name) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+struct Dimension {
+  std::string_view name;   // empty: a fixed size
+  std::int64_t size = -1;  // the fixed size
+
+  constexpr bool operator==(const Dimension&) const = default;
+};
+
+enum class ElementKind { type_variable, int32, int64, offsets };
+
+/// The value of an optional input that is absent.
+enum class Absent {
+  nothing,  // as the op defines it
+  input,    // the tensor of another input, its stand-in
+  number,   // a number for every element
+  minimum,  // the minimum over the rows of another input
+  maximum,
+};
+
+struct Parameter {
+  std::string_view name;
+  ElementKind kind = ElementKind::type_variable;
+  std::string_view offsets_into;   // of kind offsets: the dimension that the offsets divide
+  bool leading = false;            // the dims begin with *
+  FixedVector<Dimension, 8> dims;  // those after the *
+  bool optional = false;
+  bool positive = false;  // every element must be over 0
+  Absent absent = Absent::nothing;
+  int source = -1;    // of kinds input, minimum and maximum: the other input
+  double number = 0;  // of kind number
+
+  /// The input whose tensor is used if this one is absent, or -1.
+  constexpr int stand_in() const { return absent == Absent::input ? source : -1; }
+
+  /// Whether every call has a tensor for the input: its own or its stand-in's.
+  constexpr bool always_there() const { return !optional || stand_in() >= 0; }
+
+  constexpr bool operator==(const Parameter&) const = default;
+
+  /// Whether the two always have the same dtype and the same shape.
+  constexpr bool is_like(const Parameter& other) const {
+    return kind == other.kind && leading == other.leading && dims == other.dims;
+  }
+
+  /// The element type if T is `variable`.
+  constexpr DType dtype(DType variable) const {
+    switch (kind) {
+      case ElementKind::type_variable:
+        return variable;
+      case ElementKind::int64:
+        return DType::int64;
+      default:
+        return DType::int32;
+    }
+  }
+};
+
+enum class AttributeType {
+  real,
+  integer,
+  label,  // one of the labels of an enumeration; the value is its position
+};
+
+struct AttributeSpec {
+  std::string_view name;
+  AttributeType type = AttributeType::real;
+  FixedVector<std::string_view, 8> labels;  // empty except for AttributeType::label
+  bool required = false;
+  double default_value = 0;
+  double lowest = -std::numeric_limits<double>::infinity();
+  double highest = std::numeric_limits<double>::infinity();
+
+  constexpr bool operator==(const AttributeSpec&) const = default;
+};
+
+struct Signature {
+  std::string_view name;
+  FixedVector<Parameter, 8> inputs;
+  FixedVector<AttributeSpec, 8> attributes;
+  FixedVector<Parameter, 4> outputs;
+
+  /// The input whose tensor is used as input i: itself, or its stand-in if it is not present.
+  constexpr std::size_t source_of(std::size_t i, bool present) const {
+    const int stand_in = inputs[i].stand_in();
+    return present || stand_in < 0 ? i : static_cast<std::size_t>(stand_in);
+  }
+
+  /// For an input i that is a number if it is absent: a required input that has all of its
+  /// dimensions, from which a tensor of that number gets its shape. -1 if there is none.
+  constexpr int shape_source_of(std::size_t i) const {
+    for (std::size_t other = 0; other < inputs.size(); ++other) {
+      const bool has_all =
+          std::all_of(inputs[i].dims.begin(), inputs[i].dims.end(), [&](const Dimension& dim) {
+            return !dim.name.empty() && index_of(inputs[other].dims, dim.name) >= 0;
+          });
+      if (inputs[i].absent == Absent::number && !inputs[other].optional && has_all) {
+        return static_cast<int>(other);
+      }
+    }
+    return -1;
+  }
+
+  /// Whether all tensors are `T[*]` and required, and so have one dtype and one shape.
+  constexpr bool uniform() const {
+    const auto is_free = [](const Parameter& tensor) {
+      return tensor.kind == ElementKind::type_variable && tensor.leading && tensor.dims.empty() &&
+             !tensor.optional;
+    };
+    return std::all_of(inputs.begin(), inputs.end(), is_free) &&
+           std::all_of(outputs.begin(), outputs.end(), is_free);
+  }
+
+  /// Whether the elementwise engine can run the op: all tensors are of type T, there is one output,
+  /// and each input is always there and has the output's shape, or only its last dimension.
+  constexpr bool is_pointwise() const {
+    const Parameter& output = outputs[0];
+    return outputs.size() == 1 && output.kind == ElementKind::type_variable &&
+           std::all_of(inputs.begin(), inputs.end(), [&](const Parameter& input) {
+             const bool is_row = output.leading && !output.dims.empty() && !input.leading &&
+                                 input.dims.size() == 1 &&
+                                 input.dims[0] == output.dims[output.dims.size() - 1];
+             return input.kind == output.kind && input.always_there() &&
+                    (is_row || input.is_like(output));
+           });
+  }
+};
+
+namespace detail {
+
+/// Words that cannot be names: keywords of Python, and values in gradients.
+inline constexpr std::array<std::string_view, 37> reserved_names{
+    "and",    "as",       "assert", "async",  "await",  "break",   "class",    "continue",
+    "def",    "del",      "elif",   "else",   "except", "finally", "for",      "from",
+    "global", "if",       "import", "in",     "is",     "lambda",  "nonlocal", "not",
+    "or",     "pass",     "raise",  "return", "try",    "while",   "with",     "yield",
+    "True",   "infinity", "inf",    "nan",    "none"};
+
+class SignatureParser {
+ public:
+  constexpr explicit SignatureParser(std::string_view text) : text_(text), rest_(text) {}
+
+  constexpr Signature parse() {
+    signature_.name = name();
+    expect("(");
+    bool attributes = false;
+    while (!accept(")")) {
+      if (!signature_.inputs.empty() || attributes) expect(",");
+      if (!attributes && accept("*")) {
+        attributes = true;
+        expect(",");
+      }
+      if (attributes) {
+        signature_.attributes.push_back(attribute(), "signature: there are more than 8 attributes");
+      } else {
+        signature_.inputs.push_back(input(), "signature: there are more than 8 inputs");
+      }
+    }
+    expect("->");
+    if (accept("(")) {
+      do add_output();
+      while (accept(","));
+      expect(")");
+    } else {
+      add_output();
+    }
+    if (!rest_.empty()) fail("there is `", rest_, "` after the outputs");
+    check_inputs();
+    for (const Parameter& output : signature_.outputs) check_output(output);
+    return signature_;
+  }
+
+ private:
+  /// Not constexpr: the compiler rejects a malformed signature here and shows the call.
+  template <class... Text>
+  [[noreturn]] void fail(const Text&... text) const {
+    std::string message = "signature: ";
+    (message.append(text), ...);
+    const std::size_t column = text_.size() - rest_.size() + 1;
+    if (!rest_.empty()) message += " (column " + std::to_string(column) + ")";
+    throw std::invalid_argument(message);
+  }
+
+  constexpr void skip_space() {
+    while (!rest_.empty() && rest_.front() == ' ') rest_.remove_prefix(1);
+  }
+  constexpr bool accept(std::string_view token) {
+    skip_space();
+    if (!rest_.starts_with(token)) return false;
+    rest_.remove_prefix(token.size());
+    skip_space();
+    return true;
+  }
+  constexpr void expect(std::string_view token) {
+    if (!accept(token)) fail("`", token, "` is missing before `", rest_, "`");
+  }
+  static constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+  constexpr std::string_view word() {
+    skip_space();
+    std::size_t length = 0;
+    while (length < rest_.size() &&
+           (rest_[length] == '_' || is_digit(rest_[length]) ||
+            (rest_[length] >= 'a' && rest_[length] <= 'z') || rest_[length] == 'T')) {
+      ++length;
+    }
+    if (length == 0) fail("a name is missing before `", rest_, "`");
+    const std::string_view result = rest_.substr(0, length);
+    rest_.remove_prefix(length);
+    skip_space();
+    return result;
+  }
+  /// The name of the op, an input, an attribute or an output.
+  constexpr std::string_view name() {
+    const std::string_view result = word();
+    if (is_digit(result.front())) fail("a name must not begin with a digit, as ", result, " does");
+    if (std::ranges::find(reserved_names, result) != reserved_names.end()) {
+      fail(result, " is a keyword of Python or of gradients; it must have another name");
+    }
+    if (index_of(signature_.inputs, result) >= 0 || index_of(signature_.attributes, result) >= 0 ||
+        index_of(signature_.outputs, result) >= 0) {
+      fail("two inputs, attributes or outputs have the name ", result);
+    }
+    return result;
+  }
+  /// A decimal number or `inf`. Up to 15 digits are exact before the one division.
+  constexpr double number() {
+    const double sign = accept("-") ? -1.0 : 1.0;
+    if (accept("inf")) return sign * std::numeric_limits<double>::infinity();
+    if (rest_.empty() || !is_digit(rest_.front())) {
+      fail("a number is missing before `", rest_, "`");
+    }
+    double digits = 0;
+    double divisor = 1;
+    bool fraction = false;
+    for (; !rest_.empty() && (is_digit(rest_.front()) || (rest_.front() == '.' && !fraction));
+         rest_.remove_prefix(1)) {
+      if (rest_.front() == '.') {
+        fraction = true;
+      } else {
+        digits = digits * 10 + (rest_.front() - '0');
+        if (fraction) divisor *= 10;
+      }
+    }
+    if (!rest_.empty() && rest_.front() == 'e') {
+      rest_.remove_prefix(1);
+      const bool negative = accept("-");
+      const int exponent = static_cast<int>(number());
+      for (int i = 0; i < exponent; ++i) (negative ? divisor : digits) *= 10;
+    }
+    skip_space();
+    return sign * digits / divisor;
+  }
+  /// An integer of at most 15 digits, which double and int64 represent exactly.
+  constexpr double integer(std::string_view of) {
+    const double value = number();
+    const bool held = value > -1e15 && value < 1e15;
+    if (!held || static_cast<double>(static_cast<std::int64_t>(value)) != value) {
+      fail(of, " must be an integer of at most 15 digits");
+    }
+    return value;
+  }
+  constexpr Dimension dimension() {
+    skip_space();
+    if (!rest_.empty() && is_digit(rest_.front())) {
+      return {{}, static_cast<std::int64_t>(integer("a dimension"))};
+    }
+    return {word(), -1};
+  }
+  /// name: dtype[dims]
+  constexpr Parameter tensor() {
+    Parameter result;
+    result.name = name();
+    expect(":");
+    const std::string_view dtype = word();
+    if (dtype == "offsets") {
+      result.kind = ElementKind::offsets;
+      expect("(");
+      result.offsets_into = word();
+      expect(")");
+    } else if (dtype == "i32") {
+      result.kind = ElementKind::int32;
+    } else if (dtype == "i64") {
+      result.kind = ElementKind::int64;
+    } else if (dtype != "T") {
+      fail("the dtype of ", result.name, " must be T, i32, i64 or offsets(n), not ", dtype);
+    }
+    expect("[");
+    if (accept("*")) result.leading = true;
+    bool first = !result.leading;
+    while (!accept("]")) {
+      if (!first) expect(",");
+      result.dims.push_back(dimension(), "signature: a tensor has more than 8 dimensions");
+      first = false;
+    }
+    if (result.kind == ElementKind::offsets && (result.leading || result.dims.size() != 1)) {
+      fail(result.name, " must have one dimension, as offsets have");
+    }
+    return result;
+  }
+  constexpr void add_output() {
+    signature_.outputs.push_back(tensor(), "signature: there are more than 4 outputs");
+  }
+  constexpr Parameter input() {
+    Parameter result = tensor();
+    result.optional = accept("?");
+    if (accept(">")) {
+      expect("0");
+      result.positive = true;
+    }
+    if (!result.optional || !accept("=")) return result;
+    if (!rest_.empty() && is_digit(rest_.front())) {
+      result.absent = Absent::number;
+      const bool may_be_fraction = result.kind == ElementKind::type_variable;
+      result.number = may_be_fraction ? number() : integer(result.name);
+      return result;
+    }
+    std::string_view other = word();
+    result.absent = Absent::input;
+    if (accept("(")) {
+      if (other != "min" && other != "max") {
+        fail("what takes the place of ", result.name, " must be an input, a number, min(input) or ",
+             "max(input), not ", other);
+      }
+      result.absent = other == "min" ? Absent::minimum : Absent::maximum;
+      other = word();
+      expect(")");
+    }
+    result.source = index_of(signature_.inputs, other);
+    if (result.source < 0) {
+      fail(other, ", which takes the place of ", result.name, ", must be an input before it");
+    }
+    return result;
+  }
+  constexpr AttributeSpec attribute() {
+    AttributeSpec result;
+    result.name = name();
+    expect(":");
+    const std::string_view type = word();
+    if (accept("|")) return enumeration(result, type);
+    if (type != "int" && type != "float") {
+      fail("the type of ", result.name, " must be int, float or two or more labels, not ", type);
+    }
+    result.type = type == "int" ? AttributeType::integer : AttributeType::real;
+    result.required = !accept("=");
+    if (!result.required) {
+      result.default_value = type == "int" ? integer(result.name) : number();
+    }
+    if (accept("in")) {
+      expect("[");
+      result.lowest = number();
+      expect(",");
+      result.highest = number();
+      expect("]");
+    }
+    if (result.lowest > result.highest) fail("the range of ", result.name, " is empty");
+    const double value = result.default_value;
+    if (!result.required && (value < result.lowest || value > result.highest)) {
+      fail("the default of ", result.name, " must be in its range");
+    }
+    return result;
+  }
+  /// The rest of an attribute, after its first label.
+  constexpr AttributeSpec enumeration(AttributeSpec result, std::string_view first) {
+    result.type = AttributeType::label;
+    const auto add = [&](std::string_view label) {
+      if (std::ranges::find(result.labels, label) != result.labels.end()) {
+        fail("the labels of ", result.name, " must differ: ", label, " stands twice");
+      }
+      result.labels.push_back(label, "signature: an enumeration has more than 8 labels");
+    };
+    add(first);
+    do add(word());
+    while (accept("|"));
+    result.lowest = 0;
+    result.highest = static_cast<double>(result.labels.size() - 1);
+    result.required = !accept("=");
+    if (!result.required) {
+      const auto label = std::ranges::find(result.labels, word());
+      if (label == result.labels.end()) fail("the default of ", result.name, " must be a label");
+      result.default_value = static_cast<double>(label - result.labels.begin());
+    }
+    return result;
+  }
+
+  /// Whether there is an input for which the predicate holds.
+  template <class Predicate>
+  constexpr bool has_input(const Predicate& predicate) const {
+    return std::any_of(signature_.inputs.begin(), signature_.inputs.end(), predicate);
+  }
+  static constexpr bool has_dimension(const Parameter& tensor, const Dimension& dimension) {
+    return std::find(tensor.dims.begin(), tensor.dims.end(), dimension) != tensor.dims.end();
+  }
+  /// Whether every call determines the size of the dimension.
+  constexpr bool is_bound(const Dimension& dimension) const {
+    return has_input([&](const Parameter& input) {
+      return input.always_there() && has_dimension(input, dimension);
+    });
+  }
+
+  constexpr void check_inputs() const {
+    bool optional = false;
+    if (signature_.inputs.empty()) fail("there must be an input that is required");
+    for (const Parameter& input : signature_.inputs) {
+      if (&input == signature_.inputs.begin() && input.optional) {
+        fail(input.name, ", the first input, must be required");
+      }
+      if (optional && !input.optional) {
+        fail(input.name, ", which is required, must come before the inputs that are optional");
+      }
+      optional = input.optional;
+      if (optional) check_optional(input);
+      if (input.kind == ElementKind::offsets && !is_bound({input.offsets_into, -1})) {
+        fail(input.offsets_into, ", which ", input.name,
+             " divides, must be a dimension of an input that is never absent");
+      }
+    }
+  }
+  constexpr void check_optional(const Parameter& input) const {
+    const bool by_input = input.absent == Absent::input;
+    if (input.kind == ElementKind::offsets && !by_input) {
+      fail(input.name, " is optional: other offsets must take its place, offsets(n)[b]? = other");
+    }
+    const bool by_positive = input.absent == Absent::number && input.number > 0;
+    if (input.positive && !by_input && !by_positive) {
+      fail(input.name, " is optional: an input or a number over 0 must take its place, ",
+           "T[d]? > 0 = 1");
+    }
+    if (input.absent == Absent::number) {
+      check_number(input);
+    } else if (input.absent != Absent::nothing) {
+      check_source(input, signature_.inputs[static_cast<std::size_t>(input.source)]);
+    }
+  }
+  /// A number takes the place of the input: required inputs must determine its shape.
+  constexpr void check_number(const Parameter& input) const {
+    bool has_shape = !input.leading && !input.dims.empty();
+    for (const Dimension& dim : input.dims) {
+      has_shape = has_shape && has_input([&](const Parameter& other) {
+                    return !other.optional && has_dimension(other, dim);
+                  });
+    }
+    if (!has_shape) {
+      fail(input.name, ", whose place a number takes, must have dimensions of required inputs, ",
+           "and no *");
+    }
+  }
+  /// `source`, or the extreme of its rows, takes the place of the input.
+  constexpr void check_source(const Parameter& input, const Parameter& source) const {
+    const bool of_rows = input.absent != Absent::input;
+    const std::size_t rows = of_rows ? 1 : 0;
+    bool fits = !source.optional && source.kind == input.kind && source.leading == input.leading &&
+                !(of_rows && input.leading) && source.dims.size() == input.dims.size() + rows;
+    for (std::size_t i = 0; fits && i < input.dims.size(); ++i) {
+      fits = source.dims[i + rows].size == input.dims[i].size;
+    }
+    if (fits) return;
+    fail(source.name, ", which takes the place of ", input.name, ", must be required and have its ",
+         of_rows ? "dtype, and one dimension before its own" : "dtype, rank and fixed sizes");
+  }
+  constexpr void check_output(const Parameter& output) const {
+    const bool has_type = has_input([](const Parameter& input) {
+      return input.always_there() && input.kind == ElementKind::type_variable;
+    });
+    if (output.kind == ElementKind::type_variable && !has_type) {
+      fail(output.name, " is of type T: an input that is never absent must be, too");
+    }
+    const bool has_leading =
+        has_input([](const Parameter& input) { return input.always_there() && input.leading; });
+    if (output.leading && !has_leading) {
+      fail(output.name, " begins with *: an input that is never absent must, too");
+    }
+    for (const Dimension& dim : output.dims) {
+      if (dim.name.empty() || is_bound(dim)) continue;
+      const int attribute = index_of(signature_.attributes, dim.name);
+      if (attribute < 0) {
+        fail(dim.name, ", a dimension of ", output.name,
+             ", must be that of an input that is never absent, or an integer attribute");
+      }
+      const AttributeSpec& spec = signature_.attributes[static_cast<std::size_t>(attribute)];
+      if (spec.type != AttributeType::integer || spec.lowest < 0) {
+        fail(dim.name, ", a dimension of ", output.name,
+             ", must be an integer with a range from 0 or above: int in [0, inf]");
+      }
+    }
+  }
+
+  std::string_view text_;
+  std::string_view rest_;
+  Signature signature_;
+};
+
+}  // namespace detail
+
+/// Parses a signature line. Throws std::invalid_argument, which in a constant expression is a
+/// compile-time error; the result refers to `text`, which must outlive it.
+constexpr Signature parse_signature(std::string_view text) {
+  return detail::SignatureParser(text).parse();
+}
+
+struct InPlace {
+  int output;
+  int input;
+};
+
+/// Parses `output = input`: the output may overwrite the input. Throws std::invalid_argument if the
+/// input is optional, or if they can differ in dtype or shape.
+constexpr InPlace parse_in_place(const Signature& signature, std::string_view text) {
+  constexpr std::string_view equals = " = ";
+  const std::size_t middle = text.find(equals);
+  if (middle == text.npos) throw std::invalid_argument("in_place must be `output = input`");
+  const int output = index_of(signature.outputs, text.substr(0, middle));
+  const int input = index_of(signature.inputs, text.substr(middle + equals.size()));
+  if (output < 0 || input < 0) throw std::invalid_argument("in_place names no output or no input");
+  const Parameter& overwritten = signature.inputs[static_cast<std::size_t>(input)];
+  if (overwritten.optional ||
+      !overwritten.is_like(signature.outputs[static_cast<std::size_t>(output)])) {
+    throw std::invalid_argument(
+        "in_place: the input must be required and have the dtype and the dimensions of the output");
+  }
+  return {output, input};
+}
+
+}  // namespace cudarelu
