@@ -21,16 +21,19 @@ constexpr auto visit_activation(Activation activation, const Use& use) {
       return use(std::integral_constant<Activation, gelu_erf>());
     case gelu_tanh:
       return use(std::integral_constant<Activation, gelu_tanh>());
+    case silu:
+      return use(std::integral_constant<Activation, silu>());
   }
   return use(std::integral_constant<Activation, none>());
 }
 
-/// The activation of x, as the ops relu and gelu compute it.
+/// The activation of x; ReLU and GELU are as the ops relu and gelu compute them.
 template <Activation activation, class C>
 CUDARELU_FN C activated(C x) {
   if constexpr (activation == Activation::relu) return relu(x);
   if constexpr (activation == Activation::gelu_erf) return gelu::by_erf(x);
   if constexpr (activation == Activation::gelu_tanh) return gelu::by_tanh(x);
+  if constexpr (activation == Activation::silu) return silu(x);
   return x;
 }
 
@@ -41,6 +44,7 @@ __device__ __forceinline__ float activated_fast(float x) {
   if constexpr (activation == Activation::relu) return fast::relu(x);
   if constexpr (activation == Activation::gelu_erf) return fast::gelu_by_erf<T>(x);
   if constexpr (activation == Activation::gelu_tanh) return fast::gelu_by_tanh(x);
+  if constexpr (activation == Activation::silu) return fast::silu<T>(x);
   return x;
 }
 #endif

@@ -175,9 +175,9 @@ void expect_product(const Case& c, Operands& operands, double input_rounding = 0
   const double rounds = rounding(c.dtype, false);
   const double in_product =
       static_cast<double>(c.k + 1) * rounding(c.dtype, true) + 2 * input_rounding;
-  const double in_gelu = c.dtype == DType::float64   ? 1e-15
-                         : c.dtype == DType::float32 ? 1e-6
-                                                     : 1e-5;
+  const double in_activation = c.dtype == DType::float64   ? 1e-15
+                               : c.dtype == DType::float32 ? 1e-6
+                                                           : 1e-5;
   const double smallest =
       c.dtype == DType::float16 ? 0x1p-25 : 0;  // error of rounding to a float16
   for (std::int64_t i = 0; i < c.batch; ++i) {
@@ -200,11 +200,11 @@ void expect_product(const Case& c, Operands& operands, double input_rounding = 0
               << "sum, row " << row << ", column " << column << " of " << i;
         }
         const double expected = activated(sum, c.activation);
-        const bool gelu = c.activation >= Activation::gelu_erf;
-        const double steepness = gelu ? 1.13 : 1;  // at most
-        ASSERT_NEAR(
-            item(operands.d, at), expected,
-            steepness * of_sum + rounds * std::abs(expected) + smallest + (gelu ? in_gelu : 0))
+        const bool smooth = c.activation >= Activation::gelu_erf;
+        const double steepness = smooth ? 1.13 : 1;  // at most
+        ASSERT_NEAR(item(operands.d, at), expected,
+                    steepness * of_sum + rounds * std::abs(expected) + smallest +
+                        (smooth ? in_activation : 0))
             << "row " << row << ", column " << column << " of " << i;
       }
     }
@@ -274,8 +274,7 @@ TEST_P(CublasLtOnCuda, ComputesEveryEpilogue) {
     for (const std::size_t offset : {0, 1}) {
       for (const bool bias : {false, true}) {
         for (const bool sum : {false, true}) {
-          for (const Activation activation :
-               {Activation::none, Activation::relu, Activation::gelu_erf, Activation::gelu_tanh}) {
+          for (const Activation activation : activations) {
             expect_product({GetParam(), batch, m, n, k, false, true, bias, activation, sum, offset},
                            execution, random);
             if (HasFailure()) return;
@@ -289,8 +288,7 @@ TEST_P(CublasLtOnCuda, ComputesEveryEpilogue) {
 TEST_P(CublasLtOnCuda, PropagatesNaN) {
   CudaExecution execution;
   std::mt19937 random(3);
-  for (const Activation activation :
-       {Activation::none, Activation::relu, Activation::gelu_erf, Activation::gelu_tanh}) {
+  for (const Activation activation : activations) {
     const Case c{.dtype = GetParam(),
                  .batch = 1,
                  .m = 8,

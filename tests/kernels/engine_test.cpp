@@ -2,7 +2,10 @@
 // division into parts.
 #include <gtest/gtest.h>
 
+#include "activated.h"
+#include "activation.h"
 #include "arguments.h"
+#include "cpu/gemm.h"
 
 namespace cudarelu::testing {
 namespace {
@@ -74,6 +77,51 @@ TEST(Softmax, LongFloat16RowsEqualRoundedFloat32Rows) {
   }
   for (std::size_t i = 0; i < halves.size(); ++i) {
     ASSERT_EQ(halves[i].bits, store<Half>(floats[i]).bits) << i;
+  }
+}
+
+/// Without products, the epilogue is computed of the bias. float16 is computed in float32 and
+/// rounded once.
+template <class T>
+void expect_activation_of_the_bias(Activation activation) {
+  constexpr std::int64_t n = 203;  // not a multiple of the vector size
+  GuardedTensor bias(dtype_of<T>, {n}, 0);
+  GuardedTensor sum(dtype_of<T>, {n}, 1);
+  GuardedTensor d(dtype_of<T>, {n}, 1);
+  auto* const numbers = static_cast<T*>(bias.view().data);
+  for (std::int64_t i = 0; i < n; ++i) {
+    numbers[i] = store<T>(static_cast<Compute<T>>(i - n / 2) / 16);
+  }
+  Gemm gemm{dtype_of<T>, 1, 1, n, 0, nullptr, nullptr, d.view().data};
+  gemm.bias = numbers;
+  gemm.activation = activation;
+  gemm.sum = sum.view().data;
+  SerialExecution execution(0);
+  ASSERT_TRUE(cpu::gemm({op_table()[0], {}, {}, {}, execution}, gemm).ok());
+  EXPECT_TRUE(d.intact() && sum.intact());
+  EXPECT_TRUE(std::ranges::equal(sum.data(), bias.data()));
+  const double epsilon = std::is_same_v<T, double>  ? 0x1p-51
+                         : std::is_same_v<T, float> ? 0x1p-22
+                         : std::is_same_v<T, Half>  ? 0x1p-10
+                                                    : 0x1p-7;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const Compute<T> x = load(numbers[i]);
+    const Compute<T> actual = load(static_cast<const T*>(d.view().data)[i]);
+    const double expected = activated(static_cast<double>(x), activation);
+    ASSERT_NEAR(actual, expected, epsilon * std::max(std::abs(expected), 0.25)) << x;
+    visit_activation(activation, [&](auto constant) {
+      ASSERT_EQ(actual, load(store<T>(cudarelu::activated<constant.value>(x)))) << x;
+    });
+  }
+}
+
+TEST(Product, AppliesEachActivation) {
+  for (const Activation activation : activations) {
+    SCOPED_TRACE(static_cast<int>(activation));
+    expect_activation_of_the_bias<float>(activation);
+    expect_activation_of_the_bias<double>(activation);
+    expect_activation_of_the_bias<Half>(activation);
+    expect_activation_of_the_bias<BFloat16>(activation);
   }
 }
 

@@ -142,6 +142,7 @@ TEST_F(GemmOnCuda, SkinnyMatchesFloat64) {
           Case{.m = 30, .n = 1000, .k = 1608, .activation = Activation::relu},  // narrow slices
           Case{.m = 33, .n = 98, .k = 1032, .activation = Activation::relu},
           Case{.m = 64, .n = 770, .k = 136, .sum = false, .activation = Activation::gelu_tanh},
+          Case{.m = 17, .n = 258, .k = 520, .activation = Activation::silu},
           Case{.m = 7, .n = 24, .k = 4096, .bias = false},
           Case{.m = 32, .n = 258, .k = 768, .offset = 8}}) {
       expect_right(dtype, c, cuda::takes_skinny, cuda::skinny_gemm);
@@ -234,6 +235,7 @@ TEST_F(GemmOnCuda, Float32MatchesFloat64) {
             Case{.m = 257, .n = 133, .k = 33, .activation = Activation::gelu_erf},
             Case{.m = 64, .n = 64, .k = 4096, .activation = Activation::relu},  // parts of k
             Case{.m = 36, .n = 20, .k = 8191, .batch = 2, .activation = Activation::gelu_tanh},
+            Case{.m = 100, .n = 68, .k = 1023, .activation = Activation::silu},
             Case{.m = 132, .n = 260, .k = 52, .sum = false, .offset = 1},
             Case{.m = 20, .n = 12, .k = 0, .activation = Activation::relu},
             Case{.m = 1000, .n = 1100, .k = 24, .bias = false}}) {
@@ -262,6 +264,7 @@ TEST_F(GemmOnCuda, MmaMatchesFloat64) {
             Case{.m = 64, .n = 64, .k = 4096, .activation = Activation::relu},
             Case{.m = 132, .n = 260, .k = 52, .sum = false, .offset = 1},
             Case{.m = 132, .n = 264, .k = 56, .activation = Activation::gelu_tanh, .offset = 8},
+            Case{.m = 100, .n = 72, .k = 1023, .activation = Activation::silu},
             Case{.m = 20, .n = 12, .k = 0, .activation = Activation::relu},
             Case{.m = 2000, .n = 1100, .k = 24, .bias = false}}) {
         c.a_transposed = a_transposed;

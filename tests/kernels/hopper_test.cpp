@@ -28,9 +28,13 @@ Gemm gemm_of(DType dtype, const Case& c, std::pair<bool, bool> layout) {
   return gemm;
 }
 
-/// The largest relative error of GELU before rounding: see activation_functions.h.
+/// The largest relative error before rounding, of GELU for x > -6 and of SiLU for x > -64: see
+/// activation_functions.h.
 template <class T>
-constexpr double gelu_error = std::is_same_v<T, BFloat16> ? 4e-4 : 6e-5;
+double error_of(Activation activation) {
+  if (activation == Activation::silu) return 6e-6;
+  return std::is_same_v<T, BFloat16> ? 4e-4 : 6e-5;
+}
 
 /// The largest error of rounding `x` to T.
 template <class T>
@@ -113,7 +117,7 @@ class Hopper : public ::testing::Test {
           if (exact) {
             ASSERT_EQ(value(d, at), rounded(expected)) << i << " " << row << " " << column;
           } else {  // Below -6, GELU is nearly 0 and has a larger relative error.
-            const double error = gelu_error<T> * std::abs(expected) + 0x1p-25;
+            const double error = error_of<T>(activation) * std::abs(expected) + 0x1p-25;
             ASSERT_NEAR(value(d, at), expected, half_of_last_place<T>(expected) + error)
                 << i << " " << row << " " << column << " of " << total;
           }
@@ -148,8 +152,7 @@ TEST_F(Hopper, MultipliesInEveryLayoutAndShape) {
 }
 
 TEST_F(Hopper, AppliesEachActivation) {
-  for (const Activation activation :
-       {Activation::relu, Activation::gelu_erf, Activation::gelu_tanh}) {
+  for (const Activation activation : activations) {
     for (const bool with_bias : {false, true}) {
       for (const bool with_sum : {false, true}) {
         SCOPED_TRACE(static_cast<int>(activation));
@@ -184,9 +187,9 @@ GuardedTensor activated_on_device(GuardedTensor& bias, Activation activation) {
 
 TEST_F(Hopper, ActivationsPropagateNaNAndInfinity) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
-  const std::array values{std::nanf(""), infinity, 0.0f, -20.0f};
-  for (const Activation activation :
-       {Activation::relu, Activation::gelu_erf, Activation::gelu_tanh}) {
+  const std::array values{std::nanf(""), infinity, 0.0f, -30.0f, -65504.0f};
+  for (const Activation activation : activations) {
+    if (activation == Activation::none) continue;
     GuardedTensor bias(DType::float16, {8}, 0);
     std::ranges::fill(bias.data(), 0);
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -198,38 +201,41 @@ TEST_F(Hopper, ActivationsPropagateNaNAndInfinity) {
     EXPECT_EQ(load(results[1]), infinity);
     EXPECT_EQ(load(results[2]), 0);
     EXPECT_EQ(load(results[3]), 0);
+    EXPECT_EQ(load(results[4]), 0);
   }
 }
 
-/// Tests every number of T in (-6, 16), as the bias of a product of zeros.
+/// Tests every number of T in (lowest, 16), as the bias of a product of zeros.
 template <class T>
-void expect_gelu_of_every_number() {
+void expect_accurate_for_every_number(Activation activation, float lowest) {
   constexpr DType dtype = dtype_of<T>;
   std::vector<T> numbers;
   for (int bits = 0; bits < 1 << 16; ++bits) {
     const T x{static_cast<std::uint16_t>(bits)};
-    if (load(x) > -6 && load(x) < 16) numbers.push_back(x);
+    if (load(x) > lowest && load(x) < 16) numbers.push_back(x);
   }
   numbers.resize(numbers.size() / 8 * 8);
   const auto count = static_cast<std::int64_t>(numbers.size());
-  for (const Activation activation : {Activation::gelu_erf, Activation::gelu_tanh}) {
-    GuardedTensor bias(dtype, {count}, 0);
-    std::ranges::copy(numbers, static_cast<T*>(bias.view().data));
-    GuardedTensor d = activated_on_device(bias, activation);
-    const auto* results = static_cast<const T*>(d.view().data);
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const double x = load(numbers[i]);
-      const double expected = activated(x, activation);
-      ASSERT_NEAR(load(results[i]), expected,
-                  half_of_last_place<T>(expected) + gelu_error<T> * std::abs(expected))
-          << static_cast<int>(activation) << " of " << x;
-    }
+  GuardedTensor bias(dtype, {count}, 0);
+  std::ranges::copy(numbers, static_cast<T*>(bias.view().data));
+  GuardedTensor d = activated_on_device(bias, activation);
+  const auto* results = static_cast<const T*>(d.view().data);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const double x = load(numbers[i]);
+    const double expected = activated(x, activation);
+    ASSERT_NEAR(load(results[i]), expected,
+                half_of_last_place<T>(expected) + error_of<T>(activation) * std::abs(expected))
+        << static_cast<int>(activation) << " of " << x;
   }
 }
 
-TEST_F(Hopper, GeluIsAccurateForEveryNumber) {
-  expect_gelu_of_every_number<BFloat16>();
-  expect_gelu_of_every_number<Half>();
+TEST_F(Hopper, ActivationsAreAccurateForEveryNumber) {
+  for (const auto& [activation, lowest] :
+       {std::pair(Activation::gelu_erf, -6.0f), std::pair(Activation::gelu_tanh, -6.0f),
+        std::pair(Activation::silu, -64.0f)}) {
+    expect_accurate_for_every_number<BFloat16>(activation, lowest);
+    expect_accurate_for_every_number<Half>(activation, lowest);
+  }
 }
 
 /// The engine accepts any m, except if a is transposed, [k, m], where m is the length of its rows.

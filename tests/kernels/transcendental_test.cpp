@@ -10,6 +10,7 @@
 #include <limits>
 #include <vector>
 
+#include "activation_functions.h"
 #include "arguments.h"
 #include "cudarelu/cpu/blocks.h"
 
@@ -116,6 +117,25 @@ TYPED_TEST(MathTest, ErrorsOfDistributionsAreWithinTheLimits) {
   EXPECT_LE(tail, sizeof(T) == 4 ? 5e-5 : 1e-13);
 }
 
+/// As exact as exp and two roundings: the unit of a result can be half of that of the divisor.
+TYPED_TEST(MathTest, ErrorOfSiluIsWithinTheLimit) {
+  using T = TypeParam;
+  using Wide = std::conditional_t<sizeof(T) == 4, double, long double>;
+  const T lowest = -std::log(std::numeric_limits<T>::max());
+  std::vector<T> values = numbers<T>();
+  for (const T x : values) {
+    if (x < lowest && std::isfinite(x)) {
+      ASSERT_EQ(silu(x), 0) << x;
+      ASSERT_TRUE(std::signbit(silu(x))) << x;
+    }
+  }
+  std::erase_if(values, [&](T x) { return x <= lowest; });
+  for (int i = 1; i < 400000; ++i) values.push_back(lowest + T(i) / 4096);
+  const auto exact = [](T x) { return x / (1 + std::exp(-Wide(x))); };
+  EXPECT_LE(largest_error(values, silu<T>, exact), 2.4);
+  EXPECT_TRUE(std::isnan(silu(-std::numeric_limits<T>::infinity())));
+}
+
 TYPED_TEST(MathTest, ExpIsZeroBelowTheNormalNumbers) {
   using T = TypeParam;
   for (const T x : numbers<T>()) {
@@ -129,6 +149,8 @@ TYPED_TEST(MathTest, NaNPropagates) {
   const auto nan = std::numeric_limits<TypeParam>::quiet_NaN();
   EXPECT_TRUE(std::isnan(math::exp(nan)));
   EXPECT_TRUE(std::isnan(math::exp2(nan)));
+  EXPECT_TRUE(std::isnan(math::exp_of_any(nan)));
+  EXPECT_TRUE(std::isnan(silu(nan)));
   EXPECT_TRUE(std::isnan(math::normal(nan).cdf));
   EXPECT_TRUE(std::isnan(math::logistic(nan).value));
   EXPECT_TRUE(std::isnan(math::tanh(nan)));

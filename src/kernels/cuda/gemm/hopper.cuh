@@ -258,6 +258,9 @@ class Kernel {
         case Activation::gelu_tanh:
           finish<Activation::gelu_tanh>(sums, bias, place, first_row, slot);
           break;
+        case Activation::silu:
+          finish<Activation::silu>(sums, bias, place, first_row, slot);
+          break;
       }
     });
     ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>());

@@ -7,7 +7,7 @@
 
 namespace cudarelu {
 
-enum class Activation : std::uint8_t { none, relu, gelu_erf, gelu_tanh };
+enum class Activation : std::uint8_t { none, relu, gelu_erf, gelu_tanh, silu };
 
 /// d[i] = activation(a[i] b[i] + bias) for each i of the batch: a [m, k], b [k, n], d [m, n], dense
 /// and row-major; the bias, [n], is added to each row. All tensors have one floating-point dtype.

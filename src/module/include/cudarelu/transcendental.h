@@ -51,24 +51,25 @@ struct Exp<double> {
 template <class T>
 inline constexpr T shifter = T(std::uint64_t{3} << (Exp<T>::mantissa_bits - 1)) + Exp<T>::bias;
 
-/// 2^k, where `shifted` is k + shifter; 0 if k is -bias.
+/// 2^(k + scale), where `shifted` is k + shifter; 0 if k + scale is -bias.
 template <class T>
-constexpr T power_of_2(T shifted) {
+constexpr T power_of_2(T shifted, int scale = 0) {
   using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
-  return std::bit_cast<T>(std::bit_cast<Bits>(shifted) << Exp<T>::mantissa_bits);
+  return std::bit_cast<T>((std::bit_cast<Bits>(shifted) + static_cast<Bits>(scale))
+                          << Exp<T>::mantissa_bits);
 }
 
 /// x = k ln 2 + r, where |r| <= ln 2 / 2.
 template <class T>
 struct Reduced {
   T r;
-  T power;  // 2^k
+  T power;  // 2^(k + scale)
 
-  constexpr explicit Reduced(T x) {
+  constexpr explicit Reduced(T x, int scale = 0) {
     const T shifted = x * T(1.4426950408889634) + shifter<T>;
     const T k = shifted - shifter<T>;
     r = (x - k * Exp<T>::ln2_high) - k * Exp<T>::ln2_low;
-    power = power_of_2(shifted);
+    power = power_of_2(shifted, scale);
   }
 };
 
@@ -92,6 +93,12 @@ constexpr double rest_of_exp(double r) {
   double sum = factors[terms - 1];
   for (int i = terms - 2; i >= 0; --i) sum = sum * r + factors[i];
   return r * r * sum;
+}
+
+/// exp(x) 2^scale.
+template <class T>
+constexpr T exp(const Reduced<T>& x) {
+  return (1 + (x.r + rest_of_exp(x.r))) * x.power;
 }
 
 /// log((1 + s) / (1 - s)) / s - 2: `terms - 1` terms of the series 2s^2/3 + 2s^4/5 + ...
@@ -193,8 +200,21 @@ CUDARELU_FN T polynomial(T x, T first, Rest... rest) {
 template <class T>
 constexpr T exp(T x) {
   constexpr T lowest = T(-0.6931471805599453) * detail::Exp<T>::bias;  // its power is 0
-  const detail::Reduced<T> reduced(x < lowest ? lowest : x);
-  return (1 + (reduced.r + detail::rest_of_exp(reduced.r))) * reduced.power;
+  return detail::exp(detail::Reduced<T>(x < lowest ? lowest : x));
+}
+
+/// exp(x), for every x; on the CPU 0 below about 2^-125.5 in float32 and 2^-1021.5 in float64.
+template <class T>
+CUDARELU_FN T exp_of_any(T x) {
+#ifdef __CUDA_ARCH__
+  return std::exp(x);
+#else
+  // Half of the result has powers of 2 up to that of the largest number.
+  constexpr T ln2 = T(0.6931471805599453);
+  constexpr T lowest = -ln2 * (detail::Exp<T>::bias - 1);  // its power is 0
+  constexpr T highest = ln2 * (detail::Exp<T>::bias + 2);  // its power is infinity
+  return 2 * detail::exp(detail::Reduced<T>(x < lowest ? lowest : x > highest ? highest : x, -1));
+#endif
 }
 
 /// 2^x, for x <= 0, on CUDA for every x; in float32, 0 below 2^-127.
