@@ -36,14 +36,3 @@ function(cudarelu_target target)
     target_link_options(${target} PRIVATE -fsanitize=${CUDARELU_SANITIZE})
   endif()
 endfunction()
-
-# cudarelu_exports(TARGET SYMBOL...): makes a shared library export only the named symbols, and
-# requires that it has no undefined symbols.
-function(cudarelu_exports target)
-  list(JOIN ARGN "; " symbols)
-  set(script ${CMAKE_CURRENT_BINARY_DIR}/${target}.version)
-  file(WRITE ${script} "{ global: ${symbols}; local: *; };\n")
-  target_link_options(${target} PRIVATE
-    LINKER:--version-script=${script} LINKER:--no-undefined LINKER:--exclude-libs,ALL)
-  set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${script})
-endfunction()

@@ -10,7 +10,7 @@
 #include <limits>
 #include <vector>
 
-#include "activation_functions.h"
+#include "cudarelu/activation_functions.h"
 #include "arguments.h"
 #include "cudarelu/cpu/blocks.h"
 

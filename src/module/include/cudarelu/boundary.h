@@ -10,6 +10,11 @@
 
 namespace cudarelu {
 
+// The enumerations have the same values on both sides.
+static_assert(static_cast<int>(DType::int64) == CUDARELU_INT64);
+static_assert(static_cast<int>(Activation::silu) == CUDARELU_ACTIVATION_SILU);
+static_assert(static_cast<int>(Status::Code::internal) == CUDARELU_INTERNAL);
+
 inline cudarelu_tensor to_c(const TensorView& view) {
   return {.data = view.data,
           .shape = view.shape.data(),
