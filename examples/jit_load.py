@@ -12,6 +12,7 @@ first run takes minutes; later runs find the library in the folder.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -21,6 +22,8 @@ from torch.utils import cpp_extension
 
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS = ROOT / "src/kernels"
+MODULE = ROOT / "src/module"
+CORE = ROOT / "src/core"
 BINDING = ROOT / "src/torch_binding"
 
 
@@ -69,10 +72,11 @@ def extension(build_directory: Path, *, cuda: bool) -> dict:
     """Return the arguments of cpp_extension.load, for the CPU or for the CPU and CUDA."""
     generated = build_directory / "generated"
     kernels = kernel_sources(generated)
-    sources = kernels["cpu"]
+    sources = [*kernels["cpu"], str(MODULE / "module_call.cpp"), *map(str, CORE.glob("*.cpp"))]
     sources += [str(BINDING / name) for name in (BINDING / "sources.txt").read_text().split()]
-    includes = [KERNELS / "include", KERNELS, generated]
-    defines, cuda_flags = [], []
+    includes = [CORE / "include", MODULE / "include", KERNELS, generated]
+    flags = json.loads((MODULE / "flags.json.in").read_text().replace("@exports@", '""'))  # the same results as by CMake
+    defines, cuda_flags = ['-DCUDARELU_BUILT_FOR="this machine"'], []
     if cuda:
         sources += kernels["cuda"]
         includes.append(cublaslt_headers(generated))
@@ -85,17 +89,9 @@ def extension(build_directory: Path, *, cuda: bool) -> dict:
         "name": "cudarelu_jit",
         "sources": sources,
         "extra_include_paths": [str(path) for path in includes],
-        # The flags of the CMake build, for the same results; OpenMP for at::parallel_for.
-        "extra_cflags": [
-            *("-std=c++20", "-O3", "-fopenmp"),
-            *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
-            *defines,
-        ],
-        "extra_cuda_cflags": [
-            *("-std=c++20", "-O3", "--fmad=false", "-diag-suppress=177,186"),
-            *cuda_flags,
-            *defines,
-        ],
+        # OpenMP for at::parallel_for.
+        "extra_cflags": ["-std=c++20", "-fopenmp", *flags["cxx"], *defines],
+        "extra_cuda_cflags": [*flags["cuda"], *cuda_flags, *defines],
         "build_directory": str(build_directory),
         "with_cuda": cuda,
         "is_python_module": False,

@@ -1,7 +1,9 @@
-"""Enforces the include rule: the core knows no framework, and adapters know only the core.
+"""Enforces the include rule: modules and the core know no framework, adapters know only the core.
 
-src/kernels includes no header of PyTorch, ONNX Runtime or Python. src/torch_binding, src/ort_plugin
-and src/cli_app include only their own headers and those of src/kernels/include.
+src/module, src/kernels and src/core include no header of PyTorch, ONNX Runtime or Python.
+src/module/include, which authors of ops use, includes nothing else of this project, and src/core
+includes only that. src/torch_binding, src/ort_plugin and src/cli_app include only their own headers
+and those of src/core/include and src/module/include.
 """
 
 import re
@@ -25,20 +27,26 @@ def violations():
         part = path.relative_to(SOURCE).parts[0]
         for number, header in includes(path):
             place = f"{path.relative_to(SOURCE.parent)}:{number}: includes {header}"
-            if part == "kernels":
-                if FRAMEWORKS.match(header):
-                    yield f"{place}: the core knows no framework"
-                continue
+            if part in ("module", "kernels", "core") and FRAMEWORKS.match(header):
+                yield f"{place}: it must not know a framework"
             own = (path.parent / header).exists() or (SOURCE / part / header).exists()
-            public = (SOURCE / "kernels/include" / header).exists()
-            inside = any((SOURCE / other / header).exists() for other in PARTS)
+            public = any((SOURCE / each / "include" / header).exists() for each in VISIBLE[part])
+            inside = any((SOURCE / each / header).exists() for each in PARTS) or any(
+                (SOURCE / each / "include" / header).exists() for each in PARTS
+            )
             if inside and not own and not public:
-                yield f"{place}: of the core, an adapter may include only cudarelu/*.h"
+                yield f"{place}: {part} may include only its own headers and cudarelu/*.h of " + (
+                    " and ".join(VISIBLE[part])
+                )
             if re.search(r"kernels/|torch_binding/|ort_plugin/|cli_app/|\.\./", header):
                 yield f"{place}: a path into another part"
 
 
 PARTS = [p.name for p in SOURCE.iterdir() if p.is_dir()]
+VISIBLE = {part: ("core", "module") for part in PARTS} | {
+    "module": ("module",),
+    "kernels": ("module",),
+}
 
 if __name__ == "__main__":
     found = list(violations())

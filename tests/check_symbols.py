@@ -25,14 +25,21 @@ def problems(build):
     if foreign:
         yield f"{kernels.name} has symbols of a framework: {foreign[:3]}"
 
-    plugin = build / "python/cudarelu/libcudarelu_ort.so"
-    if plugin.exists():
-        lines = output_of("nm", "-D", "--defined-only", plugin).split("\n")
-        exported = [line.split()[-1] for line in lines if line]
-        if exported != ["RegisterCustomOps"]:
-            yield f"{plugin.name} exports {exported}, not RegisterCustomOps alone"
-        if "Ort" in output_of("nm", "-D", "--undefined-only", plugin):
-            yield f"{plugin.name} has undefined symbols of ONNX Runtime"
+    ops = build / "python/cudarelu/libcudarelu_ops.so"
+    lines = output_of("nm", "-D", "--defined-only", ops).split("\n")
+    exported = {line.split()[-1] for line in lines if line}
+    if not {"cudarelu_get_module"} <= exported <= {"cudarelu_get_module", "RegisterCustomOps"}:
+        yield f"{ops.name} exports {exported}"
+    if "Ort" in output_of("nm", "-D", "--undefined-only", ops):
+        yield f"{ops.name} has undefined symbols of ONNX Runtime"
+
+    # Device code exists once; readers are small, so that there can be one for each PyTorch.
+    readers = [*build.glob("python/cudarelu/libcudarelu_torch.so"), build / "ort_infer"]
+    for reader in filter(Path.exists, readers):
+        if ".nv_fatbin" in output_of("readelf", "-S", "-W", reader):
+            yield f"{reader.name} has device code"
+        if reader.stat().st_size > 2e6:
+            yield f"{reader.name} has {reader.stat().st_size} bytes, over 2 MB"
 
     for path in [*build.glob("python/cudarelu/*.so"), build / "ort_infer"]:
         if not path.exists() or "rivals" in path.name:  # only for benchmarks

@@ -10,10 +10,6 @@
 # CudaToolkit.cmake.
 
 get_filename_component(CUDARELU_SDK_DIR "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
-set(CUDARELU_EXPORTS cudarelu_get_module)
-if(@CUDARELU_HAS_ORT@)  # the archive has the reader for ONNX Runtime
-  list(APPEND CUDARELU_EXPORTS RegisterCustomOps)
-endif()
 find_package(Python QUIET COMPONENTS Interpreter)
 include(${CMAKE_CURRENT_LIST_DIR}/CudaToolkit.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/ModuleFlags.cmake)
@@ -84,9 +80,6 @@ function(cudarelu_add_ops target)
   endif()
   target_link_libraries(${target} PRIVATE ${CUDARELU_SDK_DIR}/lib/libcudarelu_module.a
                                           ${CMAKE_DL_LIBS})
-  list(TRANSFORM CUDARELU_EXPORTS PREPEND LINKER:-u, OUTPUT_VARIABLE wanted)
-  # A host may unload the library, but CUDA keeps pointers to its kernels.
-  target_link_options(${target} PRIVATE LINKER:--no-undefined LINKER:-z,nodelete
-    ${wanted}
+  target_link_options(${target} PRIVATE
     LINKER:--version-script=${CUDARELU_SDK_DIR}/module/exports.version)
 endfunction()

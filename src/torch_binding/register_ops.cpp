@@ -15,6 +15,9 @@
 #include "backend.h"
 #include "registered_op.h"
 
+/// Defined if the module `cudarelu` is part of this library, as in a build of all sources at once.
+extern "C" __attribute__((weak, visibility("hidden"))) const cudarelu_module* cudarelu_get_module();
+
 namespace cudarelu::binding {
 namespace {
 
@@ -173,11 +176,16 @@ std::filesystem::path own_folder() {
   return std::filesystem::path(info.dli_fname).parent_path();
 }
 
-/// Registers the module beside this library; no exception may leave an initializer.
+/// Registers the module that is part of this library, or else the one beside it. No exception may
+/// leave an initializer.
 const std::string& register_own_module() {
   static const std::string problem = [] {
     try {
-      load_module(own_folder() / "libcudarelu_ops.so");
+      if (cudarelu_get_module != nullptr) {
+        register_module(read_module(*cudarelu_get_module()));
+      } else {
+        load_module(own_folder() / "libcudarelu_ops.so");
+      }
       return std::string();
     } catch (const std::exception& error) {
       return std::string(error.what());

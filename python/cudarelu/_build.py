@@ -1,0 +1,255 @@
+"""Builds op modules from sources when a program starts, and keeps them in a cache."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from cudarelu import _build_info
+
+SDK = Path(_build_info.__file__).parent / "sdk"
+_DEFAULT_ARCHITECTURE = "90"  # without a GPU
+
+
+def build(
+    name: str,
+    sources: Sequence[str | os.PathLike[str]],
+    *,
+    extra_include_paths: Sequence[str | os.PathLike[str]] = (),
+    cuda: bool | None = None,
+    verbose: bool = False,
+) -> Path:
+    """The library of a module, which is built unless the cache has it; see `cudarelu.load`."""
+    files = [Path(source).resolve() for source in sources]
+    for file in files:
+        if not file.is_file():
+            raise FileNotFoundError(f"{name}: there is no source {file}")
+    compilers = _compilers(name, cuda)
+    includes = [str(Path(path).resolve()) for path in extra_include_paths]
+    identity = [_sdk_identity(), compilers.identity, includes, [str(file) for file in files]]
+    key = _digest(json.dumps(identity).encode(), *(file.read_bytes() for file in files))
+    with _locked_cache(name, key) as cache:
+        for folder in sorted(cache.glob(f"{key}-*")):
+            if _is_current(folder):
+                return folder / f"lib{name}.so"
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            if verbose:
+                print(f"cudarelu: building {name} for {compilers.built_for}", file=sys.stderr)
+            _compile(name, files, includes, compilers, Path(scratch), verbose)
+            used = _included(Path(scratch))
+            folder = cache / f"{key}-{_digest(*(used[path].encode() for path in sorted(used)))}"
+            (Path(scratch) / "included.json").write_text(json.dumps(used))
+            if not folder.exists():
+                shutil.copytree(scratch, folder, ignore=shutil.ignore_patterns("*.o", "*.d"))
+    return folder / f"lib{name}.so"
+
+
+@dataclass(frozen=True)
+class _Compilers:
+    cxx: str
+    nvcc: Path | None  # None: no CUDA
+    architectures: tuple[str, ...]
+    identity: str  # changes with the compilers and their options
+
+    @property
+    def toolkit(self) -> Path:
+        assert self.nvcc is not None
+        return self.nvcc.parent.parent
+
+    @property
+    def built_for(self) -> str:
+        if self.nvcc is None:
+            return "the CPU"
+        return f"the CPU and CUDA architectures {' '.join(self.architectures)}"
+
+
+def _compilers(name: str, cuda: bool | None) -> _Compilers:
+    cxx = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+    if cxx is None:
+        raise FileNotFoundError(f"{name}: no C++ compiler: install g++, or set CXX")
+    nvcc = _find_nvcc() if cuda is None or cuda else None
+    if nvcc is None and cuda is None:
+        warnings.warn(f"there is no nvcc: {name} is built for the CPU only", stacklevel=5)
+    if nvcc is None and cuda:
+        raise FileNotFoundError(
+            f"{name}: there is no nvcc: install a CUDA toolkit, or "
+            "pip install 'cuda-toolkit[nvcc,cccl,cudart,crt,nvvm]==13.0.*'"
+        )
+    architectures = _architectures() if nvcc else ()
+    versions = [_said(cxx, "--version"), _said(str(nvcc), "--version") if nvcc else ""]
+    return _Compilers(cxx, nvcc, architectures, repr((cxx, nvcc, architectures, versions)))
+
+
+def _said(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _find_nvcc() -> Path | None:
+    """An installed nvcc, or that of Python's packages."""
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
+    places = [Path(home) / "bin" for home in homes if home]
+    if found := shutil.which("nvcc"):
+        places.append(Path(found).resolve().parent)
+    places.append(Path("/usr/local/cuda/bin"))
+    packages = importlib.util.find_spec("nvidia")
+    places += [Path(path) / "cu13/bin" for path in (packages and packages.submodule_search_locations) or ()]
+    return next((place / "nvcc" for place in places if (place / "nvcc").is_file()), None)
+
+
+def _architectures() -> tuple[str, ...]:
+    """Those of TORCH_CUDA_ARCH_LIST, of the GPUs of this machine, or one that is common."""
+    if listed := os.environ.get("TORCH_CUDA_ARCH_LIST"):
+        return tuple(re.findall(r"\d+\.\d+", listed.replace("+PTX", "")))
+    devices = range(torch.cuda.device_count())
+    found = {torch.cuda.get_device_capability(device) for device in devices}
+    return tuple(f"{major}{minor}" for major, minor in sorted(found)) or (_DEFAULT_ARCHITECTURE,)
+
+
+def _sdk_identity() -> str:
+    """Changes with this package's headers and archive."""
+    if not (SDK / "lib/libcudarelu_module.a").exists():
+        raise FileNotFoundError(f"{SDK}: this installation of cudarelu cannot build op modules")
+    files = [SDK / "lib/libcudarelu_module.a", *sorted(SDK.glob("include/cudarelu/**/*"))]
+    status = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return repr((_build_info.VERSION, str(SDK), status))
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(hashlib.sha256(part).digest())
+    return digest.hexdigest()[:16]
+
+
+def cache_folder() -> Path:
+    """The folder of the cache: $CUDARELU_CACHE_DIR, or cudarelu in the user's cache folder."""
+    if chosen := os.environ.get("CUDARELU_CACHE_DIR"):
+        return Path(chosen)
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "cudarelu"
+
+
+@contextlib.contextmanager
+def _locked_cache(name: str, key: str) -> Iterator[Path]:
+    """The module's folder in the cache; while one process builds a key, others wait."""
+    folder = cache_folder() / "modules" / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / f"{key}.lock").open("w")
+    except OSError as error:
+        raise OSError(
+            f"{name}: the cache folder {folder} cannot be written ({error.strerror}); "
+            "set CUDARELU_CACHE_DIR to another one"
+        ) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+
+
+def _is_current(folder: Path) -> bool:
+    """Whether the files that the sources include are those of the build."""
+    used: dict[str, str] = json.loads((folder / "included.json").read_text())
+    return all(
+        Path(path).is_file() and _digest(Path(path).read_bytes()) == digest
+        for path, digest in used.items()
+    )
+
+
+def _included(scratch: Path) -> dict[str, str]:
+    """The user's files that the compilers read, with their digests."""
+    used: set[Path] = set()
+    for file in scratch.glob("*.d"):
+        _, _, listed = file.read_text().replace("\\\n", " ").partition(": ")
+        used |= {Path(path).resolve() for path in listed.split()}
+    system = [Path("/usr"), SDK.resolve(), SDK.resolve() / "include", scratch.resolve()]
+    system.append((SDK / "include").resolve())
+    return {
+        str(path): _digest(path.read_bytes())
+        for path in sorted(used)
+        if not any(path.is_relative_to(folder) for folder in system)
+    }
+
+
+def _compile(
+    name: str,
+    files: list[Path],
+    includes: list[str],
+    compilers: _Compilers,
+    scratch: Path,
+    verbose: bool,
+) -> None:
+    generate = ["sh", str(SDK / "module/generate.sh"), str(scratch), name, name, *map(str, files)]
+    generated = subprocess.run(generate, capture_output=True, text=True, check=False)
+    if generated.returncode != 0:
+        raise RuntimeError(f"{name}: {generated.stderr.strip()}")
+    parts = [line.split(" ", 1) for line in generated.stdout.splitlines()]
+    flags = json.loads((SDK / "module/flags.json").read_text())
+    common = [f"-I{path}" for path in (SDK / "include", scratch, *includes)]
+    common += [f'-DCUDARELU_MODULE="{name}"', f'-DCUDARELU_BUILT_FOR="{compilers.built_for}"']
+    cxx = [compilers.cxx, "-std=c++20", "-fPIC", "-fvisibility=hidden", *flags["cxx"], *common]
+    nvcc: list[str] = []
+    if compilers.nvcc:
+        common.append("-DCUDARELU_WITH_CUDA")
+        cxx += ["-DCUDARELU_WITH_CUDA", "-isystem", str(compilers.toolkit / "include")]
+        nvcc = [str(compilers.nvcc), "-ccbin", compilers.cxx, *flags["cuda"], *common]
+        nvcc += ["-Xcompiler", "-fPIC,-fvisibility=hidden"]
+        for each in compilers.architectures:
+            each = each.replace(".", "")
+            nvcc.append(f"-gencode=arch=compute_{each},code=sm_{each}")
+    sources = [("cpu", str(SDK / "module/module.cpp")), *((part, path) for part, path in parts)]
+    if not nvcc:
+        sources = [(part, path) for part, path in sources if part == "cpu"]
+    commands = []
+    for i, (part, path) in enumerate(sources):
+        output = ["-MMD", "-MF", str(scratch / f"{i}.d"), "-c", path, "-o", str(scratch / f"{i}.o")]
+        commands.append([*(nvcc if part == "cuda" else cxx), *output])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        # CUDA sources take longest.
+        for done in pool.map(lambda command: _run(command, verbose), reversed(commands)):
+            if done.returncode != 0:
+                raise RuntimeError(f"{name}: {_first_error(done.stdout, files)}")
+    link = [compilers.cxx, "-shared", "-o", str(scratch / f"lib{name}.so")]
+    link += [str(scratch / f"{i}.o") for i in range(len(sources))]
+    link += [str(SDK / "lib/libcudarelu_module.a"), f"-Wl,-rpath,$ORIGIN:{SDK.parent}"]
+    link += [f"-Wl,--version-script={SDK / 'module/exports.version'}", *flags["link"]]
+    if compilers.nvcc:
+        link += [f"-L{compilers.toolkit / each}" for each in ("lib64", "lib")]
+        link += ["-lcudart_static", "-lpthread", "-lrt"]
+    done = _run([*link, "-ldl"], verbose)
+    if done.returncode != 0:
+        raise RuntimeError(f"{name}: {done.stdout.strip()}")
+
+
+def _run(command: list[str], verbose: bool) -> subprocess.CompletedProcess[str]:
+    if verbose:
+        print(*command, file=sys.stderr)
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+
+
+def _first_error(output: str, files: list[Path]) -> str:
+    """What a compiler said, with the first line about the user's own sources in front."""
+    own = [
+        line
+        for line in output.splitlines()
+        if any(line.startswith((f"{file}:", f"{file}(")) for file in files)
+    ]
+    errors = [line for line in own if "error" in line] or own
+    return f"{errors[0]}\n\n{output.strip()}" if errors else output.strip()
