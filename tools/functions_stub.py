@@ -58,5 +58,6 @@ def load(path: str) -> Any:
 
 
 if __name__ == "__main__":
-    ops = load(sys.argv[1]).ops()
-    Path(sys.argv[2]).write_text(HEAD + "".join(map(functions, ops)))
+    module = load(sys.argv[1])
+    (own, *_) = module.modules()
+    Path(sys.argv[2]).write_text(HEAD + "".join(map(functions, module.ops(own["name"]))))

@@ -13,6 +13,11 @@ CuPy, JAX (outside its jit, grad and vmap) and any other library with DLPack, al
 returns new arrays of that library, without a copy, and the host does not wait for the GPU. Shapes
 and dtypes are those of the op's signature: see ``help(cudarelu.relu)`` and ``OpInfo``.
 
+``load_library`` loads the ops of another library, which are served as those of this one are::
+
+    my = cudarelu.load_library("libmy_ops.so")
+    my.swish(x, beta=2.0)                       # also torch.ops.my.swish(x, beta=2.0)
+
 Errors: ``TypeError`` for an argument of another kind and for an attribute with an unknown name or
 another type; ``ValueError`` for a str that is not a label of the attribute. With arrays,
 ``ValueError`` for a shape or a value and ``TypeError`` for a dtype. With tensors, as in torch,
@@ -22,7 +27,6 @@ dtype.
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from typing import TYPE_CHECKING
@@ -48,22 +52,24 @@ if torch.__version__.split(".")[:2] != _build_info.TORCH.split("."):
     )
 
 # These load the library, which needs the PyTorch that it was built with.
-from cudarelu._pytorch import vmap
-from cudarelu._pytorch.after_import import after_import
-from cudarelu._pytorch.functions import FUNCTIONS, substitute_in_graphs
+from cudarelu._modules import OpModule, load_library, modules
+from cudarelu._pytorch.functions import FUNCTIONS
 from cudarelu._table import Attribute, OnnxName, OpInfo, Parameter, ops
 
 __version__ = _build_info.VERSION
-globals().update(FUNCTIONS)
-__all__ = ["Attribute", "OnnxName", "OpInfo", "Parameter", "ops", *FUNCTIONS]
+_functions = {op.name: FUNCTIONS[op.qualified_name] for op in ops()}
+globals().update(_functions)
+__all__ = [
+    "Attribute",
+    "OnnxName",
+    "OpInfo",
+    "OpModule",
+    "Parameter",
+    "load_library",
+    "modules",
+    "ops",
+    *_functions,
+]
 
-vmap.register()
-# These wait for a program that compiles or shards: both parts of PyTorch take long to import.
-after_import("torch._dynamo", substitute_in_graphs)
-after_import(
-    "torch.distributed.tensor",
-    lambda: importlib.import_module("cudarelu._pytorch.dtensor").register(),
-)
-
-if TYPE_CHECKING:  # type checkers do not see FUNCTIONS: the build writes their types
+if TYPE_CHECKING:  # type checkers do not see these: the build writes their types
     from cudarelu._functions import *  # noqa: F403

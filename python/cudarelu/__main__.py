@@ -15,13 +15,14 @@ from .doctor.command import add_command as add_doctor
 
 
 def list_ops(arguments: argparse.Namespace) -> None:
-    from ._table import ops
+    from ._table import all_ops
 
     if arguments.json:
-        print(json.dumps([dataclasses.asdict(op) for op in ops()], indent=2))
+        print(json.dumps([dataclasses.asdict(op) for op in all_ops()], indent=2))
         return
-    for op in ops():
-        print(f"{op.signature}\n    {op.summary}\n    T: {', '.join(op.dtypes)}")
+    for op in all_ops():
+        signature = op.short_name + op.signature.removeprefix(op.name)
+        print(f"{signature}\n    {op.summary}\n    T: {', '.join(op.dtypes)}")
 
 
 def export_demo(arguments: argparse.Namespace) -> None:
@@ -75,12 +76,32 @@ def inspect(arguments: argparse.Namespace) -> None:
     print(json.dumps(description, indent=2) if arguments.json else text(description))
 
 
+def _add_library(*commands: argparse.ArgumentParser) -> None:
+    """Adds the option of commands that work on the ops of other modules too."""
+    for command in commands:
+        command.add_argument(
+            "--library",
+            action="append",
+            default=[],
+            metavar="FILE.so",
+            help="load the ops of this library too; repeatable",
+        )
+
+
+def _load(libraries: list[str]) -> None:
+    if libraries:
+        from . import load_library
+
+        for path in libraries:
+            load_library(path)
+
+
 def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int:
     """Runs a command and returns the exit status; `argv` is the process's own by default."""
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    command = commands.add_parser("ops", help="list the ops")
+    command = ops = commands.add_parser("ops", help="list the ops")
     command.add_argument("--json", action="store_true", help="print all fields of the ops as JSON")
     command.set_defaults(run=list_ops)
 
@@ -88,12 +109,14 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     command.add_argument("path", type=Path, metavar="MODEL.onnx")
     command.set_defaults(run=export_demo)
 
-    command = commands.add_parser("lower", help="replace our ops in a model by standard operators")
+    command = lowering = commands.add_parser(
+        "lower", help="replace our ops in a model by standard operators"
+    )
     command.add_argument("source", type=Path, metavar="IN.onnx")
     command.add_argument("path", type=Path, metavar="OUT.onnx", help="may be IN.onnx")
     command.set_defaults(run=lower)
 
-    command = commands.add_parser(
+    command = accelerating = commands.add_parser(
         "accelerate", help="replace standard operators in a model by our ops"
     )
     command.add_argument("source", type=Path, metavar="IN.onnx")
@@ -119,16 +142,19 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     command.add_argument("--json", action="store_true", help="print the report as one JSON object")
     command.set_defaults(run=accelerate)
 
-    command = commands.add_parser("inspect", help="describe a model and its calls of our ops")
+    command = inspecting = commands.add_parser(
+        "inspect", help="describe a model and its calls of our ops"
+    )
     command.add_argument("path", type=Path, metavar="MODEL.onnx")
     command.add_argument("--json", action="store_true", help="print one JSON object")
     command.set_defaults(run=inspect)
 
-    add_bench(commands)
+    _add_library(ops, lowering, accelerating, inspecting, add_bench(commands))
     add_doctor(commands)
 
     arguments = parser.parse_args(argv)
     try:
+        _load(getattr(arguments, "library", []))
         arguments.run(arguments)
     except (ModuleNotFoundError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

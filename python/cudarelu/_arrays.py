@@ -17,32 +17,31 @@ import numpy as np
 import torch
 from torch.utils.dlpack import DLDeviceType
 
-from cudarelu._pytorch.functions import FUNCTIONS
-from cudarelu._table import ops
+from cudarelu._pytorch.functions import FUNCTIONS, overload_of
+from cudarelu._table import OpInfo, op_named
 
 Tensors = dict[str, torch.Tensor]
 Attributes = dict[str, float | int | str]
 
-_OPS = {op.name: op for op in ops()}
 _LEGACY_STREAM, _PER_THREAD_STREAM = 1, 2  # CUDA's handles of its two default streams
 _RELEASER = ThreadPoolExecutor(1, "cudarelu")  # starts its thread with the first task
 
 
 def call(name: str, inputs: list[Any], attributes: Attributes) -> Any:
-    """Runs an op on arrays of one library. An absent input is None.
+    """Runs the op of a qualified name on arrays of one library. An absent input is None.
 
     Returns new arrays of that library. Raises TypeError for an unsupported kind of input or dtype,
     and ValueError for an invalid shape or value.
     """
-    op = _OPS[name]
+    op = op_named(name)
     given = {p.name: x for p, x in zip(op.inputs, inputs, strict=True) if x is not None}
-    library = common_library(name, given)
+    library = common_library(op.name, given)
     example_name, example = next(iter(given.items()))
-    with _reading(name, example_name):
+    with _reading(op.name, example_name):
         device = example.__dlpack_device__()
     with stream_of(library, device) as may_reuse_inputs:
-        tensors = {each: tensor_of(name, each, x) for each, x in given.items()}
-        result = _run(name, tensors, attributes)
+        tensors = {each: tensor_of(op.name, each, x) for each, x in given.items()}
+        result = _run(op, tensors, attributes)
         if may_reuse_inputs:
             release_when_read(list(tensors.values()))
         if isinstance(result, tuple):
@@ -149,19 +148,19 @@ def array_of(library: Any, y: torch.Tensor, example: Any) -> Any:
     return library.from_dlpack(y if hasattr(example, "strides") else y.contiguous())
 
 
-def _run(name: str, tensors: Tensors, attributes: Attributes) -> Any:
+def _run(op: OpInfo, tensors: Tensors, attributes: Attributes) -> Any:
     try:
         device = next(iter(tensors.values())).device
         with torch.autocast(device.type, enabled=False):  # it applies to the user's tensors only
-            return FUNCTIONS[name](**tensors, **attributes)
+            return FUNCTIONS[op.qualified_name](**tensors, **attributes)
     except RuntimeError:
-        _check(name, tensors, attributes)
+        _check(op, tensors, attributes)
         raise  # the arguments are valid
 
 
-def _check(name: str, tensors: Tensors, attributes: Attributes) -> None:
+def _check(op: OpInfo, tensors: Tensors, attributes: Attributes) -> None:
     """Raises TypeError or ValueError if the op rejects the arguments; runs on the meta device."""
-    overload = getattr(torch.ops.cudarelu, name).default
+    overload = overload_of(op)
     try:
         overload(**{each: x.to("meta") for each, x in tensors.items()}, **attributes)
     except NotImplementedError as error:

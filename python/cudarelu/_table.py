@@ -1,4 +1,6 @@
-"""The table of ops as data: the declaration of each op, as the library parsed it."""
+"""The tables of ops as data: the declaration of each op of the loaded op modules.
+
+An op module is a library of ops with a namespace. The first one is the project's own."""
 
 from __future__ import annotations
 
@@ -9,8 +11,7 @@ from typing import Any
 
 from cudarelu import _C
 
-DEFINITION_OPSET: int = _C.DEFINITION_OPSET  # of the definitions
-ONNX_DOMAIN_VERSION: int = _C.ONNX_DOMAIN_VERSION  # of the ops' domain
+OWN_NAMESPACE: str = _C.modules()[0]["name"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class OnnxName:
 
     domain: str
     op_type: str
+    version: int  # of the domain
     alias: tuple[str, str] | None  # a second domain and op type, which mean the same op
 
 
@@ -86,6 +88,7 @@ class OnnxName:
 class OpInfo:
     """The declaration of an op."""
 
+    namespace: str  # of its module
     name: str
     signature: str
     summary: str
@@ -96,13 +99,26 @@ class OpInfo:
     elementwise: bool  # element i of an output is a function of elements i of the inputs
     onnx: OnnxName
     definition: str  # what the op computes: the body of an ONNX function
+    definition_opset: int  # the opset of the operators in `definition` and `written_out`
     written_out: str  # the same in the operators that models use instead; empty: no such form
     gradient: str  # "x = relu_backward(grad_y, y)"; empty: not differentiable
-    gradient_ops: tuple[tuple[str, str], ...]  # ("x", "relu_backward"): an op in the gradient of x
+    # ("x", "cudarelu::relu_backward"): the qualified name of an op in the gradient of x
+    gradient_ops: tuple[tuple[str, str], ...]
     # The dtype under torch.autocast: "float32"; "lower", the dtype of autocast; or "promote",
     # which is float32 if an input is float32.
     autocast: str
-    in_place: str  # "y = x": torch.ops.cudarelu.<name>_ writes y over x; empty: no such op
+    in_place: str  # "y = x": torch.ops.<namespace>.<name>_ writes y over x; empty: no such op
+
+    @property
+    def qualified_name(self) -> str:
+        """The name in PyTorch: "cudarelu::relu"."""
+        return f"{self.namespace}::{self.name}"
+
+    @property
+    def short_name(self) -> str:
+        """The name in texts and on the command line, which `op_named` takes: "relu" for an op of
+        this library, the qualified name for any other."""
+        return self.name if self.namespace == OWN_NAMESPACE else self.qualified_name
 
     def onnx_attributes(self, values: Mapping[str, Any]) -> dict[str, int | float]:
         """The values of attributes in an ONNX model."""
@@ -118,20 +134,61 @@ class OpInfo:
 
 
 def ops() -> list[OpInfo]:
-    """All ops, in the order of the table."""
-    return list(_OPS)
+    """The ops of this library, in the order of its table; see `modules` for those of others."""
+    return ops_of(OWN_NAMESPACE)
 
 
-def _op_info(fields: dict[str, Any]) -> OpInfo:
+def ops_of(namespace: str) -> list[OpInfo]:
+    """The ops of a loaded module, in the order of its table."""
+    return [op for op in all_ops() if op.namespace == namespace]
+
+
+def all_ops() -> list[OpInfo]:
+    """The ops of all modules, in the order of loading."""
+    return list(_OPS.values())
+
+
+def op_named(name: str) -> OpInfo:
+    """The op of a qualified name, or of the name of an op of this library.
+
+    Raises:
+        ValueError: if no loaded module has the op.
+    """
+    found = _OPS.get(name) or _OPS.get(f"{OWN_NAMESPACE}::{name}")
+    if found is None:
+        known = ", ".join(op.short_name for op in all_ops())
+        raise ValueError(f"no op {name!r}: there are {known}")
+    return found
+
+
+def op_in_onnx(domain: str, op_type: str) -> OpInfo | None:
+    """The op that has this name or this alias in ONNX models; None if there is none."""
+    return _OPS_IN_ONNX.get((domain, op_type))
+
+
+def add_ops(module: Mapping[str, Any]) -> list[OpInfo]:
+    """Adds the ops of a module, an entry of `_C.modules()`, to all look-ups, and returns them."""
+    added = [_op_info(fields, module) for fields in _C.ops(module["name"])]
+    for op in added:
+        _OPS[op.qualified_name] = op
+        for name in ((op.onnx.domain, op.onnx.op_type), op.onnx.alias):
+            if name is not None:
+                _OPS_IN_ONNX.setdefault(name, op)  # modules may share the domain of an alias
+    return added
+
+
+def _op_info(fields: dict[str, Any], module: Mapping[str, Any]) -> OpInfo:
     return OpInfo(
         **fields
         | {
             "inputs": tuple(Parameter(**each) for each in fields["inputs"]),
             "attributes": tuple(Attribute(**each) for each in fields["attributes"]),
             "outputs": tuple(Parameter(**each) for each in fields["outputs"]),
-            "onnx": OnnxName(**fields["onnx"]),
+            "onnx": OnnxName(**fields["onnx"], version=module["onnx_version"]),
+            "definition_opset": module["definition_opset"],
         }
     )
 
 
-_OPS = tuple(_op_info(fields) for fields in _C.ops())
+_OPS: dict[str, OpInfo] = {}  # by qualified name
+_OPS_IN_ONNX: dict[tuple[str, str], OpInfo] = {}  # by domain and type, with aliases

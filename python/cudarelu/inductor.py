@@ -28,7 +28,8 @@ with its gradient, as torch's own relu is: Inductor stores a mask, which is slow
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import onnx
@@ -39,7 +40,8 @@ from torch._inductor import decomposition
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from cudarelu import _build_info
-from cudarelu._table import OpInfo, ops
+from cudarelu._pytorch.functions import overload_of
+from cudarelu._table import OpInfo
 from cudarelu.onnx.definitions import function
 
 __all__ = ["disable_fusion", "enable_fusion"]
@@ -80,7 +82,7 @@ def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
     for node in definition.node:
         if node.op_type != "Constant" and (node.op_type not in _OPERATORS or node.attribute):
             return None
-    overload = getattr(torch.ops.cudarelu, op.name).default
+    overload = overload_of(op)
     defaults = {each.name: each.default for each in op.attributes if not each.required}
 
     def decomposed(*inputs: torch.Tensor, **attributes: Any) -> torch.Tensor:
@@ -110,17 +112,31 @@ def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
     return decomposed
 
 
-_DECOMPOSITIONS = {
-    getattr(torch.ops.cudarelu, op.name).default: decomposed
-    for op in ops()
-    if (decomposed := _decomposition(op))
-}
-# The key of AOTAutograd's disk cache consists of the program before decomposition and a tag.
-_CACHE_KEY_TAG = f" cudarelu {_build_info.VERSION} fused"
+_DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., torch.Tensor]] = {}
+_digest = 0  # of the decompositions
+
+
+def register(ops: Iterable[OpInfo]) -> None:
+    """Adds the ops of a module; the package calls this. Fusion stays enabled or disabled."""
+    global _digest
+    was_enabled = _is_enabled()
+    disable_fusion()
+    for op in ops:
+        if decomposed := _decomposition(op):
+            _DECOMPOSITIONS[overload_of(op)] = decomposed
+            _digest = zlib.crc32(f"{op.signature} {op.definition}".encode(), _digest)
+    if was_enabled:
+        enable_fusion()
+
+
+def _cache_key_tag() -> str:
+    """The key of AOTAutograd's disk cache consists of the program before decomposition and a tag.
+    A library that was changed and built again has other decompositions, and the same program."""
+    return f" cudarelu {_build_info.VERSION} fused {_digest:x}"
 
 
 def _is_enabled() -> bool:
-    return _DECOMPOSITIONS.keys() <= decomposition.decompositions.keys()
+    return bool(_DECOMPOSITIONS) and _DECOMPOSITIONS.keys() <= decomposition.decompositions.keys()
 
 
 def enable_fusion() -> None:
@@ -135,7 +151,7 @@ def enable_fusion() -> None:
         return
     for table in _tables():
         table.update(_DECOMPOSITIONS)
-    torch.compiler.config.cache_key_tag += _CACHE_KEY_TAG
+    torch.compiler.config.cache_key_tag += _cache_key_tag()
     torch.compiler.reset()
 
 
@@ -147,7 +163,7 @@ def disable_fusion() -> None:
         for overload in _DECOMPOSITIONS:
             del table[overload]
     tag = torch.compiler.config.cache_key_tag
-    torch.compiler.config.cache_key_tag = tag.replace(_CACHE_KEY_TAG, "")
+    torch.compiler.config.cache_key_tag = tag.replace(_cache_key_tag(), "")
     torch.compiler.reset()
 
 

@@ -80,6 +80,23 @@ nb::dict describe(const AttributeSpec& attribute) {
 
 }  // namespace
 
+nb::str namespace_of(const Op&) { return to_str(onnx_domain); }
+
+nb::str qualified_name(const Op& op) {
+  return nb::str("{}::{}").format(namespace_of(op), to_str(op.name));
+}
+
+nb::dict describe_module(const char* name) {
+  nb::dict result;
+  result["name"] = name;
+  result["path"] = "";
+  result["onnx_domain"] = to_str(onnx_domain);
+  result["onnx_version"] = onnx_domain_version;
+  result["definition_opset"] = definition_opset;
+  result["built_for"] = "";
+  return result;
+}
+
 nb::dict describe(const Op& op) {
   const Signature& signature = op.signature;
   const auto parameter = [&](const Parameter& each) { return describe(signature, each); };
@@ -95,6 +112,7 @@ nb::dict describe(const Op& op) {
                       : nb::object(nb::make_tuple(to_str(op.spec.onnx_alias.domain),
                                                   to_str(op.spec.onnx_alias.op_type)));
   nb::dict result;
+  result["namespace"] = namespace_of(op);
   result["name"] = to_str(op.name);
   result["signature"] = to_str(op.spec.signature);
   result["summary"] = to_str(op.spec.summary);
@@ -116,7 +134,7 @@ nb::dict describe(const Op& op) {
     for (const Expression& term : terms) {
       if (term.op == nullptr) continue;
       const Parameter& parameter = signature.inputs[static_cast<std::size_t>(input)];
-      gradient_ops.append(nb::make_tuple(to_str(parameter.name), to_str(term.op->name)));
+      gradient_ops.append(nb::make_tuple(to_str(parameter.name), qualified_name(*term.op)));
     }
   }
   result["gradient_ops"] = nb::tuple(gradient_ops);

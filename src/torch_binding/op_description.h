@@ -1,4 +1,4 @@
-// The declaration of an op for Python.
+// The declarations of ops and their modules for Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,7 +7,16 @@
 
 namespace cudarelu::binding {
 
-/// Returns the declaration as a dictionary with the keys "name", "signature", "inputs", ....
+/// Returns the namespace of the op's module.
+nanobind::str namespace_of(const Op& op);
+
+/// Returns "namespace::name".
+nanobind::str qualified_name(const Op& op);
+
+/// Returns a module as a dictionary with the keys "name", "path", "onnx_domain", ....
+nanobind::dict describe_module(const char* name);
+
+/// Returns the declaration as a dictionary with the keys "namespace", "name", "inputs", ....
 nanobind::dict describe(const Op& op);
 
 }  // namespace cudarelu::binding

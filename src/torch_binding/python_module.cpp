@@ -24,6 +24,19 @@ namespace nb = nanobind;
 namespace cudarelu::binding {
 namespace {
 
+constexpr const char* own_module = "cudarelu";
+
+std::span<const Op> ops_of(const std::string& module) {
+  if (module != own_module) throw nb::value_error(("no module has the name " + module).c_str());
+  return registered_ops();
+}
+
+nb::list describe_modules() {
+  nb::list result;
+  result.append(describe_module(own_module));
+  return result;
+}
+
 /// Whether a call may take longer than releasing and acquiring the GIL.
 bool is_long(Inputs inputs) {
   constexpr std::int64_t many = 16384;
@@ -80,9 +93,9 @@ nb::object call_on_tensors(const Op& op, const Arguments& arguments) {
   return result_of(std::move(results));
 }
 
-/// Calls torch.ops.cudarelu, for tensors of subclasses, modes and tracers.
+/// Calls torch.ops, for tensors of subclasses, modes and tracers.
 nb::object call_through_torch(const Op& op, const PythonCall& call) {
-  const nb::object ops = nb::module_::import_("torch").attr("ops").attr("cudarelu");
+  const nb::object ops = nb::module_::import_("torch").attr("ops").attr(namespace_of(op));
   const nb::object function = ops.attr(to_str(op.name));
   const auto positional = static_cast<std::size_t>(call.positional);
   nb::object result =
@@ -111,7 +124,7 @@ nb::object call_in_python(const Op& op, const Arguments& arguments) {
             : nb::object(to_str(label_of(spec, value)));
   }
   const nb::object call = nb::module_::import_("cudarelu._arrays").attr("call");
-  return call(to_str(op.name), inputs, attributes);
+  return call(qualified_name(op), inputs, attributes);
 }
 
 /// Runs the function of an op.
@@ -129,13 +142,32 @@ nb::object call(const Op& op, const PythonCall& python_call) {
   return all(is_numpy_array) ? call_on_numpy(op, arguments) : call_in_python(op, arguments);
 }
 
+/// What the function of an op of another module is bound to. Python pickles such a function as an
+/// attribute of this object, which itself is pickled as the cudarelu.OpModule.
+struct BoundOp {
+  const Op* op;
+  std::string module;
+
+  nb::object reduce() const {
+    return nb::module_::import_("cudarelu._modules")
+        .attr("module_named")(module)
+        .attr("__reduce__")();
+  }
+};
+
+const Op& op_of_module_object(PyObject* self) {
+  return **static_cast<const Op**>(PyModule_GetState(self));
+}
+
+const Op& op_of_bound_op(PyObject* self) { return *nb::inst_ptr<BoundOp>(self)->op; }
+
 /// The function of an op in C, for Python's vectorcall protocol. A function of nanobind would
 /// collect the arguments in a tuple and a dictionary, which takes longer than a small kernel.
+template <const Op& (*op_of)(PyObject*)>
 PyObject* function_of_op(PyObject* self, PyObject* const* values, Py_ssize_t positional,
                          PyObject* names) noexcept {
   try {
-    const Op* op = *static_cast<const Op**>(PyModule_GetState(self));
-    return call(*op, {values, positional, names}).release().ptr();
+    return call(op_of(self), {values, positional, names}).release().ptr();
   } catch (nb::python_error& error) {
     error.restore();
   } catch (const nb::builtin_exception& error) {
@@ -151,11 +183,27 @@ PyObject* function_of_op(PyObject* self, PyObject* const* values, Py_ssize_t pos
   return nullptr;
 }
 
+/// A module object whose state is the op, since Python pickles functions of modules by name.
+nb::object module_object(const Op& op) {
+  static PyModuleDef definition{PyModuleDef_HEAD_INIT,
+                                own_module,
+                                nullptr,
+                                sizeof(const Op*),
+                                nullptr,
+                                nullptr,
+                                nullptr,
+                                nullptr,
+                                nullptr};
+  nb::object result = nb::steal(PyModule_Create(&definition));
+  if (!result.is_valid()) throw nb::python_error();
+  *static_cast<const Op**>(PyModule_GetState(result.ptr())) = &op;
+  return result;
+}
+
 /// Creates the built-in function of an op. `documentation` begins with the signature, as Python
-/// expects of built-in functions. The function is bound to a module object whose state is the op,
-/// since Python pickles such functions by name.
-nb::object make_function(std::string name, std::string documentation) {
-  const std::span<const Op> ops = registered_ops();
+/// expects of built-in functions.
+nb::object make_function(const std::string& module, std::string name, std::string documentation) {
+  const std::span<const Op> ops = ops_of(module);
   const auto op = std::ranges::find(ops, name, &Op::name);
   if (op == ops.end()) throw nb::value_error(("no op has the name " + name).c_str());
   struct Definition {  // Python keeps pointers to its members
@@ -166,45 +214,39 @@ nb::object make_function(std::string name, std::string documentation) {
   static auto& definitions = *new std::deque<Definition>;
   Definition& definition =
       definitions.emplace_back(std::move(name), std::move(documentation), PyMethodDef{});
+  const bool is_own = module == own_module;
+  auto* const typed = is_own ? function_of_op<op_of_module_object> : function_of_op<op_of_bound_op>;
   // The cast by way of void (*)() avoids a warning; Python casts back according to the flags.
-  auto* const function =
-      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function_of_op));
+  auto* const function = reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(typed));
   definition.method = {definition.name.c_str(), function, METH_FASTCALL | METH_KEYWORDS,
                        definition.documentation.c_str()};
-  static PyModuleDef bound{PyModuleDef_HEAD_INIT,
-                           "cudarelu",
-                           nullptr,
-                           sizeof(const Op*),
-                           nullptr,
-                           nullptr,
-                           nullptr,
-                           nullptr,
-                           nullptr};
-  const nb::object self = nb::steal(PyModule_Create(&bound));
-  if (!self.is_valid()) throw nb::python_error();
-  *static_cast<const Op**>(PyModule_GetState(self.ptr())) = &*op;
-  const nb::str module("cudarelu");
-  return nb::steal(PyCFunction_NewEx(&definition.method, self.ptr(), module.ptr()));
+  const nb::object self = is_own ? module_object(*op) : nb::cast(BoundOp{&*op, module});
+  return nb::steal(
+      PyCFunction_NewEx(&definition.method, self.ptr(), nb::str(module.c_str()).ptr()));
+}
+
+nb::list describe_ops(const std::string& module) {
+  nb::list result;
+  for (const Op& op : ops_of(module)) result.append(describe(op));
+  return result;
 }
 
 }  // namespace
 
 NB_MODULE(_C, module) {
-  module.attr("ONNX_DOMAIN_VERSION") = onnx_domain_version;
-  module.attr("DEFINITION_OPSET") = definition_opset;
-  module.def(
-      "ops",
-      [] {
-        nb::list result;
-        for (const Op& op : registered_ops()) result.append(describe(op));
-        return result;
-      },
-      "The declarations of the ops, as dictionaries, in the order of the table.");
+  nb::class_<BoundOp>(module, "BoundOp").def("__reduce__", &BoundOp::reduce);
+  // Functions, and thus the objects that they are bound to, live until the process ends.
+  nb::set_leak_warnings(false);
+  module.def("modules", describe_modules,
+             "The loaded op modules, as dictionaries, in the order of loading.");
+  module.def("ops", describe_ops, nb::arg("module"),
+             "The declarations of the ops of a module, as dictionaries, in the table's order.");
   module.def(
       "cublaslt_problem", cublaslt_problem,
       "Why matrix products on CUDA cannot use cuBLASLt, and how to correct it; empty if they can.");
-  module.def("make_function", make_function, nb::arg("name"), nb::arg("documentation"),
-             "Creates the function of the op `name`, a built-in function of the module cudarelu.");
+  module.def("make_function", make_function, nb::arg("module"), nb::arg("name"),
+             nb::arg("documentation"),
+             "Creates the built-in function of the op `name` of a module.");
 }
 
 }  // namespace cudarelu::binding

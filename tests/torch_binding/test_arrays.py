@@ -182,9 +182,9 @@ def test_an_error_of_the_device_is_not_one_of_the_arguments(monkeypatch):
 
     from cudarelu import _arrays
 
-    monkeypatch.setitem(_arrays.FUNCTIONS, "relu", fail)
+    monkeypatch.setitem(_arrays.FUNCTIONS, "cudarelu::relu", fail)
     with pytest.raises(RuntimeError, match="relu: CUDA failed"):
-        _arrays.call("relu", [Array(X)], {})
+        _arrays.call("cudarelu::relu", [Array(X)], {})
 
 
 @NEEDS_JAX

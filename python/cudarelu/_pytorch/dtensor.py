@@ -1,4 +1,4 @@
-"""DTensor's sharding rules for every op of the table.
+"""DTensor's sharding rules for every op.
 
 The rows that `*` counts are independent. Therefore the dimensions of `*` may be sharded, in the
 same way in each input with `*`; inputs without `*` are replicated. An output with `*` is sharded
@@ -12,14 +12,14 @@ program has imported that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-import torch
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
-from cudarelu._table import OpInfo, Parameter, ops
+from cudarelu._pytorch.functions import overload_of
+from cudarelu._table import OpInfo, Parameter, all_ops
 
 Placements = list[Placement | None]  # None for an absent input
 
@@ -29,7 +29,7 @@ def _sums_of_rows() -> set[str]:
     chain rule, such a gradient is a sum over the rows."""
     return {
         called
-        for op in ops()
+        for op in all_ops()
         if all(each.leads for each in op.outputs)
         for name, called in op.gradient_ops
         if not next(each for each in op.inputs if each.name == name).leads
@@ -65,15 +65,16 @@ def _of_output(parameter: Parameter, rows: Placement) -> Placement:
     return rows if parameter.leads or rows.is_replicate() else Partial()
 
 
-def register() -> None:
-    """Registers the rules of all ops."""
+def register(added: Collection[OpInfo]) -> None:
+    """Registers the rules of a module's ops, and again those of the ops in its gradients, which may
+    be of other modules and known as sums of rows only now."""
     sums = _sums_of_rows()
-    for op in ops():
-        sharded = all(each.leads for each in op.outputs) or op.name in sums
-        register_sharding(getattr(torch.ops.cudarelu, op.name).default)(
-            _rule(op, op.outputs, sharded)
-        )
+    called = {name for op in added for _, name in op.gradient_ops}
+    for op in all_ops():
+        if op not in added and op.qualified_name not in called:
+            continue
+        sharded = all(each.leads for each in op.outputs) or op.qualified_name in sums
+        register_sharding(overload_of(op))(_rule(op, op.outputs, sharded))
         # DTensor assumes that an in-place op overwrites its first input.
         if op.overwritten == 0:
-            overload = getattr(torch.ops.cudarelu, f"{op.name}_").default
-            register_sharding(overload)(_rule(op, (), sharded))
+            register_sharding(overload_of(op, in_place=True))(_rule(op, (), sharded))

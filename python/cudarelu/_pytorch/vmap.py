@@ -1,4 +1,4 @@
-"""The batching rules of `torch.vmap`, and of transforms that use it, for every op of the table.
+"""The batching rules of `torch.vmap`, and of transforms that use it, for every op.
 
 A batch is one more leading dimension. An op runs once on the whole batch if each batched input and
 each output has `*` in the signature, since the rows that `*` counts are independent. Otherwise the
@@ -7,19 +7,20 @@ op runs once for each sample. An in-place op does the same on views of the overw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
-from cudarelu._table import OpInfo, ops
+from cudarelu._pytorch.functions import overload_of
+from cudarelu._table import OpInfo
 
 Inputs = tuple[torch.Tensor | None, ...]
 Dims = tuple[int | None, ...]  # the batch dimension of each input; None if it is not batched
 
 
 def _rule(op: OpInfo) -> Callable[..., Any]:
-    overload = getattr(torch.ops.cudarelu, op.name).default
+    overload = overload_of(op)
 
     def rule(info: Any, dims: Dims, *inputs: torch.Tensor | None, **attributes: Any) -> Any:
         if _is_one_call(op, dims):
@@ -32,7 +33,7 @@ def _rule(op: OpInfo) -> Callable[..., Any]:
 
 
 def _in_place_rule(op: OpInfo) -> Callable[..., Any]:
-    overload = getattr(torch.ops.cudarelu, f"{op.name}_").default
+    overload = overload_of(op, in_place=True)
     assert op.overwritten is not None
     overwritten = op.overwritten
 
@@ -42,7 +43,7 @@ def _in_place_rule(op: OpInfo) -> Callable[..., Any]:
                 "vmap: inplace arithmetic(self, *extra_args) is not possible because there exists "
                 "a Tensor `other` in extra_args that has more elements than `self`. This happened "
                 "due to `other` being vmapped over but `self` not being vmapped over in a vmap. "
-                f"Please use cudarelu::{op.name} instead of cudarelu::{op.name}_."
+                f"Please use {op.qualified_name} instead of {op.qualified_name}_."
             )
         if _is_one_call(op, dims):
             overload(*_whole(op, info.batch_size, dims, inputs), **attributes)
@@ -112,12 +113,15 @@ def _of_no_sample(
     return result.new_empty((0, *result.shape), device=device)
 
 
-_LIBRARY = torch.library.Library("cudarelu", "FRAGMENT")  # keeps the rules registered
+_LIBRARIES: list[torch.library.Library] = []  # they keep the rules registered
 
 
-def register() -> None:
-    """Registers the rules of all ops."""
-    for op in ops():
-        torch.library.register_vmap(f"cudarelu::{op.name}", _rule(op), lib=_LIBRARY)
+def register(namespace: str, ops: Iterable[OpInfo]) -> None:
+    """Registers the rules of a module's ops."""
+    library = torch.library.Library(namespace, "FRAGMENT")
+    _LIBRARIES.append(library)
+    for op in ops:
+        torch.library.register_vmap(op.qualified_name, _rule(op), lib=library)
         if op.in_place:
-            torch.library.register_vmap(f"cudarelu::{op.name}_", _in_place_rule(op), lib=_LIBRARY)
+            name = f"{op.qualified_name}_"
+            torch.library.register_vmap(name, _in_place_rule(op), lib=library)

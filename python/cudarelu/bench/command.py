@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from .records import Results
 
 
-def add_command(commands: Any) -> None:
-    """Adds the command to those of `python -m cudarelu`."""
-    command = commands.add_parser("bench", help="measure the ops and their rivals")
+def add_command(commands: Any) -> argparse.ArgumentParser:
+    """Adds the command to those of `python -m cudarelu`, and returns it."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        "bench", help="measure the ops and their rivals"
+    )
     command.add_argument("--out", type=Path, default=Path("bench.jsonl"), metavar="FILE.jsonl")
     command.add_argument(
         "--suite",
@@ -66,6 +68,7 @@ def add_command(commands: Any) -> None:
     other = others.add_parser("plot", help="draw the plots of a file")
     other.add_argument("path", type=Path, metavar="FILE.jsonl")
     other.set_defaults(run=plot)
+    return command
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -142,7 +145,7 @@ def _progress(done: int, total: int, left: float, point: Any, records: list) -> 
     drifting = " (drifting)" if any(abs(each.get("drift", 0)) > 0.1 for each in records) else ""
     return (
         f"[{bar:20}] {done}/{total}, {minutes}:{seconds:02} left  {point.suite}: "
-        f"{point.case.op.name} {point.case.dtype} {point.case.label}, {point.regime}: "
+        f"{point.case.op.short_name} {point.case.dtype} {point.case.label}, {point.regime}: "
         f"{times} us{drifting}"
     )
 

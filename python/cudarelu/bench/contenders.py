@@ -30,16 +30,16 @@ def _of_function(function: Callable, case: Case) -> Bind:
 
 
 def _cudarelu(case: Case) -> Bind:
-    return _of_function(FUNCTIONS[case.op.name], case)
+    return _of_function(FUNCTIONS[case.op.qualified_name], case)
 
 
 def _torch(case: Case) -> Bind | None:
-    function = rivals.TORCH.get(case.op.name)
+    function = rivals.TORCH.get(case.op.short_name)
     return function and _of_function(function, case)
 
 
 def _compiled(mode: str, case: Case) -> Bind | None:
-    function = rivals.TORCH.get(case.op.name)
+    function = rivals.TORCH.get(case.op.short_name)
     if not function:
         return None
     torch.compiler.reset()  # otherwise the shapes of earlier cases make this one dynamic
@@ -67,13 +67,13 @@ def _copy(case: Case) -> Bind:
 
 
 def _relu_of(name: str, case: Case) -> Bind | None:
-    if case.op.name != "relu":
+    if case.op.short_name != "relu":
         return None
     return _of_function(_built(lambda: rivals.relu(name)), case)
 
 
 def _pointops(case: Case) -> Bind | None:
-    if case.op.name != "knn_query" or case.dtype != "float32":
+    if case.op.short_name != "knn_query" or case.dtype != "float32":
         return None
     return _of_function(_built(rivals.knn), case)
 
@@ -81,7 +81,7 @@ def _pointops(case: Case) -> Bind | None:
 def _cublaslt(fused: bool, case: Case) -> Bind | None:
     """The bare product, which is a limit, or, with `fused`, the product with its activation if
     cuBLASLt has an epilogue for it."""
-    transposed = rivals.GEMM.get(case.op.name)
+    transposed = rivals.GEMM.get(case.op.short_name)
     epilogue = _epilogue(case) if fused else "none"
     if transposed is None or epilogue is None or case.dtype == "float64":
         return None
@@ -100,9 +100,9 @@ def _cublaslt(fused: bool, case: Case) -> Bind | None:
 
 
 def _epilogue(case: Case) -> str | None:
-    if case.op.name == "linear_gelu" and case.attributes["approximate"] == "tanh":
+    if case.op.short_name == "linear_gelu" and case.attributes["approximate"] == "tanh":
         return "gelu"
-    return "relu" if case.op.name == "linear_relu" else None
+    return "relu" if case.op.short_name == "linear_relu" else None
 
 
 def _built(make: Callable[[], _Made]) -> _Made:

@@ -29,7 +29,7 @@ class Point:
         case = self.case
         return {
             "suite": self.suite,
-            "op": case.op.name,
+            "op": case.op.short_name,
             "dtype": case.dtype,
             "shape": case.label,
             "attributes": case.attributes,

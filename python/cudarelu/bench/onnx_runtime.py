@@ -11,7 +11,7 @@ import onnxruntime
 import torch
 
 from .. import ort
-from .._table import DEFINITION_OPSET, ONNX_DOMAIN_VERSION, Parameter
+from .._table import Parameter
 from ..onnx.definitions import IR_VERSION
 from ..onnx.models import lower
 from .cases import Case, Inputs
@@ -47,8 +47,8 @@ def _model(case: Case) -> onnx.ModelProto:
     )
     graph = onnx.helper.make_graph([node], op.name, tensors(case.given), tensors(op.outputs))
     opsets = [
-        onnx.helper.make_opsetid("", DEFINITION_OPSET),
-        onnx.helper.make_opsetid(op.onnx.domain, ONNX_DOMAIN_VERSION),
+        onnx.helper.make_opsetid("", op.definition_opset),
+        onnx.helper.make_opsetid(op.onnx.domain, op.onnx.version),
     ]
     return onnx.helper.make_model(graph, ir_version=IR_VERSION, opset_imports=opsets)
 

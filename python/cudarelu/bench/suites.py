@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .._table import OpInfo, ops
+from .._table import all_ops, op_named
 from .cases import Case, sized, streams, with_rows
 from .measure import Point
 from .rivals import TORCH
@@ -40,16 +40,12 @@ class Suite:
     seconds: float = 0.1  # for each point, without its preparation
 
 
-def _op(name: str) -> OpInfo:
-    return next(op for op in ops() if op.name == name)
-
-
 def _itemsize(dtype: str) -> int:
     return getattr(torch, dtype).itemsize
 
 
 def _bandwidth() -> Iterator:
-    for op in ops():
+    for op in all_ops():
         if streams(op):
             for dtype in op.dtypes:
                 for size in (64 * MIB, 256 * MIB):
@@ -61,28 +57,32 @@ def _relu_sizes() -> Iterator:
     for dtype in ("float32", "float16", "int8", "uint8"):
         for exponent in range(0, 31, 2):
             for regime in ("graph, hot", "graph, rotating"):
-                case = sized(_op("relu"), dtype, 1 << exponent)
+                case = sized(op_named("relu"), dtype, 1 << exponent)
                 yield case, regime, ("cudarelu", "torch", "cub", "naive", "copy")
 
 
 def _sizes() -> Iterator:
-    for op in ops():
+    for op in all_ops():
         if op.elementwise:
             for exponent in (0, 10, 17, 20, 24, 28):
                 for regime in ("graph, hot", "graph, rotating"):
                     case = sized(op, op.dtypes[0], 1 << exponent)
-                    yield case, regime, ("cudarelu", "torch") if op.name in TORCH else ("cudarelu",)
+                    yield (
+                        case,
+                        regime,
+                        ("cudarelu", "torch") if op.short_name in TORCH else ("cudarelu",),
+                    )
 
 
 def _regimes() -> Iterator:
-    case = sized(_op("relu"), "float32", 1 << 20)
+    case = sized(op_named("relu"), "float32", 1 << 20)
     for regime in ("cold", "hot", "graph, rotating", "graph, hot", "loop", "synchronised"):
         yield case, regime, ("cudarelu", "torch", "torch.compile", "cub", "naive", "copy")
 
 
 def _bias_relu() -> Iterator:
     for dtype in ("float32", "bfloat16"):
-        case = with_rows(_op("bias_relu"), dtype, 8192, 4096)
+        case = with_rows(op_named("bias_relu"), dtype, 8192, 4096)
         yield case, "graph, rotating", ("cudarelu", "torch", "torch.compile", "copy")
 
 
@@ -91,7 +91,7 @@ def _softmax() -> Iterator:
         for dtype in ("float32", "bfloat16"):
             for columns in (64, 1000, 1024, 4096, 5000, 8192, 32768, 50257, 131072):
                 rows = 256 * MIB // _itemsize(dtype) // columns
-                case = with_rows(_op(name), dtype, rows, columns)
+                case = with_rows(op_named(name), dtype, rows, columns)
                 yield case, "graph, rotating", ("cudarelu", "torch", "torch.compile", "copy")
 
 
@@ -100,7 +100,7 @@ def _small_softmax() -> Iterator:
         for dtype in ("float32", "bfloat16"):
             for rows in (1, 8, 64):
                 for columns in (128, 1024, 8192):
-                    case = with_rows(_op(name), dtype, rows, columns)
+                    case = with_rows(op_named(name), dtype, rows, columns)
                     yield case, "graph, hot", ("cudarelu", "torch", "torch.compile")
 
 
@@ -108,12 +108,12 @@ def _knn() -> Iterator:
     shapes = ((8192, 1, 16), (100_000, 1, 16), (1_000_000, 1, 16), (65_536, 64, 16), (8192, 1, 64))
     for points, batches, nsample in shapes:
         sizes, attributes = {"n": points, "b": batches}, {"nsample": nsample}
-        case = Case(_op("knn_query"), "float32", (), sizes, attributes)
+        case = Case(op_named("knn_query"), "float32", (), sizes, attributes)
         yield case, "graph, hot", ("cudarelu", "pointops")
 
 
 def _linear(name: str, dtype: str, m: int, k: int, n: int, **attributes: str) -> Case:
-    return Case(_op(name), dtype, (m,), {"k": k, "n": n}, attributes, optional=("bias",))
+    return Case(op_named(name), dtype, (m,), {"k": k, "n": n}, attributes, optional=("bias",))
 
 
 def _linears(dtype: str, m: int, k: int, n: int) -> Iterator[Case]:
@@ -147,7 +147,7 @@ def _matmul() -> Iterator:
     shapes = [("float32", (), side) for side in (1024, 2048, 4096, 8192)]
     shapes += [("bfloat16", (), 4096), ("bfloat16", (), 8192), ("bfloat16", (64,), 256)]
     for dtype, leading, side in shapes:
-        case = Case(_op("matmul"), dtype, leading, dict.fromkeys("mkn", side), {})
+        case = Case(op_named("matmul"), dtype, leading, dict.fromkeys("mkn", side), {})
         yield case, "graph, rotating", ("cudarelu", "torch", "cublaslt")
 
 
@@ -156,7 +156,7 @@ def _layer_norm() -> Iterator:
         for dtype in ("float32", "bfloat16"):
             for columns in (64, 1000, 1024, 4096, 5000, 8192, 32768, 50257, 131072):
                 rows = 256 * MIB // _itemsize(dtype) // columns
-                op = _op(name)
+                op = op_named(name)
                 options = {"optional": tuple(each.name for each in op.inputs if each.optional)}
                 case = with_rows(op, dtype, rows, columns, **options)
                 rivals = ("torch", "torch.compile") if name in TORCH else ()
@@ -166,7 +166,7 @@ def _layer_norm() -> Iterator:
 def _grid_cluster() -> Iterator:
     for optional in ((), ("start", "end")):
         sizes = {"n": 1_000_000, "d": 3}
-        case = Case(_op("grid_cluster"), "float32", (), sizes, {}, optional=optional)
+        case = Case(op_named("grid_cluster"), "float32", (), sizes, {}, optional=optional)
         yield case, "graph, rotating", ("cudarelu", "torch", "copy")
 
 
@@ -174,12 +174,12 @@ def _in_ort(device: str, dtypes: tuple[str, ...]) -> Iterator:
     for name in ("relu", "bias_relu"):
         for dtype in dtypes:
             for side in (4, 64, 256, 1024, 4096, 16384):
-                case = with_rows(_op(name), dtype, side, side, device=device, threads=2)
+                case = with_rows(op_named(name), dtype, side, side, device=device, threads=2)
                 yield case, "loop", ("cudarelu in ORT", "ORT")
 
 
 def _cpu(*contenders: str) -> Iterator:
-    for op in ops():
+    for op in all_ops():
         # The work of an op without rows, and of its definition, may grow faster than its data.
         exponents = range(10, 27, 4) if streams(op) else (10, 14)
         kept = contenders if streams(op) else contenders[:1]
@@ -196,14 +196,14 @@ def _cpu_products(*contenders: str) -> Iterator:
         cases += [_linear("linear", *shape), *_linears(*shape)]
         cases += [_linear(f"linear_{of}_backward", *shape) for of in ("input", "weight")]
     for leading, side in (((), 256), ((), 1024), ((16,), 128)):
-        cases.append(Case(_op("matmul"), "float32", leading, dict.fromkeys("mkn", side), {}))
+        cases.append(Case(op_named("matmul"), "float32", leading, dict.fromkeys("mkn", side), {}))
     for threads in (1, 2):
         for case in cases:
             yield replace(case, device="cpu", threads=threads), "loop", contenders
 
 
 def _elementwise(record: Record) -> bool:
-    return _op(record["op"]).elementwise
+    return any(op.elementwise and op.short_name == record["op"] for op in all_ops())
 
 
 def _of(**wanted: Any) -> Callable[[Record], bool]:
@@ -483,13 +483,10 @@ def points(
 
     Raises ValueError for an unknown suite or op.
     """
-    known = [op.name for op in ops()]
-    for name in only_ops:
-        if name not in known:
-            raise ValueError(f"no op {name!r}: there are {', '.join(known)}")
+    chosen = [op_named(name) for name in only_ops]
     for suite in suites(names):
         for case, regime, contenders in suite.points():
-            if only_ops and case.op.name not in only_ops:
+            if chosen and case.op not in chosen:
                 continue
             if largest is None or case.elements <= largest:
                 kept = tuple(each for each in contenders if each not in without)

@@ -1,9 +1,10 @@
 """The ops in ONNX models.
 
 `export` writes a PyTorch model to a file that every ONNX runtime can read. Our ops are nodes of the
-domain "cudarelu". ONNX Runtime runs them with our kernels if the library is registered
-(`cudarelu.ort`); other runtimes use the definitions, which are attached as model-local functions.
-For a runtime without model-local functions, `lower` replaces the nodes by standard operators::
+domain "cudarelu", and the ops of a loaded module (`cudarelu.load_library`) of that module's domain.
+ONNX Runtime runs them with our kernels if the libraries are registered (`cudarelu.ort`); other
+runtimes use the definitions, which are attached as model-local functions. For a runtime without
+model-local functions, `lower` replaces the nodes by standard operators::
 
     import cudarelu.onnx
 

@@ -10,7 +10,7 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
-from .._table import DEFINITION_OPSET, OpInfo, Parameter
+from .._table import OpInfo, Parameter
 from .graphs import NewNames
 
 
@@ -75,7 +75,7 @@ def with_stand_ins(
     if nodes:
         from onnx.reference import ReferenceEvaluator  # takes long to import
 
-        opset = onnx.helper.make_opsetid("", DEFINITION_OPSET)
+        opset = onnx.helper.make_opsetid("", op.definition_opset)
         outputs = [name for name in given.values() if name and name not in values]
         body = onnx.helper.make_function("", "absent", list(values), outputs, nodes, [opset])
         computed = ReferenceEvaluator(body).run(None, values, attributes={})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from .._table import DEFINITION_OPSET, ONNX_DOMAIN_VERSION, OpInfo, ops
+from .._table import OpInfo, all_ops
 from .definitions import LOWEST_OPSET
 from .files import in_a_line, load, save_beside
 from .graphs import NewNames, names_of, scopes, standard_opset
@@ -79,7 +79,7 @@ def accelerate(
     if only_if_faster:
         result, report = rewrite_if_faster(prepared, folder, provider, dims or {}, inputs or {})
     else:
-        candidates = [op.name for op in ops()]
+        candidates = [op.short_name for op in all_ops()]
         result, report = rewrite(prepared, folder, candidates)
     if not report.replaced:  # not even types are added
         result.CopyFrom(source)
@@ -172,7 +172,7 @@ def rewrite_if_faster(
     left, measured = [], []
     ratio: float | None
     by_size = sorted(patterns(), key=lambda each: each.size, reverse=True)
-    for name in dict.fromkeys(each.op.name for each in by_size):
+    for name in dict.fromkeys(each.op.short_name for each in by_size):
         candidate, found = rewrite(prepared, folder, [*kept, name])
         nodes = [each for each in found.replaced if each.op == name]
         if not nodes:
@@ -210,7 +210,7 @@ def rewrite(
     Args:
         prepared: by `prepare`. External data may be left unloaded.
         folder: of the external data.
-        allowed: the names of the ops.
+        allowed: the short names of the ops.
     """
     import onnx_ir as ir
 
@@ -229,7 +229,7 @@ def rewrite(
     matches = [
         (pattern, node, found)
         for pattern in patterns()
-        if pattern.op.name in allowed
+        if pattern.op.short_name in allowed
         for node in rewriting.opsets
         for found in find(pattern.expression, node.outputs[0])
     ]
@@ -298,16 +298,17 @@ class _Rewriting:
         name = root.name or root.outputs[0].name or ""
         operators = tuple(node.op_type for node in nodes)
         try:
-            match = Match(pattern, found, self.opsets[root].get("", DEFINITION_OPSET))
+            match = Match(pattern, found, self.opsets[root].get("", op.definition_opset))
             match.check_uses(nodes, root)
             attributes = match.attributes()
             constants = match.check_inputs()
         except Kept as reason:
             is_attribute = isinstance(reason, AnotherAttribute)
             left = self._with_another_attribute if is_attribute else self._left
-            left.setdefault((op.name, root), (Left(op.name, name, operators, str(reason)), nodes))
+            reported = Left(op.short_name, name, operators, str(reason))
+            left.setdefault((op.short_name, root), (reported, nodes))
             return
-        self._replaced.append(Replaced(op.name, name, operators))
+        self._replaced.append(Replaced(op.short_name, name, operators))
         self._gone.update(nodes)
         self._constants += [
             each for node in nodes for each in node.inputs if each and each.producer() not in nodes
@@ -321,7 +322,7 @@ class _Rewriting:
         for node in tape.nodes:
             node.outputs[0].name = self._new_name(f"{root.outputs[0].name}_{node.op_type}")
         root.prepend(tape.nodes)
-        self.opsets[root][op.onnx.domain] = ONNX_DOMAIN_VERSION
+        self.opsets[root][op.onnx.domain] = op.onnx.version
         _call(root, op, [values.get(each.name) for each in op.inputs], attributes)
         notes = dict.fromkeys(node.doc_string for node in nodes if node.doc_string)
         root.doc_string = "\n".join(notes) or None

@@ -11,7 +11,7 @@ import onnx.defs
 import onnx.helper
 import onnx.parser
 
-from .._table import DEFINITION_OPSET, OpInfo
+from .._table import OpInfo
 
 # Model-local functions need IR version 8, which every ONNX Runtime since 1.10 reads.
 IR_VERSION = 8
@@ -28,7 +28,7 @@ def _function(op: OpInfo, domain: str, op_type: str, body: str | None = None) ->
     names = ["(" + ", ".join(p.name for p in group) + ")" for group in (op.inputs, op.outputs)]
     body = body or op.definition
     return onnx.parser.parse_function(
-        f'<domain: "{domain}", opset_import: ["" : {DEFINITION_OPSET}]> {op_type} '
+        f'<domain: "{domain}", opset_import: ["" : {op.definition_opset}]> {op_type} '
         f"{f'<{attributes}>' if attributes else ''} {names[0]} => {names[1]} {{ {body} }}"
     )
 
@@ -42,12 +42,12 @@ def function(
     of the function must pass this value: `attach_definitions` changes nodes accordingly.
 
     Args:
-        op: an entry of `cudarelu.ops()`.
-        domain: the function's domain; the library's own by default.
+        op: an op of this library or of a loaded module.
+        domain: the function's domain; the module's own by default.
         op_type: the function's name; the op's name in CamelCase by default.
 
     Returns:
-        A new `onnx.FunctionProto` of opset 18.
+        A new `onnx.FunctionProto`, of opset 18 for the ops of this library.
     """
     result = onnx.FunctionProto()
     result.CopyFrom(_function(op, domain or op.onnx.domain, op_type or op.onnx.op_type))
@@ -132,7 +132,7 @@ def _bypass(body: onnx.FunctionProto, node: onnx.NodeProto, value: str) -> None:
 def lowest_opset(op: OpInfo) -> int:
     """The first opset that has all operators of the definition."""
     nodes = _function(op, op.onnx.domain, op.onnx.op_type).node
-    opsets = range(LOWEST_OPSET, DEFINITION_OPSET + 1)
+    opsets = range(LOWEST_OPSET, op.definition_opset + 1)
     return next(v for v in opsets if all(_has(v, node) for node in nodes))
 
 

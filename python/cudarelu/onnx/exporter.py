@@ -14,7 +14,8 @@ import torch
 from onnx.defs import OpSchema
 from torch.onnx import symbolic_helper
 
-from .._table import DEFINITION_OPSET, ONNX_DOMAIN_VERSION, OpInfo, Parameter, ops
+from .._pytorch.functions import overload_of
+from .._table import OpInfo, Parameter, all_ops
 from .definitions import IR_VERSION
 from .files import in_a_line, placed
 from .graphs import scopes
@@ -22,9 +23,7 @@ from .models import attach_definitions
 
 METADATA_IR_VERSION = 10  # the first with metadata_props on nodes, values and graphs
 
-_DOMAINS = {op.onnx.domain: ONNX_DOMAIN_VERSION for op in ops()}
 _ONNX_TYPES = {"float32": "float", "float64": "double"}  # the names that differ
-_IN_PLACE = {f"cudarelu.{op.name}_" for op in ops() if op.in_place}
 _SCHEMA_TYPES = {"int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}
 
 
@@ -35,7 +34,7 @@ def export(
     *,
     kwargs: dict[str, Any] | None = None,
     dynamic_shapes: Any = None,
-    opset_version: int = DEFINITION_OPSET,
+    opset_version: int | None = None,
     dynamo: bool = True,
     external_data: bool = False,
     **torch_onnx_options: Any,
@@ -53,8 +52,9 @@ def export(
         path: the file to write. None only returns the model.
         kwargs: example inputs by name.
         dynamic_shapes: as in `torch.export`; a string or a Dim names a size in the file.
-        opset_version: 18 or later. PyTorch's own translations are of opset 18; PyTorch converts the
-            model to a later opset, which needs a higher IR version.
+        opset_version: 18, which is the default, or later; the latest opset of the definitions of a
+            loaded module, if that is later. PyTorch's own translations are of opset 18; PyTorch
+            converts the model to a later opset, which needs a higher IR version.
         dynamo: False exports with TorchScript, as long as PyTorch has this exporter; in this case
             `input_names` and `dynamic_axes` name sizes.
         external_data: whether to write weights of any size to a separate file. Weights of 1.5 GB or
@@ -73,10 +73,11 @@ def export(
             In-place ops cannot be exported, except those in the modules of `cudarelu.nn`.
         OSError: if the file cannot be written.
     """
-    if opset_version < DEFINITION_OPSET:
+    needed = _definition_opset()
+    opset_version = needed if opset_version is None else opset_version
+    if opset_version < needed:
         raise ValueError(
-            f"opset_version is {opset_version}, but the definitions of our ops need "
-            f"{DEFINITION_OPSET}"
+            f"opset_version is {opset_version}, but the definitions of our ops need {needed}"
         )
     if dynamic_shapes is not None and not dynamo:
         raise ValueError("dynamic_shapes needs dynamo=True: TorchScript takes dynamic_axes")
@@ -88,7 +89,8 @@ def export(
         options["custom_translation_table"] = translation_table() | theirs
     else:
         register_symbolics()
-        options["custom_opsets"] = _DOMAINS | (options.get("custom_opsets") or {})
+        domains = {op.onnx.domain: op.onnx.version for op in all_ops()}
+        options["custom_opsets"] = domains | (options.get("custom_opsets") or {})
 
     with placed(path) as file:
         try:
@@ -106,13 +108,21 @@ def export(
         return model if path is not None else onnx.load(file)
 
 
+def _definition_opset() -> int:
+    return max(op.definition_opset for op in all_ops())
+
+
 class _RefuseInPlace(torch.overrides.TorchFunctionMode):
     """Rejects in-place ops: the TorchScript exporter would drop them, as they return nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._refused = {f"{op.namespace}.{op.name}_" for op in all_ops() if op.in_place}
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if str(function).removesuffix(".default") in _IN_PLACE:
+        if str(function).removesuffix(".default") in self._refused:
             raise NotImplementedError(
                 f"torch.ops.{function} cannot be exported: use a module of cudarelu.nn instead, "
                 "which can also work in place"
@@ -163,16 +173,18 @@ def _remove_metadata(model: onnx.ModelProto) -> None:
 def translation_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """The translations of our ops, for `torch.onnx.export(..., custom_translation_table=...)`.
 
+    These are the ops of the modules that are loaded by now.
+
     The written model needs this library in the runtime, until `attach_definitions` is applied to
     it. Translations of other ops may call the values of this table.
     """
-    return {getattr(torch.ops.cudarelu, op.name).default: _translation(op) for op in ops()}
+    return {overload_of(op): _translation(op) for op in all_ops()}
 
 
 def _translation(op: OpInfo) -> Callable[..., Any]:
     from onnxscript import values  # takes long to import
 
-    domain = values.Opset(op.onnx.domain, ONNX_DOMAIN_VERSION)
+    domain = values.Opset(op.onnx.domain, op.onnx.version)
     node = values.Op(domain, op.onnx.op_type, _schema(op))
     # PyTorch requires a function.
     return lambda *inputs, **named: node(*inputs, **op.onnx_attributes(named))
@@ -193,7 +205,7 @@ def _schema(op: OpInfo) -> OpSchema:
     return OpSchema(
         op.onnx.op_type,
         op.onnx.domain,
-        ONNX_DOMAIN_VERSION,
+        op.onnx.version,
         inputs=[formal(each) for each in op.inputs],
         outputs=[formal(each) for each in op.outputs],
         type_constraints=[("T", [tensor(dtype) for dtype in op.dtypes], "")],
@@ -204,18 +216,21 @@ def _schema(op: OpInfo) -> OpSchema:
     )
 
 
-def register_symbolics(opset_version: int = DEFINITION_OPSET) -> None:
+def register_symbolics(opset_version: int | None = None) -> None:
     """Registers our ops for `torch.onnx.export(..., dynamo=False)`, the TorchScript exporter.
+
+    These are the ops of the modules that are loaded by now.
 
     The written model needs this library in the runtime, until `attach_definitions` is applied to
     it.
 
     Args:
-        opset_version: the first opset in which the exporter knows the ops.
+        opset_version: the first opset in which the exporter knows the ops; by default that of the
+            definitions.
     """
-    for op in ops():
-        name = f"cudarelu::{op.name}"
-        torch.onnx.register_custom_op_symbolic(name, _symbolic(op), opset_version)
+    opset = opset_version or _definition_opset()
+    for op in all_ops():
+        torch.onnx.register_custom_op_symbolic(op.qualified_name, _symbolic(op), opset)
 
 
 def _symbolic(op: OpInfo) -> Callable[..., Any]:

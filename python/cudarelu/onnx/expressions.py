@@ -16,7 +16,7 @@ import onnx.defs
 import onnx.helper
 import onnx.numpy_helper
 
-from .._table import DEFINITION_OPSET, OpInfo
+from .._table import OpInfo
 
 _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
@@ -93,20 +93,20 @@ def read(op: OpInfo, body: onnx.FunctionProto) -> list[Expression]:
     }
     for node in body.node:
         try:
-            known |= zip(node.output, _read_node(node, known, attributes), strict=True)
+            known |= zip(node.output, _read_node(op, node, known, attributes), strict=True)
         except (KeyError, ValueError) as error:
             reason = f"{error} is not defined" if isinstance(error, KeyError) else error
             where = f"node {node.output[0]} = {node.op_type}"
-            raise ValueError(f"the definition of {op.name}: {where}: {reason}") from None
+            raise ValueError(f"the definition of {op.short_name}: {where}: {reason}") from None
     for name in body.output:
         if name not in known:
-            raise ValueError(f"the definition of {op.name}: {name} is not defined")
+            raise ValueError(f"the definition of {op.short_name}: {name} is not defined")
     return [known[name] for name in body.output]
 
 
-def _read_node(node: onnx.NodeProto, known: dict, attributes: dict) -> list[Any]:
+def _read_node(op: OpInfo, node: onnx.NodeProto, known: dict, attributes: dict) -> list[Any]:
     """The outputs of a node."""
-    if node.domain or not onnx.defs.has(node.op_type, DEFINITION_OPSET, ""):
+    if node.domain or not onnx.defs.has(node.op_type, op.definition_opset, ""):
         raise ValueError("it is not an operator of ONNX")
     operands = tuple(known[name] if name else None for name in node.input)
     given = {

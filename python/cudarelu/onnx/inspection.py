@@ -23,8 +23,8 @@ def describe(model: onnx.ModelProto) -> dict[str, Any]:
           name or None; a shape is None if the rank is unknown;
         - nodes: the number of nodes of each `domain::type` in the graph, its subgraphs and the
           functions, except functions that define our ops;
-        - ours: the node types that call an op of the table, with the op and whether the type is an
-          alias;
+        - ours: the node types that call an op of a loaded module, with the op and whether the type
+          is an alias;
         - definitions: the attached definitions of our ops, and whether each equals the table's;
         - unknown: the node types that neither ONNX (in these opsets), nor this library, nor a
           function of the model defines.
@@ -53,7 +53,7 @@ def describe(model: onnx.ModelProto) -> dict[str, Any]:
         "outputs": [_value(each) for each in model.graph.output],
         "nodes": {"::".join(name): count for name, count in sorted(nodes.items())},
         "ours": {
-            "::".join(name): {"op": op.name, "alias": name == op.onnx.alias}
+            "::".join(name): {"op": op.short_name, "alias": name == op.onnx.alias}
             for name, op in sorted(called.items())
         },
         "definitions": {

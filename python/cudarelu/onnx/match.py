@@ -11,7 +11,7 @@ import onnx.defs
 import onnx.helper
 import onnx_ir as ir
 
-from .._table import DEFINITION_OPSET, Parameter
+from .._table import Parameter
 from .definitions import lowest_opset
 from .expressions import Attribute, Input
 from .patterns import Pattern
@@ -89,7 +89,7 @@ class Match:
         """The op's attributes that a node gives. Its other attributes must be as declared."""
         bound = {}
         theirs = _defaults(node.op_type, self._opset)
-        ours = _defaults(node.op_type, DEFINITION_OPSET)
+        ours = _defaults(node.op_type, self._op.definition_opset)
         for name in sorted({*theirs, *ours, *declared, *node.attributes}):
             given = node.attributes.get(name)
             if given is not None and given.is_ref():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import onnx
@@ -12,7 +12,7 @@ import onnx.checker
 import onnx.helper
 import onnx.inliner
 
-from .._table import DEFINITION_OPSET, ONNX_DOMAIN_VERSION, OpInfo, ops
+from .._table import OpInfo, op_named
 from .definitions import IR_VERSION, function, lowest_opset, specialised
 from .graphs import scopes, standard_opset
 from .nodes import calls, common_labels, complete_nodes, is_ours, op_of
@@ -32,8 +32,9 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
             have no attributes. External data may be left unloaded.
 
     Raises:
-        ValueError: for an earlier opset, an unknown op or another version of our domain, a node
-            that calls its op incorrectly, and an attached definition that differs from the table's.
+        ValueError: for an earlier opset, an unknown op or another version of a module's domain, a
+            node that calls its op incorrectly, and an attached definition that differs from the
+            table's.
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
@@ -63,16 +64,17 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
-def _opset_for(model: onnx.ModelProto, called: Iterable[OpInfo]) -> int:
+def _opset_for(model: onnx.ModelProto, called: Collection[OpInfo]) -> int:
     opset = standard_opset(model)
     if opset is None:  # the model has custom nodes only
-        model.opset_import.append(onnx.helper.make_opsetid("", DEFINITION_OPSET))
-        return DEFINITION_OPSET
+        opset = max(op.definition_opset for op in called)
+        model.opset_import.append(onnx.helper.make_opsetid("", opset))
+        return opset
     for op in called:
         if opset < (lowest := lowest_opset(op)):
             raise ValueError(
-                f"the model is of opset {opset}, but the definition of {op.name} needs {lowest}: "
-                "convert it with onnx.version_converter"
+                f"the model is of opset {opset}, but the definition of {op.short_name} needs "
+                f"{lowest}: convert it with onnx.version_converter"
             )
     return opset
 
@@ -163,7 +165,7 @@ def demo_model() -> onnx.ModelProto:
     The definition is attached, so that the model also runs without the library. The IR version is
     the lowest that has model-local functions.
     """
-    relu = next(op for op in ops() if op.name == "relu")
+    relu = op_named("relu")
     assert relu.onnx.alias
     domain, op_type = relu.onnx.alias
     tensor = functools.partial(
@@ -179,8 +181,8 @@ def demo_model() -> onnx.ModelProto:
         graph,
         ir_version=IR_VERSION,
         opset_imports=[
-            onnx.helper.make_opsetid("", DEFINITION_OPSET),
-            onnx.helper.make_opsetid(domain, ONNX_DOMAIN_VERSION),
+            onnx.helper.make_opsetid("", relu.definition_opset),
+            onnx.helper.make_opsetid(domain, relu.onnx.version),
         ],
         functions=[function(relu, domain, op_type)],
         producer_name="cudarelu",

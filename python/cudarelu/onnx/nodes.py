@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import onnx
 import onnx.helper
 
-from .._table import ONNX_DOMAIN_VERSION, Attribute, OpInfo, ops
+from .._table import Attribute, OpInfo, all_ops, op_in_onnx
 from .absent_inputs import write_out
 from .graphs import NewNames, check_cycles, names_of, scopes
 
@@ -17,24 +17,20 @@ _ATTRIBUTE_TYPES = {
     "float": (onnx.AttributeProto.FLOAT, "a floating-point number"),
 }
 
-_OPS_BY_NAME = {
-    name: op
-    for op in ops()
-    for name in ((op.onnx.domain, op.onnx.op_type), op.onnx.alias)
-    if name is not None
-}
 
-_DOMAINS = {op.onnx.domain for op in ops()}  # without alias domains, which others may use
+def _domains() -> dict[str, int]:
+    """The domains of all modules, without those of aliases, which others may use; the versions."""
+    return {op.onnx.domain: op.onnx.version for op in all_ops()}
 
 
 def op_of(called: onnx.NodeProto | onnx.FunctionProto) -> OpInfo | None:
-    """The op that a node calls or a function defines; None if it is not an op of the table."""
+    """The op that a node calls or a function defines; None if no loaded module has it."""
     name = called.op_type if isinstance(called, onnx.NodeProto) else called.name
-    return _OPS_BY_NAME.get((called.domain, name))
+    return op_in_onnx(called.domain, name)
 
 
 def is_ours(called: onnx.NodeProto | onnx.FunctionProto) -> bool:
-    """Whether a node calls an op of the table, or a function defines one."""
+    """Whether a node calls an op of a loaded module, or a function defines one."""
     return op_of(called) is not None
 
 
@@ -73,18 +69,19 @@ def complete_nodes(model: onnx.ModelProto) -> dict[tuple[str, str], OpInfo]:
         The ops called, by domain and type of their nodes.
 
     Raises:
-        ValueError: for an unknown op or another version of our domain, a node that calls its op
-            incorrectly, and values or functions that depend on themselves.
+        ValueError: for an unknown op or another version of a module's domain, a node that calls its
+            op incorrectly, and values or functions that depend on themselves.
     """
     check_cycles(model)
     called = {}
+    domains = _domains()
     new_name = NewNames(names_of(model))
     for scope in scopes(model):
         for node in list(scope.node):
             if op := op_of(node):
                 called[node.domain, node.op_type] = op
                 _complete(scope, node, op, new_name)
-            elif node.domain in _DOMAINS:
+            elif node.domain in domains:
                 raise ValueError(f"{_title(node)}: there is no such op")
     _check_versions(model, called)
     return called
@@ -140,16 +137,17 @@ def _check(node: onnx.NodeProto, declared: Attribute, given: onnx.AttributeProto
 
 
 def _check_versions(model: onnx.ModelProto, called: dict[tuple[str, str], OpInfo]) -> None:
-    for domain in _DOMAINS & {domain for domain, _ in called}:
+    domains = _domains()
+    for domain in domains.keys() & {domain for domain, _ in called}:
         imported = [each for f in model.functions for each in f.opset_import]
         versions = {
             each.version for each in (*model.opset_import, *imported) if each.domain == domain
         }
-        if versions != {ONNX_DOMAIN_VERSION}:
+        if versions != {domains[domain]}:
             found = " and ".join(map(str, sorted(versions))) or None
             raise ValueError(
                 f"the model has version {found} of the domain {domain}, "
-                f"but this library has {ONNX_DOMAIN_VERSION}"
+                f"but this library has {domains[domain]}"
             )
 
 

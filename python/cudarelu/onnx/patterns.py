@@ -14,7 +14,7 @@ import onnx.defs
 import onnx.helper
 from onnx.reference import ReferenceEvaluator
 
-from .._table import OpInfo, ops
+from .._table import OpInfo, all_ops
 from .definitions import function, specialised, written_out
 from .expressions import (
     NEUTRAL,
@@ -75,12 +75,12 @@ def is_the_runtimes(op_types: Iterable[str]) -> bool:
 
 
 def patterns() -> list[Pattern]:
-    """The patterns of all ops, in the order of the table.
+    """The patterns of all ops, in the order of the tables.
 
     Raises:
         ValueError: for a definition that cannot be read.
     """
-    return [each for op in ops() for each in _patterns(op)]
+    return [each for op in all_ops() for each in _patterns(op)]
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from typing import Any
 class Replaced:
     """A node of our op that replaces standard nodes."""
 
-    op: str
+    op: str  # "relu", or "my::swish" for an op of another module
     node: str  # its name, or the name of its output if it has none
     operators: tuple[str, ...]  # the types of the nodes that it replaces
 

@@ -1,4 +1,4 @@
-"""Test cases for ops, derived from their signatures, and the expected results.
+"""Test cases for ops of any module, derived from their signatures, and the expected results.
 
 The cases cover edge sizes, strides, special values, attributes and absent inputs. The expected
 result is the op's definition, evaluated in float64 (int64 for integers)::

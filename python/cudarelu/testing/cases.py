@@ -208,7 +208,7 @@ def attribute_values(op: OpInfo, choice: str) -> dict[str, float | int | str]:
 
 def make_case(op: OpInfo, dtype: np.dtype, plan: Plan) -> Case:
     """The case of a plan, with the same data in each process."""
-    rng = np.random.default_rng(zlib.crc32(f"{op.name} {dtype} {plan.id}".encode()))
+    rng = np.random.default_rng(zlib.crc32(f"{op.short_name} {dtype} {plan.id}".encode()))
     # An output of indices is unique only if the arithmetic is exact.
     exact = any(p.dtype != "T" for p in op.outputs)
     extra = None
@@ -225,7 +225,7 @@ def cases(op: OpInfo, dtype: np.dtype, *ids: str) -> list[Case]:
     """The cases of an op with these ids; all cases if no id is given.
 
     Args:
-        op: an entry of `cudarelu.ops()`.
+        op: an op of this library or of a loaded module.
         dtype: a value of `DTYPES`, for the type variable "T" of the signature.
         ids: ids of `plans(op, dtype)`.
     """

@@ -46,7 +46,7 @@ def evaluate(
     """The outputs of the op's definition, computed in the dtype of the inputs.
 
     Args:
-        op: an entry of `cudarelu.ops()`.
+        op: an op of this library or of a loaded module.
         inputs: arrays of float64 and int64 by name; None for an absent input.
         attributes: by name, as the op's function takes them; defaults may be left out.
     """

@@ -24,8 +24,9 @@ from onnx.reference import ReferenceEvaluator
 import cudarelu
 import cudarelu.onnx
 import cudarelu.ort
+from cudarelu import _table
 from cudarelu.__main__ import main
-from cudarelu.onnx import measure, nodes
+from cudarelu.onnx import measure
 from cudarelu.onnx import patterns as onnx_patterns
 from cudarelu.onnx.absent_inputs import with_stand_ins
 from cudarelu.onnx.definitions import function, lowest_opset, written_out
@@ -628,9 +629,9 @@ TWICE = {  # the op, nodes that match it, and nodes that do not
 
 @pytest.mark.parametrize(("op", "found", "other"), TWICE.values(), ids=TWICE)
 def test_a_definition_that_uses_a_value_twice(monkeypatch, op, found, other):
-    monkeypatch.setattr(onnx_patterns, "ops", lambda: [op])
+    monkeypatch.setattr(onnx_patterns, "all_ops", lambda: [op])
     name = op.onnx.domain, op.onnx.op_type
-    monkeypatch.setitem(nodes._OPS_BY_NAME, name, op)
+    monkeypatch.setitem(_table._OPS_IN_ONNX, name, op)
     m = np.arange(16, dtype=np.float32).reshape(4, 4) / 8
     for text, wanted in ((found, [op.name]), (other, [])):
         model = with_constants(body(text), k=np.float32(2), m=m)
@@ -656,7 +657,7 @@ def test_a_definition_that_uses_a_value_twice(monkeypatch, op, found, other):
 )  # fmt: skip
 def test_a_definition_that_cannot_be_read(monkeypatch, definition, message):
     op = with_definition("relu", definition)
-    monkeypatch.setattr(onnx_patterns, "ops", lambda: [op])
+    monkeypatch.setattr(onnx_patterns, "all_ops", lambda: [op])
     with pytest.raises(ValueError, match=f"^the definition of relu: {message}$"):
         cudarelu.onnx.accelerate(body("y = Relu(x)"))
 
