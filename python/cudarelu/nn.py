@@ -9,6 +9,11 @@ the modules of a model to these classes::
 
     print(cudarelu.nn.replace(model))
 
+`Op` makes a module of any other op, also of an op of a loaded module::
+
+    my = cudarelu.load_library("libmy_ops.so")
+    cudarelu.nn.Op(my.swish, beta=2.0)
+
 Inputs are tensors of the ops' dtypes, on the CPU or CUDA. If an op has no kernel for the tensors of
 a call, such as quantised, sparse or nested tensors, a module that has the same name as its base
 class in torch runs the `forward` of that class.
@@ -27,6 +32,7 @@ from typing import Any
 import torch
 
 import cudarelu
+from cudarelu._pytorch.functions import op_of
 
 __all__ = [
     "GELU",
@@ -36,6 +42,7 @@ __all__ = [
     "Linear",
     "LinearGELU",
     "LinearReLU",
+    "Op",
     "ReLU",
     "Replacement",
     "Sequential",
@@ -326,6 +333,53 @@ class LinearGELU(torch.nn.Linear):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, approximate={self.approximate!r}"
+
+
+class Op(torch.nn.Module):
+    """Any op as a module without parameters: `cudarelu.nn.Op(cudarelu.relu_scale, scale=2.0)`.
+
+    Shapes and dtypes are those of the op. A call takes the op's inputs, by position; an absent one
+    is None. `torch.jit.trace` accepts the module, but `torch.jit.script` does not, since the number
+    of inputs depends on the op.
+
+    Args:
+        function: the function of the op, an attribute of `cudarelu` or of an `OpModule`.
+        attributes: the op's attributes; those with a default may be left out.
+
+    Raises:
+        TypeError: if `function` is not the function of an op.
+        Exception: for attributes that the op does not accept, what a call with them raises for
+            tensors.
+    """
+
+    def __init__(self, function: Callable[..., Any], **attributes: float | int | str) -> None:
+        super().__init__()
+        inputs = _smallest_inputs(op_of(function))
+        if reserved := inputs.keys() & attributes:
+            raise TypeError(f"{min(reserved)} is an input of the op, not an attribute")
+        function(**inputs, **attributes)
+        self.function = function
+        self.attributes = attributes
+
+    def forward(self, *inputs: torch.Tensor | None) -> Any:
+        return self.function(*inputs, **self.attributes)
+
+    def extra_repr(self) -> str:
+        given = (f"{name}={value!r}" for name, value in self.attributes.items())
+        return ", ".join([op_of(self.function).qualified_name, *given])
+
+
+def _smallest_inputs(op: cudarelu.OpInfo) -> dict[str, torch.Tensor]:
+    """Inputs without data, with every size 1, to check a call."""
+    return {
+        each.name: torch.empty(
+            [dim if isinstance(dim, int) else 1 for dim in each.dims[each.leads :]],
+            dtype=getattr(torch, op.dtypes[0] if each.dtype == "T" else each.dtype),
+            device="meta",
+        )
+        for each in op.inputs
+        if not each.optional
+    }
 
 
 class Sequential(torch.nn.Sequential):

@@ -3,6 +3,7 @@
 import copy
 import functools
 import io
+import pickle
 import re
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import nn
 
 import cudarelu
 import cudarelu.nn
-from support.torch_calls import Calls
+from support.torch_calls import Calls, attributes_of, call_of, inputs_of
 
 PAIRS = [  # the class name, here and in torch.nn, and its arguments
     ("ReLU", (), {}),
@@ -102,6 +103,55 @@ def test_torchscript(name, arguments, named, tmp_path):
     x = torch.randn(3, 4)
     torch.testing.assert_close(loaded(x.clone()), ours(x.clone()), rtol=0, atol=0)
     assert "ops.cudarelu" in loaded.code
+
+
+def test_a_module_of_any_op():
+    for op in cudarelu.ops():
+        module = cudarelu.nn.Op(getattr(cudarelu, op.name), **attributes_of(op))
+        inputs = inputs_of(op)
+        expected = call_of(op)(*inputs)
+        for each in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+            torch.testing.assert_close(each(*inputs), expected)
+            assert not each.state_dict()
+            assert each.function is module.function
+    module = cudarelu.nn.Op(cudarelu.leaky_relu, negative_slope=0.5)
+    assert repr(module) == "Op(cudarelu::leaky_relu, negative_slope=0.5)"
+    x = torch.randn(3, 4)
+    expected = cudarelu.leaky_relu(x, negative_slope=0.5)
+    for each in (
+        torch.compile(module, backend="eager", fullgraph=True),
+        torch.jit.trace(module, x),
+    ):
+        torch.testing.assert_close(each(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes"),
+    [
+        ("scale", {}),
+        ("relu", {"slope": 1.0}),
+        ("leaky_relu", {"negative_slope": "1"}),
+        ("leaky_relu", {"negative_slope": True}),
+        ("layer_norm", {"eps": -1.0}),
+        ("layer_norm", {"eps": float("nan")}),
+        ("gelu", {"approximate": "other"}),
+        ("knn_query", {"nsample": 0}),
+    ],
+)
+def test_a_module_of_an_op_checks_attributes_as_a_call_does(name, attributes):
+    function = getattr(cudarelu, name)
+    op = next(op for op in cudarelu.ops() if op.name == name)
+    with pytest.raises((TypeError, ValueError, RuntimeError)) as expected:
+        function(*(x.float() if x.is_floating_point() else x for x in inputs_of(op)), **attributes)
+    with pytest.raises(expected.type, match=re.escape(str(expected.value))):
+        cudarelu.nn.Op(function, **attributes)
+
+
+def test_a_module_of_an_op_needs_a_function_of_an_op():
+    with pytest.raises(TypeError, match="is not the function of an op"):
+        cudarelu.nn.Op(torch.relu)
+    with pytest.raises(TypeError, match="x is an input of the op, not an attribute"):
+        cudarelu.nn.Op(cudarelu.relu, x=1.0)
 
 
 def test_softmax_of_any_dimension():
