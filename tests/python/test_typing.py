@@ -43,6 +43,10 @@ z: NDArray[Any] = cudarelu.leaky_relu(array, negative_slope=0.1)
 index: NDArray[Any]
 index, distance = cudarelu.knn_query(array, np.array([2], np.int32), nsample=2)
 names: list[str] = [op.name for op in cudarelu.ops()]
+my: cudarelu.OpModule = cudarelu.load_library("libmy_ops.so")
+names = [op.qualified_name for op in my.ops()]
+y = my.swish(x, beta=2.0)
+y = cudarelu.nn.Op(my.swish, beta=2.0)(x)
 default: int | float | str | None = cudarelu.ops()[0].attributes[0].default
 
 
