@@ -117,11 +117,6 @@ Registry& registry() {
 
 }  // namespace
 
-const Op* Module::find(std::string_view op) const {
-  const auto found = std::ranges::find(ops, op, &Op::name);
-  return found == ops.end() ? nullptr : &*found;
-}
-
 std::unique_ptr<Module> read_module(const cudarelu_module& table, std::filesystem::path path) {
   if (table.version != CUDARELU_MODULE_VERSION || table.size < sizeof(cudarelu_module)) {
     const bool newer = table.version > CUDARELU_MODULE_VERSION;

@@ -80,20 +80,18 @@ nb::dict describe(const AttributeSpec& attribute) {
 
 }  // namespace
 
-nb::str namespace_of(const Op&) { return to_str(onnx_domain); }
+nb::str namespace_of(const Op& op) { return to_str(op.module->name); }
 
-nb::str qualified_name(const Op& op) {
-  return nb::str("{}::{}").format(namespace_of(op), to_str(op.name));
-}
+nb::str qualified_name(const Op& op) { return to_str(op.qualified_name()); }
 
-nb::dict describe_module(const char* name) {
+nb::dict describe_module(const Module& module) {
   nb::dict result;
-  result["name"] = name;
-  result["path"] = "";
-  result["onnx_domain"] = to_str(onnx_domain);
-  result["onnx_version"] = onnx_domain_version;
-  result["definition_opset"] = definition_opset;
-  result["built_for"] = "";
+  result["name"] = to_str(module.name);
+  result["path"] = module.path.c_str();
+  result["onnx_domain"] = to_str(module.onnx_domain);
+  result["onnx_version"] = module.onnx_version;
+  result["definition_opset"] = module.definition_opset;
+  result["built_for"] = to_str(module.built_for);
   return result;
 }
 
@@ -105,7 +103,7 @@ nb::dict describe(const Op& op) {
     if (op.spec.dtypes.contains(dtype)) dtypes.append(to_str(name_of(dtype)));
   }
   nb::dict onnx;
-  onnx["domain"] = to_str(onnx_domain);
+  onnx["domain"] = to_str(op.module->onnx_domain);
   onnx["op_type"] = op.onnx_type.c_str();
   onnx["alias"] = op.spec.onnx_alias.domain.empty()
                       ? nb::none()

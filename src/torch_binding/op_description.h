@@ -14,7 +14,7 @@ nanobind::str namespace_of(const Op& op);
 nanobind::str qualified_name(const Op& op);
 
 /// Returns a module as a dictionary with the keys "name", "path", "onnx_domain", ....
-nanobind::dict describe_module(const char* name);
+nanobind::dict describe_module(const Module& module);
 
 /// Returns the declaration as a dictionary with the keys "namespace", "name", "inputs", ....
 nanobind::dict describe(const Op& op);

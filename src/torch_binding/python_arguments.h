@@ -6,7 +6,7 @@
 
 #include <string_view>
 
-#include "cudarelu/call.h"
+#include "cudarelu/op.h"
 
 namespace cudarelu::binding {
 

@@ -24,17 +24,25 @@ namespace nb = nanobind;
 namespace cudarelu::binding {
 namespace {
 
-constexpr const char* own_module = "cudarelu";
-
-std::span<const Op> ops_of(const std::string& module) {
-  if (module != own_module) throw nb::value_error(("no module has the name " + module).c_str());
-  return registered_ops();
+const Module& module_named(std::string_view name) {
+  for (const Module* module : registered_modules()) {
+    if (module->name == name) return *module;
+  }
+  throw nb::value_error(("no module has the name " + std::string(name)).c_str());
 }
 
 nb::list describe_modules() {
   nb::list result;
-  result.append(describe_module(own_module));
+  for (const Module* module : registered_modules()) result.append(describe_module(*module));
   return result;
+}
+
+nb::str load(const char* path) {
+  try {
+    return to_str(load_module(path).name);
+  } catch (const std::invalid_argument& error) {
+    throw nb::value_error(error.what());
+  }
 }
 
 /// Whether a call may take longer than releasing and acquiring the GIL.
@@ -186,7 +194,7 @@ PyObject* function_of_op(PyObject* self, PyObject* const* values, Py_ssize_t pos
 /// A module object whose state is the op, since Python pickles functions of modules by name.
 nb::object module_object(const Op& op) {
   static PyModuleDef definition{PyModuleDef_HEAD_INIT,
-                                own_module,
+                                "cudarelu",
                                 nullptr,
                                 sizeof(const Op*),
                                 nullptr,
@@ -202,10 +210,11 @@ nb::object module_object(const Op& op) {
 
 /// Creates the built-in function of an op. `documentation` begins with the signature, as Python
 /// expects of built-in functions.
-nb::object make_function(const std::string& module, std::string name, std::string documentation) {
-  const std::span<const Op> ops = ops_of(module);
-  const auto op = std::ranges::find(ops, name, &Op::name);
-  if (op == ops.end()) throw nb::value_error(("no op has the name " + name).c_str());
+nb::object make_function(const std::string& name_of_module, std::string name,
+                         std::string documentation) {
+  const Module& module = module_named(name_of_module);
+  const Op* const op = module.find(name);
+  if (op == nullptr) throw nb::value_error(("no op has the name " + name).c_str());
   struct Definition {  // Python keeps pointers to its members
     std::string name;
     std::string documentation;
@@ -214,31 +223,37 @@ nb::object make_function(const std::string& module, std::string name, std::strin
   static auto& definitions = *new std::deque<Definition>;
   Definition& definition =
       definitions.emplace_back(std::move(name), std::move(documentation), PyMethodDef{});
-  const bool is_own = module == own_module;
+  const bool is_own = &module == registered_modules().front();
   auto* const typed = is_own ? function_of_op<op_of_module_object> : function_of_op<op_of_bound_op>;
   // The cast by way of void (*)() avoids a warning; Python casts back according to the flags.
   auto* const function = reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(typed));
   definition.method = {definition.name.c_str(), function, METH_FASTCALL | METH_KEYWORDS,
                        definition.documentation.c_str()};
-  const nb::object self = is_own ? module_object(*op) : nb::cast(BoundOp{&*op, module});
+  const nb::object self = is_own ? module_object(*op) : nb::cast(BoundOp{op, name_of_module});
   return nb::steal(
-      PyCFunction_NewEx(&definition.method, self.ptr(), nb::str(module.c_str()).ptr()));
+      PyCFunction_NewEx(&definition.method, self.ptr(), to_str(module.name).ptr()));
 }
 
 nb::list describe_ops(const std::string& module) {
   nb::list result;
-  for (const Op& op : ops_of(module)) result.append(describe(op));
+  for (const Op& op : module_named(module).ops) result.append(describe(op));
   return result;
 }
 
 }  // namespace
 
 NB_MODULE(_C, module) {
+  if (const std::string problem = own_module_problem(); !problem.empty()) {
+    throw nb::import_error(problem.c_str());
+  }
   nb::class_<BoundOp>(module, "BoundOp").def("__reduce__", &BoundOp::reduce);
   // Functions, and thus the objects that they are bound to, live until the process ends.
   nb::set_leak_warnings(false);
   module.def("modules", describe_modules,
              "The loaded op modules, as dictionaries, in the order of loading.");
+  module.def("load_module", load, nb::arg("path"),
+             "Loads a library and registers its ops with PyTorch. Returns the name of its module. "
+             "Raises ValueError.");
   module.def("ops", describe_ops, nb::arg("module"),
              "The declarations of the ops of a module, as dictionaries, in the table's order.");
   module.def(

@@ -82,7 +82,8 @@ class Context:
 
     @property
     def plugin(self) -> Path:
-        return self.folder / "libcudarelu_ort.so"
+        """The library with the ops and their kernels, which ONNX Runtime loads too."""
+        return self.folder / "libcudarelu_ops.so"
 
     @property
     def ort_infer(self) -> Path | None:

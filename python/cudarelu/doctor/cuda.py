@@ -101,20 +101,20 @@ def _majors(context: Context) -> Iterator[Record]:
 
 def _architectures(context: Context, compilers: list[Compiler]) -> Iterator[Record]:
     """Checks that the GPU code of our libraries runs on the GPUs."""
-    for path in (context.folder / "libcudarelu_torch.so", context.plugin):
-        if not path.exists():
-            continue
-        id = f"cuda.code.{path.name}"
-        code = code_of(path)
-        if code is None:
-            yield skipped(id, f"no cuobjdump can read {path.name}: its GPU code is not known")
-        elif not code.sass and not code.ptx:
-            if context.cuda:
-                yield trouble(id, "no-cuda-kernels", str(path))
-            else:
-                yield skipped(id, f"{path.name} was built without CUDA")
+    path = context.plugin
+    if not path.exists():
+        return
+    id = f"cuda.code.{path.name}"
+    code = code_of(path)
+    if code is None:
+        yield skipped(id, f"no cuobjdump can read {path.name}: its GPU code is not known")
+    elif not code.sass and not code.ptx:
+        if context.cuda:
+            yield trouble(id, "no-cuda-kernels", str(path))
         else:
-            yield from _code(context, id, path, code)
+            yield skipped(id, f"{path.name} was built without CUDA")
+    else:
+        yield from _code(context, id, path, code)
 
 
 def _code(context: Context, id: str, path: Path, code: Code) -> Iterator[Record]:

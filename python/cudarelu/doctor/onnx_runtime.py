@@ -68,9 +68,9 @@ def _library(context: Context) -> Record:
     """Checks that the library exists, has its entry point, and finds all its symbols."""
     id = "onnxruntime.library"
     path = context.library or context.plugin
-    if not path.exists():
-        if context.library:
-            return trouble(id, "library-missing", path=path)
+    if context.library and not path.exists():
+        return trouble(id, "library-missing", path=path)
+    if not context.library and not getattr(context.build, "ORT", False):
         why = _headers_missing()
         return trouble(id, "ort-headers" if why else "plugin-missing", str(path), why=why)
     answer = context.probes("library", str(path.resolve()))

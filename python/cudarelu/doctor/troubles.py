@@ -134,8 +134,8 @@ TROUBLES = {
         pip=("install {package}",),
     ),
     "plugin-missing": Trouble(
-        "libcudarelu_ort.so is missing",
-        "the package was built without the library for ONNX Runtime",
+        "this cudarelu was built without ONNX Runtime",
+        "the package was built without ONNX Runtime",
         "cmake -B build -DCUDARELU_ORT=ON && cmake --build build",
     ),
     "library-missing": Trouble(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cudarelu import _build_info
@@ -19,23 +18,12 @@ def library_path() -> str:
 
     Raises FileNotFoundError if the package was built without it.
     """
-    # In the folder that the build writes to; in an editable install, this file is elsewhere.
-    path = Path(_build_info.__file__).parent / "libcudarelu_ort.so"
-    if not path.exists():
+    if not _build_info.ORT:
         raise FileNotFoundError(
-            f"{path} is missing: build cudarelu with -DCUDARELU_ORT=ON; CMake's report lists what "
-            "this needs"
+            "this cudarelu was built without ONNX Runtime: build it with -DCUDARELU_ORT=ON; "
+            "CMake's report lists what this needs"
         )
-    return str(path)
-
-
-def _libraries() -> dict[str, set[str]]:
-    """The custom-op library of each loaded module, and the domains of the aliases of its ops."""
-    own, *others = modules()
-    return {
-        path: {op.onnx.alias[0] for op in module.ops() if op.onnx.alias}
-        for path, module in [(library_path(), own), *((each.path, each) for each in others)]
-    }
+    return modules()[0].path
 
 
 def register(
@@ -56,13 +44,17 @@ def register(
     """
     if isinstance(alias_domains, str):
         raise TypeError(f"alias_domains must be several names, not the string {alias_domains!r}")
-    libraries = _libraries()
+    library_path()  # raises the error
     wanted = None if alias_domains is None else list(alias_domains)
-    for path, own in libraries.items():
+    aliases = {
+        module.name: {op.onnx.alias[0] for op in module.ops() if op.onnx.alias}
+        for module in modules()
+    }
+    for module in modules():
         if wanted is not None:
             # The library reads this entry, and refuses a domain that none of its aliases has.
-            foreign = set().union(*libraries.values()) - own
+            foreign = set().union(*aliases.values()) - aliases[module.name]
             entry = ",".join(domain for domain in wanted if domain not in foreign)
-            session_options.add_session_config_entry("cudarelu.alias_domains", entry)
-        session_options.register_custom_ops_library(path)
+            session_options.add_session_config_entry(f"{module.name}.alias_domains", entry)
+        session_options.register_custom_ops_library(module.path)
     return session_options

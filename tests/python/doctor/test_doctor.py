@@ -589,7 +589,7 @@ def test_a_library_that_is_missing(tmp_path, monkeypatch):
     here.library = tmp_path / "ops.so"
     assert "ops.so does not exist" in onnx_runtime._library(here).what
     here.library = None
-    monkeypatch.setattr(Context, "plugin", tmp_path / "libcudarelu_ort.so")
+    monkeypatch.setattr(here.build, "ORT", False)
     monkeypatch.setenv("ORT_ROOT", str(tmp_path))
     assert f"ORT_ROOT is {tmp_path}, which has no include" in onnx_runtime._library(here).what
     (tmp_path / "include").mkdir()

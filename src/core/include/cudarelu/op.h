@@ -2,6 +2,7 @@
 // loaded.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -54,7 +55,10 @@ struct Module {
   Module& operator=(const Module&) = delete;
 
   /// The op of that name, or nullptr.
-  const Op* find(std::string_view op) const;
+  const Op* find(std::string_view op) const {
+    const auto found = std::ranges::find(ops, op, &Op::name);
+    return found == ops.end() ? nullptr : &*found;
+  }
 };
 
 inline std::string Op::qualified_name() const {
