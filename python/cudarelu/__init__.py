@@ -52,6 +52,7 @@ if torch.__version__.split(".")[:2] != _build_info.TORCH.split("."):
     )
 
 # These load the library, which needs the PyTorch that it was built with.
+from cudarelu._build import load, load_inline
 from cudarelu._modules import OpModule, load_library, modules
 from cudarelu._pytorch.functions import FUNCTIONS
 from cudarelu._table import Attribute, OnnxName, OpInfo, Parameter, ops
@@ -65,6 +66,8 @@ __all__ = [
     "OpInfo",
     "OpModule",
     "Parameter",
+    "load",
+    "load_inline",
     "load_library",
     "modules",
     "ops",

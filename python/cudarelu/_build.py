@@ -22,20 +22,71 @@ from pathlib import Path
 import torch
 
 from cudarelu import _build_info
+from cudarelu._modules import OpModule, load_library
 
 SDK = Path(_build_info.__file__).parent / "sdk"
 _DEFAULT_ARCHITECTURE = "90"  # without a GPU
 
 
-def build(
+def load(
     name: str,
     sources: Sequence[str | os.PathLike[str]],
     *,
     extra_include_paths: Sequence[str | os.PathLike[str]] = (),
     cuda: bool | None = None,
     verbose: bool = False,
+) -> OpModule:
+    """Builds an op module from sources, unless the cache has it, and loads it.
+
+    ::
+
+        my = cudarelu.load("my", sources=["swish.h", "top_k.h", "top_k.cpp", "top_k.cu"])
+        my.swish(x, beta=2.0)
+
+    Kernels are built for the CPU and, if there is an nvcc (installed, or that of Python's
+    packages), for the GPUs of this machine, or for TORCH_CUDA_ARCH_LIST; without a GPU, for compute
+    capability 9.0. The cache is in $CUDARELU_CACHE_DIR, or else in the user's cache folder. It
+    depends on the sources and what they include, the compilers, their options and the GPUs. Several
+    processes that need the same module build it once.
+
+    Args:
+        name: the namespace of the ops, also in C++.
+        sources: headers with the declarations of ops, and .cpp and .cu files with their kernels.
+        extra_include_paths: further folders for includes.
+        cuda: whether to build for CUDA; by default if there is an nvcc.
+        verbose: whether to print the commands to stderr.
+
+    Raises:
+        RuntimeError: if a source does not compile. The message begins with the line of the source.
+        FileNotFoundError: if a source or a compiler is missing.
+        OSError: if the cache cannot be written.
+        ValueError: if the module cannot be loaded, as `load_library` does.
+    """
+    return load_library(_build(name, sources, extra_include_paths, cuda, verbose))
+
+
+def load_inline(
+    name: str, source: str, *, cuda: bool | None = None, verbose: bool = False
+) -> OpModule:
+    """Builds an op module from the text of a header, and loads it; see `load`."""
+    with _writing(name, cache_folder() / "inline" / _digest(source.encode())) as folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        header = folder / f"{name}.h"
+        if not header.exists():  # written at once, since other processes may read it
+            with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
+                file.write(source)
+            os.replace(file.name, header)
+    return load(name, [header], cuda=cuda, verbose=verbose)
+
+
+def _build(
+    name: str,
+    sources: Sequence[str | os.PathLike[str]],
+    extra_include_paths: Sequence[str | os.PathLike[str]],
+    cuda: bool | None,
+    verbose: bool,
 ) -> Path:
-    """The library of a module, which is built unless the cache has it; see `cudarelu.load`."""
+    """The library of a module, in the cache."""
     files = [Path(source).resolve() for source in sources]
     for file in files:
         if not file.is_file():
@@ -48,15 +99,19 @@ def build(
         for folder in sorted(cache.glob(f"{key}-*")):
             if _is_current(folder):
                 return folder / f"lib{name}.so"
-        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+        with tempfile.TemporaryDirectory(dir=cache) as path:
+            scratch = Path(path)
             if verbose:
                 print(f"cudarelu: building {name} for {compilers.built_for}", file=sys.stderr)
-            _compile(name, files, includes, compilers, Path(scratch), verbose)
-            used = _included(Path(scratch))
-            folder = cache / f"{key}-{_digest(*(used[path].encode() for path in sorted(used)))}"
-            (Path(scratch) / "included.json").write_text(json.dumps(used))
-            if not folder.exists():
-                shutil.copytree(scratch, folder, ignore=shutil.ignore_patterns("*.o", "*.d"))
+            _compile(name, files, includes, compilers, scratch, verbose)
+            used = _included(scratch)
+            (scratch / "included.json").write_text(json.dumps(used))
+            kept = scratch / "kept"
+            kept.mkdir()
+            for file in (scratch / f"lib{name}.so", scratch / "included.json"):
+                file.rename(kept / file.name)
+            folder = cache / f"{key}-{_digest(*(used[each].encode() for each in sorted(used)))}"
+            kept.rename(folder)
     return folder / f"lib{name}.so"
 
 
@@ -85,7 +140,7 @@ def _compilers(name: str, cuda: bool | None) -> _Compilers:
         raise FileNotFoundError(f"{name}: no C++ compiler: install g++, or set CXX")
     nvcc = _find_nvcc() if cuda is None or cuda else None
     if nvcc is None and cuda is None:
-        warnings.warn(f"there is no nvcc: {name} is built for the CPU only", stacklevel=5)
+        warnings.warn(f"there is no nvcc: {name} is built for the CPU only", stacklevel=4)
     if nvcc is None and cuda:
         raise FileNotFoundError(
             f"{name}: there is no nvcc: install a CUDA toolkit, or "
@@ -108,7 +163,8 @@ def _find_nvcc() -> Path | None:
         places.append(Path(found).resolve().parent)
     places.append(Path("/usr/local/cuda/bin"))
     packages = importlib.util.find_spec("nvidia")
-    places += [Path(path) / "cu13/bin" for path in (packages and packages.submodule_search_locations) or ()]
+    for path in (packages and packages.submodule_search_locations) or ():
+        places.append(Path(path) / "cu13/bin")
     return next((place / "nvcc" for place in places if (place / "nvcc").is_file()), None)
 
 
@@ -146,17 +202,23 @@ def cache_folder() -> Path:
 
 
 @contextlib.contextmanager
-def _locked_cache(name: str, key: str) -> Iterator[Path]:
-    """The module's folder in the cache; while one process builds a key, others wait."""
-    folder = cache_folder() / "modules" / name
+def _writing(name: str, folder: Path) -> Iterator[Path]:
+    """Explains an error in a folder of the cache."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / f"{key}.lock").open("w")
+        yield folder
     except OSError as error:
         raise OSError(
             f"{name}: the cache folder {folder} cannot be written ({error.strerror}); "
             "set CUDARELU_CACHE_DIR to another one"
         ) from error
+
+
+@contextlib.contextmanager
+def _locked_cache(name: str, key: str) -> Iterator[Path]:
+    """The module's folder in the cache; while one process builds a key, others wait."""
+    with _writing(name, cache_folder() / "modules" / name) as folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / f"{key}.lock").open("w")
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder
