@@ -43,7 +43,7 @@ def violations():
 
 
 PARTS = [p.name for p in SOURCE.iterdir() if p.is_dir()]
-VISIBLE = {part: ("core", "module") for part in PARTS} | {
+VISIBLE = dict.fromkeys(PARTS, ("core", "module")) | {
     "module": ("module",),
     "kernels": ("module",),
 }
