@@ -31,8 +31,8 @@ constexpr const char* registered_entry = ".registered";  // set by RegisterCusto
 
 /// The module of this library. Throws std::invalid_argument if its declarations are not valid.
 const Module& own_module() {
-  static const Module& module = add_module(read_module(*cudarelu_get_module()));
-  return module;
+  static const Module* const module = &add_module(read_module(*cudarelu_get_module()));
+  return *module;
 }
 
 std::string entry_of(const Module& module, const char* entry) {

@@ -18,8 +18,8 @@ namespace cudarelu::testing {
 
 /// The module `cudarelu`.
 inline const Module& own_module() {
-  static const Module& module = add_module(read_module(*cudarelu_get_module()));
-  return module;
+  static const Module* const module = &add_module(read_module(*cudarelu_get_module()));
+  return *module;
 }
 
 inline std::span<const Op> op_table() { return own_module().ops; }
