@@ -162,9 +162,7 @@ struct Operands {
 };
 
 Status multiply(const Gemm& gemm, Execution& execution) {
-  Op op{};
-  op.name = "product";
-  return cuda::cublaslt_gemm({op, {}, {}, {}, execution}, gemm);
+  return cuda::cublaslt_gemm({"product", {}, {}, {}, execution}, gemm);
 }
 
 void expect_product(const Case& c, Operands& operands, double input_rounding = 0) {
