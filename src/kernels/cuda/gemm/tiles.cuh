@@ -75,7 +75,7 @@ __device__ void finish(const Results& results, float (&values)[count], std::int6
   // The operations on one element wait for each other; those on several elements overlap.
   visit_activation(results.activation, [&](auto constant) {
 #pragma unroll
-    for (float& value : values) value = activated_fast<constant.value, T>(value);
+    for (float& value : values) value = activated_fast<constant.value, float>(value);
   });
   write(results.d);
 }
