@@ -83,6 +83,7 @@ def _add_library(*commands: argparse.ArgumentParser) -> None:
             "--library",
             action="append",
             default=[],
+            dest="libraries",
             metavar="FILE.so",
             help="load the ops of this library too; repeatable",
         )
@@ -154,7 +155,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
 
     arguments = parser.parse_args(argv)
     try:
-        _load(getattr(arguments, "library", []))
+        _load(getattr(arguments, "libraries", []))
         arguments.run(arguments)
     except (ModuleNotFoundError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -31,7 +31,8 @@ struct InputInfo {
 
 class Session {
  public:
-  /// Registers the libraries and cudarelu's ops (see op_modules.h), and loads the model. Throws an Error.
+  /// Registers the libraries and cudarelu's ops (see op_modules.h), and loads the model. Throws an
+  /// Error.
   Session(const Runtime& runtime, const std::filesystem::path& model, const ProviderChoice& choice,
           const std::vector<std::string>& libraries);
 

@@ -245,7 +245,6 @@ const Op* training_form(const Op& op) {
   return form;
 }
 
-std::vector<Gradient> parse_gradient(const Op& op) { return GradientParser(op).parse();
-}
+std::vector<Gradient> parse_gradient(const Op& op) { return GradientParser(op).parse(); }
 
 }  // namespace cudarelu

@@ -32,15 +32,15 @@ std::string camel_case(std::string_view name) {
 
 /// Namespaces that PyTorch has, beside the keywords of Python.
 constexpr std::array<std::string_view, 11> taken_names{
-    "aten",  "prim",     "prims",     "quantized", "inductor",     "c10d",
-    "debug", "mkldnn",   "onednn",    "profiler",  "torchvision"};
+    "aten",  "prim",   "prims",  "quantized", "inductor",   "c10d",
+    "debug", "mkldnn", "onednn", "profiler",  "torchvision"};
 
 void check_name(std::string_view name) {
-  const bool is_word =
-      !name.empty() && std::islower(static_cast<unsigned char>(name.front())) != 0 &&
-      std::ranges::all_of(name, [](char c) {
-        return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z');
-      });
+  const bool is_word = !name.empty() &&
+                       std::islower(static_cast<unsigned char>(name.front())) != 0 &&
+                       std::ranges::all_of(name, [](char c) {
+                         return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z');
+                       });
   const std::string text(name);
   if (!is_word) {
     fail("a module cannot have the name '" + text +
@@ -228,9 +228,10 @@ const cudarelu_engines* find_engines() {
   if (found == nullptr) {
     // Beside this library, in its RUNPATH, or already loaded.
     void* const library = dlopen(engine_library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    const auto get = library == nullptr ? nullptr
-                                        : reinterpret_cast<cudarelu_get_module_function>(
-                                              dlsym(library, CUDARELU_GET_MODULE));
+    const auto get =
+        library == nullptr
+            ? nullptr
+            : reinterpret_cast<cudarelu_get_module_function>(dlsym(library, CUDARELU_GET_MODULE));
     const cudarelu_module* const table = get != nullptr ? get() : nullptr;
     if (table != nullptr && table->version == CUDARELU_MODULE_VERSION) found = table->engines;
   }

@@ -26,8 +26,8 @@ constexpr cudarelu_engines engines{
     .size = sizeof(cudarelu_engines),
     .product =
         [](const cudarelu_call* from, const cudarelu_gemm* gemm, cudarelu_error* error) {
-          return detail::run_kernel(
-              *from, *error, [&](const Call& call) { return product(call, from_c(*gemm)); });
+          return detail::run_kernel(*from, *error,
+                                    [&](const Call& call) { return product(call, from_c(*gemm)); });
         },
     .cublaslt_problem =
         [] {
@@ -44,7 +44,7 @@ constexpr cudarelu_engines engines{
 }  // namespace cudarelu
 
 extern "C" __attribute__((visibility("default"))) const cudarelu_module* cudarelu_get_module() {
-  static constexpr cudarelu_module table =
-      cudarelu::detail::module_of(CudareluOps{}, "cudarelu", CUDARELU_BUILT_FOR, &cudarelu::engines);
+  static constexpr cudarelu_module table = cudarelu::detail::module_of(
+      CudareluOps{}, "cudarelu", CUDARELU_BUILT_FOR, &cudarelu::engines);
   return &table;
 }

@@ -2,8 +2,8 @@
 //
 // A session rejects two domains of the same name, and other libraries may use the name of an alias
 // domain (custom_domain). Therefore an alias domain is added only if the options do not contain it
-// yet. If another library will add it later, an entry of the options (for example cudarelu.alias_domains) must
-// exclude it. Entries begin with the name of the module.
+// yet. If another library will add it later, an entry of the options (for example
+// cudarelu.alias_domains) must exclude it. Entries begin with the name of the module.
 
 #include <algorithm>
 #include <deque>
@@ -63,8 +63,8 @@ class Domains {
     }
   }
 
-  /// Adds the domain of the module, and the alias domains that are allowed and not taken. Returns the
-  /// names of the added domains. Throws std::runtime_error if an allowed name is not an alias
+  /// Adds the domain of the module, and the alias domains that are allowed and not taken. Returns
+  /// the names of the added domains. Throws std::runtime_error if an allowed name is not an alias
   /// domain.
   std::string add_to(OrtSessionOptions& options) const {
     const OrtApi& api = *runtime_.api;

@@ -193,8 +193,8 @@ bool names_a_gradient(const Expression& expression) {
 }
 
 [[noreturn]] void raise_no_derivative(const Op& op, const char* kind) {
-  C10_THROW_ERROR(NotImplementedError, c10::str("the ", kind, "derivative for '", op.qualified_name(),
-                                                "' is not implemented"));
+  C10_THROW_ERROR(NotImplementedError, c10::str("the ", kind, "derivative for '",
+                                                op.qualified_name(), "' is not implemented"));
 }
 
 /// Forward mode. A gradient is linear in grad_y, so its transpose maps the tangent of the input to

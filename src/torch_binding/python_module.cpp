@@ -230,8 +230,7 @@ nb::object make_function(const std::string& name_of_module, std::string name,
   definition.method = {definition.name.c_str(), function, METH_FASTCALL | METH_KEYWORDS,
                        definition.documentation.c_str()};
   const nb::object self = is_own ? module_object(*op) : nb::cast(BoundOp{op, name_of_module});
-  return nb::steal(
-      PyCFunction_NewEx(&definition.method, self.ptr(), to_str(module.name).ptr()));
+  return nb::steal(PyCFunction_NewEx(&definition.method, self.ptr(), to_str(module.name).ptr()));
 }
 
 nb::list describe_ops(const std::string& module) {

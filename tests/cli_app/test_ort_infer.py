@@ -115,7 +115,7 @@ def test_who_ran_ops_of_one_name():
 
 def test_library_from_elsewhere():
     """The library is a second copy of the ops. Its registration has no effect and is no error."""
-    library = BUILD / "python/cudarelu/libcudarelu_ort.so"
+    library = BUILD / "python/cudarelu/libcudarelu_ops.so"
     assert "1 x custom_domain::CustomRelu" in succeed("model.onnx", "--library", library)
 
 

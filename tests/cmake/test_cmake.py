@@ -418,7 +418,7 @@ class TestArchitectures:
         commands = {
             name(Path(command["file"])): command["command"]
             for command in json.loads(text)
-            if re.search(r"cudarelu_(kernels|hopper|torch)\.dir", command["command"])
+            if re.search(r"cudarelu_(core|module|kernels|hopper|torch)\.dir", command["command"])
         }
 
         monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")

@@ -83,15 +83,15 @@ TEST(Run, AbsentInputsAreNotRead) {
   const TensorView ends{offset.data(), DType::int32, two};
   const TensorView absent{nullptr, DType::float32, {}, false};
   EXPECT_EQ(run_signature<succeed>("f(x: T[n], o: offsets(n)[b], w: T[n]? > 0 = 1) -> y: i64[1]",
-                          std::array{rows, ends, absent})
+                                   std::array{rows, ends, absent})
                 .message(),
             "f: o[1] is 3, over dimension n, which is 2");
   EXPECT_TRUE(
       run_signature<succeed>("f(x: T[n], w: T[n]? > 0 = 1) -> y: i64[1]", std::array{rows, absent})
           .ok());
   EXPECT_EQ(run_signature<succeed>("f(x: T[n], o: offsets(n)[b], u: T[m]?, v: T[m]? = x, "
-                          "p: offsets(m)[b]? = o) -> y: i64[1]",
-                          std::array{rows, ends, absent, absent, ends})
+                                   "p: offsets(m)[b]? = o) -> y: i64[1]",
+                                   std::array{rows, ends, absent, absent, ends})
                 .message(),
             "f: o[1] is 3, over dimension n, which is 2");
 }

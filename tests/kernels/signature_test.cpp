@@ -96,7 +96,7 @@ TEST(Signature, IsPointwiseIfTheElementwiseEngineCanRunIt) {
        {"f(x: T[*], w: T[*]) -> y: T[*]", "f(x: T[*, c], w: T[c]) -> y: T[*, c]",
         "f(w: T[c], x: T[*, 2, c]) -> y: T[*, 2, c]", "f(x: T[n, 3], w: T[n, 3]) -> y: T[n, 3]",
         "f(x: T[*], w: T[*]? = x) -> y: T[*]"}) {
-    EXPECT_TRUE(parse_signature(each).is_pointwise()) << each;
+    EXPECT_TRUE(parse_signature(each).is_elementwise()) << each;
   }
   for (const char* other :
        {"f(x: T[*], w: T[*]?) -> y: T[*]", "f(x: T[*], w: T[c]) -> y: T[*]",
@@ -104,7 +104,7 @@ TEST(Signature, IsPointwiseIfTheElementwiseEngineCanRunIt) {
         "f(x: T[*, c], w: T[d]) -> y: T[*, c]", "f(x: T[a], w: T[b]) -> y: T[a]",
         "f(x: T[*], w: i32[*]) -> y: T[*]", "f(x: T[*]) -> y: i32[*]", "f(x: T[*, c]) -> y: T[*]",
         "f(x: T[*]) -> (y: T[*], z: T[*])"}) {
-    EXPECT_FALSE(parse_signature(other).is_pointwise()) << other;
+    EXPECT_FALSE(parse_signature(other).is_elementwise()) << other;
   }
 }
 

@@ -49,8 +49,9 @@ void expect_refused(const Change& change, const std::string& sentence) {
   cudarelu_module table = own;
   table.ops = pointers.data();
   EXPECT_NO_THROW(read_module(table));
-  const auto relu = std::ranges::find_if(
-      ops, [](const cudarelu_op& op) { return std::string_view(op.signature).starts_with("relu("); });
+  const auto relu = std::ranges::find_if(ops, [](const cudarelu_op& op) {
+    return std::string_view(op.signature).starts_with("relu(");
+  });
   change(table, *relu);
   try {
     read_module(table);
@@ -66,7 +67,8 @@ TEST(Module, IsRefusedWithASentence) {
   };
   expect_refused(with_signature("relu(x: T[*) -> y: T[*]"),
                  "relu: signature: `,` is missing before `) -> y: T[*]` (column 12)");
-  expect_refused(with_signature("tanh_(x: T[*]) -> y: T[*]"), "tanh: tanh_ has the ONNX type Tanh too");
+  expect_refused(with_signature("tanh_(x: T[*]) -> y: T[*]"),
+                 "tanh: tanh_ has the ONNX type Tanh too");
   expect_refused(with_signature("tanh(x: T[*]) -> y: T[*]"), "two ops have the name tanh");
   expect_refused([](cudarelu_module&, cudarelu_op& op) { op.dtypes = 0; }, "relu: T has no dtypes");
   expect_refused([](cudarelu_module&, cudarelu_op& op) { op.dtypes = 1u << 30; },
@@ -74,18 +76,21 @@ TEST(Module, IsRefusedWithASentence) {
   const auto with_name = [](const char* name) {
     return [=](cudarelu_module& table, cudarelu_op&) { table.name = name; };
   };
-  expect_refused(with_name("aten"), "a module cannot have the name aten, which PyTorch uses itself");
+  expect_refused(with_name("aten"),
+                 "a module cannot have the name aten, which PyTorch uses itself");
   expect_refused(with_name("class"),
                  "a module cannot have the name class, a keyword of Python or of gradients");
   expect_refused(with_name("My-ops"),
                  "a module cannot have the name 'My-ops': a name is lower-case letters, digits and "
                  "_, and begins with a letter");
-  expect_refused([](cudarelu_module& table, cudarelu_op&) { table.version = 2; },
-                 "the module was built with version 2 of cudarelu/module.h, and this cudarelu reads "
-                 "version 1: install a newer cudarelu");
-  expect_refused([](cudarelu_module& table, cudarelu_op&) { table.version = 0; },
-                 "the module was built with version 0 of cudarelu/module.h, and this cudarelu reads "
-                 "version 1: build the module again");
+  expect_refused(
+      [](cudarelu_module& table, cudarelu_op&) { table.version = 2; },
+      "the module was built with version 2 of cudarelu/module.h, and this cudarelu reads "
+      "version 1: install a newer cudarelu");
+  expect_refused(
+      [](cudarelu_module& table, cudarelu_op&) { table.version = 0; },
+      "the module was built with version 0 of cudarelu/module.h, and this cudarelu reads "
+      "version 1: build the module again");
   expect_refused([](cudarelu_module& table, cudarelu_op&) { table.op_count = 0; },
                  "the module cudarelu has no ops");
 }

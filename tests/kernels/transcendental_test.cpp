@@ -10,8 +10,8 @@
 #include <limits>
 #include <vector>
 
-#include "cudarelu/activation_functions.h"
 #include "arguments.h"
+#include "cudarelu/activation_functions.h"
 #include "cudarelu/cpu/blocks.h"
 
 namespace cudarelu::testing {

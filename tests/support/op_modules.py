@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import cudarelu
-from support.environment import BUILD
+from support.ort_infer import BUILD
 
 LIBRARY = BUILD / "libmy_ops.so"
 

@@ -5,8 +5,8 @@
 #include "cudarelu/cuda/alignment.h"
 #include "cudarelu/cuda/launch.cuh"
 #include "cudarelu/cuda/row_vector.cuh"
-#include "ops/grid_cluster.h"
 #include "cudarelu/workspace.h"
+#include "ops/grid_cluster.h"
 
 namespace cudarelu::ops {
 namespace {

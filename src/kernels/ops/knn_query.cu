@@ -1,10 +1,10 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/workspace.h"
 #include "ops/knn_query.h"
 #include "ops/knn_query/search.cuh"
 #include "ops/knn_query/threads.cuh"
-#include "cudarelu/workspace.h"
 
 namespace cudarelu::ops {
 namespace {

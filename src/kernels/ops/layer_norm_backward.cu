@@ -5,10 +5,10 @@
 #include <bit>
 #include <numeric>
 
+#include "cudarelu/workspace.h"
 #include "ops/layer_norm_backward.h"
 #include "ops/layer_norm_backward/any_rows.cuh"
 #include "ops/layer_norm_backward/rows.cuh"
-#include "cudarelu/workspace.h"
 
 namespace cudarelu::ops {
 namespace {

@@ -3,9 +3,9 @@
 
 #include "cudarelu/cuda/alignment.h"
 #include "cudarelu/cuda/launch.cuh"
-#include "ops/sum_rows.h"
 #include "cudarelu/types.h"
 #include "cudarelu/workspace.h"
+#include "ops/sum_rows.h"
 
 namespace cudarelu::ops {
 namespace {

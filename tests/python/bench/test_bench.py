@@ -375,7 +375,7 @@ def test_a_file_is_of_a_run(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--suite", "nothing"], "no suite 'nothing': there are cuda, cpu, bandwidth, "),
-        (["--op", "nothing"], "no op 'nothing': there are relu, "),
+        (["--op", "nothing"], "no op 'nothing': there are add, "),
         (["--without", "nothing"], "no contender 'nothing': there are cudarelu, "),
     ],
 )

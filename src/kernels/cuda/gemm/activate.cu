@@ -28,7 +28,7 @@ Status activate(const Call& call, Activation activation, DType dtype, std::int64
   const std::array outputs{TensorView{y, dtype, shape}};
   const Call pass{call.op, inputs, outputs, {}, call.execution};
   return visit_activation(
-      activation, [&](auto constant) { return pointwise_cuda<Activate<constant.value>>(pass); });
+      activation, [&](auto constant) { return elementwise_cuda<Activate<constant.value>>(pass); });
 }
 
 }  // namespace cudarelu::cuda

@@ -6,12 +6,12 @@
 #include <mutex>
 #include <vector>
 
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/check.h"
 #include "cuda/gemm/activate.h"
 #include "cuda/gemm/cublaslt_library.h"
 #include "cuda/gemm/cublaslt_plan.h"
 #include "cuda/gemm/tuning.h"
+#include "cudarelu/cuda/alignment.h"
+#include "cudarelu/cuda/check.h"
 
 namespace cudarelu::cuda {
 namespace {

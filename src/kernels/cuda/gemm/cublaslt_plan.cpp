@@ -10,9 +10,9 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "cudarelu/cuda/device.h"
 #include "cuda/gemm/cublaslt_library.h"
 #include "cuda/gemm/tuning.h"
+#include "cudarelu/cuda/device.h"
 
 namespace cudarelu::cuda::lt {
 namespace {

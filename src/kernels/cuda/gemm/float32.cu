@@ -6,10 +6,10 @@
 #include <string>
 #include <type_traits>
 
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/async_copy.cuh"
 #include "cuda/gemm/float32.h"
 #include "cuda/gemm/tiles.cuh"
+#include "cudarelu/cuda/alignment.h"
+#include "cudarelu/cuda/async_copy.cuh"
 #include "cudarelu/cuda/launch.cuh"
 #include "cudarelu/types.h"
 #include "cudarelu/workspace.h"

@@ -83,9 +83,9 @@ Status gemm(const Call& call, Gemm gemm) {
   if (gemm.batch == 0 || gemm.m == 0 || gemm.n == 0) return {};
   gemm.allow_tf32 = call.execution.allow_tf32();
   if (gemm.dtype == DType::float32 && !float32_matmul().is_known) {
-    return {Status::Code::invalid_argument,
-            std::string(call.op) + ": CUDARELU_FLOAT32_MATMUL is " + float32_matmul().said +
-                "; it must be ieee or tf32x3, or be unset"};
+    return {Status::Code::invalid_argument, std::string(call.op) + ": CUDARELU_FLOAT32_MATMUL is " +
+                                                float32_matmul().said +
+                                                "; it must be ieee or tf32x3, or be unset"};
   }
   for (const Engine& engine : engines) {
     if (engine.is_wanted(gemm) && engine.takes(gemm, call.execution.device_index)) {

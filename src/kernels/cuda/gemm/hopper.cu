@@ -2,9 +2,9 @@
 #include <cmath>
 #include <limits>
 
-#include "cudarelu/cuda/alignment.h"
 #include "cuda/gemm/hopper.cuh"
 #include "cuda/gemm/hopper.h"
+#include "cudarelu/cuda/alignment.h"
 
 namespace cudarelu::cuda {
 

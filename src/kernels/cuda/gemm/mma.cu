@@ -6,11 +6,11 @@
 #include <limits>
 #include <type_traits>
 
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/async_copy.cuh"
 #include "cuda/gemm/mma.cuh"
 #include "cuda/gemm/mma.h"
 #include "cuda/gemm/tiles.cuh"
+#include "cudarelu/cuda/alignment.h"
+#include "cudarelu/cuda/async_copy.cuh"
 #include "cudarelu/cuda/launch.cuh"
 #include "cudarelu/types.h"
 

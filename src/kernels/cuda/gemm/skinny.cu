@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cuda/ptx>
 
-#include "cudarelu/cuda/alignment.h"
 #include "cuda/gemm/mma.cuh"
 #include "cuda/gemm/skinny.h"
 #include "cuda/gemm/tensor_map.h"
 #include "cuda/gemm/tiles.cuh"
+#include "cudarelu/cuda/alignment.h"
 #include "cudarelu/cuda/launch.cuh"
 #include "cudarelu/types.h"
 

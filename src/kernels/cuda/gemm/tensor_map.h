@@ -7,8 +7,8 @@
 #include <array>
 #include <string>
 
-#include "cudarelu/cuda/check.h"
 #include "cudarelu/call.h"
+#include "cudarelu/cuda/check.h"
 
 namespace cudarelu::cuda {
 
@@ -42,9 +42,8 @@ inline Status describe(const Call& call, CUtensorMap& map, DType dtype, const vo
                    CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return {};
-  return {Status::Code::device_failure, std::string(call.op) +
-                                            ": CUDA: cuTensorMapEncodeTiled: error " +
-                                            std::to_string(result)};
+  return {Status::Code::device_failure,
+          std::string(call.op) + ": CUDA: cuTensorMapEncodeTiled: error " + std::to_string(result)};
 }
 
 }  // namespace cudarelu::cuda

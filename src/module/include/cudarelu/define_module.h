@@ -55,7 +55,7 @@ constexpr cudarelu_kernel cpu_kernel() {
   } else if constexpr (has_kernels<F>) {
     return entry<F::cpu>;
   } else {
-    return entry<pointwise_cpu<F>>;
+    return entry<elementwise_cpu<F>>;
   }
 }
 
@@ -66,7 +66,7 @@ constexpr cudarelu_kernel cuda_kernel() {
   if constexpr (is_product<F>) {
     return product_entry<F>;
   } else if constexpr (is_functor<F>) {
-    return entry<on_device<pointwise_cuda<F>>>;
+    return entry<on_device<elementwise_cuda<F>>>;
   } else if constexpr (requires(const Call& call) { F::cuda(call); }) {
     return entry<on_device<F::cuda>>;
   }
@@ -78,11 +78,11 @@ template <class F>
 constexpr std::uint32_t flags() {
   if constexpr (is_product<F>) return CUDARELU_PRODUCT;
   if constexpr (is_functor<F>) {
-    static_assert(signature_of<F>.is_pointwise(),
+    static_assert(signature_of<F>.is_elementwise(),
                   "an op without kernels of its own is elementwise: all tensors are of type T, "
                   "there is one output, and each input is required and has the output's shape, or "
                   "its last dimension");
-    if (pointwise::row_inputs<F> == 0) return CUDARELU_ELEMENTWISE;
+    if (elementwise::row_inputs<F> == 0) return CUDARELU_ELEMENTWISE;
   }
   return 0;
 }

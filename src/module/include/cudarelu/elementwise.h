@@ -17,17 +17,17 @@ namespace cudarelu {
 template <class F>
 inline constexpr Signature signature_of = parse_signature(F::spec.signature);
 
-/// The kernels of the elementwise op F: pointwise/cpu.h and pointwise/cuda.cuh define them.
+/// The kernels of the elementwise op F: cpu/elementwise.h and cuda/elementwise.cuh define them.
 template <class F>
-Status pointwise_cpu(const Call& call);
+Status elementwise_cpu(const Call& call);
 template <class F>
-Status pointwise_cuda(const Call& call);
+Status elementwise_cuda(const Call& call);
 
 /// A functor's `static constexpr Work work`, for the CPU engine: it only moves elements, or its
 /// arithmetic takes longer than reading and writing.
 enum class Work { move, little, much };
 
-namespace pointwise {
+namespace elementwise {
 
 template <class F>
 inline constexpr Work work_of = [] {
@@ -149,5 +149,5 @@ CUDARELU_FN C apply(const C* x, const C* a) {
                           std::make_index_sequence<attribute_count<F>>{});
 }
 
-}  // namespace pointwise
+}  // namespace elementwise
 }  // namespace cudarelu

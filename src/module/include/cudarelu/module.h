@@ -1,13 +1,14 @@
 /* The boundary between an op module and its readers.
  *
  * An op module is a shared library with ops: their declarations as text, and their kernels. It
- * exports cudarelu_get_module(). A reader (PyTorch's binding, the plugin for ONNX Runtime, ort_infer)
- * loads it, parses the declarations, and calls the kernels with services of its host.
+ * exports cudarelu_get_module(). A reader (PyTorch's binding, the plugin for ONNX Runtime,
+ * ort_infer) loads it, parses the declarations, and calls the kernels with services of its host.
  *
  * Only what this header declares crosses the boundary, in C: no object of C++, no exception, and no
  * memory that the other side frees. Structs that may grow begin with their size: a reader uses a
  * member only if it is within the size that the module states, and the other way round. A change
- * that the sizes do not describe increases CUDARELU_MODULE_VERSION; a reader refuses another version.
+ * that the sizes do not describe increases CUDARELU_MODULE_VERSION; a reader refuses another
+ * version.
  *
  * Authors of ops do not use this header: elementwise.h, rows.h, product.h and kernel.h do.
  */
@@ -132,7 +133,7 @@ enum { CUDARELU_CPU = 0, CUDARELU_CUDA = 1 };
  * absent inputs that have a stand-in. */
 typedef struct cudarelu_call {
   size_t size;
-  const char* op;                       /* its name, for messages: op_length characters */
+  const char* op; /* its name, for messages: op_length characters */
   size_t op_length;
   const cudarelu_tensor* inputs;        /* one for each input of the signature */
   const cudarelu_tensor* outputs;       /* of the shapes of the signature */
@@ -155,11 +156,7 @@ enum {
   CUDARELU_PRODUCT = 2      /* a matrix product, whose inputs may be transposed */
 };
 
-enum {
-  CUDARELU_AUTOCAST_PROMOTE = 0,
-  CUDARELU_AUTOCAST_FLOAT32 = 1,
-  CUDARELU_AUTOCAST_LOWER = 2
-};
+enum { CUDARELU_AUTOCAST_PROMOTE = 0, CUDARELU_AUTOCAST_FLOAT32 = 1, CUDARELU_AUTOCAST_LOWER = 2 };
 
 /* The declaration of an op; see op_spec.h for the texts. An absent text is "". */
 typedef struct cudarelu_op {
@@ -191,13 +188,13 @@ typedef struct cudarelu_engines {
 /* An op module. Everything it points to is valid until the process ends. */
 typedef struct cudarelu_module {
   size_t size;
-  uint32_t version;        /* CUDARELU_MODULE_VERSION */
-  int32_t onnx_version;    /* of the domain in ONNX models */
+  uint32_t version;         /* CUDARELU_MODULE_VERSION */
+  int32_t onnx_version;     /* of the domain in ONNX models */
   int32_t definition_opset; /* the opset of ONNX that the definitions are written in */
   uint32_t op_count;
-  const char* name;        /* the namespace of the ops: torch.ops.<name> */
+  const char* name; /* the namespace of the ops: torch.ops.<name> */
   const char* onnx_domain;
-  const char* built_for;   /* for messages: "the CPU and CUDA 9.0" */
+  const char* built_for; /* for messages: "the CPU and CUDA 9.0" */
   const cudarelu_op* const* ops;
   const cudarelu_engines* engines; /* or null */
 } cudarelu_module;

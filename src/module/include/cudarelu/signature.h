@@ -185,7 +185,7 @@ struct Signature {
 
   /// Whether the elementwise engine can run the op: all tensors are of type T, there is one output,
   /// and each input is always there and has the output's shape, or only its last dimension.
-  constexpr bool is_pointwise() const {
+  constexpr bool is_elementwise() const {
     const Parameter& output = outputs[0];
     return outputs.size() == 1 && output.kind == ElementKind::type_variable &&
            std::all_of(inputs.begin(), inputs.end(), [&](const Parameter& input) {

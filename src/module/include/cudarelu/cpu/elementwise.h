@@ -8,7 +8,7 @@
 #include "cudarelu/elementwise.h"
 
 namespace cudarelu {
-namespace pointwise {
+namespace elementwise {
 
 /// The fewest elements for a thread: some microseconds of work.
 inline constexpr std::int64_t cpu_grain = 32768;
@@ -48,21 +48,21 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
   }
 }
 
-}  // namespace pointwise
+}  // namespace elementwise
 
 template <class F>
-Status pointwise_cpu(const Call& call) {
+Status elementwise_cpu(const Call& call) {
   return visit_dtype<F::spec.dtypes>(call.outputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    const pointwise::Extent extent = pointwise::extent_of<F>(call);
-    constexpr Work work = pointwise::work_of<F>;
+    const elementwise::Extent extent = elementwise::extent_of<F>(call);
+    constexpr Work work = elementwise::work_of<F>;
     constexpr bool converts = cpu::is_narrow<T> && work != Work::move;
     using Element = std::conditional_t<cpu::is_narrow<T> && !converts, std::uint16_t, T>;
     constexpr bool wide = converts || work == Work::much;
-    return pointwise::visit_choice<F>(call, [&]<int choice>(std::integral_constant<int, choice>) {
+    return elementwise::visit_choice<F>(call, [&]<int choice>(std::integral_constant<int, choice>) {
       call.execution.parallel_for(
-          extent.size, pointwise::cpu_grain, [&](std::int64_t begin, std::int64_t end) {
+          extent.size, elementwise::cpu_grain, [&](std::int64_t begin, std::int64_t end) {
             cpu::vectorised<wide ? cpu::Width::full : cpu::Width::half>(
-                [&] { pointwise::run_range<F, choice, Element>(call, extent, begin, end); });
+                [&] { elementwise::run_range<F, choice, Element>(call, extent, begin, end); });
           });
       return Status();
     });

@@ -6,8 +6,8 @@
 #include <functional>
 #include <limits>
 
-#include "cudarelu/cpu/blocks.h"
 #include "cudarelu/call.h"
+#include "cudarelu/cpu/blocks.h"
 
 namespace cudarelu::cpu {
 

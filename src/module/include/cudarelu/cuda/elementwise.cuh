@@ -10,7 +10,7 @@
 #include "cudarelu/elementwise.h"
 
 namespace cudarelu {
-namespace pointwise {
+namespace elementwise {
 
 inline constexpr int block_size = 256;
 
@@ -156,14 +156,14 @@ Status run(const Call& call, Extent whole) {
   return {};
 }
 
-}  // namespace pointwise
+}  // namespace elementwise
 
 template <class F>
-Status pointwise_cuda(const Call& call) {
-  const pointwise::Extent extent = pointwise::extent_of<F>(call);
+Status elementwise_cuda(const Call& call) {
+  const elementwise::Extent extent = elementwise::extent_of<F>(call);
   return visit_dtype<F::spec.dtypes>(call.outputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return pointwise::visit_choice<F>(call, [&]<int choice>(std::integral_constant<int, choice>) {
-      return pointwise::run<F, choice, T>(call, extent);
+    return elementwise::visit_choice<F>(call, [&]<int choice>(std::integral_constant<int, choice>) {
+      return elementwise::run<F, choice, T>(call, extent);
     });
   });
 }

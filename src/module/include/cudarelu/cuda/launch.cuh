@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cudarelu/cuda/device.h"
 #include "cudarelu/call.h"
+#include "cudarelu/cuda/device.h"
 
 namespace cudarelu::cuda {
 
