@@ -379,7 +379,7 @@ cpp_extension.load(**arguments | {"sources": sources}, verbose=True)
 def test_jit_load_compiles_for_cuda(tmp_path):
     """Compiles an engine, cuBLASLt's loader and Hopper's products into one library. This needs no
     GPU."""
-    files = ("cuda/device.cu", "pointwise/relu.cu", "cublaslt_library.cpp", "gemm/hopper.cu")
+    files = ("gemm/simple.cu", "elementwise/Relu.cu", "cublaslt_library.cpp", "gemm/hopper.cu")
     settings = environment(
         PYTHONPATH=ROOT / "examples",
         TORCH_CUDA_ARCH_LIST="9.0",
@@ -389,7 +389,7 @@ def test_jit_load_compiles_for_cuda(tmp_path):
     run(sys.executable, "-c", COMPILE_CUDA, tmp_path / "jit", *files, cwd=tmp_path, env=settings)
     symbols = run("nm", "-C", "--defined-only", tmp_path / "jit/cudarelu_jit.so")
     assert "cudarelu::cuda::hopper_gemm(" in symbols
-    assert "cudarelu::pointwise_cuda<cudarelu::ops::Relu>(" in symbols
+    assert "cudarelu::elementwise_cuda<cudarelu::ops::Relu>(" in symbols
 
 
 # C++ without Python

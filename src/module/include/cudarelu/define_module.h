@@ -35,10 +35,12 @@ cudarelu_code product_entry(const cudarelu_call* call, cudarelu_error* error) {
 template <class F>
 inline constexpr bool is_product = requires(const Call& call) { F::gemm(call); };
 template <class F>
-inline constexpr bool has_kernels = requires(const Call& call) { F::cpu(call); };
-/// Neither: an elementwise functor.
+inline constexpr bool has_cpu = requires(const Call& call) { F::cpu(call); };
 template <class F>
-inline constexpr bool is_functor = !is_product<F> && !has_kernels<F>;
+inline constexpr bool has_cuda = requires(const Call& call) { F::cuda(call); };
+/// None of these: an elementwise functor.
+template <class F>
+inline constexpr bool is_functor = !is_product<F> && !has_cpu<F> && !has_cuda<F>;
 
 #ifdef CUDARELU_WITH_CUDA
 /// Runs a kernel with the device of the call current.
@@ -48,14 +50,17 @@ Status on_device(const Call& call) {
 }
 #endif
 
+/// Null for an op that has only the function `cuda`.
 template <class F>
 constexpr cudarelu_kernel cpu_kernel() {
   if constexpr (is_product<F>) {
     return product_entry<F>;
-  } else if constexpr (has_kernels<F>) {
+  } else if constexpr (is_functor<F>) {
+    return entry<elementwise_cpu<F>>;
+  } else if constexpr (has_cpu<F>) {
     return entry<F::cpu>;
   } else {
-    return entry<elementwise_cpu<F>>;
+    return nullptr;
   }
 }
 
@@ -67,7 +72,7 @@ constexpr cudarelu_kernel cuda_kernel() {
     return product_entry<F>;
   } else if constexpr (is_functor<F>) {
     return entry<on_device<elementwise_cuda<F>>>;
-  } else if constexpr (requires(const Call& call) { F::cuda(call); }) {
+  } else if constexpr (has_cuda<F>) {
     return entry<on_device<F::cuda>>;
   }
 #endif

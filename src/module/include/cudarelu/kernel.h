@@ -4,8 +4,10 @@
 //   struct TopK {
 //     static constexpr OpSpec spec{.signature = ..., .summary = ..., ...};
 //     static Status cpu(const Call& call);   // defined in a .cpp
-//     static Status cuda(const Call& call);  // defined in a .cu; optional
+//     static Status cuda(const Call& call);  // defined in a .cu
 //   };
+//
+// One of the two is enough: a call on the other device is an error, which names the op.
 //
 // A function reads call.inputs, writes call.outputs, which the host has allocated, and takes all
 // other resources from call.execution. It returns a Status; an exception becomes an error of the
