@@ -32,11 +32,20 @@ struct Operands {
   Compute<T> attributes[attribute_count<F> + 1];  // one more, for ops without any
 };
 
-/// apply(), or for results of 16 bits the functor's `for_halves` if it has one.
+/// F::for_halves(x[0], x[1], ...).
+template <class F, std::size_t... I>
+__device__ auto apply_for_halves(const float* x, std::index_sequence<I...>)
+    -> decltype(F::for_halves(x[I]...)) {
+  return F::for_halves(x[I]...);
+}
+
+/// apply(), or for results of 16 bits the functor's `for_halves`, if it has one that takes the
+/// inputs.
 template <class F, int choice, class T>
 __device__ Compute<T> result_of(const Compute<T>* x, const Compute<T>* attributes) {
-  if constexpr (sizeof(T) == 2 && requires { F::for_halves(*x); }) {
-    return F::for_halves(*x);
+  constexpr auto inputs = std::make_index_sequence<input_count<F>>{};
+  if constexpr (sizeof(T) == 2 && requires { apply_for_halves<F>(x, inputs); }) {
+    return apply_for_halves<F>(x, inputs);
   } else {
     return apply<F, choice>(x, attributes);
   }
