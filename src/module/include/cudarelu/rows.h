@@ -4,10 +4,11 @@
 // and cuda/rows.cuh document them, cpu/moments.h and cuda/moments.cuh the mean and the variance.
 #pragma once
 
-#include "cudarelu/cpu/moments.h"
-#include "cudarelu/cpu/rows.h"
 #include "cudarelu/kernel.h"
 #ifdef __CUDACC__
 #include "cudarelu/cuda/moments.cuh"
 #include "cudarelu/cuda/rows.cuh"
+#else
+#include "cudarelu/cpu/moments.h"
+#include "cudarelu/cpu/rows.h"
 #endif
