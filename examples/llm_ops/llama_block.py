@@ -1,0 +1,134 @@
+"""A block of a Llama model with the ops of libllm_ops.so: run, trained for a step, and exported.
+
+usage: python llama_block.py LIBRARY [--device cuda] [--dtype bfloat16] [--model llama_block.onnx]
+
+Compares the block with one of PyTorch's ops, also its gradients, and the exported model in ONNX
+Runtime with both, if ONNX Runtime is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import cudarelu
+import cudarelu.onnx
+
+
+class TorchOps:
+    """The formulas of the ops, in PyTorch's."""
+
+    @staticmethod
+    def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+        return functional.rms_norm(x, weight.shape, weight, eps)
+
+    @staticmethod
+    def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+        return functional.silu(gate) * up
+
+    @staticmethod
+    def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+class LlamaBlock(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)), for x of shape [batch, sequence, dim].
+
+    Args:
+        ops: what has rms_norm, swiglu and rotary: the module of libllm_ops.so, or TorchOps.
+        dim: the size of a token; a head has dim / heads.
+        hidden: the size inside the MLP.
+    """
+
+    def __init__(self, ops: object, dim: int = 256, heads: int = 4, hidden: int = 688) -> None:
+        super().__init__()
+        self.ops, self.heads, self.eps = ops, heads, 1e-6
+        self.attention_norm = nn.Parameter(torch.ones(dim))
+        self.mlp_norm = nn.Parameter(torch.ones(dim))
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
+        self.gate = nn.Linear(dim, hidden, bias=False)
+        self.up = nn.Linear(dim, hidden, bias=False)
+        self.down = nn.Linear(hidden, dim, bias=False)
+
+    def attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(x).chunk(3, dim=-1)
+        )
+        q, k = self.ops.rotary(q, cos, sin), self.ops.rotary(k, cos, sin)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        return self.down(self.ops.swiglu(self.gate(x), self.up(x)))
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.attention(self.ops.rms_norm(x, self.attention_norm, eps=self.eps), cos, sin)
+        return x + self.mlp(self.ops.rms_norm(x, self.mlp_norm, eps=self.eps))
+
+
+def angles(sequence: int, head: int, base: float = 10000.0) -> tuple[Tensor, Tensor]:
+    """cos and sin of the angles of each position, of shape [sequence, head / 2]."""
+    frequencies = base ** -(torch.arange(0, head, 2) / head)
+    products = torch.outer(torch.arange(sequence), frequencies)
+    return products.cos(), products.sin()
+
+
+def check(name: str, actual: Tensor, expected: Tensor) -> None:
+    """Raises AssertionError unless the tensors are equal up to a few roundings."""
+    error = ((actual - expected).abs().max() / expected.abs().max()).item()
+    print(f"{name}: relative error {error:.1e}")
+    assert error < (1e-5 if actual.dtype == torch.float32 else 3e-2), name
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("library", type=Path)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--model", type=Path, default=Path("llama_block.onnx"))
+    options = parser.parse_args()
+    place = {"device": options.device, "dtype": getattr(torch, options.dtype)}
+
+    llm = cudarelu.load_library(options.library)  # the ops are torch.ops.llm.* now, too
+    torch.manual_seed(0)
+    block = LlamaBlock(llm).to(**place)
+    reference = LlamaBlock(TorchOps).to(**place)
+    reference.load_state_dict(block.state_dict())
+    x = torch.randn(2, 33, 256, **place)
+    cos, sin = (each.to(**place) for each in angles(33, 64))
+
+    expected = reference(x, cos, sin)
+    check("forward", block(x, cos, sin), expected)
+    check("compiled", torch.compile(block, fullgraph=True)(x, cos, sin), expected)
+    for model in (block, reference):
+        model(x, cos, sin).square().mean().backward()
+    wanted = dict(reference.named_parameters())
+    for name, parameter in block.named_parameters():
+        check(f"gradient of {name}", parameter.grad, wanted[name].grad)
+
+    block.eval()
+    cudarelu.onnx.export(block, (x, cos, sin), options.model, input_names=["x", "cos", "sin"])
+    print(f"{options.model} has been written")
+    if options.dtype == "float32" and importlib.util.find_spec("onnxruntime"):
+        import onnxruntime
+
+        session_options = onnxruntime.SessionOptions()
+        session_options.register_custom_ops_library(str(options.library.resolve()))
+        session = onnxruntime.InferenceSession(
+            options.model, session_options, providers=["CPUExecutionProvider"]
+        )
+        inputs = {"x": x, "cos": cos, "sin": sin}
+        outputs = session.run(None, {name: each.cpu().numpy() for name, each in inputs.items()})
+        check("ONNX Runtime", torch.from_numpy(outputs[0]), expected.detach().cpu())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+#include "rotary.h"
+
+#include "cudarelu/rows.h"
+
+namespace llm {
+
+Status Rotary::cpu(const Call& call) {
+  if (Status status = check_rotary(call); !status.ok()) return status;
+  const RotarySizes sizes(call);
+  const std::int64_t pairs = sizes.pairs;
+  const bool halves = call.integer(0) == 0;
+  return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
+    cpu::for_each_row<cpu::Width::full>(call, [&](std::int64_t offset) {
+      const std::int64_t angles = offset / (2 * pairs) % sizes.positions * pairs;
+      const T* const x = static_cast<const T*>(call.inputs[0].data) + offset;
+      const T* const cos = static_cast<const T*>(call.inputs[1].data) + angles;
+      const T* const sin = static_cast<const T*>(call.inputs[2].data) + angles;
+      T* const y = static_cast<T*>(call.outputs[0].data) + offset;
+      const auto rotate = [&](std::int64_t i, std::int64_t first, std::int64_t second) {
+        const auto a = load(x[first]);
+        const auto b = load(x[second]);
+        const auto c = load(cos[i]);
+        const auto s = load(sin[i]);
+        y[first] = store<T>(a * c - b * s);
+        y[second] = store<T>(b * c + a * s);
+      };
+      if (halves) {
+        cpu::for_each_index(pairs, [&](std::int64_t i) { rotate(i, i, i + pairs); });
+      } else {
+        cpu::for_each_index(pairs, [&](std::int64_t i) { rotate(i, 2 * i, 2 * i + 1); });
+      }
+    });
+    return Status();
+  });
+}
+
+}  // namespace llm

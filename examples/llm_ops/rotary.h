@@ -1,0 +1,85 @@
+// Rotary position embeddings: an op with kernels of its own.
+#pragma once
+
+#include <string>
+
+#include "cudarelu/kernel.h"
+
+namespace llm {
+
+using namespace cudarelu;
+
+struct Rotary {
+  static constexpr OpSpec spec{
+      .signature =
+          "rotary(x: T[*, s, d], cos: T[s, h], sin: T[s, h], *, layout: halves | pairs = halves) "
+          "-> y: T[*, s, d]",
+      .summary =
+          "Rotates each pair (a, b) of a vector of d = 2h elements to (a cos - b sin, b cos + a "
+          "sin), by the angles of its position in the sequence: elements i and i + h are pair i "
+          "(halves, as in Llama), or elements 2i and 2i + 1 (pairs, as in GPT-J). No gradient in "
+          "cos and sin.",
+      .dtypes = floating_types,
+      .gradient = "x = rotary(grad_y, cos, cudarelu::scale(sin, -1), layout)",
+      // Element i is rotated with element `other`, by the angle of its pair `angle`.
+      .definition = R"(zero = Constant<value_int = 0>()
+                       one = Constant<value_int = 1>()
+                       two = Constant<value_int = 2>()
+                       label = Constant<value_int: int = @layout>()
+                       is_pairs = Equal(label, one)
+                       d_shape = Shape<start = -1>(x)
+                       h_shape = Shape<start = -1>(cos)
+                       d = Squeeze(d_shape)
+                       h = Squeeze(h_shape)
+                       i = Range(zero, d, one)
+                       pair = Div(i, two)
+                       even_i = Mul(pair, two)
+                       odd = Sub(i, even_i)
+                       distance_back = Mul(odd, two)
+                       next = Add(i, one)
+                       other_of_pair = Sub(next, distance_back)
+                       opposite = Add(i, h)
+                       other_of_half = Mod(opposite, d)
+                       in_half = Mod(i, h)
+                       other = Where(is_pairs, other_of_pair, other_of_half)
+                       angle = Where(is_pairs, pair, in_half)
+                       is_even = Equal(odd, zero)
+                       is_low = Less(i, h)
+                       is_first = Where(is_pairs, is_even, is_low)
+                       cosines = Gather<axis = 1>(cos, angle)
+                       sines = Gather<axis = 1>(sin, angle)
+                       negative = Neg(sines)
+                       signed = Where(is_first, negative, sines)
+                       others = Gather<axis = -1>(x, other)
+                       own_part = Mul(x, cosines)
+                       other_part = Mul(others, signed)
+                       y = Add(own_part, other_part))",
+  };
+  static Status cpu(const Call& call);
+  static Status cuda(const Call& call);
+};
+
+/// The sizes of a call: x is [leading, positions, 2 * pairs].
+struct RotarySizes {
+  std::int64_t leading;
+  std::int64_t positions;
+  std::int64_t pairs;
+
+  explicit RotarySizes(const Call& call)
+      : positions(call.inputs[1].shape[0]), pairs(call.inputs[1].shape[1]) {
+    const std::int64_t matrix = positions * call.inputs[0].shape.back();
+    leading = matrix == 0 ? 0 : call.inputs[0].size() / matrix;
+  }
+};
+
+/// The error of x that has not two elements for each angle.
+inline Status check_rotary(const Call& call) {
+  const std::int64_t d = call.inputs[0].shape.back();
+  const std::int64_t h = call.inputs[1].shape[1];
+  if (d == 2 * h) return {};
+  return {Status::Code::invalid_argument,
+          "rotary: the last dimension of x must be twice that of cos and sin, " +
+              std::to_string(2 * h) + ", but is " + std::to_string(d)};
+}
+
+}  // namespace llm
