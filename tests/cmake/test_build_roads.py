@@ -245,8 +245,18 @@ class TestWheel:
             for path in sources
             if path.suffix in (".py", ".pyi", ".typed")
         }
-        package |= {f"_C{suffix}", "libcudarelu_torch.so", "libcudarelu_ort.so", "_build_info.py"}
+        package |= {f"_C{suffix}", "libcudarelu_torch.so", "libcudarelu_ops.so", "_build_info.py"}
         package.add("_functions.pyi")  # written by the build
+        module = ROOT / "src/module"
+        package |= {f"sdk/{path.relative_to(module)}" for path in module.rglob("include/**/*.*")}
+        package |= {
+            f"sdk/module/{name}"
+            for name in ("generate.sh", "elementwise.in", "module.cpp", "exports.version")
+        }
+        package |= {"sdk/module/flags.json", "sdk/lib/libcudarelu_module.a"}
+        config = [path.name for path in (ROOT / "cmake/sdk").iterdir()]
+        config.append("cudarelu-config-version.cmake")
+        package |= {f"sdk/lib/cmake/cudarelu/{name}" for name in config}
         assert {name for name in names if name.startswith("cudarelu/")} == {
             f"cudarelu/{name}" for name in package
         }
@@ -280,7 +290,7 @@ class TestWheel:
         assert {path.name.split(".")[0] for path in mapped} == {
             "_C",
             "libcudarelu_torch",
-            "libcudarelu_ort",
+            "libcudarelu_ops",
         }
         assert {path.parent for path in mapped} == {installed / "cudarelu"}
 
@@ -315,7 +325,8 @@ class TestWheel:
         (build / "python").mkdir(parents=True)
         (build / "python/cudarelu").symlink_to(installed / "cudarelu")
         (build / "ort_infer").symlink_to(installed / "bin/ort_infer")
-        for library in BUILD.glob("libcudarelu_ort_*.so"):  # other libraries that tests use
+        libraries = [*BUILD.glob("libcudarelu_ort_*.so"), BUILD / "libmy_ops.so"]
+        for library in libraries:  # others that tests use
             (build / library.name).symlink_to(library)
         empty.mkdir()
         files = (
