@@ -123,20 +123,13 @@ Status run_kernel(const Op& op, std::span<const TensorView> inputs,
                              ": the module " + std::string(op.module->name) + " was built for " +
                              std::string(op.module->built_for));
   }
-  // Without initial values, which would cost as much as a small kernel.
-  std::array<cudarelu_tensor, max_inputs> input_tensors;
-  std::array<cudarelu_tensor, max_outputs> output_tensors;
-  std::array<cudarelu_attribute, max_attributes> attribute_values;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    input_tensors[i] = to_c(resolved(op, inputs, i));
-  }
-  for (std::size_t i = 0; i < outputs.size(); ++i) output_tensors[i] = to_c(outputs[i]);
+  std::array<cudarelu_attribute, max_attributes> attribute_values;  // as `error` below
   for (std::size_t i = 0; i < attributes.size(); ++i) attribute_values[i] = to_c(attributes[i]);
   const cudarelu_call call{.size = sizeof(cudarelu_call),
                            .op = op.name.data(),
                            .op_length = op.name.size(),
-                           .inputs = input_tensors.data(),
-                           .outputs = output_tensors.data(),
+                           .inputs = to_c(inputs),
+                           .outputs = to_c(outputs),
                            .attributes = attribute_values.data(),
                            .input_count = static_cast<std::uint32_t>(inputs.size()),
                            .output_count = static_cast<std::uint32_t>(outputs.size()),
@@ -146,8 +139,17 @@ Status run_kernel(const Op& op, std::span<const TensorView> inputs,
                            .stream = execution.stream,
                            .services = &services,
                            .host = &execution};
-  cudarelu_error error;
+  cudarelu_error error;  // initial values would cost as much as a small kernel
   return from_c(kernel(&call, &error), error);
+}
+
+/// The same where inputs are absent: their stand-ins replace them.
+Status run_with_stand_ins(const Op& op, std::span<const TensorView> inputs,
+                          std::span<const TensorView> outputs,
+                          std::span<const Attribute> attributes, Execution& execution) {
+  std::array<TensorView, max_inputs> complete;
+  for (std::size_t i = 0; i < inputs.size(); ++i) complete[i] = resolved(op, inputs, i);
+  return run_kernel(op, std::span(complete).first(inputs.size()), outputs, attributes, execution);
 }
 
 /// The error for an exception, or out_of_memory if there is no memory for its message.
@@ -164,11 +166,13 @@ Status internal_error(const char* what) noexcept {
 Status run(const Op& op, std::span<const TensorView> inputs, std::span<const TensorView> outputs,
            std::span<const Attribute> attributes, Execution& execution) noexcept {
   try {
-    if (execution.device_type == DeviceType::cpu) {
+    if (op.signature.restricts_values && execution.device_type == DeviceType::cpu) {
       Status status = check_values(op, inputs);
       if (!status.ok()) return status;
     }
-    return run_kernel(op, inputs, outputs, attributes, execution);
+    const bool all = std::ranges::all_of(inputs, &TensorView::present);
+    return all ? run_kernel(op, inputs, outputs, attributes, execution)
+               : run_with_stand_ins(op, inputs, outputs, attributes, execution);
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory();
   } catch (const std::exception& error) {

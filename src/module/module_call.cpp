@@ -19,6 +19,7 @@ class LentExecution final : public Execution {
 
   void parallel_for(std::int64_t n, std::int64_t grain,
                     FunctionRef<void(std::int64_t, std::int64_t)> body) override {
+    if (n <= grain) return body(0, n);  // one part, for which no host needs another thread
     const auto run = [](void* state, std::int64_t begin, std::int64_t end) {
       (*static_cast<FunctionRef<void(std::int64_t, std::int64_t)>*>(state))(begin, end);
     };
@@ -40,20 +41,21 @@ class LentExecution final : public Execution {
   void* host_;
 };
 
-/// The C++ form of an array of a call, of at most n items.
-template <class T, std::size_t n>
-class Converted {
+/// The C++ form of the attributes of a call.
+class Attributes {
  public:
-  template <class From>
-  Converted(const From* items, std::size_t count) : count_(std::min(count, n)) {
-    for (std::size_t i = 0; i < count_; ++i) std::construct_at(&items_[i], from_c(items[i]));
+  explicit Attributes(const cudarelu_call& call)
+      : count_(std::min<std::size_t>(call.attribute_count, max_attributes)) {
+    for (std::size_t i = 0; i < count_; ++i) {
+      std::construct_at(&items_[i], from_c(call.attributes[i]));
+    }
   }
-  std::span<const T> span() const { return {items_.data(), count_}; }
+  std::span<const Attribute> span() const { return {items_.data(), count_}; }
 
  private:
   std::size_t count_;
   union {  // without initial values, which would cost as much as a small kernel
-    std::array<T, n> items_;
+    std::array<Attribute, max_attributes> items_;
   };
 };
 
@@ -61,13 +63,11 @@ class Converted {
 template <class Use>
 cudarelu_code with_call(const cudarelu_call& from, cudarelu_error& error, const Use& use) noexcept {
   try {
-    const Converted<TensorView, max_inputs> inputs(from.inputs, from.input_count);
-    const Converted<TensorView, max_outputs> outputs(from.outputs, from.output_count);
-    const Converted<Attribute, max_attributes> attributes(from.attributes, from.attribute_count);
+    const Attributes attributes(from);
     LentExecution execution(from);
     return use(Call{.op = {from.op, from.op_length},
-                    .inputs = inputs.span(),
-                    .outputs = outputs.span(),
+                    .inputs = from_c(from.inputs, from.input_count),
+                    .outputs = from_c(from.outputs, from.output_count),
                     .attributes = attributes.span(),
                     .execution = execution});
   } catch (const std::bad_alloc&) {

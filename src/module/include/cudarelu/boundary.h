@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -15,21 +16,20 @@ static_assert(static_cast<int>(DType::int64) == CUDARELU_INT64);
 static_assert(static_cast<int>(Activation::silu) == CUDARELU_ACTIVATION_SILU);
 static_assert(static_cast<int>(Status::Code::internal) == CUDARELU_INTERNAL);
 
-inline cudarelu_tensor to_c(const TensorView& view) {
-  return {.data = view.data,
-          .shape = view.shape.data(),
-          .rank = static_cast<std::uint32_t>(view.shape.size()),
-          .dtype = static_cast<std::uint16_t>(view.dtype),
-          .flags = static_cast<std::uint16_t>((view.present ? 0 : CUDARELU_ABSENT) |
-                                              (view.transposed ? CUDARELU_TRANSPOSED : 0))};
+// Tensors cross the boundary as they are: a copy of each would cost a small call a few per cent.
+static_assert(sizeof(TensorView) == sizeof(cudarelu_tensor) &&
+              sizeof(std::span<const std::int64_t>) == sizeof(void*) + sizeof(std::size_t));
+static_assert(offsetof(TensorView, dtype) == offsetof(cudarelu_tensor, dtype) &&
+              offsetof(TensorView, shape) == offsetof(cudarelu_tensor, shape) &&
+              offsetof(TensorView, present) == offsetof(cudarelu_tensor, present) &&
+              offsetof(TensorView, transposed) == offsetof(cudarelu_tensor, transposed));
+
+inline const cudarelu_tensor* to_c(std::span<const TensorView> views) {
+  return reinterpret_cast<const cudarelu_tensor*>(views.data());
 }
 
-inline TensorView from_c(const cudarelu_tensor& tensor) {
-  return {.data = tensor.data,
-          .dtype = static_cast<DType>(tensor.dtype),
-          .shape = {tensor.shape, tensor.rank},
-          .present = (tensor.flags & CUDARELU_ABSENT) == 0,
-          .transposed = (tensor.flags & CUDARELU_TRANSPOSED) != 0};
+inline std::span<const TensorView> from_c(const cudarelu_tensor* tensors, std::size_t count) {
+  return {reinterpret_cast<const TensorView*>(tensors), count};
 }
 
 inline cudarelu_attribute to_c(const Attribute& attribute) {

@@ -52,18 +52,14 @@ enum {
   CUDARELU_INT64 = 7
 };
 
-enum {
-  CUDARELU_ABSENT = 1,    /* an optional input without a tensor */
-  CUDARELU_TRANSPOSED = 2 /* the last two dimensions are swapped in memory */
-};
-
-/* A dense tensor in row-major order. */
+/* A dense tensor in row-major order. The layout is that of TensorView in C++. */
 typedef struct cudarelu_tensor {
   void* data; /* may be null where a size is 0 */
+  uint8_t dtype;
   const int64_t* shape;
-  uint32_t rank;
-  uint16_t dtype;
-  uint16_t flags;
+  size_t rank;
+  uint8_t present;    /* 0: an optional input without a tensor */
+  uint8_t transposed; /* 1: the last two dimensions are swapped in memory */
 } cudarelu_tensor;
 
 /* The value of an attribute: `real` for a floating-point number, else `integer`, which for a label

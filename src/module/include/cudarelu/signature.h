@@ -151,6 +151,7 @@ struct Signature {
   FixedVector<Parameter, 8> inputs;
   FixedVector<AttributeSpec, 8> attributes;
   FixedVector<Parameter, 4> outputs;
+  bool restricts_values = false;  // there are offsets, or elements that must be over 0
 
   /// The input whose tensor is used as input i: itself, or its stand-in if it is not present.
   constexpr std::size_t source_of(std::size_t i, bool present) const {
@@ -238,6 +239,9 @@ class SignatureParser {
     }
     if (!rest_.empty()) fail("there is `", rest_, "` after the outputs");
     check_inputs();
+    signature_.restricts_values = has_input([](const Parameter& input) {
+      return input.positive || input.kind == ElementKind::offsets;
+    });
     for (const Parameter& output : signature_.outputs) check_output(output);
     return signature_;
   }
