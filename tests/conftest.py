@@ -8,6 +8,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+pytest_plugins = ["cudarelu.testing.plugin"]
+
 # Both are read when torch is imported, also in the processes that tests start. Waiting OpenMP
 # threads would spin and slow down other tests. Inductor would spend 8 s for each new cache to test
 # the compiler's vector instructions.

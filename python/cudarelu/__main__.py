@@ -15,12 +15,19 @@ from .doctor.command import add_command as add_doctor
 
 
 def list_ops(arguments: argparse.Namespace) -> None:
-    from ._table import all_ops
+    from ._markdown import reference
+    from ._table import all_ops, ops_of
 
+    chosen = ops_of(arguments.module) if arguments.module else all_ops()
+    if not chosen:
+        raise ValueError(f"no op module {arguments.module!r} is loaded")
     if arguments.json:
-        print(json.dumps([dataclasses.asdict(op) for op in all_ops()], indent=2))
+        print(json.dumps([dataclasses.asdict(op) for op in chosen], indent=2))
         return
-    for op in all_ops():
+    if arguments.markdown:
+        print(reference(chosen))
+        return
+    for op in chosen:
         signature = op.short_name + op.signature.removeprefix(op.name)
         print(f"{signature}\n    {op.summary}\n    T: {', '.join(op.dtypes)}")
 
@@ -76,6 +83,14 @@ def inspect(arguments: argparse.Namespace) -> None:
     print(json.dumps(description, indent=2) if arguments.json else text(description))
 
 
+def check(arguments: argparse.Namespace) -> None:
+    from .testing.report import check_library
+
+    hosts = arguments.host.split(",") if arguments.host else ()
+    if check_library(arguments.path, arguments.op, hosts, arguments.provider):
+        raise SystemExit(1)
+
+
 def _add_library(*commands: argparse.ArgumentParser) -> None:
     """Adds the option of commands that work on the ops of other modules too."""
     for command in commands:
@@ -103,7 +118,10 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     command = ops = commands.add_parser("ops", help="list the ops")
-    command.add_argument("--json", action="store_true", help="print all fields of the ops as JSON")
+    command.add_argument("--module", metavar="NAME", help="only the ops of this module")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print all fields of the ops as JSON")
+    form.add_argument("--markdown", action="store_true", help="print a reference in Markdown")
     command.set_defaults(run=list_ops)
 
     command = commands.add_parser("export-demo", help="write the one-node model of the tutorials")
@@ -149,6 +167,24 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     command.add_argument("path", type=Path, metavar="MODEL.onnx")
     command.add_argument("--json", action="store_true", help="print one JSON object")
     command.set_defaults(run=inspect)
+
+    command = commands.add_parser(
+        "check",
+        help="check the ops of a library in every host; the exit status is 1 if a check fails",
+    )
+    command.add_argument("path", metavar="LIBRARY.so")
+    command.add_argument(
+        "--op", action="append", default=[], metavar="NAME", help="check only this op; repeatable"
+    )
+    command.add_argument(
+        "--host",
+        metavar="NAME,...",
+        help="check only in these: torch, onnxruntime, ort_infer, numpy, cupy, jax",
+    )
+    command.add_argument(
+        "--provider", choices=["cpu", "cuda"], help="check only on this device (default: both)"
+    )
+    command.set_defaults(run=check)
 
     _add_library(ops, lowering, accelerating, inspecting, add_bench(commands))
     add_doctor(commands)

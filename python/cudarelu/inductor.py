@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import operator
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import onnx
@@ -44,7 +44,7 @@ from cudarelu._pytorch.functions import overload_of
 from cudarelu._table import OpInfo
 from cudarelu.onnx.definitions import function
 
-__all__ = ["disable_fusion", "enable_fusion"]
+__all__ = ["disable_fusion", "enable_fusion", "in_torch"]
 
 _COMPUTED_AS = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
@@ -76,35 +76,68 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _is_supported(definition: onnx.FunctionProto) -> bool:
+    """Whether `_OPERATORS` has all operators of a definition."""
+    return all(
+        node.op_type == "Constant" or (node.op_type in _OPERATORS and not node.attribute)
+        for node in definition.node
+    )
+
+
+def _evaluate(
+    definition: onnx.FunctionProto, inputs: Mapping[str, Any], attributes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All values of a definition by name, in torch's operators."""
+    values = dict(inputs)
+    for node in definition.node:
+        if node.op_type == "Constant":
+            (given,) = node.attribute
+            if given.ref_attr_name:
+                result = attributes[given.ref_attr_name]
+            else:
+                result = onnx.helper.get_attribute_value(given)
+            if isinstance(result, onnx.TensorProto):
+                result = onnx.numpy_helper.to_array(result).item()
+        else:
+            result = _OPERATORS[node.op_type](*(values[name] for name in node.input))
+        values[node.output[0]] = result
+    return values
+
+
+def in_torch(op: OpInfo) -> Callable[..., torch.Tensor] | None:
+    """The definition of an op as a function in torch's operators, which takes what the op takes.
+
+    Returns None if the definition has an operator that is not elementwise.
+    """
+    definition = function(op)
+    if not _is_supported(definition):
+        return None
+    defaults = {each.name: each.default for each in op.attributes if not each.required}
+
+    def defined(*inputs: torch.Tensor, **attributes: Any) -> torch.Tensor:
+        named = {each.name: x for each, x in zip(op.inputs, inputs, strict=True)}
+        values = _evaluate(definition, named, op.onnx_attributes(defaults | attributes))
+        return values[op.outputs[0].name]
+
+    return defined
+
+
 def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
     """The op in torch's operators; None if its definition uses one that `_OPERATORS` lacks."""
     definition = function(op)
-    for node in definition.node:
-        if node.op_type != "Constant" and (node.op_type not in _OPERATORS or node.attribute):
-            return None
+    if not _is_supported(definition):
+        return None
     overload = overload_of(op)
     defaults = {each.name: each.default for each in op.attributes if not each.required}
 
     def decomposed(*inputs: torch.Tensor, **attributes: Any) -> torch.Tensor:
         with disable_proxy_modes_tracing():  # a fake tensor gives the dtype and the strides
             expected = overload(*inputs, **attributes)
-        attributes = op.onnx_attributes(defaults | attributes)
-        values: dict[str, Any] = {
+        computed = {
             each.name: x.to(_COMPUTED_AS.get(x.dtype, x.dtype))
             for each, x in zip(op.inputs, inputs, strict=True)
         }
-        for node in definition.node:
-            if node.op_type == "Constant":
-                (given,) = node.attribute
-                if given.ref_attr_name:
-                    result = attributes[given.ref_attr_name]
-                else:
-                    result = onnx.helper.get_attribute_value(given)
-                if isinstance(result, onnx.TensorProto):
-                    result = onnx.numpy_helper.to_array(result).item()
-            else:
-                result = _OPERATORS[node.op_type](*(values[name] for name in node.input))
-            values[node.output[0]] = result
+        values = _evaluate(definition, computed, op.onnx_attributes(defaults | attributes))
         y = values[op.outputs[0].name].to(expected.dtype)
         # Otherwise all inputs have the same strides, which torch's operators preserve.
         return y.contiguous() if expected.is_contiguous() else y

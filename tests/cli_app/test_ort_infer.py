@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from support.environment import ort_cuda_missing
+from cudarelu.testing.environment import ort_cuda_missing
 from support.ort_infer import (
     BUILD,
     BUILT,

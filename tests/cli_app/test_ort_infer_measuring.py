@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from support.environment import ort_cuda_missing
+from cudarelu.testing.environment import ort_cuda_missing
 from support.ort_infer import (
     BUILT,
     ORT_INFER,

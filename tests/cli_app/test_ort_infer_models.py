@@ -10,7 +10,7 @@ import torch
 import cudarelu
 import cudarelu.nn
 import cudarelu.onnx
-from support.environment import ort_cuda_missing
+from cudarelu.testing.environment import ort_cuda_missing
 from support.ort_infer import BUILT, succeed_json
 
 pytestmark = [BUILT, pytest.mark.usefixtures("model_folder")]

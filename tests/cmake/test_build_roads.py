@@ -26,7 +26,7 @@ import pytest
 import torch
 from torch.utils.cpp_extension import CUDA_HOME
 
-from support.environment import torch_cuda_missing
+from cudarelu.testing.environment import torch_cuda_missing
 from support.ort_infer import BUILD
 
 ROOT = Path(__file__).parents[2]

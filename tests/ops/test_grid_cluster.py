@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import cudarelu
-from support.environment import torch_cuda_missing
+from cudarelu.testing.environment import torch_cuda_missing
 
 NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]

@@ -8,7 +8,7 @@ import torch
 
 import cudarelu
 import cudarelu.nn
-from support.environment import torch_cuda_missing
+from cudarelu.testing.environment import torch_cuda_missing
 
 NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import cudarelu
-from support.environment import torch_cuda_missing
+from cudarelu.testing.environment import torch_cuda_missing
 from support.torch_calls import Calls, saved_by
 
 NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")

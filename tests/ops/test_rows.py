@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import cudarelu
-from support.environment import torch_cuda_missing
+from cudarelu.testing.environment import torch_cuda_missing
 
 CUDA = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 DEVICES = ["cpu", pytest.param("cuda", marks=CUDA)]

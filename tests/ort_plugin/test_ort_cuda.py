@@ -17,9 +17,9 @@ from onnx import helper
 import cudarelu
 from cudarelu.testing import DTYPES, Case, assert_close, cases, reference
 from cudarelu.testing.cases import is_float
+from cudarelu.testing.environment import ort_cuda_missing
+from cudarelu.testing.hosts import Torch, numpy_of, one_op_model, onnx_type
 from support.cases import reversed_rows
-from support.environment import ort_cuda_missing
-from support.hosts import Torch, numpy_of, one_op_model, onnx_type
 from support.models import make_model, make_options, node, tensor
 
 OPS = {op.name: op for op in cudarelu.ops()}

@@ -23,9 +23,10 @@ import cudarelu.ort
 from cudarelu.testing import DTYPES as ALL_DTYPES
 from cudarelu.testing import Case, assert_close, cases, reference
 from cudarelu.testing.cases import attribute_values
-from support.environment import ort_cuda_missing
-from support.hosts import BUILD, one_op_model
+from cudarelu.testing.environment import ort_cuda_missing
+from cudarelu.testing.hosts import one_op_model
 from support.models import OTHER, both_libraries, make_model, make_options, node, one_node, tensor
+from support.ort_infer import BUILD
 
 MINOR = int(ort.__version__.split(".")[1])  # this file also runs with old ONNX Runtimes
 NAN = float("nan")

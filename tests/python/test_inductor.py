@@ -10,7 +10,7 @@ import cudarelu
 import cudarelu.inductor
 from cudarelu.testing import DTYPES, TOLERANCE
 from cudarelu.testing.cases import special_values
-from support.environment import torch_cuda_missing
+from cudarelu.testing.environment import torch_cuda_missing
 from support.torch_calls import LAYOUTS, call_of, inputs_of, overload
 
 OPS = {op.name: op for op in cudarelu.ops()}

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cudarelu
-from support.environment import cupy_missing, jax_missing
+from cudarelu.testing.environment import cupy_missing, jax_missing
 from support.torch_calls import OPS, as_tuple, attributes_of, inputs_of
 
 

@@ -1,6 +1,6 @@
-"""PyTorch's features, for every op: gradients, in-place forms, strides, compilers.
+"""PyTorch's features: gradients, in-place forms, strides, compilers.
 
-test_ops.py tests the results for all dtypes and cases.
+test_ops.py tests the features of cudarelu.testing for every op.
 """
 
 import copy
@@ -26,19 +26,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import cudarelu
 import cudarelu.nn
-from support.environment import torch_cuda_missing
+from cudarelu.testing.environment import torch_cuda_missing
 from support.torch_calls import (
-    DIFFERENTIABLE,
     IN_PLACE,
-    LAYOUTS,
     OPS,
     as_tuple,
-    attributes_of,
     call_of,
     in_place_of,
     inputs_of,
-    loss_of,
-    overload,
     saved_by,
     with_grad,
 )
@@ -48,32 +43,6 @@ DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
 
 
 # Gradients
-
-
-def calls_what_has_none(op):
-    """Whether the op's gradient calls an op that has no gradient."""
-    called = set(re.findall(r"\w+(?=\()", op.gradient))
-    return any(not OPS[name].gradient for name in called)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradients(name, device):
-    op = OPS[name]
-    inputs = with_grad(inputs_of(op, device=device))
-    assert gradcheck(call_of(op), inputs, check_forward_ad=True)
-    if not calls_what_has_none(op):
-        assert gradgradcheck(call_of(op), inputs, check_fwd_over_rev=True)
-
-
-@pytest.mark.parametrize("name", [name for name in OPS if name not in DIFFERENTIABLE])
-def test_an_op_without_a_gradient_refuses_backward(name):
-    op = OPS[name]
-    for output in as_tuple(call_of(op)(*with_grad(inputs_of(op)))):
-        assert output.requires_grad == output.is_floating_point()
-        if output.requires_grad:
-            with pytest.raises(NotImplementedError, match=f"derivative for 'cudarelu::{name}'"):
-                output.sum().backward()
 
 
 def test_only_what_the_gradients_name_is_saved():
@@ -179,23 +148,6 @@ def gradient_at(function, x):
     x = x.clone().requires_grad_()
     function(x).square().sum().backward()
     return x.grad
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_saved_tensors_may_be_elsewhere(name, device):
-    op = OPS[name]
-    function = call_of(op)
-    inputs, packed = (with_grad(inputs_of(op, device=device)) for _ in range(2))
-    loss_of(function(*inputs)).backward()
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda tensor: tensor.detach().cpu().numpy().copy(),
-        lambda array: torch.from_numpy(array).to(device),
-    ):
-        result = function(*packed)
-    loss_of(result).backward()
-    for actual, expected in zip(packed, inputs, strict=True):
-        torch.testing.assert_close(actual.grad, expected.grad)
 
 
 def test_a_graph_serves_many_threads():
@@ -351,68 +303,7 @@ thread.join()
     assert result.returncode == 0, result.stderr
 
 
-# Autocast
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", OPS)
-def test_autocast(name, device):
-    op = OPS[name]
-    inputs = inputs_of(op, device=device)
-    floating = [i for i, x in enumerate(inputs) if x.is_floating_point()]
-    half = [x.bfloat16() if x.is_floating_point() else x for x in inputs]
-    mixed = [x.float() if i == floating[-1] else x for i, x in enumerate(half)]
-    expected = torch.float32 if op.autocast == "float32" else torch.bfloat16
-    promoted = torch.bfloat16 if op.autocast == "lower" else torch.float32
-    with torch.autocast(device, dtype=torch.bfloat16):
-        for arguments, dtype in ((half, expected), (mixed, promoted), (inputs, torch.float64)):
-            for output in as_tuple(call_of(op, getattr(cudarelu, name))(*arguments)):
-                assert output.dtype == dtype or not output.is_floating_point()
-        if not op.gradient:
-            return
-        leaves = with_grad(mixed)
-        as_tuple(call_of(op)(*leaves))[0].sum().backward()
-    for x in leaves:
-        assert x.grad is None or x.grad.dtype == x.dtype
-
-
 # In place
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided"])
-@pytest.mark.parametrize("name", IN_PLACE)
-def test_in_place(name, layout, device):
-    op = OPS[name]
-    function, target = in_place_of(op)
-    inputs = inputs_of(op, device=device)
-    expected = call_of(op)(*inputs)
-    base = LAYOUTS[layout](inputs[target])
-    inputs[target] = base[:]
-    version = base._version
-    function(*inputs)
-    torch.testing.assert_close(base, expected, rtol=0, atol=0)
-    assert base._version == version + 1
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("view", [False, True])
-@pytest.mark.parametrize("name", [name for name in IN_PLACE if OPS[name].gradient])
-def test_in_place_gradients(name, view, device):
-    op = OPS[name]
-    function, target = in_place_of(op)
-
-    def on_a_copy(*tensors):
-        tensors = list(tensors)
-        base = tensors[target].clone()
-        tensors[target] = base[:] if view else base
-        function(*tensors)
-        return base  # if a view of it was overwritten, its history is rebased
-
-    inputs = with_grad(inputs_of(op, device=device))
-    assert gradcheck(on_a_copy, inputs, check_forward_ad=True)
-    if not calls_what_has_none(op):
-        assert gradgradcheck(on_a_copy, inputs, check_fwd_over_rev=True)
 
 
 def test_in_place_on_a_negated_view():
@@ -464,52 +355,6 @@ def compiled_backward(loss, counter):
     torch_compile = torch.compile(backend=counter, fullgraph=True, dynamic=True)
     with compiled_autograd._enable(torch_compile):
         loss.backward()
-
-
-def check_compiled_backward(function, inputs_at):
-    """Compiled gradients equal eager ones, and one graph serves the backward of every size."""
-    torch._dynamo.reset()
-    counters.clear()
-    counter = CompileCounterWithBackend("aot_eager")
-    for size in (5, 5, 7):
-        # With float64, the compiler needs two attempts for a graph, even for torch's ops.
-        inputs = [x.float() for x in inputs_at(size)]
-        compiled, eager = with_grad(inputs), with_grad(inputs)
-        loss_of(function(*eager)).backward()
-        compiled_backward(loss_of(function(*compiled)), counter)
-        for actual, expected in zip(compiled, eager, strict=True):
-            torch.testing.assert_close(actual.grad, expected.grad)
-    assert counters["compiled_autograd"]["captures"] == 1
-    return counter
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_compiled_autograd(name, device):
-    op = OPS[name]
-    counter = check_compiled_backward(
-        call_of(op), lambda size: inputs_of(op, (size, size + 1), size + 2, device=device)
-    )
-    assert counter.frame_count == 1
-    (graph,) = counter.graphs
-    recorded = OPS.get(op.gradient.removeprefix("as "), op)  # some ops have a form for training
-    assert f"CppNode{recorded.onnx.op_type}Backward" in graph.code
-
-
-@pytest.mark.parametrize("view", [False, True])
-@pytest.mark.parametrize("name", [name for name in IN_PLACE if OPS[name].gradient])
-def test_compiled_autograd_in_place(name, view):
-    op = OPS[name]
-    function, target = in_place_of(op)
-
-    def on_a_copy(*tensors):
-        tensors = list(tensors)
-        base = tensors[target] * 2
-        tensors[target] = base.view(base.shape) if view else base
-        function(*tensors)
-        return base
-
-    check_compiled_backward(on_a_copy, lambda size: inputs_of(op, (size, size + 1), size + 2))
 
 
 def test_compiled_autograd_of_a_training_step():
@@ -572,58 +417,6 @@ def test_compiled_autograd_of_an_op_without_a_gradient():
 # Shapes, strides and compilers
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", OPS)
-def test_meta_gives_the_real_dtypes_sizes_and_strides(name, layout):
-    op = OPS[name]
-    elementwise = all(each.dims == ("*",) for each in (*op.inputs, *op.outputs))
-    dense = inputs_of(op, lead=(2, 3, 4, 5) if elementwise else (2, 3, 4))
-    inputs = [LAYOUTS[layout](x) if x.dim() == 4 else x for x in dense]
-    expected = as_tuple(call_of(op)(*dense))
-    real = as_tuple(call_of(op)(*inputs))
-    meta = as_tuple(call_of(op)(*(x.to("meta") for x in inputs)))
-    for r, m, e in zip(real, meta, expected, strict=True):
-        assert (r.dtype, r.shape, r.stride()) == (m.dtype, m.shape, m.stride())
-        if layout != "expanded":  # it has other values
-            torch.testing.assert_close(r, e, rtol=0, atol=0)
-        keeps = elementwise and layout in ("channels_last", "transposed")
-        assert r.stride() == (inputs[0] if keeps else e).stride()
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_compile_keeps_sizes_symbolic(name):
-    op = OPS[name]
-    torch._dynamo.reset()
-    counter = CompileCounterWithBackend("aot_eager")
-    function = call_of(op, getattr(cudarelu, name))
-    compiled = torch.compile(function, backend=counter, fullgraph=True, dynamic=True)
-    for size in (7, 11):
-        inputs = inputs_of(op, (size, size + 1), size + 2)
-        actual = compiled(*(with_grad(inputs) if op.gradient else inputs))
-        torch.testing.assert_close(actual, function(*inputs), rtol=0, atol=0)
-        if op.gradient:
-            loss_of(actual).backward()
-    assert counter.frame_count == 1
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [(op.name + form, dtype) for op in OPS.values() for dtype in op.dtypes
-     for form in ("", "_") if form == "" or op.in_place],
-)  # fmt: skip
-def test_opcheck(name, dtype, device):
-    op = OPS[name.removesuffix("_")]
-    dtype = getattr(torch, dtype)
-    inputs = [
-        (4 * x).to(dtype) if x.is_floating_point() else x for x in inputs_of(op, device=device)
-    ]
-    if op.gradient and name == op.name:
-        inputs = with_grad(inputs)
-    torch.library.opcheck(overload(name), inputs, attributes_of(op))
-
-
 def test_empty_scalar_and_inference_mode():
     assert cudarelu.softmax(torch.zeros(0, 3)).shape == (0, 3)
     assert cudarelu.relu(torch.tensor(-1.0)).shape == ()
@@ -636,64 +429,6 @@ def test_empty_scalar_and_inference_mode():
 
 
 # Streams and CUDA graphs
-
-
-def copy_all(targets, sources):
-    for target, source in zip(targets, sources, strict=True):
-        target.copy_(source)
-
-
-def others_of(inputs):
-    """Other values of the same kind; offsets do not change."""
-    return [-1.5 * x.flip(0) if x.is_floating_point() else x for x in inputs]
-
-
-@NEEDS_GPU
-@pytest.mark.parametrize("name", OPS)
-def test_cuda_graph(name):
-    """A capture allows only work on its stream, and no synchronization with the device."""
-    function = call_of(OPS[name], getattr(cudarelu, name))
-    inputs = inputs_of(OPS[name], device="cuda")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = function(*inputs)
-    for values in (inputs_of(OPS[name], device="cuda"), others_of(inputs)):
-        copy_all(inputs, values)
-        graph.replay()
-        torch.testing.assert_close(captured, function(*values), rtol=0, atol=0)
-
-
-def slow_copy(targets, sources):
-    """Queues a copy on the current stream, after about 50 milliseconds of other work."""
-    torch.cuda._sleep(100_000_000)
-    copy_all(targets, sources)
-
-
-@NEEDS_GPU
-@pytest.mark.parametrize("captured", [False, True])
-@pytest.mark.parametrize("name", OPS)
-def test_side_stream(name, captured):
-    """The op reads what a slow producer on the same stream writes. On another stream, such as the
-    default one, the op would read the values before this."""
-    function = call_of(OPS[name], getattr(cudarelu, name))
-    values = inputs_of(OPS[name], device="cuda")
-    inputs = others_of(values)
-    expected = function(*values)
-    torch.cuda.synchronize()
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    if captured:
-        with torch.cuda.graph(graph, stream=stream):
-            slow_copy(inputs, values)
-            actual = function(*inputs)
-    with torch.cuda.stream(stream):
-        if captured:
-            graph.replay()
-        else:
-            slow_copy(inputs, values)
-            actual = function(*inputs)
-    assert not stream.query()
-    stream.synchronize()
-    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
 @NEEDS_GPU

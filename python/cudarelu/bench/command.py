@@ -26,7 +26,11 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
         help="a suite, or cuda or cpu for all of a device; repeatable; by default all that can run",
     )
     command.add_argument(
-        "--op", action="append", default=[], metavar="NAME", help="measure only this op; repeatable"
+        "--op",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="measure only this op; repeatable; by default all, or those of --library",
     )
     command.add_argument(
         "--largest", type=int, metavar="N", help="measure only tensors of at most N elements"
@@ -74,6 +78,7 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> None:
     import torch
 
+    from .._modules import load_library
     from .contenders import CONTENDERS
     from .plots import plot
     from .records import Results, machine
@@ -92,7 +97,10 @@ def run(arguments: argparse.Namespace) -> None:
         if suite.device == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"the suite {suite.name} needs CUDA, but PyTorch sees no device")
     names = [suite.name for suite in chosen]
-    asked = list(points(names, arguments.op, arguments.largest, arguments.without))
+    only = arguments.op or [
+        op.short_name for path in arguments.library for op in load_library(path).ops()
+    ]
+    asked = list(points(names, only, arguments.largest, arguments.without))
     results = Results(arguments.out, machine(arguments.commit), arguments.resume)
     _measure(results, results.lacks(asked), arguments.seconds)
     print(table(results.content))

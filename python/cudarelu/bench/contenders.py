@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from .._pytorch.functions import FUNCTIONS
+from .._table import OWN_NAMESPACE, OpInfo
 from . import rivals
 from .cases import Case, Inputs
 
@@ -33,13 +34,23 @@ def _cudarelu(case: Case) -> Bind:
     return _of_function(FUNCTIONS[case.op.qualified_name], case)
 
 
+@functools.cache
+def _in_torch(op: OpInfo) -> Callable | None:
+    """What a user of PyTorch would write, or else the op's definition in torch's operators."""
+    if op.namespace == OWN_NAMESPACE:
+        return rivals.TORCH.get(op.name)
+    from ..inductor import in_torch  # takes seconds
+
+    return in_torch(op)
+
+
 def _torch(case: Case) -> Bind | None:
-    function = rivals.TORCH.get(case.op.short_name)
+    function = _in_torch(case.op)
     return function and _of_function(function, case)
 
 
 def _compiled(mode: str, case: Case) -> Bind | None:
-    function = rivals.TORCH.get(case.op.short_name)
+    function = _in_torch(case.op)
     if not function:
         return None
     torch.compiler.reset()  # otherwise the shapes of earlier cases make this one dynamic

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .._table import all_ops, op_named
+from .._table import OWN_NAMESPACE, OpInfo, all_ops, op_named
 from .cases import Case, sized, streams, with_rows
 from .measure import Point
 from .rivals import TORCH
@@ -61,17 +61,22 @@ def _relu_sizes() -> Iterator:
                 yield case, regime, ("cudarelu", "torch", "cub", "naive", "copy")
 
 
+def _rivals_of(op: OpInfo, contenders: tuple[str, ...]) -> tuple[str, ...]:
+    """The contenders for an op of this library. Ops of other modules are compared with their
+    definitions in torch's operators too, and with a copy, which is the limit."""
+    if op.namespace == OWN_NAMESPACE or "cudarelu" not in contenders:
+        return contenders
+    return ("cudarelu", "torch", "torch.compile", "copy")
+
+
 def _sizes() -> Iterator:
     for op in all_ops():
         if op.elementwise:
             for exponent in (0, 10, 17, 20, 24, 28):
                 for regime in ("graph, hot", "graph, rotating"):
                     case = sized(op, op.dtypes[0], 1 << exponent)
-                    yield (
-                        case,
-                        regime,
-                        ("cudarelu", "torch") if op.short_name in TORCH else ("cudarelu",),
-                    )
+                    listed = ("cudarelu", "torch") if op.name in TORCH else ("cudarelu",)
+                    yield case, regime, _rivals_of(op, listed)
 
 
 def _regimes() -> Iterator:
@@ -182,7 +187,7 @@ def _cpu(*contenders: str) -> Iterator:
     for op in all_ops():
         # The work of an op without rows, and of its definition, may grow faster than its data.
         exponents = range(10, 27, 4) if streams(op) else (10, 14)
-        kept = contenders if streams(op) else contenders[:1]
+        kept = _rivals_of(op, contenders) if streams(op) else contenders[:1]
         for exponent in exponents:
             for threads in (1, 2):
                 case = sized(op, op.dtypes[0], 1 << exponent, device="cpu", threads=threads)

@@ -88,10 +88,16 @@ class Context:
     @property
     def ort_infer(self) -> Path | None:
         """The program in the build tree, in the environment, or on the PATH."""
-        places = [self.folder.parents[1], Path(sysconfig.get_path("scripts"))]
-        found = (place / "ort_infer" for place in places if (place / "ort_infer").is_file())
-        on_path = shutil.which("ort_infer")
-        return next(found, Path(on_path) if on_path else None)
+        return find_ort_infer(self.folder)
+
+
+def find_ort_infer(folder: Path) -> Path | None:
+    """The program ort_infer for the package in a folder: in the build tree, in the environment, or
+    on the PATH."""
+    places = [folder.parents[1], Path(sysconfig.get_path("scripts"))]
+    found = (place / "ort_infer" for place in places if (place / "ort_infer").is_file())
+    on_path = shutil.which("ort_infer")
+    return next(found, Path(on_path) if on_path else None)
 
 
 def module_folder(name: str) -> Path | None:

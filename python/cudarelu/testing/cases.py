@@ -189,20 +189,25 @@ def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
     return array
 
 
-def attribute_values(op: OpInfo, choice: str) -> dict[str, float | int | str]:
+def attribute_values(op: OpInfo, choice: str) -> dict[str, Any]:
     """Attribute values that are exact in float32, ONNX's type; `choice` is a Plan's."""
-    given: dict[str, float | int | str] = {}
+    given: dict[str, Any] = {}
     for a in op.attributes:
         if choice == "default" and not a.required:
             continue
         if a.labels:
             numbers = {"low": 0, "high": len(a.labels) - 1, "default": 0}
             given[a.name] = a.labels[int(numbers.get(choice, choice)) % len(a.labels)]
-        elif a.type == "int":
+            continue
+        if a.type == "int":
             given[a.name] = {"low": int(a.lowest or 1), "high": int(a.highest or 40)}.get(choice, 3)
         else:
             low = -0.5 if a.lowest is None else a.lowest
             given[a.name] = {"low": low, "high": 1.75}.get(choice, 0.375)
+        if a.lowest is not None:
+            given[a.name] = max(a.lowest, given[a.name])
+        if a.highest is not None:
+            given[a.name] = min(a.highest, given[a.name])
     return given
 
 

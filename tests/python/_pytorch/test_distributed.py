@@ -29,7 +29,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import cudarelu
 import cudarelu.nn
-from support.environment import torch_cuda_pair_missing
+from cudarelu.testing.environment import torch_cuda_pair_missing
 from support.torch_calls import DIFFERENTIABLE, IN_PLACE, OPS, as_tuple, call_of, inputs_of
 
 pytestmark = pytest.mark.xdist_group("distributed")

@@ -1,12 +1,11 @@
 """The ops in torch.vmap and in transforms that use it, compared with a loop over the samples."""
 
-import itertools
-
 import pytest
 import torch
 from torch.func import grad, jacfwd, jacrev, vmap
 
 import cudarelu
+from cudarelu.testing.features import BATCH, looped, samples_of, subsets
 from support.torch_calls import (
     DIFFERENTIABLE,
     IN_PLACE,
@@ -22,61 +21,12 @@ from support.torch_calls import (
 # torch's warning if an op has no batching rule and runs with the slow general one.
 pytestmark = pytest.mark.filterwarnings("error:There is a performance drop")
 
-BATCH = 3
 WHOLE = [  # the ops that run once on a batch of all inputs with `*`
     name
     for name, op in OPS.items()
     if any(each.dims[0] == "*" for each in op.inputs)
     and all(each.dims[0] == "*" for each in op.outputs)
 ]
-
-
-def samples_of(x, count=BATCH):
-    """Different inputs of the same shape and kind as x."""
-    if x.is_floating_point():
-        factor = 1.5 if (x > 0).all() else -1.5  # positive inputs may be required to be positive
-        return [x * factor**i for i in range(count)]
-    return [torch.cat([torch.full_like(x[:1], i), x[1:]]) for i in range(count)]  # offsets
-
-
-def subsets(inputs):
-    """Every choice of one or more batched inputs."""
-    return [c for c in itertools.product([True, False], repeat=len(inputs)) if any(c)]
-
-
-def stacked(results):
-    return tuple(map(torch.stack, zip(*map(as_tuple, results), strict=True)))
-
-
-def looped(function, batches, batched):
-    """The stacked results of `function` for each sample; a batch is a list of samples."""
-    count = next(len(x) for x, b in zip(batches, batched, strict=True) if b)
-    return stacked(
-        function(*(x[i] if b else x for x, b in zip(batches, batched, strict=True)))
-        for i in range(count)
-    )
-
-
-def check(function, inputs, in_dim, **options):
-    for batched in subsets(inputs):
-        batches = [samples_of(x) if b else x for x, b in zip(inputs, batched, strict=True)]
-        arguments = [
-            torch.stack(x, in_dim) if b else x for x, b in zip(batches, batched, strict=True)
-        ]
-        in_dims = tuple(in_dim if b else None for b in batched)
-        actual = vmap(function, in_dims, **options)(*arguments)
-        torch.testing.assert_close(as_tuple(actual), looped(function, batches, batched))
-
-
-@pytest.mark.parametrize("in_dim", [0, -1])
-@pytest.mark.parametrize("name", OPS)
-def test_every_choice_of_batched_inputs(name, in_dim):
-    check(call_of(OPS[name]), inputs_of(OPS[name]), in_dim)
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_samples_without_leading_dimensions(name):
-    check(call_of(OPS[name]), inputs_of(OPS[name], lead=()), 0)
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -101,14 +51,6 @@ def test_nested(name):
 
 def scalar_of(function):
     return lambda *tensors: loss_of(function(*tensors))
-
-
-@pytest.mark.parametrize("in_dim", [0, -1])
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradients_of_each_sample(name, in_dim):
-    inputs = inputs_of(OPS[name])
-    gradients = grad(scalar_of(call_of(OPS[name])), argnums=tuple(range(len(inputs))))
-    check(gradients, inputs, in_dim)
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
@@ -184,30 +126,6 @@ def test_compiled(name):
 
 
 # In place
-
-
-@pytest.mark.parametrize("in_dim", [0, -1])
-@pytest.mark.parametrize("name", IN_PLACE)
-def test_in_place(name, in_dim):
-    """The batch itself is overwritten. A target without a batch is rejected."""
-    function, target = in_place_of(OPS[name])
-    inputs = inputs_of(OPS[name])
-    for batched in subsets(inputs):
-        batches = [samples_of(x) if b else x for x, b in zip(inputs, batched, strict=True)]
-        arguments = [
-            torch.stack(x, in_dim) if b else x for x, b in zip(batches, batched, strict=True)
-        ]
-        in_dims = tuple(in_dim if b else None for b in batched)
-        overwrite = vmap(function, in_dims)
-        if not batched[target]:
-            with pytest.raises(RuntimeError, match=r"vmap: inplace arithmetic.* is not possible"):
-                overwrite(*arguments)
-            continue
-        (expected,) = looped(call_of(OPS[name]), batches, batched)
-        with Calls() as calls:
-            overwrite(*arguments)
-        assert calls.names == [f"{name}_"] * len(calls.names)
-        torch.testing.assert_close(arguments[target].movedim(in_dim, 0), expected)
 
 
 @pytest.mark.parametrize("name", IN_PLACE)

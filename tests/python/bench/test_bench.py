@@ -18,7 +18,7 @@ from cudarelu.bench import contenders, measure, records, regimes, report, rivals
 from cudarelu.bench.accuracy import Check
 from cudarelu.bench.cases import Case, clones, leads, sized, streams, with_rows
 from cudarelu.testing import TOLERANCE
-from support.environment import torch_cuda_missing
+from cudarelu.testing.environment import torch_cuda_missing
 
 OPS = {op.name: op for op in cudarelu.ops()}
 NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")

@@ -41,7 +41,7 @@ from cudarelu.doctor.processes import Probes, ask
 from cudarelu.doctor.records import Record, from_error, trouble
 from cudarelu.doctor.report import text
 from cudarelu.doctor.troubles import TROUBLES, explain
-from support.environment import torch_cuda_missing
+from cudarelu.testing.environment import torch_cuda_missing
 
 DOCUMENT = Path(__file__).parents[3] / "docs/troubleshooting.md"
 PLUGIN = Path(ort.library_path())

@@ -43,7 +43,7 @@ from cudarelu.onnx.expressions import (
     read,
 )
 from cudarelu.onnx.patterns import is_candidate, patterns
-from support.environment import ort_cuda_missing
+from cudarelu.testing.environment import ort_cuda_missing
 from support.large_model import save_large
 
 OPS = {op.name: op for op in cudarelu.ops()}

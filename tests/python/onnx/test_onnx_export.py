@@ -26,8 +26,9 @@ from cudarelu.onnx.absent_inputs import with_stand_ins
 from cudarelu.onnx.definitions import specialised
 from cudarelu.onnx.inspection import describe
 from cudarelu.testing import DTYPES, Plan, assert_close, make_case, reference
-from support.environment import ort_cuda_missing
-from support.hosts import BFLOAT16, Torch, onnx_type
+from cudarelu.testing.environment import ort_cuda_missing
+from cudarelu.testing.exports import Calls, arrays, export_calls, feeds, symbols
+from cudarelu.testing.hosts import BFLOAT16, onnx_type
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript"),
@@ -65,46 +66,6 @@ def calls(op, dtype: str, leading: tuple[int, ...], size: int):
     return [make_case(op, DTYPES[dtype], plan) for plan in plans(op, leading, size)]
 
 
-class Calls(nn.Module):
-    """Calls an op once for each case; the inputs and outputs of all calls are concatenated."""
-
-    def __init__(self, op, cases):
-        super().__init__()
-        self.op, self.cases = op, cases
-
-    def forward(self, *inputs):
-        left, outputs = list(inputs), []
-        for case in self.cases:
-            values = [None if a is None else left.pop(0) for a in case.inputs.values()]
-            y = getattr(cudarelu, self.op.name)(*values, **case.attributes)
-            outputs += [y] if isinstance(y, torch.Tensor) else y
-        return outputs
-
-
-def arrays(cases) -> list[np.ndarray]:
-    return [a for case in cases for a in case.inputs.values() if a is not None]
-
-
-def symbols(op, cases, of="inputs") -> list[list[str | int]]:
-    """The sizes of all inputs or outputs: names of the signature with the number of the call."""
-    result = []
-    for number, case in enumerate(cases):
-        known = {a.name: a.default for a in op.attributes} | case.attributes
-        leads = next((p for p in op.inputs if p.dims[0] == "*"), None)
-        rows = case.inputs[leads.name].ndim - len(leads.dims) + 1 if leads else 0
-        for parameter in getattr(op, of):
-            if of == "inputs" and case.inputs[parameter.name] is None:
-                continue
-            leading = [f"row{axis}_{number}" for axis in range(rows)]
-            sizes = [
-                dim if isinstance(dim, int) else known.get(dim, f"{dim}_{number}")
-                for dim in parameter.dims
-                if dim != "*"
-            ]
-            result.append(leading * (parameter.dims[0] == "*") + sizes)
-    return result
-
-
 def export(module, args, exporter: str, names=None, sizes=None, path=None, **options):
     """Exports a module; sizes[i][axis] is the name or the size of a dimension of input i."""
     named = [{a: n for a, n in enumerate(each) if isinstance(n, str)} for each in sizes or []]
@@ -125,12 +86,6 @@ def export(module, args, exporter: str, names=None, sizes=None, path=None, **opt
 @functools.cache
 def exported(op_name: str, exporter: str):
     return export_calls(OPS[op_name], calls(OPS[op_name], "float32", (3, 5, 7), 13), exporter)
-
-
-def export_calls(op, cases, exporter: str, **options) -> onnx.ModelProto:
-    tensors = tuple(Torch("cpu").tensor(a) for a in arrays(cases))
-    names = [f"in{i}" for i in range(len(tensors))]
-    return export(Calls(op, cases), tensors, exporter, names, symbols(op, cases), **options)
 
 
 # The runtimes
@@ -212,9 +167,7 @@ def test_one_file_every_runtime(runtime, exporter, op_name):
 
 
 def check_results(op, cases, runtime, model) -> None:
-    names = [each.name for each in model.graph.input]
-    feeds = dict(zip(names, map(np.ascontiguousarray, arrays(cases)), strict=True))
-    outputs = list(runtime(model, feeds))
+    outputs = list(runtime(model, feeds(model, cases)))
     for case in cases:
         variable = next(a.dtype for a in case.inputs.values() if a is not None)
         for parameter, wanted in zip(op.outputs, reference(op, case), strict=True):
@@ -225,17 +178,6 @@ def check_results(op, cases, runtime, model) -> None:
             else:
                 assert_close(op, case, y, wanted, dtype)
     assert not outputs
-
-
-@pytest.mark.parametrize("op_name", OPS)
-def test_every_dtype(op_name):
-    op = OPS[op_name]
-    dtypes = [dtype for dtype in op.dtypes if dtype != "uint8"]  # ONNX's Relu does not support it
-    seen, run = (
-        [calls(op, dtype, *sizes)[0] for dtype in dtypes] for sizes in (((3, 5), 13), ((2, 6), 9))
-    )
-    model = export_calls(op, seen, "dynamo", opset_version=22)  # Asinh supports bfloat16 from 22
-    check_results(op, run, run_ort_with, model)
 
 
 # What is in the file

@@ -23,9 +23,14 @@ import cudarelu
 import cudarelu.ort
 from cudarelu.doctor import cuda_provider
 from cudarelu.testing import DTYPES, assert_close, cases, reference
+from cudarelu.testing.environment import (
+    cupy_missing,
+    jax_missing,
+    ort_cuda_missing,
+    torch_cuda_pair_missing,
+)
+from cudarelu.testing.hosts import Torch, numpy_of, one_op_model
 from support.cases import reversed_rows
-from support.environment import cupy_missing, jax_missing, ort_cuda_missing, torch_cuda_pair_missing
-from support.hosts import Torch, numpy_of, one_op_model
 from support.models import OTHER, both_libraries, make_model, node, one_node, tensor
 
 OPS = {op.name: op for op in cudarelu.ops()}

@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+from pathlib import Path
 
-import onnxruntime
 import torch
+
+from .. import _build_info
+from ..doctor.context import find_ort_infer
 
 
 def torch_cuda_missing() -> str | None:
@@ -15,11 +18,28 @@ def torch_cuda_missing() -> str | None:
     return None if torch.cuda.is_available() else "needs CUDA: PyTorch sees no device"
 
 
+def ort_missing() -> str | None:
+    """Why ONNX Runtime cannot run the ops here, or None."""
+    if not importlib.util.find_spec("onnxruntime"):
+        return "ONNX Runtime is not installed"
+    return None if _build_info.ORT else "this cudarelu was built without ONNX Runtime"
+
+
 def ort_cuda_missing() -> str | None:
     """Why ONNX Runtime has no CUDA here, or None. If its provider fails to load, tests fail."""
+    if reason := ort_missing():
+        return reason
+    import onnxruntime
+
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         return "needs CUDA: this ONNX Runtime has no CUDA provider"
     return torch_cuda_missing()
+
+
+def ort_infer() -> Path | None:
+    """The program ort_infer: $CUDARELU_ORT_INFER, that of the package, or that of the PATH."""
+    given = os.environ.get("CUDARELU_ORT_INFER")
+    return Path(given) if given else find_ort_infer(Path(_build_info.__file__).parent)
 
 
 def torch_cuda_pair_missing() -> str | None:

@@ -5,33 +5,57 @@ from __future__ import annotations
 import functools
 import subprocess
 import tempfile
+import unittest
 from pathlib import Path
+from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
 import onnx
 import onnx.helper
-import pytest
 import torch
 
-import cudarelu
-import cudarelu.ort
-from cudarelu.testing import Case, cases, unchanged
-from support.environment import cupy_missing, jax_missing, ort_cuda_missing, torch_cuda_missing
-from support.ort_infer import BUILD
+from .._modules import module_named
+from .._pytorch.functions import FUNCTIONS, overload_of
+from .._table import OWN_NAMESPACE, OpInfo
+from .cases import Case, cases, unchanged
+from .environment import (
+    cupy_missing,
+    jax_missing,
+    ort_cuda_missing,
+    ort_infer,
+    ort_missing,
+    torch_cuda_missing,
+)
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
+class Host(Protocol):
+    """A runtime on a device."""
+
+    name: str  # "torch-cpu"
+    runtime: str  # "torch"
+    device: str  # "cpu" or "cuda"
+
+    def unavailable(self) -> str | None:
+        """Why the host cannot run here, or None."""
+
+    def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
+        """The outputs of a case. Raises unittest.SkipTest if the host lacks the dtype."""
+
+
 def onnx_type(dtype: np.dtype) -> int:
+    """The number of a dtype in ONNX."""
     return onnx.helper.np_dtype_to_tensor_dtype(dtype)
 
 
 def dtype_of(case: Case) -> np.dtype:
+    """The dtype of the type variable of the signature."""
     return next(a.dtype for a in case.inputs.values() if a is not None)
 
 
-def one_op_model(op, runs: list[Case]) -> onnx.ModelProto:
+def one_op_model(op: OpInfo, runs: list[Case]) -> onnx.ModelProto:
     """A model with a node for each case; the sizes of its inputs are symbols.
 
     Names have the number of the case: input `a` of case 2 is `a_2`, and likewise the outputs.
@@ -46,6 +70,7 @@ def one_op_model(op, runs: list[Case]) -> onnx.ModelProto:
                 inputs.append(
                     onnx.helper.make_tensor_value_info(names[-1], onnx_type(array.dtype), shape)
                 )
+        attributes: dict[str, Any] = {**op.onnx_attributes(case.attributes)}
         variable = dtype_of(case)
         for p in op.outputs:
             dtype = variable if p.dtype == "T" else np.dtype(p.dtype)
@@ -59,16 +84,21 @@ def one_op_model(op, runs: list[Case]) -> onnx.ModelProto:
                 [f"{p.name}_{number}" for p in op.outputs],
                 name=case.id,
                 domain=op.onnx.domain,
-                **op.onnx_attributes(case.attributes),
+                **attributes,
             )
         )
-    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid(op.onnx.domain, 1)]
+    versions = {"": 18, op.onnx.domain: op.onnx.version}
+    opsets = [onnx.helper.make_opsetid(*each) for each in versions.items()]
     graph = onnx.helper.make_graph(nodes, op.name, inputs, outputs)
     return onnx.helper.make_model(graph, ir_version=8, opset_imports=opsets)
 
 
 class Torch:
-    def __init__(self, device: str):
+    """PyTorch: `torch.ops.<namespace>.<op>`."""
+
+    runtime = "torch"
+
+    def __init__(self, device: str) -> None:
         self.name = f"torch-{device}"
         self.device = device
 
@@ -89,9 +119,9 @@ class Torch:
         moved = storage.to(self.device).as_strided(bits.shape, strides, offset)
         return moved.view(torch.bfloat16) if array.dtype == BFLOAT16 else moved
 
-    def run(self, op, case: Case) -> list[np.ndarray]:
+    def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
         tensors = [self.tensor(array) for array in case.inputs.values()]
-        results = getattr(torch.ops.cudarelu, op.name)(*tensors, **case.attributes)
+        results = overload_of(op)(*tensors, **case.attributes)
         outputs = [results] if isinstance(results, torch.Tensor) else list(results)
         for output in outputs:
             assert output.device.type == self.device
@@ -99,29 +129,36 @@ class Torch:
 
 
 def numpy_of(tensor: torch.Tensor) -> np.ndarray:
+    """The elements as an array, bfloat16 too."""
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).cpu().numpy().view(BFLOAT16)
     return tensor.cpu().numpy()
 
 
 class NumPy:
-    name = "numpy"
+    """The ops on NumPy arrays."""
+
+    name = runtime = "numpy"
+    device = "cpu"
 
     def unavailable(self) -> str | None:
         return None
 
-    def run(self, op, case: Case) -> list[np.ndarray]:
-        results = getattr(cudarelu, op.name)(*case.inputs.values(), **case.attributes)
+    def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
+        results = FUNCTIONS[op.qualified_name](*case.inputs.values(), **case.attributes)
         return [results] if isinstance(results, np.ndarray) else list(results)
 
 
 class CuPy:
-    name = "cupy"
+    """The ops on CuPy arrays."""
+
+    name = runtime = "cupy"
+    device = "cuda"
 
     def unavailable(self) -> str | None:
         return cupy_missing()
 
-    def array(self, array: np.ndarray | None):
+    def array(self, array: np.ndarray | None) -> Any:
         """The array with the same strides and offset from an aligned address."""
         import cupy
 
@@ -130,27 +167,31 @@ class CuPy:
         try:
             return cupy.from_dlpack(Torch("cuda").tensor(array))
         except NotImplementedError as error:  # CuPy supports bfloat16 from 14 on
-            pytest.skip(str(error))
+            raise unittest.SkipTest(str(error)) from error
 
-    def run(self, op, case: Case) -> list[np.ndarray]:
+    def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
         import cupy
 
         arrays = [self.array(array) for array in case.inputs.values()]
-        results = getattr(cudarelu, op.name)(*arrays, **case.attributes)
+        results = FUNCTIONS[op.qualified_name](*arrays, **case.attributes)
         outputs = results if isinstance(results, tuple) else [results]
         assert all(type(output) is cupy.ndarray for output in outputs)
         return [numpy_of(torch.from_dlpack(output)) for output in outputs]
 
 
 class Jax:
-    def __init__(self, device: str):
+    """The ops on JAX arrays."""
+
+    runtime = "jax"
+
+    def __init__(self, device: str) -> None:
         self.name = f"jax-{device}"
         self.device = device
 
     def unavailable(self) -> str | None:
         return jax_missing(self.device)
 
-    def run(self, op, case: Case) -> list[np.ndarray]:
+    def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
         import jax
 
         (device, *_) = jax.devices(self.device)
@@ -158,7 +199,7 @@ class Jax:
             array if array is None else jax.device_put(array, device)
             for array in case.inputs.values()
         ]
-        results = getattr(cudarelu, op.name)(*arrays, **case.attributes)
+        results = FUNCTIONS[op.qualified_name](*arrays, **case.attributes)
         outputs = results if isinstance(results, tuple) else [results]
         assert all(isinstance(output, jax.Array) for output in outputs)
         assert all(output.devices() == {device} for output in outputs)
@@ -166,26 +207,32 @@ class Jax:
 
 
 class Ort:
-    def __init__(self, device: str):
+    """ONNX Runtime's Python package."""
+
+    runtime = "onnxruntime"
+
+    def __init__(self, device: str) -> None:
         self.name = f"ort-{device}"
         self.device = device
 
     def unavailable(self) -> str | None:
-        return ort_cuda_missing() if self.device == "cuda" else None
+        return ort_cuda_missing() if self.device == "cuda" else ort_missing()
 
-    def run(self, op, case: Case) -> list[np.ndarray]:
-        return ort_results(self.device, op, dtype_of(case))[case.id]
+    def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
+        return _ort_results(self.device, op, dtype_of(case))[case.id]
 
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
 @functools.lru_cache(maxsize=2)  # one for each device
-def ort_results(device: str, op, dtype: np.dtype) -> dict[str, list[np.ndarray]]:
+def _ort_results(device: str, op: OpInfo, dtype: np.dtype) -> dict[str, list[np.ndarray]]:
     """The outputs of all cases of an op and a dtype, by case. The cases are nodes of one model,
     since it takes longer to create a session than to run them. An error names the node, whose name
     is that of its case."""
     import onnxruntime as ort
+
+    from ..ort import register
 
     runs = cases(op, dtype)
     options = ort.SessionOptions()
@@ -194,13 +241,14 @@ def ort_results(device: str, op, dtype: np.dtype) -> dict[str, list[np.ndarray]]
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if device == "cuda":
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    cudarelu.ort.register(options)
+    register(options)
     chosen = (PROVIDERS[device], {"use_tf32": "0"} if device == "cuda" else {})
     model = one_op_model(op, runs).SerializeToString()
     session = ort.InferenceSession(model, options, providers=[chosen])
-    placements = session.get_provider_graph_assignment_info()
-    assert {each.ep_name for each in placements} == {PROVIDERS[device]}
-    assert sum(len(each.get_nodes()) for each in placements) == len(runs)
+    if hasattr(session, "get_provider_graph_assignment_info"):  # from ONNX Runtime 1.24 on
+        placements = session.get_provider_graph_assignment_info()
+        assert {each.ep_name for each in placements} == {PROVIDERS[device]}
+        assert sum(len(each.get_nodes()) for each in placements) == len(runs)
     feeds = {
         f"{name}_{number}": ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
             np.ascontiguousarray(array).reshape(array.shape), onnx_type(array.dtype)
@@ -214,37 +262,42 @@ def ort_results(device: str, op, dtype: np.dtype) -> dict[str, list[np.ndarray]]
     return {case.id: [from_ort(next(results)) for _ in op.outputs] for case in runs}
 
 
-def from_ort(value) -> np.ndarray:
+def from_ort(value: Any) -> np.ndarray:
+    """The array of an OrtValue, which ONNX Runtime's own method lacks for bfloat16."""
     if value.element_type() == onnx.TensorProto.BFLOAT16:
-        return (
-            torch.from_dlpack(value._ortvalue.to_dlpack()).view(torch.int16).numpy().view(BFLOAT16)
-        )
+        tensor = torch.from_dlpack(value._ortvalue.to_dlpack())
+        return tensor.view(torch.int16).numpy().view(BFLOAT16)
     return value.numpy()
 
 
 class OrtInfer:
     """The executable ort_infer."""
 
-    def __init__(self, device: str):
+    runtime = "ort_infer"
+
+    def __init__(self, device: str) -> None:
         self.name = f"ort_infer-{device}"
         self.device = device
 
     def unavailable(self) -> str | None:
-        return ort_cuda_missing() if self.device == "cuda" else None
+        reason = ort_cuda_missing() if self.device == "cuda" else ort_missing()
+        return reason or (None if ort_infer() else "ort_infer was not built")
 
-    def run(self, op, case: Case) -> list[np.ndarray]:
-        return ort_infer_results(self.device, op, dtype_of(case))[case.id]
+    def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
+        return _ort_infer_results(self.device, op, dtype_of(case))[case.id]
 
 
 @functools.lru_cache(maxsize=2)  # one for each device
-def ort_infer_results(device: str, op, dtype: np.dtype) -> dict[str, list[np.ndarray]]:
+def _ort_infer_results(device: str, op: OpInfo, dtype: np.dtype) -> dict[str, list[np.ndarray]]:
     """The outputs of all cases of an op and a dtype, by case. The cases are nodes of one model."""
     runs = cases(op, dtype)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         onnx.save(one_op_model(op, runs), path / "model.onnx")
-        command = [str(BUILD / "ort_infer"), str(path / "model.onnx")]
+        command = [str(ort_infer()), str(path / "model.onnx")]
         command += ["--provider", device, "--output-dir", str(path / "out")]
+        if op.namespace != OWN_NAMESPACE:
+            command += ["--library", module_named(op.namespace).path]
         for number, case in enumerate(runs):
             for name, array in case.inputs.items():
                 if array is not None:
@@ -254,17 +307,17 @@ def ort_infer_results(device: str, op, dtype: np.dtype) -> dict[str, list[np.nda
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return {
-            case.id: [load_npy(path / "out" / f"{p.name}_{number}.npy") for p in op.outputs]
+            case.id: [_load_npy(path / "out" / f"{p.name}_{number}.npy") for p in op.outputs]
             for number, case in enumerate(runs)
         }
 
 
-def load_npy(path: Path) -> np.ndarray:
+def _load_npy(path: Path) -> np.ndarray:
     array = np.load(path)
     return array.view(BFLOAT16) if array.dtype.kind == "V" else array
 
 
-HOSTS = [
+HOSTS: list[Host] = [
     Torch("cpu"),
     Torch("cuda"),
     NumPy(),

@@ -1,0 +1,464 @@
+"""Checks of PyTorch's features for one op: gradients, in-place forms, vmap, compilers, streams.
+
+The results of plain calls for all dtypes are checked in `matrix`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import grad, vmap
+
+from .._pytorch.functions import FUNCTIONS, overload_of
+from .._table import OpInfo, op_named
+from .torch_calls import (
+    LAYOUTS,
+    as_tuple,
+    attributes_of,
+    call_of,
+    in_place_of,
+    inputs_of,
+    loss_of,
+    with_grad,
+)
+
+Tensors = Sequence[torch.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """A check of an op on a device."""
+
+    name: str
+    run: Callable[[OpInfo, str], None]  # takes the op and the device; raises AssertionError
+    applies: Callable[[OpInfo], bool] = lambda op: True
+    devices: tuple[str, ...] = ("cpu", "cuda")
+
+
+def features(op: OpInfo) -> Iterator[tuple[str, Feature]]:
+    """The features to check for an op, each with the dtype that it is checked for."""
+    wide = "float64" if "float64" in op.dtypes else op.dtypes[0]
+    for feature in FEATURES:
+        if feature.applies(op):
+            yield wide, feature
+    for dtype in op.dtypes:
+        yield dtype, Feature("opcheck", functools.partial(_opcheck, dtype, False))
+        if op.in_place:
+            yield dtype, Feature("opcheck-in-place", functools.partial(_opcheck, dtype, True))
+
+
+def _equal(actual: Any, expected: Any) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+def _refuses(error: type[Exception], message: str, call: Callable[[], Any]) -> None:
+    found = "no error is raised"
+    try:
+        call()
+    except error as raised:
+        found = str(raised)
+    assert message in found, f"expected the error {message!r}, but {found}"
+
+
+# Gradients
+
+
+def _is_twice_differentiable(op: OpInfo) -> bool:
+    """Whether every op that the op's gradient calls has a gradient. Forward mode needs it too."""
+    return all(op_named(name).gradient for _, name in op.gradient_ops)
+
+
+def _check_gradients(op: OpInfo, function: Callable[..., Any], device: str) -> None:
+    inputs = with_grad(inputs_of(op, device=device))
+    twice = _is_twice_differentiable(op)
+    assert gradcheck(function, inputs, check_forward_ad=twice)
+    if twice:
+        assert gradgradcheck(function, inputs, check_fwd_over_rev=True)
+
+
+def _gradients(op: OpInfo, device: str) -> None:
+    _check_gradients(op, call_of(op), device)
+
+
+def _no_gradient(op: OpInfo, device: str) -> None:
+    """Backward is refused."""
+    for output in as_tuple(call_of(op)(*with_grad(inputs_of(op)))):
+        assert output.requires_grad == output.is_floating_point()
+        if output.requires_grad:
+            message = f"derivative for '{op.qualified_name}'"
+            _refuses(NotImplementedError, message, output.sum().backward)
+
+
+def _saved_tensors_elsewhere(op: OpInfo, device: str) -> None:
+    """What is saved for the gradient may be moved to other memory and back."""
+    function = call_of(op)
+    inputs, packed = (with_grad(inputs_of(op, device=device)) for _ in range(2))
+    loss_of(function(*inputs)).backward()
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: tensor.detach().cpu().numpy().copy(),
+        lambda array: torch.from_numpy(array).to(device),
+    ):
+        result = function(*packed)
+    loss_of(result).backward()
+    for actual, expected in zip(packed, inputs, strict=True):
+        torch.testing.assert_close(actual.grad, expected.grad)
+
+
+def _autocast(op: OpInfo, device: str) -> None:
+    inputs = inputs_of(op, device=device)
+    floating = [i for i, x in enumerate(inputs) if x.is_floating_point()]
+    half = [x.bfloat16() if x.is_floating_point() else x for x in inputs]
+    mixed = [x.float() if i == floating[-1] else x for i, x in enumerate(half)]
+    expected = torch.float32 if op.autocast == "float32" else torch.bfloat16
+    promoted = torch.bfloat16 if op.autocast == "lower" else torch.float32
+    with torch.autocast(device, dtype=torch.bfloat16):
+        for arguments, dtype in ((half, expected), (mixed, promoted), (inputs, torch.float64)):
+            for output in as_tuple(call_of(op, FUNCTIONS[op.qualified_name])(*arguments)):
+                assert output.dtype == dtype or not output.is_floating_point()
+        if not op.gradient:
+            return
+        leaves = with_grad(mixed)
+        as_tuple(call_of(op)(*leaves))[0].sum().backward()
+    for x in leaves:
+        assert x.grad is None or x.grad.dtype == x.dtype
+
+
+# In place
+
+
+def _in_place(layout: str, op: OpInfo, device: str) -> None:
+    function, target = in_place_of(op)
+    inputs = inputs_of(op, device=device)
+    expected = call_of(op)(*inputs)
+    base = LAYOUTS[layout](inputs[target])
+    inputs[target] = base[:]
+    version = base._version
+    function(*inputs)
+    _equal(base, expected)
+    assert base._version == version + 1
+
+
+def _in_place_gradients(view: bool, op: OpInfo, device: str) -> None:
+    function, target = in_place_of(op)
+
+    def on_a_copy(*given: torch.Tensor) -> torch.Tensor:
+        tensors = list(given)
+        base = tensors[target].clone()
+        tensors[target] = base[:] if view else base
+        function(*tensors)
+        return base  # if a view of it was overwritten, its history is rebased
+
+    _check_gradients(op, on_a_copy, device)
+
+
+# vmap, compared with a loop over the samples
+
+BATCH = 3
+
+
+def samples_of(x: torch.Tensor, count: int = BATCH) -> list[torch.Tensor]:
+    """Different inputs of the same shape and kind as x."""
+    if x.is_floating_point():
+        factor = 1.5 if (x > 0).all() else -1.5  # positive inputs may be required to be positive
+        return [x * factor**i for i in range(count)]
+    return [torch.cat([torch.full_like(x[:1], i), x[1:]]) for i in range(count)]  # offsets
+
+
+def subsets(inputs: Tensors) -> list[tuple[bool, ...]]:
+    """Every choice of one or more batched inputs."""
+    return [c for c in itertools.product([True, False], repeat=len(inputs)) if any(c)]
+
+
+def looped(
+    function: Callable[..., Any], batches: Sequence[Any], batched: Sequence[bool]
+) -> tuple[torch.Tensor, ...]:
+    """The stacked results of `function` for each sample; a batch is a list of samples."""
+    count = next(len(x) for x, b in zip(batches, batched, strict=True) if b)
+    results = [
+        as_tuple(function(*(x[i] if b else x for x, b in zip(batches, batched, strict=True))))
+        for i in range(count)
+    ]
+    return tuple(map(torch.stack, zip(*results, strict=True)))
+
+
+def check_vmap(function: Callable[..., Any], inputs: Tensors, in_dim: int, **options: Any) -> None:
+    """Raises AssertionError if vmap differs from a loop for a choice of batched inputs."""
+    for batched in subsets(inputs):
+        batches = [samples_of(x) if b else x for x, b in zip(inputs, batched, strict=True)]
+        arguments = [torch.stack(x, in_dim) if isinstance(x, list) else x for x in batches]
+        in_dims = tuple(in_dim if b else None for b in batched)
+        with warnings.catch_warnings():  # of an op that has no batching rule
+            warnings.filterwarnings("error", "There is a performance drop")
+            actual = vmap(function, in_dims, **options)(*arguments)
+        torch.testing.assert_close(as_tuple(actual), looped(function, batches, batched))
+
+
+def _vmap(in_dim: int, op: OpInfo, device: str) -> None:
+    check_vmap(call_of(op), inputs_of(op), in_dim)
+
+
+def _vmap_without_leading_dimensions(op: OpInfo, device: str) -> None:
+    check_vmap(call_of(op), inputs_of(op, lead=()), 0)
+
+
+def _vmap_gradients(in_dim: int, op: OpInfo, device: str) -> None:
+    inputs = inputs_of(op)
+    floating = tuple(i for i, x in enumerate(inputs) if x.is_floating_point())
+
+    def scalar(*tensors: torch.Tensor) -> Any:
+        return loss_of(call_of(op)(*tensors))
+
+    check_vmap(grad(scalar, argnums=floating), inputs, in_dim)
+
+
+def _vmap_in_place(in_dim: int, op: OpInfo, device: str) -> None:
+    """The batch itself is overwritten. A target without a batch is rejected."""
+    function, target = in_place_of(op)
+    inputs = inputs_of(op)
+    for batched in subsets(inputs):
+        batches = [samples_of(x) if b else x for x, b in zip(inputs, batched, strict=True)]
+        arguments = [torch.stack(x, in_dim) if isinstance(x, list) else x for x in batches]
+        overwrite = vmap(function, tuple(in_dim if b else None for b in batched))
+        if batched[target]:
+            (expected,) = looped(call_of(op), batches, batched)
+            overwrite(*arguments)
+            torch.testing.assert_close(arguments[target].movedim(in_dim, 0), expected)
+        else:
+            call = functools.partial(overwrite, *arguments)
+            _refuses(RuntimeError, "vmap: inplace arithmetic", call)
+
+
+# Compilers
+
+
+def _check_compiled_backward(
+    function: Callable[..., Any], inputs_at: Callable[[int], Tensors]
+) -> Any:
+    """Compiled gradients equal eager ones, and one graph serves the backward of every size."""
+    from torch._dynamo import compiled_autograd
+    from torch._dynamo.testing import CompileCounterWithBackend
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    counter = CompileCounterWithBackend("aot_eager")
+    for size in (5, 5, 7):
+        # With float64, the compiler needs two attempts for a graph, even for torch's ops.
+        inputs = [x.float() for x in inputs_at(size)]
+        compiled, eager = with_grad(inputs), with_grad(inputs)
+        loss_of(function(*eager)).backward()
+        loss = loss_of(function(*compiled))
+        torch_compile = torch.compile(backend=counter, fullgraph=True, dynamic=True)
+        with compiled_autograd._enable(torch_compile):
+            loss.backward()
+        for actual, expected in zip(compiled, eager, strict=True):
+            torch.testing.assert_close(actual.grad, expected.grad)
+    assert counters["compiled_autograd"]["captures"] == 1
+    return counter
+
+
+def _compiled_backward(op: OpInfo, device: str) -> None:
+    counter = _check_compiled_backward(
+        call_of(op), lambda size: inputs_of(op, (size, size + 1), size + 2, device=device)
+    )
+    assert counter.frame_count == 1
+    (graph,) = counter.graphs
+    form = op.gradient.removeprefix("as ")  # some ops have a form for training
+    recorded = op if form == op.gradient else op_named(f"{op.namespace}::{form}")
+    assert f"CppNode{recorded.onnx.op_type}Backward" in graph.code
+
+
+def _compiled_backward_in_place(view: bool, op: OpInfo, device: str) -> None:
+    function, target = in_place_of(op)
+
+    def on_a_copy(*given: torch.Tensor) -> torch.Tensor:
+        tensors = list(given)
+        base = tensors[target] * 2
+        tensors[target] = base.view(base.shape) if view else base
+        function(*tensors)
+        return base
+
+    _check_compiled_backward(on_a_copy, lambda size: inputs_of(op, (size, size + 1), size + 2))
+
+
+def _meta(layout: str, op: OpInfo, device: str) -> None:
+    """The meta device gives the real dtypes, sizes and strides."""
+    elementwise = all(each.dims == ("*",) for each in (*op.inputs, *op.outputs))
+    dense = inputs_of(op, lead=(2, 3, 4, 5) if elementwise else (2, 3, 4))
+    inputs = [LAYOUTS[layout](x) if x.dim() == 4 else x for x in dense]
+    expected = as_tuple(call_of(op)(*dense))
+    real = as_tuple(call_of(op)(*inputs))
+    meta = as_tuple(call_of(op)(*(x.to("meta") for x in inputs)))
+    for r, m, e in zip(real, meta, expected, strict=True):
+        assert (r.dtype, r.shape, r.stride()) == (m.dtype, m.shape, m.stride())
+        if layout != "expanded":  # it has other values
+            _equal(r, e)
+        keeps = elementwise and layout in ("channels_last", "transposed")
+        assert r.stride() == (inputs[0] if keeps else e).stride()
+
+
+def _compile(op: OpInfo, device: str) -> None:
+    """One graph serves every size."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    function = call_of(op, FUNCTIONS[op.qualified_name])
+    compiled = torch.compile(function, backend=counter, fullgraph=True, dynamic=True)
+    for size in (7, 11):
+        inputs = inputs_of(op, (size, size + 1), size + 2)
+        actual = compiled(*(with_grad(inputs) if op.gradient else inputs))
+        _equal(actual, function(*inputs))
+        if op.gradient:
+            loss_of(actual).backward()
+    assert counter.frame_count == 1
+
+
+def _opcheck(dtype: str, in_place: bool, op: OpInfo, device: str) -> None:
+    inputs = [
+        (4 * x).to(getattr(torch, dtype)) if parameter.dtype == "T" else x
+        for parameter, x in zip(op.inputs, inputs_of(op, device=device), strict=True)
+    ]
+    if op.gradient and not in_place:
+        inputs = with_grad(inputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.library.opcheck(overload_of(op, in_place), tuple(inputs), attributes_of(op))
+
+
+# Streams and CUDA graphs
+
+
+def _copy_all(targets: Tensors, sources: Tensors) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)
+
+
+def _others_of(inputs: Tensors) -> list[torch.Tensor]:
+    """Other values of the same kind; offsets do not change."""
+    return [-1.5 * x.flip(0) if x.is_floating_point() else x for x in inputs]
+
+
+def _cuda_graph(op: OpInfo, device: str) -> None:
+    """A capture allows only work on its stream, and no synchronization with the device."""
+    function = call_of(op, FUNCTIONS[op.qualified_name])
+    inputs = inputs_of(op, device=device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = function(*inputs)
+    for values in (inputs_of(op, device=device), _others_of(inputs)):
+        _copy_all(inputs, values)
+        graph.replay()
+        _equal(captured, function(*values))
+
+
+def _slow_copy(targets: Tensors, sources: Tensors) -> None:
+    """Queues a copy on the current stream, after about 50 milliseconds of other work."""
+    torch.cuda._sleep(100_000_000)
+    _copy_all(targets, sources)
+
+
+def _side_stream(captured: bool, op: OpInfo, device: str) -> None:
+    """The op reads what a slow producer on the same stream writes. On another stream, such as the
+    default one, the op would read the values before this."""
+    function = call_of(op, FUNCTIONS[op.qualified_name])
+    values = inputs_of(op, device=device)
+    inputs = _others_of(values)
+    expected = function(*values)
+    torch.cuda.synchronize()
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    if captured:
+        with torch.cuda.graph(graph, stream=stream):
+            _slow_copy(inputs, values)
+            actual = function(*inputs)
+    with torch.cuda.stream(stream):
+        if captured:
+            graph.replay()
+        else:
+            _slow_copy(inputs, values)
+            actual = function(*inputs)
+    assert not stream.query()
+    stream.synchronize()
+    _equal(actual, expected)
+
+
+def _has_gradient(op: OpInfo) -> bool:
+    """Whether the op has a gradient that can be compared with differences of results."""
+    return bool(op.gradient) and {"float32", "float64"} <= set(op.dtypes)
+
+
+def _has_in_place(op: OpInfo) -> bool:
+    return bool(op.in_place)
+
+
+def _has_both(op: OpInfo) -> bool:
+    return _has_gradient(op) and _has_in_place(op)
+
+
+def _takes_halves(op: OpInfo) -> bool:
+    return {"bfloat16", "float32", "float64"} <= set(op.dtypes)
+
+
+_CPU = ("cpu",)
+_CUDA = ("cuda",)
+_FORMS = {"base": False, "view": True}
+_ENDS = {"first": 0, "last": -1}
+
+FEATURES = [
+    Feature("gradients", _gradients, _has_gradient),
+    Feature("no-gradient", _no_gradient, lambda op: not op.gradient, _CPU),
+    Feature("saved-tensors-elsewhere", _saved_tensors_elsewhere, _has_gradient),
+    Feature("autocast", _autocast, _takes_halves),
+    *(
+        Feature(f"in-place-{layout}", functools.partial(_in_place, layout), _has_in_place)
+        for layout in ("contiguous", "transposed", "strided")
+    ),
+    *(
+        Feature(
+            f"in-place-gradients-{form}", functools.partial(_in_place_gradients, view), _has_both
+        )
+        for form, view in _FORMS.items()
+    ),
+    *(
+        Feature(f"vmap-{end}", functools.partial(_vmap, in_dim), devices=_CPU)
+        for end, in_dim in _ENDS.items()
+    ),
+    Feature("vmap-rows", _vmap_without_leading_dimensions, devices=_CPU),
+    *(
+        Feature(
+            f"vmap-gradients-{end}", functools.partial(_vmap_gradients, in_dim), _has_gradient, _CPU
+        )
+        for end, in_dim in _ENDS.items()
+    ),
+    *(
+        Feature(
+            f"vmap-in-place-{end}", functools.partial(_vmap_in_place, in_dim), _has_in_place, _CPU
+        )
+        for end, in_dim in _ENDS.items()
+    ),
+    *(
+        Feature(f"meta-{layout}", functools.partial(_meta, layout), devices=_CPU)
+        for layout in LAYOUTS
+    ),
+    Feature("compile", _compile, devices=_CPU),
+    Feature("compiled-backward", _compiled_backward, _has_gradient),
+    *(
+        Feature(
+            f"compiled-backward-in-place-{form}",
+            functools.partial(_compiled_backward_in_place, view),
+            _has_both,
+            _CPU,
+        )
+        for form, view in _FORMS.items()
+    ),
+    Feature("cuda-graph", _cuda_graph, devices=_CUDA),
+    Feature("side-stream", functools.partial(_side_stream, False), devices=_CUDA),
+    Feature("side-stream-captured", functools.partial(_side_stream, True), devices=_CUDA),
+]

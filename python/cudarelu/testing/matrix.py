@@ -1,0 +1,126 @@
+"""The test matrix: every op, host and dtype with every case of the op's signature, and the
+features of the hosts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._modules import module_named
+from .._table import OWN_NAMESPACE, OpInfo, op_named
+from .cases import DTYPES, Case, Plan, cases, make_case, plans, unchanged
+from .exports import check_export
+from .features import features
+from .hosts import HOSTS, Host
+from .memory import check_memory
+from .reference import assert_close, reference
+
+
+@dataclass(frozen=True)
+class Check:
+    """One cell of the matrix: an op, a host, a dtype, and a case or a feature.
+
+    A case compares a call with the op's definition, evaluated in float64, and checks that the
+    inputs are not overwritten. A feature is a property of the host, such as "gradients". The
+    check "memory" finds writes outside the outputs, on the CPU.
+    """
+
+    op: OpInfo
+    host: Host
+    dtype: str
+    name: str  # of the case or the feature
+    run: Callable[[], None]  # raises an exception that says what is wrong
+
+    @property
+    def id(self) -> str:
+        """The name of the check, such as "torch-cpu-my::swish-float32-odd"."""
+        return f"{self.host.name}-{self.op.short_name}-{self.dtype}-{self.name}"
+
+    @property
+    def call(self) -> str:
+        """A line of Python that runs the check alone."""
+        load = ""
+        if self.op.namespace != OWN_NAMESPACE:
+            load = f"cudarelu.load_library({module_named(self.op.namespace).path!r}); "
+        names = (self.op.short_name, self.host.name, self.dtype, self.name)
+        arguments = ", ".join(f'"{name}"' for name in names)
+        return f"import cudarelu, cudarelu.testing as t; {load}t.check({arguments})"
+
+
+def missing_hosts() -> dict[str, str]:
+    """The names of the hosts that cannot run here, and why."""
+    return {host.name: reason for host in HOSTS if (reason := host.unavailable())}
+
+
+def checks(ops: Iterable[OpInfo]) -> Iterator[Check]:
+    """The checks of ops in all hosts that can run here.
+
+    The checks of one op, dtype and case follow one another, since they share the reference.
+    """
+    missing = missing_hosts()
+    hosts = [host for host in HOSTS if host.name not in missing]
+    for op in ops:
+        for dtype in op.dtypes:  # first, since such an op may crash or disturb other hosts
+            for host in hosts:
+                if host.runtime == "numpy":
+                    yield Check(op, host, dtype, "memory", functools.partial(_memory, op, dtype))
+        for dtype in op.dtypes:
+            for plan in plans(op, DTYPES[dtype]):
+                for host in hosts:
+                    run = functools.partial(_check_case, op, host, dtype, plan)
+                    yield Check(op, host, dtype, plan.id, run)
+        for host in hosts:
+            if host.runtime == "torch":
+                for dtype, feature in features(op):
+                    if host.device in feature.devices:
+                        run = functools.partial(feature.run, op, host.device)
+                        yield Check(op, host, dtype, feature.name, run)
+            elif host.runtime == "onnxruntime":
+                run = functools.partial(check_export, op, host.device)
+                yield Check(op, host, op.dtypes[0], "exported", run)
+
+
+def check(op: str, host: str, dtype: str, name: str) -> None:
+    """Runs one check of the matrix.
+
+    Args:
+        op: the qualified name of an op, or the name of an op of this library.
+        host: the name of a host, such as "torch-cpu".
+        dtype: the dtype of the type variable of the signature.
+        name: the case or the feature.
+
+    Raises:
+        AssertionError: if a result is wrong. A host may raise exceptions of its own.
+        ValueError: if there is no such check, or the host cannot run here.
+    """
+    if reason := missing_hosts().get(host):
+        raise ValueError(f"{host} cannot run here: {reason}")
+    for each in checks([op_named(op)]):
+        if (each.host.name, each.dtype, each.name) == (host, dtype, name):
+            each.run()
+            return
+    raise ValueError(f"{op} has no check {name!r} for {dtype} in {host}")
+
+
+def _memory(op: OpInfo, dtype: str) -> None:
+    for case in cases(op, DTYPES[dtype]):
+        check_memory(op, case)
+
+
+@functools.lru_cache(maxsize=1)  # the checks of all hosts for one plan are consecutive
+def _expected(op: OpInfo, dtype: str, plan: Plan) -> tuple[Case, list[np.ndarray]]:
+    case = make_case(op, DTYPES[dtype], plan)
+    return case, reference(op, case)
+
+
+def _check_case(op: OpInfo, host: Host, dtype: str, plan: Plan) -> None:
+    case, references = _expected(op, dtype, plan)
+    with unchanged(case):
+        outputs = host.run(op, case)
+    assert len(outputs) == len(op.outputs)
+    for parameter, actual, wanted in zip(op.outputs, outputs, references, strict=True):
+        variable = DTYPES[dtype] if parameter.dtype == "T" else np.dtype(parameter.dtype)
+        assert_close(op, case, actual, wanted, variable)

@@ -1,0 +1,208 @@
+"""`python -m cudarelu check` and the pytest plugin find what is wrong with an op."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from cudarelu.__main__ import main
+from support.op_modules import LIBRARY
+
+# Each op but `good` is wrong in one way.
+HEADER = """
+#pragma once
+#include "cudarelu/elementwise.h"
+
+namespace wrong {
+using namespace cudarelu;
+
+struct Good {
+  static constexpr OpSpec spec{
+      .signature = "good(x: T[*]) -> y: T[*]",
+      .summary = "2 x.",
+      .dtypes = floating_types,
+      .in_place = "y = x",
+      .gradient = "x = good(grad_y)",
+      .definition = "y = Add(x, x)",
+  };
+  template <class T>
+  CUDARELU_FN T operator()(T x) const { return x + x; }
+};
+
+struct Gradient {
+  static constexpr OpSpec spec{
+      .signature = "gradient(x: T[*]) -> y: T[*]",
+      .summary = "3 x, with the gradient of 2 x.",
+      .dtypes = floating_types,
+      .gradient = "x = good(grad_y)",
+      .definition = "twice = Add(x, x)\\n y = Add(twice, x)",
+  };
+  template <class T>
+  CUDARELU_FN T operator()(T x) const { return x + x + x; }
+};
+
+struct Definition {
+  static constexpr OpSpec spec{
+      .signature = "definition(x: T[*]) -> y: T[*]",
+      .summary = "x + 1, defined as x.",
+      .dtypes = floating_types,
+      .definition = "y = Identity(x)",
+  };
+  template <class T>
+  CUDARELU_FN T operator()(T x) const { return x + T(1); }
+};
+
+}  // namespace wrong
+"""
+BOUNDS = """
+#pragma once
+#include "cudarelu/kernel.h"
+
+namespace wrong {
+using namespace cudarelu;
+
+struct Bounds {
+  static constexpr OpSpec spec{
+      .signature = "bounds(x: T[*, c]) -> y: T[*, c]",
+      .summary = "x, with one element too many.",
+      .dtypes = real_types,
+      .definition = "y = Identity(x)",
+  };
+  static Status cpu(const Call& call);
+  static Status cuda(const Call& call);
+};
+
+}  // namespace wrong
+"""
+KERNEL = """
+#include <cstring>
+#include "bounds.h"
+
+namespace wrong {
+
+Status Bounds::cpu(const Call& call) {
+  const std::size_t bytes = call.inputs[0].size() * size_of(call.inputs[0].dtype);
+  std::memcpy(call.outputs[0].data, call.inputs[0].data, bytes);
+  if (bytes > 0) static_cast<char*>(call.outputs[0].data)[bytes] = 0;
+  return Status();
+}
+
+}  // namespace wrong
+"""
+
+
+def python(*arguments: str, folder=None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=folder, env=environment
+    )
+
+
+@pytest.fixture(scope="session")
+def wrong(tmp_path_factory) -> str:
+    """The library of the ops above; other processes load it, since it would harm this one."""
+    folder = tmp_path_factory.mktemp("wrong")
+    sources = {"wrong.h": HEADER, "bounds.h": BOUNDS, "bounds.cpp": KERNEL}
+    for name, text in sources.items():
+        (folder / name).write_text(text)
+    code = f"import cudarelu; print(cudarelu.load('wrong', {[*sources]}, cuda=False).path)"
+    done = python("-c", code, folder=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def check(*arguments: str) -> tuple[int, str]:
+    done = python("-m", "cudarelu", "check", *arguments, "--provider", "cpu")
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, done.stdout
+
+
+def calls_in(text: str) -> list[str]:
+    return re.findall(r"^    (import cudarelu.*)$", text, re.MULTILINE)
+
+
+@pytest.mark.xdist_group("wrong")
+@pytest.mark.parametrize(
+    ("op", "host", "failure"),
+    [
+        ("gradient", "torch-cpu", "float64 gradients: GradcheckError: Jacobian mismatch"),
+        ("definition", "numpy", "float32 odd: Not equal to tolerance"),
+        ("bounds", "numpy", "float32 memory: scalar: bounds writes past the end of y"),
+    ],
+)
+def test_a_wrong_op_is_found(op, host, failure, wrong):
+    """Pasted, the printed call fails as well."""
+    status, text = check(wrong, "--op", op, "--host", host.removesuffix("-cpu"))
+    assert status == 1, text
+    assert f"  {failure}" in text
+    name = failure.partition(":")[0].replace(" ", '", "')
+    (call,) = [each for each in calls_in(text) if f'"{host}", "{name}"' in each]
+    done = python("-c", call)
+    assert done.returncode == 1
+    assert failure.split(": ")[-1] in done.stderr
+
+
+@pytest.mark.xdist_group("wrong")
+def test_an_op_that_writes_out_of_bounds_is_called_no_more(wrong):
+    status, text = check(wrong, "--op", "bounds", "--host", "numpy,torch")
+    assert status == 1
+    assert re.search(r"^wrong::bounds +torch-cpu +\d+ not run$", text, re.MULTILINE)
+
+
+@pytest.mark.xdist_group("wrong")
+def test_a_right_op_passes(wrong):
+    status, text = check(wrong, "--op", "good", "--host", "torch,onnxruntime,ort_infer,numpy")
+    assert status == 0, text
+    hosts = re.findall(r"^wrong::good +(\S+) +\d+ passed$", text, re.MULTILINE)
+    assert sorted(hosts) == ["numpy", "ort-cpu", "ort_infer-cpu", "torch-cpu"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--op", "swosh"], "no op 'swosh': the library has swish, "),
+        (["--host", "tensorflow"], "no host 'tensorflow': there are torch, "),
+        (["--host", "numpy", "--provider", "cuda"], "no host to check in (none runs on cuda)"),
+    ],
+)
+def test_misuse(arguments, message, capsys):
+    assert main(["check", str(LIBRARY), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_no_library(capsys):
+    assert main(["check", "libnone.so"]) == 2
+    assert "libnone.so" in capsys.readouterr().err
+
+
+# The pytest plugin
+
+
+def pytest_in(folder, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_user.py").write_text("def test_ops(op_check):\n    op_check.run()\n")
+    return python(
+        *("-m", "pytest", "-q", "--strict-markers", "-p", "cudarelu.testing.plugin"),
+        *("-p", "no:cacheprovider", *arguments, "test_user.py"),
+        folder=folder,
+    )
+
+
+@pytest.mark.xdist_group("wrong")
+def test_the_plugin_in_a_users_test(wrong, tmp_path):
+    library = f"--cudarelu-library={wrong}"
+    done = pytest_in(tmp_path, library, "-k", "good and torch-cpu and float16")
+    assert done.returncode == 0, done.stdout
+    done = pytest_in(tmp_path, library, "-k", "gradient-float64-gradients")
+    assert done.returncode == 1
+    assert "1 failed" in done.stdout
+    assert "test_ops[torch-cpu-wrong::gradient-float64-gradients]" in done.stdout
+
+
+def test_the_plugin_without_a_library(tmp_path):
+    done = pytest_in(tmp_path)
+    assert done.returncode != 0
+    assert "needs the option --cudarelu-library" in done.stdout + done.stderr
