@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -72,7 +73,13 @@ def _refuses(error: type[Exception], message: str, call: Callable[[], Any]) -> N
 
 def _is_twice_differentiable(op: OpInfo) -> bool:
     """Whether every op that the op's gradient calls has a gradient. Forward mode needs it too."""
-    return all(op_named(name).gradient for _, name in op.gradient_ops)
+    called = re.findall(r"[\w:]+(?=\()", op.gradient)
+    return all(_op_called(name, op).gradient for name in called)
+
+
+def _op_called(name: str, op: OpInfo) -> OpInfo:
+    """The op of a name in the gradient of an op, whose own namespace may be left out."""
+    return op_named(name if "::" in name else f"{op.namespace}::{name}")
 
 
 def _check_gradients(op: OpInfo, function: Callable[..., Any], device: str) -> None:
@@ -271,7 +278,7 @@ def _compiled_backward(op: OpInfo, device: str) -> None:
     assert counter.frame_count == 1
     (graph,) = counter.graphs
     form = op.gradient.removeprefix("as ")  # some ops have a form for training
-    recorded = op if form == op.gradient else op_named(f"{op.namespace}::{form}")
+    recorded = op if form == op.gradient else _op_called(form, op)
     assert f"CppNode{recorded.onnx.op_type}Backward" in graph.code
 
 
