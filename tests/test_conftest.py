@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,8 +39,9 @@ def test_with_cuda(i): pass
 def collected(folder: Path, *options: str) -> list[str]:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "conftest"]
     command += ["-p", "no:cacheprovider", "--rootdir", str(folder), *options, "test_a.py"]
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     done = subprocess.run(
-        command, cwd=folder, env={"PYTHONPATH": str(Path(__file__).parent)}, capture_output=True
+        command, cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True
     )
     return [line.split("::")[1] for line in done.stdout.decode().splitlines() if "::" in line]
 
