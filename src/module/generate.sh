@@ -21,21 +21,22 @@ update() {
   [ "$(cat "$1" 2>/dev/null)" = "$2" ] || printf '%s\n' "$2" >"$1"
 }
 
-# ops_of HEADER: prints the names of the ops that a header declares.
+# ops_of HEADER: prints the ops that a header declares as LINE:NAME.
 ops_of() {
   awk '/^ *(struct|class) [A-Za-z0-9_]+/ { name = $2; sub(/[:{].*/, "", name) }
-       /static constexpr (cudarelu::)?OpSpec spec/ { print name }' "$1"
+       /static constexpr (cudarelu::)?OpSpec spec/ { print NR ":" name }' "$1"
 }
 
-# instantiate PART ENGINE HEADER OP SUFFIX: generates the source of an elementwise op for a device.
+# instantiate PART ENGINE HEADER OP SUFFIX LINE: generates the source of an elementwise op for a
+# device.
 instantiate() {
   source=$generated/elementwise/$4.$5
-  update "$source" "$(sed "s|@header@|$3|; s|@engine@|$2|; s|@part@|$1|; s|@functor@|$namespace::$4|" \
-    "$templates/elementwise.in")"
+  update "$source" "$(sed "s|@header@|$3|; s|@engine@|$2|; s|@part@|$1|; s|@functor@|$namespace::$4|; \
+    s|@line@|$6|" "$templates/elementwise.in")"
   echo "$1 $source"
 }
 
-includes= ops=
+includes= ops= checks=
 for file in "$@"; do
   case $file in
   *.cpp) echo "cpu $file" ;;
@@ -43,11 +44,15 @@ for file in "$@"; do
   *)
     includes="$includes#include \"$file\"
 "
-    for op in $(ops_of "$file"); do
+    for declared in $(ops_of "$file"); do
+      line=${declared%%:*} op=${declared#*:}
+      checks="$checks#line $line \"$file\"
+static_assert(cudarelu::detail::is_declared<$namespace::$op>);
+"
       ops="$ops${ops:+, }$namespace::$op"
       if grep -q '^ *# *include *[<"]cudarelu/elementwise.h[>"]' "$file"; then
-        instantiate cpu cpu/elementwise.h "$file" "$op" cpp
-        instantiate cuda cuda/elementwise.cuh "$file" "$op" cu
+        instantiate cpu cpu/elementwise.h "$file" "$op" cpp "$line"
+        instantiate cuda cuda/elementwise.cuh "$file" "$op" cu "$line"
       fi
     done
     ;;
@@ -60,4 +65,6 @@ done
 update "$generated/all_ops.h" "// The ops of the module $module.
 #include \"cudarelu/define_module.h\"
 $includes
+// A declaration that does not compile is an error in its line.
+$checks
 using CudareluOps = cudarelu::detail::List<$ops>;"

@@ -96,6 +96,10 @@ constexpr const char* text(std::string_view literal) {
   return literal.empty() ? "" : literal.data();
 }
 
+/// Whether the signature of F can be parsed; if not, this does not compile.
+template <class F>
+inline constexpr bool is_declared = !parse_signature(F::spec.signature).inputs.empty();
+
 template <class F>
 inline constexpr cudarelu_op op_of{
     .size = sizeof(cudarelu_op),
