@@ -21,10 +21,10 @@ from pathlib import Path
 
 import torch
 
-from cudarelu import _build_info
+from cudarelu import _C, _build_info
 from cudarelu._modules import OpModule, load_library
+from cudarelu._sdk import SDK
 
-SDK = Path(_build_info.__file__).parent / "sdk"
 _DEFAULT_ARCHITECTURE = "90"  # without a GPU
 
 
@@ -60,7 +60,8 @@ def load(
         RuntimeError: if a source does not compile. The message begins with the line of the source.
         FileNotFoundError: if a source or a compiler is missing.
         OSError: if the cache cannot be written.
-        ValueError: if the module cannot be loaded, as `load_library` does.
+        ValueError: if no module can have the name, and if it cannot be loaded, as `load_library`
+            does.
     """
     return load_library(_build(name, sources, extra_include_paths, cuda, verbose))
 
@@ -69,6 +70,7 @@ def load_inline(
     name: str, source: str, *, cuda: bool | None = None, verbose: bool = False
 ) -> OpModule:
     """Builds an op module from the text of a header, and loads it; see `load`."""
+    _C.check_new_name(name)  # before a file has this name
     with _writing(name, cache_folder() / "inline" / _digest(source.encode())) as folder:
         folder.mkdir(parents=True, exist_ok=True)
         header = folder / f"{name}.h"
@@ -87,6 +89,7 @@ def _build(
     verbose: bool,
 ) -> Path:
     """The library of a module, in the cache."""
+    _C.check_new_name(name)
     files = [Path(source).resolve() for source in sources]
     for file in files:
         if not file.is_file():
@@ -307,11 +310,30 @@ def _run(command: list[str], verbose: bool) -> subprocess.CompletedProcess[str]:
 
 
 def _first_error(output: str, files: list[Path]) -> str:
-    """What a compiler said, with the first line about the user's own sources in front."""
-    own = [
-        line
-        for line in output.splitlines()
-        if any(line.startswith((f"{file}:", f"{file}(")) for file in files)
-    ]
-    errors = [line for line in own if "error" in line] or own
-    return f"{errors[0]}\n\n{output.strip()}" if errors else output.strip()
+    """What a compiler said, with one line about the user's own sources in front."""
+    first = _signature_error(files) if "SignatureParser" in output else None
+    if first is None:
+        lines = output.splitlines()
+        own = [
+            line
+            for line in lines
+            if any(line.startswith((f"{file}:", f"{file}(")) for file in files)
+        ]
+        first = next((line for line in own if "error" in line), None)
+        if first is None and own:  # the line that uses a template in which the error is
+            place = own[0].split(": ", 1)[0]
+            errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
+            first = f"{place}: error: {errors[0]}" if errors else own[0]
+    return f"{first}\n\n{output.strip()}" if first else output.strip()
+
+
+def _signature_error(files: list[Path]) -> str | None:
+    """The first signature that cannot be parsed. Compilers say only that parsing it failed."""
+    for file in files:
+        text = file.read_text(errors="replace")
+        for found in re.finditer(r'\.signature\s*=\s*((?:"[^"\n]*"\s*)+)', text):
+            signature = "".join(re.findall(r'"([^"\n]*)"', found[1]))
+            if problem := _C.signature_problem(signature):
+                line = text.count("\n", 0, found.start()) + 1
+                return f"{file}:{line}: error: {problem}"
+    return None

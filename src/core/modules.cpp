@@ -30,12 +30,24 @@ std::string camel_case(std::string_view name) {
   return result;
 }
 
-/// Namespaces that PyTorch has, beside the keywords of Python.
+/// Namespaces that PyTorch has.
 constexpr std::array<std::string_view, 11> taken_names{
     "aten",  "prim",   "prims",  "quantized", "inductor",   "c10d",
     "debug", "mkldnn", "onednn", "profiler",  "torchvision"};
 
-void check_name(std::string_view name) {
+/// What no namespace of C++ can be called, beside the keywords of Python.
+constexpr std::string_view cpp_words =
+    " alignas alignof asm auto bool case catch char char8_t char16_t char32_t concept const "
+    "consteval constexpr constinit const_cast co_await co_return co_yield decltype default "
+    "delete do double dynamic_cast enum explicit export extern false float friend goto inline "
+    "int long main mutable namespace new noexcept nullptr operator private protected public "
+    "register reinterpret_cast requires short signed sizeof static static_assert static_cast "
+    "std struct switch template this thread_local throw true typedef typeid typename union "
+    "unsigned using virtual void volatile wchar_t ";
+
+}  // namespace
+
+void check_module_name(std::string_view name) {
   const bool is_word = !name.empty() &&
                        std::islower(static_cast<unsigned char>(name.front())) != 0 &&
                        std::ranges::all_of(name, [](char c) {
@@ -46,13 +58,16 @@ void check_name(std::string_view name) {
     fail("a module cannot have the name '" + text +
          "': a name is lower-case letters, digits and _, and begins with a letter");
   }
-  if (std::ranges::find(detail::reserved_names, name) != detail::reserved_names.end()) {
-    fail("a module cannot have the name " + text + ", a keyword of Python or of gradients");
+  if (std::ranges::find(detail::reserved_names, name) != detail::reserved_names.end() ||
+      cpp_words.find(" " + text + " ") != cpp_words.npos) {
+    fail("a module cannot have the name " + text + ", a word of C++, Python or gradients");
   }
   if (std::ranges::find(taken_names, name) != taken_names.end()) {
     fail("a module cannot have the name " + text + ", which PyTorch uses itself");
   }
 }
+
+namespace {
 
 Op read_op(const cudarelu_op& from, const Module& module) {
   Op op;
@@ -125,7 +140,7 @@ std::unique_ptr<Module> read_module(const cudarelu_module& table, std::filesyste
          std::to_string(CUDARELU_MODULE_VERSION) +
          (newer ? ": install a newer cudarelu" : ": build the module again"));
   }
-  check_name(table.name);
+  check_module_name(table.name);
   auto module = std::make_unique<Module>();
   module->name = table.name;
   module->onnx_domain = table.onnx_domain;

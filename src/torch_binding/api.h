@@ -32,6 +32,9 @@ namespace cudarelu::binding {
 /// taken. Thread-safe.
 [[gnu::visibility("default")]] const Module& load_module(const std::filesystem::path& path);
 
+/// Throws std::invalid_argument, with the reason, unless a module to be built can have the name.
+[[gnu::visibility("default")]] void check_new_name(std::string_view name);
+
 /// Returns the parsed gradient of an op.
 [[gnu::visibility("default")]] std::vector<Gradient> gradient_of(const Op& op);
 

@@ -45,6 +45,23 @@ nb::str load(const char* path) {
   }
 }
 
+void check_name(const std::string& name) {
+  try {
+    check_new_name(name);
+  } catch (const std::invalid_argument& error) {
+    throw nb::value_error(error.what());
+  }
+}
+
+std::string signature_problem(const std::string& text) {
+  try {
+    parse_signature(text);
+    return {};
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+}
+
 /// Whether a call may take longer than releasing and acquiring the GIL.
 bool is_long(Inputs inputs) {
   constexpr std::int64_t many = 16384;
@@ -253,6 +270,10 @@ NB_MODULE(_C, module) {
   module.def("load_module", load, nb::arg("path"),
              "Loads a library and registers its ops with PyTorch. Returns the name of its module. "
              "Raises ValueError.");
+  module.def("check_new_name", check_name, nb::arg("name"),
+             "Raises ValueError unless a new module can have the name.");
+  module.def("signature_problem", signature_problem, nb::arg("text"),
+             "Why the signature of an op cannot be parsed; empty if it can.");
   module.def("ops", describe_ops, nb::arg("module"),
              "The declarations of the ops of a module, as dictionaries, in the table's order.");
   module.def(

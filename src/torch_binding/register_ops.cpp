@@ -210,6 +210,14 @@ const Module& load_module(const std::filesystem::path& path) {
   return register_module(std::move(module));
 }
 
+void check_new_name(std::string_view name) {
+  check_module_name(name);
+  if (name == registered_modules().front()->name) {
+    throw std::invalid_argument("a module cannot have the name " + std::string(name) +
+                                ", which this one has");
+  }
+}
+
 std::vector<Gradient> gradient_of(const Op& op) { return parse_gradient(op); }
 
 std::string cublaslt_problem() {

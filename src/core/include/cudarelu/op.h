@@ -65,6 +65,10 @@ inline std::string Op::qualified_name() const {
   return std::string(module->name) + "::" + std::string(name);
 }
 
+/// Throws std::invalid_argument if no module can have the name: it must be lower-case letters,
+/// digits and _, no word of C++, Python or gradients, and no namespace of PyTorch.
+void check_module_name(std::string_view name);
+
 /// Parses the declarations of a module. Throws std::invalid_argument, with the name of the op, if
 /// the module has another version, a name or a signature is malformed, two ops have the same name
 /// or the same ONNX type, or T has no dtypes. Does not read the gradients: see gradient.h.
