@@ -1,4 +1,5 @@
 #include <dlfcn.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -6,6 +7,7 @@
 #include <cctype>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <stdexcept>
 
@@ -119,6 +121,23 @@ std::string contents_of(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+/// Throws if another file has taken the place of a library that has been opened. The dynamic linker
+/// would return the old library, which it finds by its path.
+void check_not_replaced(const std::filesystem::path& path) {
+  static std::mutex mutex;
+  static auto& opened = *new std::map<std::string, std::array<std::int64_t, 5>>;
+  struct stat now{};
+  if (stat(path.c_str(), &now) != 0) return;
+  const std::array<std::int64_t, 5> file{static_cast<std::int64_t>(now.st_dev),
+                                         static_cast<std::int64_t>(now.st_ino), now.st_size,
+                                         now.st_mtim.tv_sec, now.st_mtim.tv_nsec};
+  const std::lock_guard lock(mutex);
+  if (opened.try_emplace(path.string(), file).first->second != file) {
+    fail(path.string() +
+         " has been replaced since it was loaded; load the new one in a new process");
+  }
+}
+
 /// The modules that have been added; never destroyed, as their libraries are never unloaded.
 struct Registry {
   std::mutex mutex;
@@ -175,6 +194,7 @@ std::unique_ptr<Module> open_module(const std::filesystem::path& path) {
     const char* const reason = dlerror();  // it names the file
     fail(reason != nullptr ? reason : file.string() + ": not a shared library");
   }
+  check_not_replaced(file);
   const auto get =
       reinterpret_cast<cudarelu_get_module_function>(dlsym(library, CUDARELU_GET_MODULE));
   const cudarelu_module* const table = get != nullptr ? get() : nullptr;
@@ -210,14 +230,9 @@ const Module* find_same(const Module& module) {
   if (known->ops.front().spec.signature.data() == module.ops.front().spec.signature.data()) {
     return known;
   }
-  const std::string name(module.name);
-  if (known->path == module.path) {
-    fail(known->path.string() + " has been replaced since the module " + name +
-         " was loaded from it; load the new one in a new process");
-  }
   if (contents_of(known->path) == contents_of(module.path)) return known;
-  fail("two modules have the name " + name + ": " + known->path.string() + " and " +
-       module.path.string());
+  fail("two modules have the name " + std::string(module.name) + ": " + known->path.string() +
+       " and " + module.path.string());
 }
 
 const Module& add_module(std::unique_ptr<Module> module) {

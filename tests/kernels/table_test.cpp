@@ -79,7 +79,7 @@ TEST(Module, IsRefusedWithASentence) {
   expect_refused(with_name("aten"),
                  "a module cannot have the name aten, which PyTorch uses itself");
   expect_refused(with_name("class"),
-                 "a module cannot have the name class, a keyword of Python or of gradients");
+                 "a module cannot have the name class, a word of C++, Python or gradients");
   expect_refused(with_name("My-ops"),
                  "a module cannot have the name 'My-ops': a name is lower-case letters, digits and "
                  "_, and begins with a letter");

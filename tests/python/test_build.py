@@ -1,0 +1,185 @@
+"""cudarelu.load: what it says about bad input, each in one sentence, and about modules that clash.
+
+The modules are loaded in processes of their own, since a process keeps the modules that it loads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import cudarelu
+
+pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="g++ is missing")
+
+HEADER = """
+#pragma once
+#include "cudarelu/elementwise.h"
+
+namespace twice_ops {
+struct Twice {
+  static constexpr cudarelu::OpSpec spec{
+      .signature = "twice(x: T[*]) -> y: T[*]",
+      .summary = "2 x, elementwise.",
+      .dtypes = cudarelu::DTypeSet::of({cudarelu::DType::float32}),
+      .definition = "y = Add(x, x)",
+  };
+  template <class T>
+  CUDARELU_FN T operator()(T x) const {
+    return x + x;
+  }
+};
+}  // namespace twice_ops
+"""
+
+
+@pytest.fixture
+def header(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDARELU_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "twice.h"
+    path.write_text(HEADER)
+    return path
+
+
+def run(code: str) -> str:
+    """The output of a program in the working folder."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", "import cudarelu\n" + textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+# Sources
+
+
+def test_a_source_that_does_not_exist(header):
+    with pytest.raises(FileNotFoundError, match=r"^twice_ops: there is no source /\S+/twice\.c$"):
+        cudarelu.load("twice_ops", [header, "twice.c"], cuda=False)
+
+
+def test_no_op():
+    message = r"^my: no header declares an op: a struct with `static constexpr OpSpec spec`$"
+    with pytest.raises(RuntimeError, match=message):
+        cudarelu.load_inline("my", "struct NoOp {};", cuda=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("class", "a module cannot have the name class, a word of C++, Python or gradients"),
+        ("namespace", "a module cannot have the name namespace, a word of C++, Python or"),
+        ("aten", "a module cannot have the name aten, which PyTorch uses itself"),
+        ("cudarelu", "a module cannot have the name cudarelu, which this one has"),
+        ("../up", "a module cannot have the name '../up': a name is lower-case letters, digits"),
+    ],
+)
+def test_names(name, message, header, tmp_path):
+    """They are refused before anything is compiled or written."""
+    with pytest.raises(ValueError, match=r"cannot have the name") as error:
+        cudarelu.load(name, [header], cuda=False)
+    assert str(error.value).startswith(message)
+    with pytest.raises(ValueError, match=r"cannot have the name"):
+        cudarelu.load_inline(name, HEADER, cuda=False)
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "message"),
+    [
+        (") ->", ") -", 8, "signature: `->` is missing before"),
+        ("x: T[*]", "if: T[*]", 8, "signature: if is a keyword of Python"),
+        ("return x + x", "return x + z", 15, "z. was not declared in this scope"),
+        ("T operator()(T x)", "T operator()(T x, T z)", 7, "no match for call to"),
+        ("{cudarelu::DType::float32}", "{float32}", 10, "float32. was not declared in this scope"),
+    ],
+)
+def test_the_first_line_of_an_error_is_about_the_source(before, after, line, message, header):
+    assert before in HEADER
+    header.write_text(HEADER.replace(before, after))
+    with pytest.raises(RuntimeError) as error:
+        cudarelu.load("twice_ops", [header], cuda=False)
+    first = str(error.value).splitlines()[0]
+    assert first.startswith(f"twice_ops: {header}:{line}:")
+    assert re.search(message, first)
+
+
+def test_a_header_of_another_namespace(header):
+    with pytest.raises(RuntimeError) as error:
+        cudarelu.load("other", [header], cuda=False)
+    first = str(error.value).splitlines()[0]
+    assert first.startswith(f"other: {header}:7:")
+    assert "other" in first.rpartition("error: ")[2]
+
+
+# The cache
+
+
+def test_a_cache_that_cannot_be_written(header, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CUDARELU_CACHE_DIR", str(tmp_path / "file"))
+    message = r"^twice_ops: the cache folder \S+/file/\S+ cannot be written \(.+\); set CUDARELU_CA"
+    with pytest.raises(OSError, match=message):
+        cudarelu.load("twice_ops", [header], cuda=False)
+    with pytest.raises(OSError, match=message):
+        cudarelu.load_inline("twice_ops", HEADER, cuda=False)
+
+
+# Libraries
+
+
+def test_a_library_that_is_not_a_module():
+    library = Path(cudarelu._build_info.__file__).parent / "libcudarelu_torch.so"
+    message = r"libcudarelu_torch\.so: not an op module, since it does not export cudarelu_get_mo"
+    with pytest.raises(ValueError, match=message):
+        cudarelu.load_library(library)
+
+
+def test_modules_that_clash(header):
+    """The sources are compiled twice here, the second time with another summary."""
+    said = run(
+        """
+        import pathlib, shutil, torch
+        first = cudarelu.load("twice_ops", ["twice.h"], cuda=False)
+        assert cudarelu.load("twice_ops", ["twice.h"], cuda=False) is first
+        shutil.copy(first.path, "copy.so")
+        assert cudarelu.load_library("copy.so") is first
+
+        header = pathlib.Path("twice.h")
+        header.write_text(header.read_text().replace("2 x, elementwise", "x + x, elementwise"))
+        try:
+            cudarelu.load("twice_ops", ["twice.h"], cuda=False)
+        except ValueError as error:
+            print(error)
+            other = str(error).rpartition(" and ")[2]
+            assert pathlib.Path(other).exists() and first.path in str(error)
+
+        # As an installation does: another file under the name of the loaded one.
+        shutil.copy(other, "new.so")
+        pathlib.Path("new.so").replace(first.path)
+        try:
+            cudarelu.load_library(first.path)
+        except ValueError as error:
+            print(error)
+        assert torch.equal(first.twice(torch.ones(2)), torch.full((2,), 2.0))
+        """
+    )
+    clash, replaced = said.splitlines()
+    assert clash.startswith("two modules have the name twice_ops: /")
+    assert replaced.endswith(
+        "libtwice_ops.so has been replaced since it was loaded; load the new one in a new process"
+    )
