@@ -1,6 +1,7 @@
 """The program `cudarelu`, which does the same as `python -m cudarelu`.
 
-It is outside the package, since the doctor must run where `import cudarelu` fails.
+It is outside the package, since doctor and cmake-dir must run where `import cudarelu`
+fails.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 def main() -> int:
     """Runs the command of the process and returns the exit status."""
     spec = importlib.util.find_spec("cudarelu")
-    if sys.argv[1:2] == ["doctor"] and spec:
+    if sys.argv[1:2] in (["doctor"], ["cmake-dir"]) and spec:
         # A package whose `__init__` is not executed, so that its modules can be imported.
         sys.modules["cudarelu"] = importlib.util.module_from_spec(spec)
     from cudarelu.__main__ import main

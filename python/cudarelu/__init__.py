@@ -33,10 +33,11 @@ from typing import TYPE_CHECKING
 
 # While Python looks for the module of its option -m, argv[0] is "-m", and orig_argv has the name of
 # the module before the arguments: cudarelu, -mcudarelu or, with other options, -Imcudarelu.
-if sys.argv[:2] == ["-m", "doctor"] and re.fullmatch(
+if sys.argv[:2] in (["-m", "doctor"], ["-m", "cmake-dir"]) and re.fullmatch(
     "(-[^m]*m)?cudarelu", sys.orig_argv[-len(sys.argv) :][0]
 ):
-    # `python -m cudarelu doctor` runs here: it explains why the imports below fail.
+    # `python -m cudarelu doctor` runs here: it explains why the imports below fail. So does
+    # `cmake-dir`, since builds need no PyTorch.
     from cudarelu.__main__ import main
 
     sys.exit(main())

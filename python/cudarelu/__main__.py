@@ -8,8 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-# The doctor must run where the package or PyTorch cannot be imported: each command imports what it
-# needs.
+# doctor and cmake-dir must run where the package or PyTorch cannot be imported: each command
+# imports what it needs.
 from .bench.command import add_command as add_bench
 from .doctor.command import add_command as add_doctor
 
@@ -89,6 +89,22 @@ def check(arguments: argparse.Namespace) -> None:
     hosts = arguments.host.split(",") if arguments.host else ()
     if check_library(arguments.path, arguments.op, hosts, arguments.provider):
         raise SystemExit(1)
+
+
+def cmake_dir(arguments: argparse.Namespace) -> None:
+    from ._sdk import CMAKE
+
+    if not CMAKE.is_dir():
+        raise FileNotFoundError(f"{CMAKE}: this installation of cudarelu cannot build op modules")
+    print(CMAKE)
+
+
+def new(arguments: argparse.Namespace) -> None:
+    from ._scaffold import create
+
+    for file in create(arguments.folder, arguments.namespace):
+        print(f"wrote {arguments.folder / file}")
+    print(f"next: cd {arguments.folder} && make test PYTHON={sys.executable}")
 
 
 def _add_library(*commands: argparse.ArgumentParser) -> None:
@@ -185,6 +201,20 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
         "--provider", choices=["cpu", "cuda"], help="check only on this device (default: both)"
     )
     command.set_defaults(run=check)
+
+    command = commands.add_parser(
+        "cmake-dir", help="print the folder of cudarelu-config.cmake, for cmake -Dcudarelu_DIR"
+    )
+    command.set_defaults(run=cmake_dir)
+
+    command = commands.add_parser("new", help="create a folder with an op module of your own")
+    command.add_argument(
+        "folder", type=Path, metavar="NAME", help="the folder to create, such as my_ops"
+    )
+    command.add_argument(
+        "--namespace", help="of the ops (default: the name without its ending _ops)"
+    )
+    command.set_defaults(run=new)
 
     _add_library(ops, lowering, accelerating, inspecting, add_bench(commands))
     add_doctor(commands)

@@ -1,0 +1,156 @@
+"""`python -m cudarelu new` writes a module that builds, passes its tests and becomes a wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import cudarelu
+from cudarelu.__main__ import main
+from cudarelu._scaffold import TEMPLATE, create
+
+TOOLS = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
+MISSING = [tool for tool in ("cmake", "make", "g++") if shutil.which(tool, path=TOOLS) is None]
+ENVIRONMENT = os.environ | {"PATH": TOOLS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def run(*command: object, **options) -> str:
+    options = {"env": ENVIRONMENT} | options
+    done = subprocess.run(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+        check=False,
+        **options,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    return done.stdout
+
+
+def test_cmake_dir(tmp_path):
+    """It works without PyTorch."""
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+    environment = ENVIRONMENT | {"PYTHONPATH": f"{tmp_path}:{ENVIRONMENT['PYTHONPATH']}"}
+    folder = run(sys.executable, "-m", "cudarelu", "cmake-dir", env=environment, cwd=tmp_path)
+    assert (Path(folder.strip()) / "cudarelu-config.cmake").is_file()
+
+
+def test_files_and_names(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "fast_ops"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    files = {str(path.relative_to("fast_ops")) for path in Path("fast_ops").rglob("*.*")}
+    files = {file for file in files if Path("fast_ops", file).is_file()} | {"Makefile"}
+    assert {line.removeprefix("wrote fast_ops/") for line in said[:-1]} == files
+    assert said[-1] == f"next: cd fast_ops && make test PYTHON={sys.executable}"
+    assert 0 < len(files) <= 12
+    readme = Path("fast_ops/README.md").read_text()
+    assert set(re.findall(r"^\| `(.*?)` \|", readme, re.MULTILINE)) == files
+    for file in files:
+        assert not re.search(r"my_ops|\bmy\b", Path("fast_ops", file).read_text()), file
+    assert "namespace fast {" in Path("fast_ops/src/swish.h").read_text()
+    create(Path("fast"), "quick")
+    assert "namespace quick {" in Path("fast/src/swish.h").read_text()
+
+
+def test_no_file_contains_a_cache_of_python(tmp_path):
+    (TEMPLATE / "tests/__pycache__").mkdir(exist_ok=True)
+    try:
+        (TEMPLATE / "tests/__pycache__/x.pyc").write_bytes(b"\xff")
+        assert not [path for path in create(tmp_path / "my_ops") if "__pycache__" in path.parts]
+    finally:
+        shutil.rmtree(TEMPLATE / "tests/__pycache__")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["My-Ops"], "a module cannot have the name 'My-Ops': a name is lower-case letters, "),
+        (["2d"], "a module cannot have the name '2d': a name is lower-case letters, digits and _,"),
+        (["class"], "a module cannot have the name class, a word of C++, Python or gradients"),
+        (["my_ops", "--namespace", "double"], "a module cannot have the name double, a word of"),
+        (["my_ops", "--namespace", "aten"], "a module cannot have the name aten, which PyTorch"),
+        (["my_ops", "--namespace", ""], "a module cannot have the name '': a name is"),
+        (["aten_ops"], "a module cannot have the name aten, which PyTorch uses itself"),
+        (["cudarelu"], "a module cannot have the name cudarelu, which this one has"),
+        (["there"], "there exists already"),
+        (["nowhere/my_ops"], "there is no folder nowhere"),
+    ],
+)
+def test_bad_input(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("there").mkdir()
+    assert main(["new", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {message}")
+    assert said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+USE = """
+import numpy, torch, my_ops
+x = torch.randn(8)
+torch.testing.assert_close(my_ops.swish(x), torch.nn.functional.silu(x))
+assert my_ops.count_above(x.numpy()) == (x > 0).sum().item()
+assert sorted(my_ops.__all__) == ["count_above", "swish", "swish_backward"]
+print(my_ops.LIBRARY)
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("scaffold") / "my_ops"
+    create(folder)
+    return folder
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} is missing")
+class TestProject:
+    """The commands of docs/your-op.md. They take a minute on two cores."""
+
+    def test_make_test(self, project):
+        flags = (f"PYTHON={sys.executable}", "CMAKE_FLAGS=-DCUDARELU_CUDA=OFF")
+        said = run("make", "test", "example", *flags, cwd=project)
+        assert re.search(r"^\d+ passed", said, re.MULTILINE)
+        assert "the same outputs in ONNX Runtime" in said
+
+    @pytest.mark.skipif(
+        importlib.util.find_spec("scikit_build_core") is None, reason="scikit-build-core is missing"
+    )
+    def test_wheel(self, project, tmp_path):
+        pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+        run(
+            *(*pip, "wheel", "--no-build-isolation", "--no-deps", "--no-index"),
+            *("-C", "cmake.define.CUDARELU_CUDA=OFF", "--wheel-dir", tmp_path / "dist", project),
+        )
+        (wheel,) = (tmp_path / "dist").iterdir()
+        assert re.fullmatch(r"my_ops-0\.1\.0-py3-none-linux_\w+\.whl", wheel.name)
+        installed = tmp_path / "installed"
+        run(*pip, "install", "--no-deps", "--no-index", "--target", installed, wheel)
+        environment = ENVIRONMENT | {"PYTHONPATH": f"{installed}:{ENVIRONMENT['PYTHONPATH']}"}
+        said = run(sys.executable, "-c", USE, cwd=tmp_path, env=environment)
+        assert said.strip() == str(installed / "my_ops/libmy_ops.so")
+
+
+def test_the_guide_has_these_commands():
+    guide = (Path(__file__).parents[2] / "docs/your-op.md").read_text()
+    for command in ("python -m cudarelu new my_ops", "make test", "make wheel"):
+        assert f"\n    {command}" in guide
+
+
+def test_the_package_contains_the_template():
+    """Links in a build folder, files in an installation."""
+    package = Path(cudarelu._build_info.__file__).parent / "scaffold"
+    names = {path.relative_to(TEMPLATE) for path in TEMPLATE.rglob("*") if path.is_file()}
+    for name in names:
+        assert "__pycache__" in name.parts or (package / name).is_file()
