@@ -244,6 +244,7 @@ class TestWheel:
             str(path.relative_to(ROOT / "python/cudarelu"))
             for path in sources
             if path.suffix in (".py", ".pyi", ".typed")
+            or ("scaffold" in path.parts and path.is_file() and path.suffix != ".pyc")
         }
         package |= {f"_C{suffix}", "libcudarelu_torch.so", "libcudarelu_ops.so", "_build_info.py"}
         package.add("_functions.pyi")  # written by the build
