@@ -3,6 +3,7 @@
 namespace my {
 
 using namespace cudarelu;
+namespace cuda = cudarelu::cuda;  // CUDA's own headers have a namespace cuda, too
 
 namespace {
 
