@@ -3,7 +3,7 @@
 src/module, src/kernels and src/core include no header of PyTorch, ONNX Runtime or Python.
 src/module/include, which authors of ops use, includes nothing else of this project, and src/core
 includes only that. src/torch_binding, src/ort_plugin and src/cli_app include only their own headers
-and those of src/core/include and src/module/include.
+and those of src/core/include and src/module/include. None of them, nor src/core, names an op.
 """
 
 import re
@@ -42,6 +42,22 @@ def violations():
                 yield f"{place}: a path into another part"
 
 
+READERS = ("core", "torch_binding", "ort_plugin", "cli_app")
+
+
+def names_of_ops():
+    """Yield the places where a reader names an op or a module: readers serve every module."""
+    ops = [path.stem for path in (SOURCE / "kernels/ops").glob("*.h")]
+    types = ["".join(word.capitalize() for word in op.split("_")) for op in ops]
+    named = re.compile(rf'"(?:cudarelu::)?(?:{"|".join(ops + types)})\b|"cudarelu::')
+    for part in READERS:
+        for path in sorted(p for p in (SOURCE / part).rglob("*") if p.suffix in KINDS):
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                code = re.sub(r"(^|\s)//.*", "", line)
+                if not code.lstrip().startswith("#") and named.search(code):
+                    yield f"{path.relative_to(SOURCE.parent)}:{number}: a reader names an op: {line}"
+
+
 PARTS = [p.name for p in SOURCE.iterdir() if p.is_dir()]
 VISIBLE = dict.fromkeys(PARTS, ("core", "module")) | {
     "module": ("module",),
@@ -49,6 +65,6 @@ VISIBLE = dict.fromkeys(PARTS, ("core", "module")) | {
 }
 
 if __name__ == "__main__":
-    found = list(violations())
+    found = [*violations(), *names_of_ops()]
     print("\n".join(found) or "the include rule holds")
     sys.exit(bool(found))

@@ -411,6 +411,7 @@ def test_op_for_one_device(tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text(
         """cmake_minimum_required(VERSION 3.25)
 project(one LANGUAGES CXX)
+set(CUDARELU_CUDA OFF)  # the function `cuda` is not defined
 find_package(cudarelu REQUIRED)
 cudarelu_add_ops(one_ops NAMESPACE one SOURCES one_device.h)
 """
