@@ -75,7 +75,8 @@ def extension(build_directory: Path, *, cuda: bool) -> dict:
     sources = [*kernels["cpu"], str(MODULE / "module_call.cpp"), *map(str, CORE.glob("*.cpp"))]
     sources += [str(BINDING / name) for name in (BINDING / "sources.txt").read_text().split()]
     includes = [CORE / "include", MODULE / "include", KERNELS, generated]
-    flags = json.loads((MODULE / "flags.json.in").read_text().replace("@exports@", '""'))  # the same results as by CMake
+    # The flags of the CMake build, for the same results.
+    flags = json.loads((MODULE / "flags.json.in").read_text().replace("@exports@", '""'))
     defines, cuda_flags = ['-DCUDARELU_BUILT_FOR="this machine"'], []
     if cuda:
         sources += kernels["cuda"]

@@ -55,7 +55,8 @@ def names_of_ops():
             for number, line in enumerate(path.read_text().splitlines(), 1):
                 code = re.sub(r"(^|\s)//.*", "", line)
                 if not code.lstrip().startswith("#") and named.search(code):
-                    yield f"{path.relative_to(SOURCE.parent)}:{number}: a reader names an op: {line}"
+                    place = f"{path.relative_to(SOURCE.parent)}:{number}"
+                    yield f"{place}: a reader names an op: {line}"
 
 
 PARTS = [p.name for p in SOURCE.iterdir() if p.is_dir()]

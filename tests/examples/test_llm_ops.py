@@ -24,7 +24,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from support.environment import torch_cuda_missing
+from cudarelu.testing.environment import torch_cuda_missing
 from support.ort_infer import BUILD
 
 EXAMPLE = Path(__file__).parents[2] / "examples/llm_ops"
