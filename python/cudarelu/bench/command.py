@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
             raise ValueError(f"the suite {suite.name} needs CUDA, but PyTorch sees no device")
     names = [suite.name for suite in chosen]
     only = arguments.op or [
-        op.short_name for path in arguments.library for op in load_library(path).ops()
+        op.short_name for path in arguments.libraries for op in load_library(path).ops()
     ]
     asked = list(points(names, only, arguments.largest, arguments.without))
     results = Results(arguments.out, machine(arguments.commit), arguments.resume)
