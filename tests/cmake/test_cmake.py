@@ -425,7 +425,9 @@ class TestArchitectures:
         monkeypatch.syspath_prepend(ROOT / "examples")
         built = importlib.import_module("jit_load").extension(tmp_path, cuda=True)
         assert {name(Path(source)) for source in built["sources"]} == set(commands)
-        decides = re.compile(r"-O\d|-ff\S+|-fno-(?:math|trapping)\S+|--fmad\S+|-DCUDARELU_(?!BUILT)\S+")
+        decides = re.compile(
+            r"-O\d|-ff\S+|-fno-(?:math|trapping)\S+|--fmad\S+|-DCUDARELU_(?!BUILT)\S+"
+        )
         for file, command in commands.items():
             own = built["extra_cuda_cflags" if file.endswith(".cu") else "extra_cflags"]
             assert set(decides.findall(command)) <= set(own), file
