@@ -143,7 +143,9 @@ std::string known_ops(const DomainNames& own) {
     }
     append(list, std::string(module->onnx_domain).append(" (").append(types).append(")"));
   }
-  for (const auto& [domain, types] : aliases) append(list, domain + " (" + types + ")");
+  for (const auto& [domain, types] : aliases) {
+    append(list, std::string(domain).append(" (").append(types).append(")"));
+  }
   return list;
 }
 

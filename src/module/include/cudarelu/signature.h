@@ -239,9 +239,9 @@ class SignatureParser {
     }
     if (!rest_.empty()) fail("there is `", rest_, "` after the outputs");
     check_inputs();
-    signature_.restricts_values = has_input([](const Parameter& input) {
-      return input.positive || input.kind == ElementKind::offsets;
-    });
+    for (const Parameter& input : signature_.inputs) {
+      if (input.positive || input.kind == ElementKind::offsets) signature_.restricts_values = true;
+    }
     for (const Parameter& output : signature_.outputs) check_output(output);
     return signature_;
   }
