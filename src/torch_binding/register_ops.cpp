@@ -7,6 +7,7 @@
 #include <charconv>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 
 #include "api.h"
@@ -74,7 +75,7 @@ class Registration {
   /// Parses the gradients and registers the ops. Throws std::invalid_argument.
   explicit Registration(Module& module) : module_(module) {
     for (Op& op : module.ops) {
-      op.attachment = &ops_.emplace_back(parse_derivative(op), std::nullopt);
+      op.attachment = &ops_.emplace_back(parse_derivative(op), nullptr);
     }
     try {
       define();
@@ -84,7 +85,8 @@ class Registration {
     }
     for (std::size_t i = 0; i < module.ops.size(); ++i) {
       const std::string name = module.ops[i].qualified_name();
-      ops_[i].handle = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "");
+      ops_[i].handle = std::make_shared<const c10::OperatorHandle>(
+          c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), ""));
     }
   }
 
@@ -178,7 +180,7 @@ std::filesystem::path own_folder() {
 
 /// Registers the module that is part of this library, or else the one beside it. No exception may
 /// leave an initializer.
-const std::string& register_own_module() {
+const std::string& register_own_module() noexcept {
   static const std::string problem = [] {
     try {
       if (cudarelu_get_module != nullptr) {

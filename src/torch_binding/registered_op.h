@@ -4,7 +4,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <memory>
-#include <optional>
 
 #include "cudarelu/op.h"
 
@@ -14,7 +13,7 @@ struct Derivative;  // see autograd.cpp
 
 struct RegisteredOp {
   std::shared_ptr<const Derivative> derivative;
-  std::optional<c10::OperatorHandle> handle;  // of the functional form
+  std::shared_ptr<const c10::OperatorHandle> handle;  // of the functional form
 };
 
 /// Of an op of a module that has been registered with PyTorch.
