@@ -155,3 +155,10 @@ function(cudarelu_choose_architectures architectures source of_cmake)
   set(${architectures} "${chosen}" PARENT_SCOPE)
   set(${source} "${from}" PARENT_SCOPE)
 endfunction()
+
+# Sets the variable to what a module with CUDA kernels is built for, without the semicolons of a
+# list, which a compile definition would not keep.
+function(cudarelu_built_for variable)
+  string(REPLACE ";" " " text "the CPU and CUDA architectures ${CMAKE_CUDA_ARCHITECTURES}")
+  set(${variable} "${text}" PARENT_SCOPE)
+endfunction()
