@@ -242,8 +242,8 @@ def _included(scratch: Path) -> dict[str, str]:
     for file in scratch.glob("*.d"):
         _, _, listed = file.read_text().replace("\\\n", " ").partition(": ")
         used |= {Path(path).resolve() for path in listed.split()}
-    system = [Path("/usr"), SDK.resolve(), SDK.resolve() / "include", scratch.resolve()]
-    system.append((SDK / "include").resolve())
+    # In a build tree, the headers of the SDK are a link.
+    system = [Path("/usr"), SDK.resolve(), (SDK / "include").resolve(), scratch.resolve()]
     return {
         str(path): _digest(path.read_bytes())
         for path in sorted(used)

@@ -73,12 +73,9 @@ cudarelu_code with_call(const cudarelu_call& from, cudarelu_error& error, const 
   } catch (const std::bad_alloc&) {
     return to_c(Status::out_of_memory(), error);
   } catch (const std::exception& exception) {
-    const std::string_view what = exception.what();
-    const std::size_t size = std::min(what.size(), sizeof(error.message) - 1);
-    error.message[what.copy(error.message, size)] = '\0';
+    write(exception.what(), error);
   } catch (...) {
-    const std::string_view what = "an exception of an unknown type";
-    error.message[what.copy(error.message, what.size())] = '\0';
+    write("an exception of an unknown type", error);
   }
   return CUDARELU_INTERNAL;
 }

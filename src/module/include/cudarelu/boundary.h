@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <string_view>
 
 #include "cudarelu/call.h"
 #include "cudarelu/module.h"
@@ -82,13 +82,18 @@ inline Gemm from_c(const cudarelu_gemm& gemm) {
           .sum = gemm.sum};
 }
 
-/// Writes the message of a Status, shortened if it is too long, and returns its code.
+/// Writes a message, shortened if it is too long.
+inline void write(std::string_view message, cudarelu_error& error) {
+  const std::size_t size = std::min(message.size(), sizeof(error.message) - 1);
+  error.message[message.copy(error.message, size)] = '\0';
+}
+
+/// Writes the message of a Status and returns its code.
 inline cudarelu_code to_c(const Status& status, cudarelu_error& error) {
   if (status.ok()) [[likely]] {
     return CUDARELU_OK;
   }
-  const std::size_t size = std::min(status.message().size(), sizeof(error.message) - 1);
-  error.message[status.message().copy(error.message, size)] = '\0';
+  write(status.message(), error);
   return static_cast<cudarelu_code>(status.code());
 }
 
