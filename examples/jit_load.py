@@ -77,7 +77,7 @@ def extension(build_directory: Path, *, cuda: bool) -> dict:
     includes = [CORE / "include", MODULE / "include", KERNELS, generated]
     # The flags of the CMake build, for the same results.
     flags = json.loads((MODULE / "flags.json.in").read_text().replace("@exports@", '""'))
-    defines, cuda_flags = ['-DCUDARELU_BUILT_FOR="this machine"'], []
+    defines, cuda_flags = ["'-DCUDARELU_BUILT_FOR=\"this machine\"'"], []  # for a shell
     if cuda:
         sources += kernels["cuda"]
         includes.append(cublaslt_headers(generated))

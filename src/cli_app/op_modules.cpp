@@ -52,13 +52,15 @@ void register_own(const Runtime& runtime, OrtSessionOptions& options) {
 
 #else
 
-/// The library of the module `cudarelu`: beside this program, where the build put it, or in a
-/// Python environment.
+/// The library of the module `cudarelu`: beside this program, in the package beside this program's
+/// folder, as `pip install --target` puts it, where the build put it, or in a Python environment.
 std::filesystem::path own_library() {
   const std::string name = "libcudarelu_ops.so";
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  std::vector<std::filesystem::path> places{program.parent_path() / name, CUDARELU_OPS_LIBRARY};
+  const std::filesystem::path folder = program.parent_path();
+  std::vector<std::filesystem::path> places{folder / name, folder.parent_path() / "cudarelu" / name,
+                                            CUDARELU_OPS_LIBRARY};
   for (const auto& packages : python_packages({})) places.push_back(packages / "cudarelu" / name);
   for (const auto& place : places) {
     if (std::filesystem::exists(place, error)) return place;

@@ -917,7 +917,7 @@ def test_two_copies_of_a_library(shadow, tmp_path):
 # Models
 
 LEAKY = "cudarelu.LeakyRelu"
-NODE = '<ir_version: 8, opset_import: ["" : {opset}, "cudarelu" : 1, "my" : 1]>'
+NODE = '<ir_version: 8, opset_import: ["" : {opset}, "cudarelu" : 1, "unknown" : 1]>'
 GRAPH = "main ({dtype}[N] x) => ({dtype}[N] y) {{ y = {call}(x) }}"
 
 
@@ -942,7 +942,7 @@ def test_a_model_that_runs(tmp_path):
 @pytest.mark.parametrize(
     ("edit", "id", "what"),
     [
-        ({"call": "my.Relu"}, "model.unknown.my::Relu", "my::Relu is neither an op of ONNX"),
+        ({"call": "unknown.Relu"}, "model.unknown.unknown::Relu", "unknown::Relu is neither an op of ONNX"),
         ({"call": "my.Relu"}, "model.cpu", "my:Relu is neither an op"),
         ({"call": "cudarelu.Mish"}, "model.content", "there is no such op"),
         ({"call": "cudarelu.Relu<slope = 2>"}, "model.content", "there is no attribute slope"),
@@ -960,7 +960,7 @@ def test_an_edited_model(edit, id, what, tmp_path):
 
 
 def test_a_name_that_is_nearly_ours(tmp_path):
-    record = examined(edited(tmp_path / "model.onnx", "my.Relu"))["model.unknown.my::Relu"]
+    record = examined(edited(tmp_path / "model.onnx", "unknown.Relu"))["model.unknown.unknown::Relu"]
     assert record.evidence == "the most similar op of this library is cudarelu::Relu"
 
 

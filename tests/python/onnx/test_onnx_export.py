@@ -317,7 +317,7 @@ def test_external_data(tmp_path, monkeypatch):
 def test_the_table_for_torchs_own_export():
     """A translation of another op may call ours."""
     table = cudarelu.onnx.translation_table()
-    assert len(table) == len(OPS)
+    assert {torch.ops.cudarelu.relu.default, torch.ops.cudarelu.softmax.default} <= {*table}
     relu = table[torch.ops.cudarelu.relu.default]
     table[torch.ops.aten.sinh.default] = lambda x: relu(x)
     program = torch.onnx.export(
