@@ -60,8 +60,8 @@ def load(
         RuntimeError: if a source does not compile. The message begins with the line of the source.
         FileNotFoundError: if a source or a compiler is missing.
         OSError: if the cache cannot be written.
-        ValueError: if no module can have the name, and if it cannot be loaded, as `load_library`
-            does.
+        ValueError: if no module can have the name, if TORCH_CUDA_ARCH_LIST has an entry that is
+            no compute capability, and if the module cannot be loaded, as `load_library` does.
     """
     return load_library(_build(name, sources, extra_include_paths, cuda, verbose))
 
@@ -122,7 +122,7 @@ def _build(
 class _Compilers:
     cxx: str
     nvcc: Path | None  # None: no CUDA
-    architectures: tuple[str, ...]
+    architectures: tuple[str, ...]  # "80"; "90+PTX": with PTX for newer GPUs
     identity: str  # changes with the compilers and their options
 
     @property
@@ -149,7 +149,7 @@ def _compilers(name: str, cuda: bool | None) -> _Compilers:
             f"{name}: there is no nvcc: install a CUDA toolkit, or "
             "pip install 'cuda-toolkit[nvcc,cccl,cudart,crt,nvvm]==13.0.*'"
         )
-    architectures = _architectures() if nvcc else ()
+    architectures = _architectures(name) if nvcc else ()
     versions = [_said(cxx, "--version"), _said(str(nvcc), "--version") if nvcc else ""]
     return _Compilers(cxx, nvcc, architectures, repr((cxx, nvcc, architectures, versions)))
 
@@ -171,10 +171,17 @@ def _find_nvcc() -> Path | None:
     return next((place / "nvcc" for place in places if (place / "nvcc").is_file()), None)
 
 
-def _architectures() -> tuple[str, ...]:
+def _architectures(name: str) -> tuple[str, ...]:
     """Those of TORCH_CUDA_ARCH_LIST, of the GPUs of this machine, or one that is common."""
-    if listed := os.environ.get("TORCH_CUDA_ARCH_LIST"):
-        return tuple(re.findall(r"\d+\.\d+", listed.replace("+PTX", "")))
+    listed = re.findall(r"[^;,\s]+", os.environ.get("TORCH_CUDA_ARCH_LIST", ""))
+    if listed and listed != ["native"]:
+        for each in listed:
+            if not re.fullmatch(r"\d+\.\d[af]?(\+PTX)?", each):
+                raise ValueError(
+                    f"{name}: TORCH_CUDA_ARCH_LIST has {each}, which is no compute capability "
+                    "such as 9.0 or 9.0+PTX"
+                )
+        return tuple(each.replace(".", "") for each in listed)
     devices = range(torch.cuda.device_count())
     found = {torch.cuda.get_device_capability(device) for device in devices}
     return tuple(f"{major}{minor}" for major, minor in sorted(found)) or (_DEFAULT_ARCHITECTURE,)
@@ -275,8 +282,9 @@ def _compile(
         nvcc = [str(compilers.nvcc), "-ccbin", compilers.cxx, *flags["cuda"], *common]
         nvcc += ["-Xcompiler", "-fPIC,-fvisibility=hidden"]
         for each in compilers.architectures:
-            each = each.replace(".", "")
-            nvcc.append(f"-gencode=arch=compute_{each},code=sm_{each}")
+            virtual, _, ptx = each.partition("+")
+            kept = f"[compute_{virtual},sm_{virtual}]" if ptx else f"sm_{virtual}"
+            nvcc.append(f"-gencode=arch=compute_{virtual},code={kept}")
     sources = [("cpu", str(SDK / "module/module.cpp")), *((part, path) for part, path in parts)]
     if not nvcc:
         sources = [(part, path) for part, path in sources if part == "cpu"]

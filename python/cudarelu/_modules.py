@@ -26,7 +26,7 @@ class OpModule(ModuleType):  # a ModuleType, since TorchScript and Dynamo look i
     Attributes:
         name: the namespace of the ops.
         path: the library.
-        built_for: the devices that it has kernels for, such as "CPU; CUDA 9.0".
+        built_for: the devices with kernels, such as "the CPU and CUDA architectures 80 90".
     """
 
     def __init__(self, fields: Mapping[str, Any]) -> None:

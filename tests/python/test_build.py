@@ -126,6 +126,51 @@ def test_a_header_of_another_namespace(header):
     assert "other" in first.rpartition("error: ")[2]
 
 
+# The architectures
+
+
+@pytest.fixture
+def nvcc(tmp_path, monkeypatch) -> Path:
+    """An nvcc and C++ compiler that only writes its arguments to a file, and fails."""
+    path = tmp_path / "cuda/bin/nvcc"
+    path.parent.mkdir(parents=True)
+    path.write_text('#!/bin/sh\n[ "$1" = --version ] || ! echo "$@" >> "$0.said"\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    monkeypatch.setenv("CXX", str(path))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("listed", "built_for", "flags"),
+    [
+        ("9.0", "90", ["arch=compute_90,code=sm_90"]),
+        (
+            "8.0;9.0+PTX",
+            "80 90+PTX",
+            ["arch=compute_80,code=sm_80", "arch=compute_90,code=[compute_90,sm_90]"],
+        ),
+        ("8.0, 9.0a", "80 90a", ["arch=compute_80,code=sm_80", "arch=compute_90a,code=sm_90a"]),
+    ],
+)
+def test_the_architectures_of_a_list(listed, built_for, flags, header, nvcc, monkeypatch):
+    """The compiler receives them, and the module names them."""
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", listed)
+    with pytest.raises(RuntimeError, match=r"^twice_ops: "):
+        cudarelu.load("twice_ops", [header], cuda=True)
+    said = Path(f"{nvcc}.said").read_text()
+    assert re.findall(r"-gencode=(\S+)", said) == flags
+    assert f'-DCUDARELU_BUILT_FOR="the CPU and CUDA architectures {built_for}"' in said
+
+
+@pytest.mark.parametrize("entry", ["sm_90", "Ampere", "90"])
+def test_what_is_no_architecture(entry, header, nvcc, monkeypatch):
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", f"8.0;{entry}")
+    message = rf"^twice_ops: TORCH_CUDA_ARCH_LIST has {entry}, which is no compute capability"
+    with pytest.raises(ValueError, match=message):
+        cudarelu.load("twice_ops", [header], cuda=True)
+
+
 # The cache
 
 
