@@ -13,6 +13,9 @@
 // other resources from call.execution. It returns a Status; an exception becomes an error of the
 // call. On CUDA it enqueues its work on call.execution.stream, best by launch() of
 // cudarelu/cuda/launch.cuh, and never waits for the device.
+//
+// CUDA's own headers (libcu++) have a namespace cuda, too. After `using namespace cudarelu` at file
+// scope, `cuda::` is ambiguous: write `namespace cuda = cudarelu::cuda;` in your namespace.
 #pragma once
 
 #include "cudarelu/call.h"
