@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 from cudarelu import _C, _build_info
+from cudarelu._cache import cache_folder
 from cudarelu._modules import OpModule, load_library
 from cudarelu._sdk import SDK
 
@@ -201,14 +202,6 @@ def _digest(*parts: bytes) -> str:
     for part in parts:
         digest.update(hashlib.sha256(part).digest())
     return digest.hexdigest()[:16]
-
-
-def cache_folder() -> Path:
-    """The folder of the cache: $CUDARELU_CACHE_DIR, or cudarelu in the user's cache folder."""
-    if chosen := os.environ.get("CUDARELU_CACHE_DIR"):
-        return Path(chosen)
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "cudarelu"
 
 
 @contextlib.contextmanager

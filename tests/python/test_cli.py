@@ -223,6 +223,7 @@ def test_inspect(tmp_path, capsys):
         },
         "definitions": {"cudarelu::Relu": True, "custom_domain::CustomRelu": True},
         "unknown": ["user::Unknown"],
+        "libraries": {},
     }
     assert main(["inspect", str(tmp_path / "model.onnx")]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -239,6 +240,44 @@ def test_inspect_knows_the_standard_ops_of_the_opset(tmp_path, capsys):
     )
     onnx.save(model, tmp_path / "model.onnx")
     assert inspect(capsys, tmp_path / "model.onnx")["unknown"] == ["ai.onnx::Gelu"]
+
+
+def test_inspect_names_the_library_of_an_unknown_op(tmp_path, monkeypatch, capsys):
+    """`cudarelu.load` has built it, here twice. It is not loaded."""
+    monkeypatch.setenv("CUDARELU_CACHE_DIR", str(tmp_path))
+    onnx.save(one_node("user.Unknown(x, b)"), tmp_path / "model.onnx")
+    assert main(["inspect", str(tmp_path / "model.onnx")]) == 0
+    said = capsys.readouterr().out
+    assert said.endswith("--library FILE.so loads a module that has them\n")
+
+    for age, key in enumerate(("b-1", "a-2")):
+        library = tmp_path / "modules/user" / key / "libuser.so"
+        library.parent.mkdir(parents=True)
+        library.write_text("It is no library: loading it would fail.")
+        os.utime(library, (age, age))
+    assert inspect(capsys, tmp_path / "model.onnx")["libraries"] == {"user": str(library)}
+    assert main(["inspect", str(tmp_path / "model.onnx")]) == 0
+    said = capsys.readouterr().out
+    assert said.endswith(f"modules that cudarelu.load has built:\n    user: --library {library}\n")
+
+
+def test_a_domain_is_no_path(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CUDARELU_CACHE_DIR", str(tmp_path / "cache"))
+    for folder in ("cache/modules/user/a-1", "elsewhere/a-1"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "elsewhere/a-1/libelsewhere.so").touch()
+    model = one_node("user.Unknown(x, b)")
+    for domain in ("../../elsewhere", str(tmp_path / "elsewhere"), "*", ""):
+        model.graph.node[0].domain = domain
+        onnx.save(model, tmp_path / "model.onnx")
+        assert inspect(capsys, tmp_path / "model.onnx")["libraries"] == {}
+
+
+def test_inspect_leaves_the_domain_of_onnx_runtime(tmp_path, capsys):
+    imports = f'{IMPORTS}, "com.microsoft" : 1, "com.microsoftly" : 1'
+    for domain, unknown in ("com.microsoft", []), ("com.microsoftly", ["com.microsoftly::Gelu"]):
+        onnx.save(one_node(f"{domain}.Gelu(x)", imports), tmp_path / "model.onnx")
+        assert inspect(capsys, tmp_path / "model.onnx")["unknown"] == unknown
 
 
 def test_inspect_of_a_model_that_is_not_ours(tmp_path, capsys):

@@ -32,7 +32,10 @@ def add_command(commands: Any) -> None:
         "--model", type=Path, metavar="MODEL.onnx", help="check whether this model runs"
     )
     command.add_argument(
-        "--library", type=Path, metavar="OPS.so", help="a custom-op library to use instead of ours"
+        "--library",
+        type=Path,
+        metavar="OPS.so",
+        help="a custom-op library to use instead of ours, or an op module to use beside ours",
     )
     command.add_argument(
         "--provider",

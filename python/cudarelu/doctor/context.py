@@ -23,7 +23,7 @@ class Context:
     probes: Probes
     cuda: bool  # whether to check CUDA
     model: Path | None = None
-    library: Path | None = None  # a custom-op library to use instead of ours
+    library: Path | None = None  # a custom-op library to use instead of ours, or an op module
 
     @cached_property
     def build(self) -> ModuleType | None:
@@ -84,6 +84,14 @@ class Context:
     def plugin(self) -> Path:
         """The library with the ops and their kernels, which ONNX Runtime loads too."""
         return self.folder / "libcudarelu_ops.so"
+
+    @property
+    def module(self) -> Path | None:
+        """The library, if it is an op module, which is used beside ours."""
+        if self.library is None or not self.library.exists():
+            return None
+        answer = self.probes("library", str(self.library.resolve()))
+        return self.library if answer.get("is_module") else None
 
     @property
     def ort_infer(self) -> Path | None:

@@ -238,7 +238,7 @@ def _products(context: Context) -> Record:
 
 def _copies(context: Context) -> Iterator[Record]:
     """Checks for two copies of a CUDA library in a process with PyTorch and ONNX Runtime."""
-    answer = context.probes("session", "cuda", str(context.plugin))
+    answer = context.probes("session", "cuda", "", str(context.plugin))
     by_name: dict[str, list[str]] = {}
     for path in answer.get("loaded", []):
         by_name.setdefault(Path(path).name.split(".so")[0], []).append(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterator
 
 from .context import Context
@@ -12,18 +13,19 @@ from .records import Record, from_error, ok, trouble, waits
 def checks(context: Context) -> Iterator[Record]:
     if context.model is None:
         return
-    content = context.probes("model", str(context.model))
+    module = [str(context.module.resolve())] if context.module else []
+    content = context.probes("model", str(context.model), *module)
     yield from _content(context, content)
     if not context.model.is_file():
         return
-    library = context.library or context.plugin
+    library = context.plugin if module else context.library or context.plugin
     for provider in context.devices:
         id = f"model.{provider}"
         if context.probes("onnx_runtime")["error"] or not library.exists():
             yield waits(id)
             continue
-        path = str(library.resolve())
-        answer = context.probes("session", provider, path, str(context.model))
+        libraries = [str(library.resolve()), *module]
+        answer = context.probes("session", provider, str(context.model), *libraries)
         if answer["error"]:
             yield from_error(id, "a session of the model fails", answer["error"], context)
         elif provider == "cuda" and "CUDAExecutionProvider" not in answer["providers"]:
@@ -34,9 +36,9 @@ def checks(context: Context) -> Iterator[Record]:
 
 def _content(context: Context, content: dict) -> Iterator[Record]:
     path, error = context.model, content["error"]
-    if "names" not in content:  # cudarelu or onnx does not import
-        if "No module named 'onnx'" in error:
-            yield from_error("model.content", "the model cannot be read", error, context)
+    if "names" not in content:  # cudarelu or onnx does not import, or the module does not load
+        if "No module named 'onnx'" in error or context.module:
+            yield from_error("model.content", "the model cannot be checked", error, context)
         else:
             yield waits("model.content")
         return
@@ -53,9 +55,14 @@ def _content(context: Context, content: dict) -> Iterator[Record]:
     ours = ", ".join(content["ours"]) or "none"
     what = f"IR version {content['ir_version']}; opsets {opsets}; our ops: {ours}"
     yield ok("model.content", what, str(path))
-    if context.library:
+    if context.library and not context.module:
         return  # it has other ops, which the session checks
     for name in content["unknown"]:
+        id, domain = f"model.unknown.{name}", name.partition("::")[0]
+        values = {"name": name, "domain": domain, "path": shlex.quote(str(path))}
+        if built := content["libraries"].get(domain):
+            yield trouble(id, "op-of-module", **values, library=shlex.quote(built))
+            continue
         near = difflib.get_close_matches(name, content["names"], 1, cutoff=0.5)
-        evidence = f"the most similar op of this library is {near[0]}" if near else ""
-        yield trouble(f"model.unknown.{name}", "unknown-op", evidence, name=name)
+        evidence = f"the most similar op is {near[0]}" if near else ""
+        yield trouble(id, "unknown-op", evidence, **values)

@@ -98,7 +98,7 @@ def _session(context: Context, provider: str, usable: bool) -> Record:
         return waits(id)
     if context.library:
         return skipped(id, "give a --model with the library's ops to check them")
-    answer = context.probes("session", provider, str(context.plugin))
+    answer = context.probes("session", provider, "", str(context.plugin))
     if answer["error"]:
         what = f"a session on {provider.upper()} fails"
         return from_error(id, what, answer["error"], context)

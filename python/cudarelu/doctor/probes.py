@@ -101,10 +101,12 @@ def library(answer: Answer, path: str) -> None:
     """Opens a custom-op library as ONNX Runtime does, and resolves all its symbols."""
     opened = ctypes.CDLL(path, os.RTLD_NOW | os.RTLD_LOCAL)
     answer["registers"] = hasattr(opened, "RegisterCustomOps")
+    answer["is_module"] = hasattr(opened, "cudarelu_get_module")
 
 
-def session(answer: Answer, provider: str, library: str, path: str = "") -> None:
-    """Creates a session of a model with a library's ops. Without a path, runs the model above.
+def session(answer: Answer, provider: str, path: str, *op_libraries: str) -> None:
+    """Creates a session of a model with the ops of libraries. If the path is "", runs the model
+    above.
 
     On CUDA it also loads PyTorch, as a program that uses both frameworks does.
     """
@@ -117,7 +119,7 @@ def session(answer: Answer, provider: str, library: str, path: str = "") -> None
         libraries(answer)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    if library:
+    for library in op_libraries:
         options.register_custom_ops_library(library)
     if path:
         model: Any = path
@@ -177,15 +179,18 @@ def driver(answer: Answer) -> None:
         answer["gpus"].append({"name": name.value.decode(), "capability": capability})
 
 
-def model(answer: Answer, path: str) -> None:
-    """Reads a model, and checks that its nodes call our ops correctly."""
-    from cudarelu import ops
+def model(answer: Answer, path: str, module: str = "") -> None:
+    """Reads a model, and checks that its nodes call our ops, and those of a module, correctly."""
+    from cudarelu import load_library
+    from cudarelu._table import all_ops
     from cudarelu.onnx.files import load
     from cudarelu.onnx.inspection import describe
 
+    if module:
+        load_library(module)
     answer["names"] = [
         "::".join(name)
-        for op in ops()
+        for op in all_ops()
         for name in ((op.onnx.domain, op.onnx.op_type), op.onnx.alias)
         if name
     ]

@@ -278,9 +278,15 @@ TROUBLES = {
     ),
     "unknown-op": Trouble(
         "my_domain:MyRelu(-1) is not a registered function/op",
-        "{name} is neither an op of ONNX or of this library, nor a function of the model",
-        "register the library that has it (doctor --library), or export the model again",
+        "{name} is neither an op of ONNX or of a known library, nor a function of the model",
+        "{python} -m cudarelu doctor --model {path} --library FILE.so  # the library that has it",
         r"(?P<name>[\w.]*:\w+)\(-1\) is not a registered function/op",
+    ),
+    "op-of-module": Trouble(
+        "my:MyRelu(-1) is not a registered function/op, but cudarelu.load has built a module my",
+        "{name} is an op of another module; cudarelu.load has built a module {domain}, which may "
+        "have it",
+        "{python} -m cudarelu doctor --model {path} --library {library}  # and register this file",
     ),
     "model-dtype": Trouble(
         "Type 'tensor(uint8)' of input parameter (x) of operator (Relu) in node () is invalid",
@@ -331,7 +337,7 @@ _INTRODUCTION = """\
 ```sh
 python -m cudarelu doctor                                         # what works, and why not
 python -m cudarelu doctor --model model.onnx                      # and whether this model runs
-python -m cudarelu doctor --model model.onnx --library my_ops.so  # with another library of ops
+python -m cudarelu doctor --model model.onnx --library my_ops.so  # with the ops of a library too
 python -m cudarelu doctor --fix                                   # run the fixes that are safe
 python -m cudarelu doctor --json
 ```

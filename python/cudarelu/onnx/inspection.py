@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import collections
+import shlex
 import textwrap
 from typing import Any
 
 import onnx
 import onnx.defs
 
+from .._cache import cached_libraries
 from .graphs import scopes
 from .models import agrees
 from .nodes import calls, common_labels, complete_nodes, is_ours
@@ -26,8 +28,11 @@ def describe(model: onnx.ModelProto) -> dict[str, Any]:
         - ours: the node types that call an op of a loaded module, with the op and whether the type
           is an alias;
         - definitions: the attached definitions of our ops, and whether each equals the table's;
-        - unknown: the node types that neither ONNX (in these opsets), nor this library, nor a
-          function of the model defines.
+        - unknown: the node types that neither ONNX (in these opsets), nor a loaded module, nor a
+          function of the model defines. Those of ONNX Runtime's domain com.microsoft are not
+          checked;
+        - libraries: for the domain of an unknown node type, the library that `cudarelu.load` built
+          last for the module of this name, if there is one. It is not loaded.
 
     Raises:
         ValueError: as `cudarelu.onnx.attach_definitions` does, but accepts any opset and any
@@ -46,6 +51,14 @@ def describe(model: onnx.ModelProto) -> dict[str, Any]:
     opsets = {each.domain or "ai.onnx": each.version for each in model.opset_import}
     defined = {(each.domain, each.name) for each in model.functions} | set(called)
     initializers = {each.name for each in model.graph.initializer}
+    unknown = [
+        (domain, op_type)
+        for domain, op_type in sorted(nodes.keys() - defined)
+        if not f"{domain}.".startswith("com.microsoft.")
+        and not onnx.defs.has(op_type, opsets.get(domain, 0), standard.get(domain, domain))
+    ]
+    # The cache is listed, and no name of the model is part of a path.
+    cached = cached_libraries() if unknown else {}
     return {
         "ir_version": model.ir_version,
         "opsets": opsets,
@@ -62,11 +75,8 @@ def describe(model: onnx.ModelProto) -> dict[str, Any]:
             )
             for each in definitions
         },
-        "unknown": [
-            f"{domain}::{op_type}"
-            for domain, op_type in sorted(nodes.keys() - defined)
-            if not onnx.defs.has(op_type, opsets.get(domain, 0), standard.get(domain, domain))
-        ],
+        "unknown": ["::".join(name) for name in unknown],
+        "libraries": {domain: str(cached[domain]) for domain, _ in unknown if domain in cached},
     }
 
 
@@ -107,4 +117,9 @@ def text(description: dict[str, Any]) -> str:
     if description["unknown"]:
         lines.append("unknown nodes without a definition:")
         lines += textwrap.wrap(", ".join(description["unknown"]), 100, **indent)
+        if found := description["libraries"].items():
+            lines.append("modules that cudarelu.load has built:")
+            lines += [f"    {domain}: --library {shlex.quote(path)}" for domain, path in found]
+        elif not all(name.startswith("ai.onnx") for name in description["unknown"]):
+            lines.append("--library FILE.so loads a module that has them")
     return "\n".join(lines)

@@ -24,6 +24,7 @@ import torch
 import cudarelu.onnx
 from cudarelu import _build_info, ort
 from cudarelu.__main__ import main
+from cudarelu._table import op_named
 from cudarelu.doctor import (
     binaries,
     command,
@@ -42,6 +43,8 @@ from cudarelu.doctor.records import Record, from_error, trouble
 from cudarelu.doctor.report import text
 from cudarelu.doctor.troubles import TROUBLES, explain
 from cudarelu.testing.environment import torch_cuda_missing
+from support.op_modules import LIBRARY as MY_LIBRARY
+from support.op_modules import my
 
 DOCUMENT = Path(__file__).parents[3] / "docs/troubleshooting.md"
 PLUGIN = Path(ort.library_path())
@@ -100,6 +103,13 @@ def only(records) -> Record:
 
 def driver(*gpus: dict, version: str = "13.0") -> dict:
     return {"gpus": list(gpus), "cuda": version}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    """The cache of `cudarelu.load`."""
+    monkeypatch.setenv("CUDARELU_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -943,7 +953,7 @@ def test_a_model_that_runs(tmp_path):
     ("edit", "id", "what"),
     [
         ({"call": "unknown.Relu"}, "model.unknown.unknown::Relu", "unknown::Relu is neither an op of ONNX"),
-        ({"call": "my.Relu"}, "model.cpu", "my:Relu is neither an op"),
+        ({"call": "unknown.Relu"}, "model.cpu", "unknown:Relu is neither an op"),
         ({"call": "cudarelu.Mish"}, "model.content", "there is no such op"),
         ({"call": "cudarelu.Relu<slope = 2>"}, "model.content", "there is no attribute slope"),
         ({"domain": 2}, "model.content", "version 2 of the domain cudarelu"),
@@ -961,7 +971,7 @@ def test_an_edited_model(edit, id, what, tmp_path):
 
 def test_a_name_that_is_nearly_ours(tmp_path):
     record = examined(edited(tmp_path / "model.onnx", "unknown.Relu"))["model.unknown.unknown::Relu"]
-    assert record.evidence == "the most similar op of this library is cudarelu::Relu"
+    assert record.evidence == "the most similar op is cudarelu::Relu"
 
 
 def test_an_opset_of_the_future(tmp_path):
@@ -995,9 +1005,54 @@ def test_a_model_with_another_library(tmp_path):
     """The other library does not have the op of the model either. Our library is not checked."""
     code = "void* RegisterCustomOps(void* options, void* base) { return 0; }"
     library = compiled(tmp_path / "ops.so", code)
-    records = examined(edited(tmp_path / "model.onnx", "my.Relu"), library)
+    records = examined(edited(tmp_path / "model.onnx", "unknown.Relu"), library)
     assert "is neither an op" in records["model.cpu"].what
     assert set(records) == {"model.content", "model.cpu"}
+
+
+def two_modules(path: Path, op_type: str) -> Path:
+    """A model with an op of ours and one of the domain `my`."""
+    version = op_named("my::swish").onnx.version
+    text = NODE.replace('"unknown" : 1', f'"my" : {version}').format(opset=18)
+    text += f"main (float[N] x) => (float[N] y) {{ z = cudarelu.Relu(x) y = my.{op_type}(z) }}"
+    onnx.save(onnx.parser.parse_model(text), path)
+    return path
+
+
+def test_a_model_with_an_op_module(tmp_path):
+    """Its ops are used beside ours, and its nodes are checked as ours are."""
+    my()
+    path = two_modules(tmp_path / "model.onnx", "Swish")
+    records = examined(path, MY_LIBRARY)
+    assert {each.status for each in records.values()} == {"ok"}
+    assert "our ops: cudarelu::Relu, my::Swish" in records["model.content"].what
+    record = examined(two_modules(path, "Swosh"), MY_LIBRARY)["model.content"]
+    assert "my::Swosh: there is no such op" in record.what
+
+
+@NEEDS_CC
+def test_a_module_that_cannot_be_loaded(tmp_path):
+    code = "void* RegisterCustomOps(void* o, void* b) { return 0; } int cudarelu_get_module() {}"
+    library = compiled(tmp_path / "ops.so", code.replace("{}", "{ return 0; }"))
+    record = examined(edited(tmp_path / "model.onnx"), library)["model.content"]
+    assert (record.status, "ops.so" in record.evidence) == ("failed", True)
+
+
+def test_an_op_of_a_module_that_was_built(tmp_path, cache):
+    """`cudarelu.load` has built the module. The doctor names the library and does not load it."""
+    library = cache / "modules/other/0-1/libother.so"
+    library.parent.mkdir(parents=True)
+    library.write_text("It is no library: loading it would fail.")
+    path = tmp_path / "model.onnx"
+    node = onnx.helper.make_node("Op", ["x"], ["y"], domain="other")
+    saved = onnx.load(edited(path))
+    saved.graph.node[0].CopyFrom(node)
+    saved.opset_import.append(onnx.helper.make_opsetid("other", 1))
+    onnx.save(saved, path)
+    record = examined(path)["model.unknown.other::Op"]
+    assert "cudarelu.load has built a module other" in record.what
+    fix = f"-m cudarelu doctor --model {path} --library {library}"
+    assert f"{fix}  # and register this file" in record.mend
 
 
 def test_a_trouble_takes_any_values():
