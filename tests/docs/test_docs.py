@@ -13,10 +13,12 @@ from support.ort_infer import BUILD, BUILT
 DOCS = Path(__file__).parents[2] / "docs"
 YOUR_OP = (DOCS / "your-op.md").read_text()
 LAUNCHED = "# torchrun "  # begins a snippet that is a program of its own
+CHINESE = ".zh-CN.md"  # ends the name of a translation, whose blocks are those of the original
 SNIPPETS = {
     path.name: codes
     for path in DOCS.glob("*.md")
-    if (codes := re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL))
+    if not path.name.endswith(CHINESE)
+    and (codes := re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL))
 }
 
 
@@ -79,6 +81,27 @@ def test_your_op(tmp_path):
     assert "1 x my::SquaredRelu on CPUExecutionProvider" in done.stdout
     if include and library:
         assert len(re.findall(r"^[\d.e-]+$", done.stdout, re.MULTILINE)) == 4
+
+
+def blocks(text: str) -> list[str]:
+    """The blocks of code: between fences, or indented."""
+    block = r"^```.*?^```$|(?:^ {4}\S[^\n]*\n)+"
+    return re.findall(block, text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("path", [*DOCS.glob(f"*{CHINESE}")], ids=lambda path: path.name)
+def test_translations(path):
+    """Their code, links and numbers of the tables are those of the original, which runs."""
+    original = path.with_name(path.name.replace(CHINESE, ".md"))
+    texts = [each.read_text() for each in (original, path)]
+    assert re.search(rf"\A# .+\n\n\[.+\]\({re.escape(path.name)}\)\n", texts[0])
+    assert re.search(rf"\A# .+\n\n\[.+\]\({re.escape(original.name)}\)\n", texts[1])
+    expected, found = map(blocks, texts)
+    assert len(expected) > 10
+    assert found == expected
+    for pattern in (r"^#+ ", r"\]\((?!your-op)(.*?)\)", r"\| (\**\d+\**) (?=\|)", r"^\| (`\w+`)?"):
+        expected, found = (re.findall(pattern, text, re.MULTILINE) for text in texts)
+        assert found == expected, pattern
 
 
 def test_programs(tmp_path):
