@@ -85,7 +85,7 @@ asan: $(VENV)/.dev build
 	@$(PROGRESS) $(BIN)/cmake --preset asan -DPython_EXECUTABLE=$(BIN)/python
 	@$(PROGRESS) $(BIN)/ninja -C build-asan
 	@$(PROGRESS) $(BIN)/ctest --test-dir build-asan --output-on-failure -j 2
-	@ln -sf $(CURDIR)/build/python/cudarelu/{_C.*.so,_build_info.py,libcudarelu_torch.so} build-asan/python/cudarelu
+	@ln -sfn $(CURDIR)/build/python/cudarelu/{_build_info.py,pytorch_*} build-asan/python/cudarelu
 	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	 ASAN_OPTIONS=detect_leaks=0 \
 	 PYTHONPATH=$(CURDIR)/build-asan/python CUDARELU_BUILD_DIR=$(CURDIR)/build-asan \

@@ -34,18 +34,17 @@ def problems(build):
         yield f"{ops.name} has undefined symbols of ONNX Runtime"
 
     # Device code exists once; readers are small, so that there can be one for each PyTorch.
-    readers = [*build.glob("python/cudarelu/libcudarelu_torch.so"), build / "ort_infer"]
-    for reader in filter(Path.exists, readers):
+    of_pytorch = [*build.glob("python/cudarelu/pytorch_*/*.so")]
+    readers = [*of_pytorch, *build.glob("ort_infer")]
+    for reader in readers:
         if ".nv_fatbin" in output_of("readelf", "-S", "-W", reader):
             yield f"{reader.name} has device code"
-    for reader in readers[:-1]:
+    for reader in of_pytorch:
         loaded = int(output_of("size", reader).split("\n")[1].split()[3])  # without symbols
         if loaded > 2e6:
             yield f"{reader.name} has {loaded} bytes, over 2 MB"
 
-    for path in [*build.glob("python/cudarelu/*.so"), build / "ort_infer"]:
-        if not path.exists() or "rivals" in path.name:  # only for benchmarks
-            continue
+    for path in [ops, *readers]:
         # libc10 and libtorch_cpu always exist; libraries with "cuda" in the name may be missing.
         cuda = [name for name in needed(path) if re.search(r"cuda|cublas|nvrtc|onnxruntime", name)]
         cuda = [name for name in cuda if name != "libcudarelu_torch.so"]

@@ -1,29 +1,31 @@
 #!/usr/bin/env bash
-# Installs the old versions of ONNX Runtime with which tests/ort_plugin/test_ort_versions.py tests the
-# plugin, each into FOLDER/VERSION. Versions that are installed are skipped. A version that cannot
-# be installed is reported in one line, and its test is skipped.
+# Installs the old versions of ONNX Runtime with which the tests test the plugin, each into
+# FOLDER/VERSION, and one for Python 3.12, into FOLDER/python3.12. What is installed is skipped. A
+# version that cannot be installed is reported in one line, and its test is skipped.
 #
 #   usage: old_runtimes.sh PYTHON FOLDER
 set -euo pipefail
 python=$1 folder=$2
 
+# install NAME REQUIREMENT...
 install() {
-  local version=$1 output
+  local name=$1 output
   shift
-  [ ! -d "$folder/$version" ] || return 0
-  rm -rf "$folder/$version.part"
+  [ ! -d "$folder/$name" ] || return 0
+  rm -rf "$folder/$name.part"
   if output=$("$python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 15 \
-    --no-deps --only-binary :all: --target "$folder/$version.part" "onnxruntime==$version" "$@" 2>&1); then
-    mv "$folder/$version.part" "$folder/$version"
+    --no-deps --only-binary :all: --target "$folder/$name.part" "$@" 2>&1); then
+    mv "$folder/$name.part" "$folder/$name"
   else
-    echo "The plugin is not tested with ONNX Runtime $version: ${output##*$'\n'}"
+    echo "The plugin is not tested with $*: ${output##*$'\n'}"
   fi
 }
 
 mkdir -p "$folder"
 # Versions up to 1.18 were built for NumPy 1.
-install 1.15.1 numpy==1.26.4
-install 1.16.3 numpy==1.26.4
-install 1.18.1 numpy==1.26.4
-install 1.20.1
-install 1.23.2
+install 1.15.1 onnxruntime==1.15.1 numpy==1.26.4
+install 1.16.3 onnxruntime==1.16.3 numpy==1.26.4
+install 1.18.1 onnxruntime==1.18.1 numpy==1.26.4
+install 1.20.1 onnxruntime==1.20.1
+install 1.23.2 onnxruntime==1.23.2
+install python3.12 onnxruntime==1.23.2 numpy --python-version 3.12

@@ -44,15 +44,16 @@ if sys.argv[:2] in (["-m", "doctor"], ["-m", "cmake-dir"]) and re.fullmatch(
 
 import torch
 
-from cudarelu import _build_info
+from cudarelu import _build_info, _readers
 
-if torch.__version__.split(".")[:2] != _build_info.TORCH.split("."):
+if (_folder := _readers.folder_for(torch.__version__)).is_dir():
+    __path__.insert(0, str(_folder))  # for `cudarelu._C`, which the modules below import
+elif _versions := _readers.versions():
     raise ImportError(
-        f"cudarelu was built for PyTorch {_build_info.TORCH}, but this is {torch.__version__}: "
-        f"build it again in this environment, or install torch=={_build_info.TORCH}.*"
+        f"cudarelu was built for PyTorch {', '.join(_versions)}, but this is {torch.__version__}: "
+        f"build it again in this environment, or pip install 'torch=={_versions[-1]}.*'"
     )
 
-# These load the library, which needs the PyTorch that it was built with.
 from cudarelu._build import load, load_inline
 from cudarelu._modules import OpModule, load_library, modules
 from cudarelu._pytorch.functions import FUNCTIONS

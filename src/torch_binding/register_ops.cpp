@@ -171,14 +171,17 @@ const Module& register_module(std::unique_ptr<Module> module) {
   return add_module(std::move(module));
 }
 
-/// The folder of this library.
-std::filesystem::path own_folder() {
+/// The library of the module `cudarelu`: beside this library, or else in the folder above, as in
+/// the Python package, which has a folder for each version of PyTorch.
+std::filesystem::path own_module() {
   Dl_info info{};
-  dladdr(reinterpret_cast<const void*>(&own_folder), &info);
-  return std::filesystem::path(info.dli_fname).parent_path();
+  dladdr(reinterpret_cast<const void*>(&own_module), &info);
+  const auto folder = std::filesystem::absolute(info.dli_fname).parent_path();
+  const std::filesystem::path name = "libcudarelu_ops.so";
+  return exists(folder / name) ? folder / name : folder.parent_path() / name;
 }
 
-/// Registers the module that is part of this library, or else the one beside it. No exception may
+/// Registers the module that is part of this library, or else that of a library. No exception may
 /// leave an initializer.
 const std::string& register_own_module() noexcept {
   static const std::string problem = [] {
@@ -186,7 +189,7 @@ const std::string& register_own_module() noexcept {
       if (cudarelu_get_module != nullptr) {
         register_module(read_module(*cudarelu_get_module()));
       } else {
-        load_module(own_folder() / "libcudarelu_ops.so");
+        load_module(own_module());
       }
       return std::string();
     } catch (const std::exception& error) {

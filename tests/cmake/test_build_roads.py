@@ -8,7 +8,6 @@ others 3 minutes more with a warm ccache, or 10 with a cold one.
 
 from __future__ import annotations
 
-import fcntl
 import importlib.metadata
 import importlib.util
 import json
@@ -19,7 +18,6 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,81 +25,17 @@ import torch
 from torch.utils.cpp_extension import CUDA_HOME
 
 from cudarelu.testing.environment import torch_cuda_missing
+from support.commands import SLOW, dynamic, environment, install_wheel, needs, run
 from support.ort_infer import BUILD
 
 ROOT = Path(__file__).parents[2]
 TORCH = Path(torch.__path__[0])
 TORCH_MINOR = ".".join(torch.__version__.split(".")[:2])
+READERS = f"pytorch_{TORCH_MINOR}"  # the folder of the libraries that depend on PyTorch
 CPP_INFERENCE = ROOT / "examples/cpp_inference"
 
-SLOW = pytest.mark.skipif(
-    os.environ.get("CUDARELU_BUILD_ROADS") != "1",
-    reason="compiles all sources, which takes minutes: set CUDARELU_BUILD_ROADS=1",
-)
 NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 NEEDS_NVCC = pytest.mark.skipif(CUDA_HOME is None, reason="PyTorch finds no CUDA toolkit")
-
-
-def needs(*tools: str, module: str | None = None) -> pytest.MarkDecorator:
-    """Skips a test if a program or a Python module is missing."""
-    path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
-    missing = [tool for tool in tools if shutil.which(tool, path=path) is None]
-    if module and importlib.util.find_spec(module) is None:
-        missing.append(module)
-    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} is missing")
-
-
-def environment(**changes: object) -> dict[str, str]:
-    """The environment of this process without paths to the build folder, with Python's tools."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTEST_", "PYTHONPATH", "CUDARELU_"))
-    }
-    path = f"{sysconfig.get_path('scripts')}:{kept['PATH']}"
-    return kept | {"PATH": path} | {name: str(value) for name, value in changes.items()}
-
-
-def run(*command: object, **options) -> str:
-    """The output of a command, which must succeed."""
-    options = {"env": environment()} | options
-    done = subprocess.run(
-        [str(part) for part in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=900,
-        check=False,
-        **options,
-    )
-    assert done.returncode == 0, done.stdout[-6000:]
-    return done.stdout
-
-
-def dynamic(path: Path, tag: str) -> list[str]:
-    """The values of a dynamic tag, NEEDED or RUNPATH, of a program or a library."""
-    return re.findall(rf"\({tag}\).*\[(.*)\]", run("readelf", "-d", path))
-
-
-@pytest.fixture(scope="session")
-def once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]:
-    """once(name, fill): a folder that `fill` fills once for all workers of pytest-xdist."""
-    base = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent
-
-    def filled(name: str, fill: Callable[[Path], None]) -> Path:
-        folder, done = base / name, base / f"{name}.done"
-        with (base / f"{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not done.exists():
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir()
-                fill(folder)
-                done.touch()
-        return folder
-
-    return filled
 
 
 # The metadata of a wheel
@@ -200,12 +134,7 @@ def wheel(once) -> Path:
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
     """The wheel in an empty folder: cudarelu/, and bin/ with ort_infer."""
-    folder = tmp_path_factory.mktemp("installed")
-    run(
-        *(sys.executable, "-m", "pip", "install", wheel, "--no-deps", "--no-index"),
-        *("--disable-pip-version-check", "--target", folder),
-    )
-    return folder
+    return install_wheel(wheel, tmp_path_factory.mktemp("installed"))
 
 
 USE = """
@@ -246,8 +175,8 @@ class TestWheel:
             if path.suffix in (".py", ".pyi", ".typed")
             or ("scaffold" in path.parts and path.is_file() and path.suffix != ".pyc")
         }
-        package |= {f"_C{suffix}", "libcudarelu_torch.so", "libcudarelu_ops.so", "_build_info.py"}
-        package.add("_functions.pyi")  # written by the build
+        package |= {"libcudarelu_ops.so", "_build_info.py", "_functions.pyi"}
+        package |= {f"{READERS}/_C{suffix}", f"{READERS}/libcudarelu_torch.so"}
         module = ROOT / "src/module"
         package |= {f"sdk/{path.relative_to(module)}" for path in module.rglob("include/**/*.*")}
         package |= {
@@ -276,10 +205,7 @@ class TestWheel:
         (name,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
         metadata = archive.read(name).decode()
         assert re.search(r"^Requires-Python: >=3.11$", metadata, re.MULTILINE)
-        (built_with,) = re.findall(
-            r'TORCH = "(.*)"', archive.read("cudarelu/_build_info.py").decode()
-        )
-        torch_here = f"torch=={built_with}.*"
+        torch_here = f"torch=={TORCH_MINOR}.*"
         assert required(metadata) == [torch_here, "numpy>=2", "onnx>=1.17", "ml_dtypes"]
         extras = re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)
         assert extras == ["export", "ort", "ort-gpu", "plots"]
@@ -288,12 +214,13 @@ class TestWheel:
         settings = environment(PYTHONPATH=installed)
         said = run(sys.executable, "-c", USE, cwd=tmp_path, env=settings).split("\n")
         mapped = [Path(line) for line in said if line.startswith("/")]
-        assert {path.name.split(".")[0] for path in mapped} == {
-            "_C",
-            "libcudarelu_torch",
-            "libcudarelu_ops",
+        package = installed / "cudarelu"
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        assert set(mapped) == {
+            package / "libcudarelu_ops.so",
+            package / READERS / "libcudarelu_torch.so",
+            package / READERS / f"_C{suffix}",
         }
-        assert {path.parent for path in mapped} == {installed / "cudarelu"}
 
         command = (sys.executable, "-m", "cudarelu", "export-demo", "myrelu.onnx")
         run(*command, cwd=tmp_path, env=settings)
@@ -349,9 +276,9 @@ class TestWheel:
             assert re.search(r"^\d+ passed", said, re.MULTILINE)
 
     def test_finds_libraries_beside_itself_alone(self, installed):
-        for path in [*installed.glob("cudarelu/*.so"), installed / "bin/ort_infer"]:
+        for path in [*installed.glob("cudarelu/**/*.so"), installed / "bin/ort_infer"]:
             torch_library = path.name.startswith(("_C.", "libcudarelu_torch"))
-            expected = ["$ORIGIN:$ORIGIN/../torch/lib"] if torch_library else []
+            expected = ["$ORIGIN:$ORIGIN/../../torch/lib"] if torch_library else []
             assert dynamic(path, "RUNPATH") + dynamic(path, "RPATH") == expected, path.name
 
 
@@ -432,7 +359,7 @@ def cpp_inference(once) -> Path:
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
 def models(request, once) -> Path:
     def export(folder: Path) -> None:
-        package = Path(cudarelu_library()).parents[1]
+        package = Path(cudarelu_library()).parents[2]
         run(
             *(sys.executable, CPP_INFERENCE / "export_models.py", folder),
             *("--device", request.param),
@@ -446,7 +373,7 @@ def models(request, once) -> Path:
 def cudarelu_library() -> str:
     import cudarelu
 
-    return str(Path(cudarelu._build_info.__file__).parent / "libcudarelu_torch.so")
+    return str(Path(cudarelu._C.__file__).parent / "libcudarelu_torch.so")
 
 
 @needs("cmake", "ninja", "c++", "readelf")
@@ -542,7 +469,7 @@ class TestLibTorchWithoutPython:
     def test_runs_models(self, build, libtorch, models, tmp_path):
         settings = environment(CCACHE_BASEDIR=build.parent, CCACHE_NOHASHDIR=1)
         run("ninja", "-C", build, "cudarelu_torch", env=settings)
-        library = build / "python/cudarelu/libcudarelu_torch.so"
+        library = build / "python/cudarelu" / READERS / "libcudarelu_torch.so"
         (path,) = dynamic(library, "RUNPATH")
         assert path.rstrip(":") == f"{libtorch}/lib"
         configure_cpp_inference(tmp_path, f"-DTorch_DIR={libtorch}/share/cmake/Torch")

@@ -188,7 +188,7 @@ def test_a_cache_that_cannot_be_written(header, tmp_path, monkeypatch):
 
 
 def test_a_library_that_is_not_a_module():
-    library = Path(cudarelu._build_info.__file__).parent / "libcudarelu_torch.so"
+    library = Path(cudarelu._C.__file__).parent / "libcudarelu_torch.so"
     message = r"libcudarelu_torch\.so: not an op module, since it does not export cudarelu_get_mo"
     with pytest.raises(ValueError, match=message):
         cudarelu.load_library(library)

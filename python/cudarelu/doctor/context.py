@@ -35,6 +35,15 @@ class Context:
         return _build_info
 
     @property
+    def torches(self) -> list[str]:
+        """The minor versions of PyTorch that the build is for, in order; empty without a build."""
+        if self.build is None:
+            return []
+        from cudarelu import _readers
+
+        return _readers.versions()
+
+    @property
     def devices(self) -> list[str]:
         return ["cpu", "cuda"] if self.cuda else ["cpu"]
 
@@ -60,12 +69,13 @@ class Context:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         torch = self.probes("pytorch")
         return {
-            "built": self.build.TORCH if self.build else "",
+            "built": ", ".join(self.torches),
             "capability": "native",
             "driver": self.probes("driver").get("cuda", "an unknown version"),
             "found": torch.get("version", ""),
             "gpu": "the GPU here",
             "has": "code for others",
+            "latest": self.torches[-1] if self.torches else "2",
             "name": "a library",
             "needed": torch.get("cuda"),
             "package": self.wheel,

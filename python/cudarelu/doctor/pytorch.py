@@ -22,20 +22,20 @@ def checks(context: Context) -> Iterator[Record]:
 
 def _installation(context: Context) -> Iterator[Record]:
     answer = context.probes("pytorch")
-    built = context.build.TORCH if context.build else "2"
     version = answer.get("version")
     if version is None:
         missing = answer["error"] == "ModuleNotFoundError: No module named 'torch'"
         name = "torch-missing" if missing else "torch-broken"
-        yield trouble("pytorch.import", name, answer["error"], built=built)
+        yield trouble("pytorch.import", name, answer["error"], **context.values)
     else:
         cuda = f"CUDA {answer['cuda']}" if answer["cuda"] else "without CUDA"
         yield ok("pytorch.import", f"PyTorch {version}, {cuda}", answer["path"])
-    if context.build is None:
+    if context.build is None or not context.torches:
         yield trouble("pytorch.build", "not-built", str(context.folder))
-    elif version is not None and version.split(".")[:2] != built.split("."):
-        yield trouble("pytorch.build", "torch-version", built=built, found=version)
+    elif version is not None and ".".join(version.split(".")[:2]) not in context.torches:
+        yield trouble("pytorch.build", "torch-version", **context.values)
     else:
+        built = ", ".join(context.torches)
         yield ok("pytorch.build", f"cudarelu {context.build.VERSION}, built for PyTorch {built}")
 
 

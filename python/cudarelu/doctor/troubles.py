@@ -32,19 +32,20 @@ TROUBLES = {
     "torch-missing": Trouble(
         "No module named 'torch'",
         "PyTorch is not installed in this environment",
-        '{pip} install "torch=={built}.*"',
+        '{pip} install "torch=={latest}.*"',
     ),
     "torch-broken": Trouble(
         "import torch fails: OSError, undefined symbol, cannot open shared object file",
         "PyTorch does not import: one of its libraries is damaged or has another version",
-        '{pip} install --force-reinstall "torch=={built}.*"',
+        '{pip} install --force-reinstall "torch=={latest}.*"',
     ),
     "torch-version": Trouble(
         "cudarelu was built for PyTorch 2.11, but this is 2.14; undefined symbol: _ZN3c10..., "
         "_ZN2at..., _ZN5torch...",
         "cudarelu's libraries were built for PyTorch {built}, but this is PyTorch {found}; a "
         "library needs the minor version that it was built for",
-        '{pip} install "torch=={built}.*"  # or build again: cmake -B build && cmake --build build',
+        '{pip} install "torch=={latest}.*"  # or build again: cmake -B build && '
+        "cmake --build build",
         r"(?:was built for PyTorch|undefined symbol: _ZNK?(?:3c10|2at|5torch))",
     ),
     "not-built": Trouble(

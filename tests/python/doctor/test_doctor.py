@@ -22,7 +22,7 @@ import pytest
 import torch
 
 import cudarelu.onnx
-from cudarelu import _build_info, ort
+from cudarelu import _readers, ort
 from cudarelu.__main__ import main
 from cudarelu._table import op_named
 from cudarelu.doctor import (
@@ -48,6 +48,7 @@ from support.op_modules import my
 
 DOCUMENT = Path(__file__).parents[3] / "docs/troubleshooting.md"
 PLUGIN = Path(ort.library_path())
+TORCH_MINOR = ".".join(torch.__version__.split(".")[:2])
 H200 = {"name": "NVIDIA H200", "capability": 90}
 RTX5090 = {"name": "NVIDIA GeForce RTX 5090", "capability": 120}
 
@@ -227,7 +228,7 @@ def test_without_pytorch_for_a_person(entry, shadow):
     assert "\033" not in done.stdout
     lines = done.stdout.splitlines()
     assert lines[:2] == ["PyTorch", f"  failed   import: {TROUBLES['torch-missing'].cause}"]
-    assert lines[3].endswith(f'-m pip install "torch=={_build_info.TORCH}.*"')
+    assert lines[3].endswith(f'-m pip install "torch=={TORCH_MINOR}.*"')
     assert len(lines) <= 40
     assert "  ok       cpu: our ops run in a session on CPU" in lines
 
@@ -400,9 +401,20 @@ def test_another_pytorch(shadow):
     records = by_id(pytorch.checks(real_context()))
     assert records["pytorch.import"].status == "ok"
     record = records["pytorch.build"]
-    assert f"built for PyTorch {_build_info.TORCH}, but this is PyTorch 2.1.0" in record.what
-    assert f'install "torch=={_build_info.TORCH}.*"' in record.mend
+    assert f"built for PyTorch {TORCH_MINOR}, but this is PyTorch 2.1.0" in record.what
+    assert f'install "torch=={TORCH_MINOR}.*"' in record.mend
     assert records["pytorch.cpu"].status == "skipped"
+
+
+def test_a_build_for_several_pytorches(shadow, monkeypatch):
+    monkeypatch.setattr(_readers, "versions", lambda: ["2.11", "2.12", TORCH_MINOR])
+    record = by_id(pytorch.checks(context()))["pytorch.build"]
+    assert record.what.endswith(f"built for PyTorch 2.11, 2.12, {TORCH_MINOR}")
+
+    shadow("torch", stub_torch("2.10.1"))
+    record = by_id(pytorch.checks(real_context()))["pytorch.build"]
+    assert f"built for PyTorch 2.11, 2.12, {TORCH_MINOR}, but this is PyTorch 2.10.1" in record.what
+    assert f'install "torch=={TORCH_MINOR}.*"' in record.mend
 
 
 @pytest.mark.parametrize(
@@ -434,6 +446,12 @@ def test_a_build_that_is_missing():
     assert "without its libraries" in record.what
 
 
+def test_a_build_without_the_libraries(monkeypatch):
+    monkeypatch.setattr(_readers, "versions", lambda: [])
+    record = by_id(pytorch.checks(context()))["pytorch.build"]
+    assert "without its libraries" in record.what
+
+
 def test_a_pytorch_of_another_abi():
     error = "ImportError: libcudarelu_torch.so: undefined symbol: _ZN3c106detail14torchCheckFail"
     record = by_id(pytorch.checks(context(package={"error": error})))["pytorch.cpu"]
@@ -441,10 +459,10 @@ def test_a_pytorch_of_another_abi():
 
 
 def test_a_pytorch_without_cuda(shadow):
-    shadow("torch", stub_torch(_build_info.TORCH + ".0+cpu"))
+    shadow("torch", stub_torch(TORCH_MINOR + ".0+cpu"))
     record = by_id(pytorch.checks(real_context(cuda=True)))["pytorch.cuda"]
-    assert record.what == f"PyTorch {_build_info.TORCH}.0+cpu was built without CUDA"
-    assert record.mend.endswith(f'"torch=={_build_info.TORCH}.0"')
+    assert record.what == f"PyTorch {TORCH_MINOR}.0+cpu was built without CUDA"
+    assert record.mend.endswith(f'"torch=={TORCH_MINOR}.0"')
 
 
 @pytest.mark.parametrize(
@@ -458,7 +476,7 @@ def test_a_pytorch_without_cuda(shadow):
 )
 def test_a_pytorch_that_does_not_reach_the_gpu(error, what, shadow, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    version = _build_info.TORCH + ".0"
+    version = TORCH_MINOR + ".0"
     ones = f"def ones(*sizes, device): raise RuntimeError({error!r})"
     shadow("torch", stub_torch(version, "13.0", ones))
     here = real_context(cuda=True, driver=driver(version="12.4"))

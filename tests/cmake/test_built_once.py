@@ -1,0 +1,199 @@
+"""Built once: one wheel of cudarelu serves several versions of PyTorch, and one file of an op
+module serves these, all versions of ONNX Runtime, several versions of Python, and a C++ program.
+
+The module is libmy_ops.so, which the build has made; no process here compiles it. The wheel is
+built only if CUDARELU_BUILD_ROADS=1, in a folder of the build folder, where the other PyTorch is
+installed too. On two cores that takes a minute with a warm ccache.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from support.commands import SLOW, dynamic, environment, install_wheel, needs, run
+from support.onnx_runtimes import RUNTIMES, VERSIONS, run_with
+from support.op_modules import LIBRARY
+from support.ort_infer import BUILD, BUILT, ORT_INFER
+
+ROOT = Path(__file__).parents[2]
+HERE = ".".join(torch.__version__.split(".")[:2])
+OTHER = "2.14" if HERE == "2.11" else "2.11"  # the oldest that is supported, or the newest
+FOLDER = BUILD / "wheel"
+
+IN_PYTORCH = """
+import sys
+import torch
+import cudarelu
+
+x = torch.tensor([[-1.0, 0.5, 2.0]], dtype=torch.float64, requires_grad=True)
+y = cudarelu.relu(x)
+assert y.tolist() == torch.ops.cudarelu.relu(x).tolist() == [[0.0, 0.5, 2.0]]
+assert torch.autograd.grad(y.sum(), x)[0].tolist() == [[0.0, 1.0, 1.0]]
+assert cudarelu.relu(x.detach().numpy()).tolist() == [[0.0, 0.5, 2.0]]
+
+my = cudarelu.load_library(sys.argv[1])
+y, expected = my.swish(x, beta=2.0), x * torch.sigmoid(2.0 * x)
+torch.testing.assert_close(y, expected)
+torch.testing.assert_close(*(torch.autograd.grad(each.sum(), x)[0] for each in (y, expected)))
+torch.testing.assert_close(torch.vmap(lambda row: my.swish(row, beta=2.0))(x), expected)
+print(torch.__version__, cudarelu._C.__file__, my.path)
+"""
+
+IN_ONNX_RUNTIME = """
+import sys
+import numpy, onnxruntime
+
+assert not {"torch", "cudarelu"} & set(sys.modules)
+library, model, x, y = sys.argv[1:]
+options = onnxruntime.SessionOptions()
+options.register_custom_ops_library(library)
+session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+numpy.testing.assert_allclose(session.run(None, {"x": numpy.load(x)})[0], numpy.load(y), rtol=1e-6)
+print(onnxruntime.__version__)
+"""
+
+
+# One wheel for several versions of PyTorch
+
+
+def build_wheel(folder: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, ROOT / "tools/wheel.py", HERE, OTHER, "--folder", FOLDER),
+            *("--wheel-dir", folder, "-C", "cmake.define.CUDARELU_CUDA=OFF"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(CCACHE_BASEDIR=FOLDER, CCACHE_NOHASHDIR=1),
+        check=False,
+    )
+    if f"PyTorch {OTHER} cannot be installed" in done.stdout:
+        pytest.skip(f"PyTorch {OTHER} cannot be installed")
+    assert done.returncode == 0, done.stdout[-6000:]
+
+
+@pytest.fixture(scope="module")
+def wheel(once) -> Path:
+    (path,) = once("wheel_for_several", build_wheel).glob("cudarelu-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    return install_wheel(wheel, tmp_path_factory.mktemp("installed_for_several"))
+
+
+@SLOW
+@needs("cmake", "ninja", module="scikit_build_core")
+@pytest.mark.skipif(
+    not Path(sysconfig.get_path("include"), "Python.h").exists(),
+    reason="Python's headers are missing",
+)
+class TestWheelForSeveralPyTorches:
+    def test_holds_a_reader_for_each(self, wheel):
+        archive = zipfile.ZipFile(wheel)
+        sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        readers = {
+            f"cudarelu/pytorch_{version}/{name}"
+            for version in (HERE, OTHER)
+            for name in (f"_C{suffix}", "libcudarelu_torch.so")
+        }
+        assert {name for name in sizes if re.search(r"/pytorch_|_C\.|_torch", name)} == readers
+        assert max(sizes[name] for name in readers) < 2e6
+        assert sizes["cudarelu/libcudarelu_ops.so"] > 0  # the kernels, once
+        (metadata,) = (name for name in sizes if name.endswith("/METADATA"))
+        (found,) = re.findall(r"^Requires-Dist: torch(.*)$", archive.read(metadata).decode(), re.M)
+        older, newer = sorted(int(each.removeprefix("2.")) for each in (HERE, OTHER))
+        between = "".join(f",!=2.{minor}.*" for minor in range(older + 1, newer))
+        assert found == f">=2.{older},<2.{newer + 1}{between}"
+
+    @pytest.mark.parametrize("version", [HERE, OTHER])
+    def test_serves(self, version, installed, tmp_path):
+        """Runs an op, and an op of a module that was built for none of these versions."""
+        path = f"{installed}:{FOLDER / f'torch-{OTHER}'}" if version == OTHER else installed
+        settings = environment(PYTHONPATH=path)
+        said = run(sys.executable, "-c", IN_PYTORCH, LIBRARY, cwd=tmp_path, env=settings)
+        found, reader, module = said.split()
+        assert found.startswith(f"{version}.")
+        assert Path(reader).parent == installed / f"cudarelu/pytorch_{version}"
+        assert Path(module).samefile(LIBRARY)
+
+
+# One file of an op module
+
+
+@pytest.fixture
+def example(tmp_path) -> tuple[Path, Path, Path]:
+    """A model with one node, my.Swish, its input, and its output as NumPy computes it."""
+    x = np.random.default_rng(0).standard_normal((3, 40), np.float32)
+    node = helper.make_node("Swish", ["x"], ["y"], domain="my", beta=2.0)
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (3, 40)) for name in "xy"]
+    graph = helper.make_graph([node], "example", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]
+    files = tmp_path / "model.onnx", tmp_path / "x.npy", tmp_path / "y.npy"
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=opsets), files[0])
+    np.save(files[1], x)
+    np.save(files[2], x / (1 + np.exp(-2 * x)))
+    return files
+
+
+def python_3_12() -> Path:
+    """A Python 3.12 on the PATH, or of pyenv, whose commands on the PATH may lead nowhere."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [shutil.which("python3.12"), *pyenv.glob("versions/3.12.*/bin/python3.12")]
+    for path in filter(None, found):
+        if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return Path(path)
+    pytest.skip("python3.12 is missing")
+
+
+@pytest.mark.skipif(not LIBRARY.exists(), reason=f"{LIBRARY} has not been built")
+class TestModule:
+    @needs("readelf", "nm")
+    def test_needs_no_host(self):
+        libraries = " ".join(dynamic(LIBRARY, "NEEDED"))
+        assert not re.search("torch|c10|python|onnxruntime|cudarelu", libraries)
+        undefined = run("nm", "-D", "--undefined-only", LIBRARY)
+        assert not re.search(r" (Py|Ort|_ZNK?(2at|3c10|5torch))", undefined)
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_in_an_old_onnx_runtime(self, version, example):
+        done = run_with(version, IN_ONNX_RUNTIME, LIBRARY, *example)
+        assert done.stdout.strip() == version, done.stderr
+
+    def test_in_this_onnx_runtime(self, example):
+        said = run(sys.executable, "-c", IN_ONNX_RUNTIME, LIBRARY, *example)
+        assert said.strip() == onnxruntime.__version__
+
+    def test_in_python_3_12(self, example):
+        packages = RUNTIMES / "python3.12"
+        if not packages.exists():
+            pytest.skip("Python 3.12's packages are missing: tools/old_runtimes.sh installs them")
+        settings = environment(PYTHONPATH=packages)
+        said = run(python_3_12(), "-c", IN_ONNX_RUNTIME, LIBRARY, *example, env=settings)
+        assert said.startswith("1.")
+
+    @BUILT
+    def test_in_a_cpp_program(self, example):
+        model, x, y = example
+        said = run(
+            *(ORT_INFER, model, "--provider", "cpu", "--library", LIBRARY, "--input", f"x={x}"),
+            *("--compare", f"y={y}"),
+        )
+        assert "my::Swish" in said

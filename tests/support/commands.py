@@ -1,0 +1,69 @@
+"""Runs programs as a user would, in processes that do not see the build folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+SLOW = pytest.mark.skipif(
+    os.environ.get("CUDARELU_BUILD_ROADS") != "1",
+    reason="compiles all sources, which takes minutes: set CUDARELU_BUILD_ROADS=1",
+)
+
+
+def needs(*tools: str, module: str | None = None) -> pytest.MarkDecorator:
+    """Skips a test if a program or a Python module is missing."""
+    path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
+    missing = [tool for tool in tools if shutil.which(tool, path=path) is None]
+    if module and importlib.util.find_spec(module) is None:
+        missing.append(module)
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} is missing")
+
+
+def environment(**changes: object) -> dict[str, str]:
+    """The environment of this process without paths to the build folder, with Python's tools."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "PYTHONPATH", "CUDARELU_"))
+    }
+    path = f"{sysconfig.get_path('scripts')}:{kept['PATH']}"
+    return kept | {"PATH": path} | {name: str(value) for name, value in changes.items()}
+
+
+def run(*command: object, **options) -> str:
+    """The output of a command, which must succeed."""
+    options = {"env": environment()} | options
+    done = subprocess.run(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
+        check=False,
+        **options,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    return done.stdout
+
+
+def dynamic(path: Path, tag: str) -> list[str]:
+    """The values of a dynamic tag, NEEDED or RUNPATH, of a program or a library."""
+    return re.findall(rf"\({tag}\).*\[(.*)\]", run("readelf", "-d", path))
+
+
+def install_wheel(wheel: Path, folder: Path) -> Path:
+    """Installs a wheel into a folder, without dependencies, and returns the folder."""
+    run(
+        *(sys.executable, "-m", "pip", "install", wheel, "--no-deps", "--no-index"),
+        *("--disable-pip-version-check", "--target", folder),
+    )
+    return folder
