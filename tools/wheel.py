@@ -50,14 +50,16 @@ def build(version: str, folder: Path, settings: Sequence[str]) -> Path:
     wheels = folder / f"wheel-{version}"
     # -UTorch_*: so that CMake finds this PyTorch instead of that of the last build.
     settings = [f"build-dir={folder / 'build'}", "cmake.args=-UTorch_*", *settings]
-    subprocess.run(
+    done = subprocess.run(
         [
             *(*PIP, "wheel", ROOT, "--no-deps", "--no-build-isolation", "--wheel-dir", wheels),
             *(part for setting in settings for part in ("-C", setting)),
         ],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(str(path) for path in paths if path)},
-        check=True,
+        check=False,
     )
+    if done.returncode != 0:
+        raise SystemExit(f"the wheel for PyTorch {version} cannot be built")
     return max(wheels.glob("*.whl"), key=lambda path: path.stat().st_mtime)
 
 

@@ -75,6 +75,7 @@ def build_wheel(folder: Path) -> None:
         [
             *(sys.executable, ROOT / "tools/wheel.py", HERE, OTHER, "--folder", FOLDER),
             *("--wheel-dir", folder, "-C", "cmake.define.CUDARELU_CUDA=OFF"),
+            *("-C", "cmake.define.CUDARELU_ORT=OFF"),  # its part is in the test of the other wheel
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -114,14 +115,23 @@ class TestWheelForSeveralPyTorches:
             for version in (HERE, OTHER)
             for name in (f"_C{suffix}", "libcudarelu_torch.so")
         }
-        assert {name for name in sizes if re.search(r"/pytorch_|_C\.|_torch", name)} == readers
+        kernels = "cudarelu/libcudarelu_ops.so"  # once
+        assert {name for name in sizes if name.endswith(".so")} == {kernels, *readers}
         assert max(sizes[name] for name in readers) < 2e6
-        assert sizes["cudarelu/libcudarelu_ops.so"] > 0  # the kernels, once
         (metadata,) = (name for name in sizes if name.endswith("/METADATA"))
+        record = archive.read(metadata.replace("METADATA", "RECORD")).decode()
+        assert {line.split(",")[0] for line in record.splitlines()} == sizes.keys()
         (found,) = re.findall(r"^Requires-Dist: torch(.*)$", archive.read(metadata).decode(), re.M)
         older, newer = sorted(int(each.removeprefix("2.")) for each in (HERE, OTHER))
         between = "".join(f",!=2.{minor}.*" for minor in range(older + 1, newer))
         assert found == f">=2.{older},<2.{newer + 1}{between}"
+
+    def test_a_build_folder_has_the_reader_of_its_pytorch_alone(self, wheel):
+        """A reader of another PyTorch, here of the first build, would be of older sources."""
+        newer = max(HERE, OTHER)
+        assert [path.name for path in FOLDER.glob("build/python/cudarelu/pytorch_*")] == [
+            f"pytorch_{newer}"
+        ]
 
     @pytest.mark.parametrize("version", [HERE, OTHER])
     def test_serves(self, version, installed, tmp_path):

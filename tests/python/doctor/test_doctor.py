@@ -408,7 +408,8 @@ def test_another_pytorch(shadow):
 
 def test_a_build_for_several_pytorches(shadow, monkeypatch):
     monkeypatch.setattr(_readers, "versions", lambda: ["2.11", "2.12", TORCH_MINOR])
-    record = by_id(pytorch.checks(context()))["pytorch.build"]
+    here = context(package={"error": "not of interest"})
+    record = by_id(pytorch.checks(here))["pytorch.build"]
     assert record.what.endswith(f"built for PyTorch 2.11, 2.12, {TORCH_MINOR}")
 
     shadow("torch", stub_torch("2.10.1"))
