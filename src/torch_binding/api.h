@@ -20,8 +20,8 @@
 namespace cudarelu::binding {
 
 /// Returns the modules whose ops are in torch.ops.<name of the module>. The first one is that of
-/// libcudarelu_ops.so, beside this library or in the folder above; this library registers it when it
-/// is loaded.
+/// libcudarelu_ops.so, beside this library or in the folder above, which this library registers
+/// when it is loaded.
 [[gnu::visibility("default")]] std::vector<const Module*> registered_modules();
 
 /// Returns why libcudarelu_ops.so has not been registered; empty if it has.
