@@ -62,11 +62,12 @@ template <class T>
 struct Limits;  // as documented in transcendental.h
 template <>
 struct Limits<float> {
-  static constexpr double exp = 1.0, tanh = 0.51, asinh = 0.51;
+  static constexpr double exp = 1.0, expm1 = 1.6, log = 0.51, log1p = 0.51, tanh = 0.51,
+                          asinh = 0.51;
 };
 template <>
 struct Limits<double> {
-  static constexpr double exp = 1.0, tanh = 1.6, asinh = 1.7;
+  static constexpr double exp = 1.0, expm1 = 2.0, log = 0.9, log1p = 1.3, tanh = 1.6, asinh = 1.7;
 };
 
 template <class T>
@@ -76,7 +77,7 @@ TYPED_TEST_SUITE(MathTest, Types);
 
 TYPED_TEST(MathTest, ErrorsAreWithinTheLimits) {
   using T = TypeParam;
-  const std::vector<T> values = numbers<T>();
+  std::vector<T> values = numbers<T>();
   std::vector<T> negative = values;
   const T lowest = std::log(std::numeric_limits<T>::min());
   std::erase_if(negative, [&](T x) { return x > 0 || x < lowest; });
@@ -88,6 +89,17 @@ TYPED_TEST(MathTest, ErrorsAreWithinTheLimits) {
   EXPECT_LE(largest_error(values, tanh, [](T x) { return std::tanh(Wide(x)); }), Limits<T>::tanh);
   EXPECT_LE(largest_error(values, asinh, [](T x) { return std::asinh(Wide(x)); }),
             Limits<T>::asinh);
+  const auto expm1 = [](T x) { return math::expm1(x); };
+  EXPECT_LE(largest_error(values, expm1, [](T x) { return std::expm1(Wide(x)); }),
+            Limits<T>::expm1);
+  std::vector<T> positive = values;
+  std::erase_if(positive, [](T x) { return x < 0; });
+  const auto log = [](T x) { return math::log(x); };
+  EXPECT_LE(largest_error(positive, log, [](T x) { return std::log(Wide(x)); }), Limits<T>::log);
+  std::erase_if(values, [](T x) { return x < -1; });
+  const auto log1p = [](T x) { return math::log1p(x); };
+  EXPECT_LE(largest_error(values, log1p, [](T x) { return std::log1p(Wide(x)); }),
+            Limits<T>::log1p);
 }
 
 /// Tests the absolute error everywhere, and the relative error of the cdf in its lower tail.
@@ -155,6 +167,11 @@ TYPED_TEST(MathTest, NaNPropagates) {
   EXPECT_TRUE(std::isnan(math::logistic(nan).value));
   EXPECT_TRUE(std::isnan(math::tanh(nan)));
   EXPECT_TRUE(std::isnan(math::asinh(nan)));
+  EXPECT_TRUE(std::isnan(math::expm1(nan)));
+  for (const TypeParam x : {nan, TypeParam(-2), -std::numeric_limits<TypeParam>::infinity()}) {
+    EXPECT_TRUE(std::isnan(math::log(x))) << x;
+    EXPECT_TRUE(std::isnan(math::log1p(x))) << x;
+  }
 }
 
 /// Compares the code for the instructions of this CPU with portable code.

@@ -1,13 +1,14 @@
 // Elementary functions. On the GPU they are CUDA's. On the CPU they have no branches and no tables,
 // so that loops are vectorised, and no fused multiply-add, so that every CPU gives the same
-// numbers. In float32, tanh and asinh are computed in float64 with fewer terms and rounded once.
+// numbers. In float32, tanh, asinh, log and log1p are computed in float64 with fewer terms and
+// rounded once.
 //
 // The largest errors in units in the last place, which tests/kernels/transcendental_test.cpp
 // checks:
 //
-//            exp   tanh  asinh
-//   float32  1.0   0.51  0.51
-//   float64  1.0   1.6   1.7
+//            exp   expm1  log   log1p  tanh  asinh
+//   float32  1.0   1.6    0.51  0.51   0.51  0.51
+//   float64  1.0   2.0    0.9   1.3    1.6   1.7
 //
 // The functions for activation_functions.h also run on the GPU, with fused multiply-add. Their
 // errors on the CPU, in epsilons of the type: normal 1.4, logistic 1.0.
@@ -22,6 +23,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "cudarelu/float16.h"
@@ -101,6 +103,16 @@ constexpr T exp(const Reduced<T>& x) {
   return (1 + (x.r + rest_of_exp(x.r))) * x.power;
 }
 
+/// x, bounded to the range in which exp(x) is neither 0 nor infinity. Half of exp(x) has powers
+/// of 2 up to that of the largest number.
+template <class T>
+constexpr T bounded_exponent(T x) {
+  constexpr T ln2 = T(0.6931471805599453);
+  constexpr T lowest = -ln2 * (Exp<T>::bias - 1);  // its power is 0
+  constexpr T highest = ln2 * (Exp<T>::bias + 2);  // its power is infinity
+  return x < lowest ? lowest : x > highest ? highest : x;
+}
+
 /// log((1 + s) / (1 - s)) / s - 2: `terms - 1` terms of the series 2s^2/3 + 2s^4/5 + ...
 template <int terms>
 constexpr double series_of_log(double s) {
@@ -149,30 +161,62 @@ constexpr float tanh(float x) {
   return -0x1p-12f < x && x < 0x1p-12f ? x : y;  // tanh(x) rounds to a small x
 }
 
-/// asinh(x) = log(1 + w), where w = x + (sqrt(1 + x^2) - 1). log(1 + f) is a series in f/(2 + f).
-template <int terms>
+/// log(sum) + lost / sum + shift ln 2, for a normal number `sum` over 0 and a small `lost`; precise
+/// enough to be rounded to T.
+template <class T>
+CUDARELU_FN double log_of_sum(double sum, double lost, double shift) {
+  // sum = 2^k (1 + f), where 1 + f is between sqrt(1/2) and sqrt(2); log(1 + f) is a series in
+  // f / (2 + f).
+  constexpr std::uint64_t bias = 1023;
+  const std::uint64_t bits = std::bit_cast<std::uint64_t>(sum);
+  const std::uint64_t root = std::bit_cast<std::uint64_t>(0x1.6a09e667f3bcdp-1);
+  const std::uint64_t exponent = (bits - root + (bias << 52)) >> 52;                    // k + bias
+  const double twice_inverse = std::bit_cast<double>((2 * bias + 1 - exponent) << 52);  // 2^(1 - k)
+  const double f =
+      (std::bit_cast<double>(bits - ((exponent - bias) << 52)) - 1) + 0.5 * lost * twice_inverse;
+  const double k = std::bit_cast<double>(exponent | std::bit_cast<std::uint64_t>(0x1p52)) -
+                   (0x1p52 + bias) + shift;
+  const double s = f / (2 + f);
+  constexpr int terms = std::is_same_v<T, float> ? 7 : 11;
+  // 2s = f - s f, in a form that keeps the bits of f.
+  const double half = 0.5 * f * f;
+  const double rest = half - s * (half + series_of_log<terms>(s)) - k * Exp<double>::ln2_low;
+  return k * Exp<double>::ln2_high + (f - rest);
+}
+
+/// asinh(x) = log(1 + w), where w = x + (sqrt(1 + x^2) - 1).
+template <class T>
 CUDARELU_FN double asinh(double x) {
   const std::uint64_t sign = std::bit_cast<std::uint64_t>(x) & (std::uint64_t{1} << 63);
   const double magnitude = std::bit_cast<double>(std::bit_cast<std::uint64_t>(x) ^ sign);
   const bool large = magnitude > 0x1p500;  // its square overflows, but asinh(x) = log(x/4) + 3 ln 2
   const double square = magnitude * magnitude;
   const double w = large ? 0.25 * magnitude : magnitude + square / (1 + std::sqrt(1 + square));
-  // 1 + w = 2^k (1 + f), where 1 + f is between sqrt(1/2) and sqrt(2).
-  const double sum_w = 1 + w;
-  const std::uint64_t bits = std::bit_cast<std::uint64_t>(sum_w);
-  const std::uint64_t exponent = (bits - std::bit_cast<std::uint64_t>(0x1.6a09e667f3bcdp-1)) >> 52;
-  const double lost = w - (sum_w - 1);  // in rounding
-  const double inverse_power = std::bit_cast<double>((1023 - exponent) << 52);
-  const double f = (std::bit_cast<double>(bits - (exponent << 52)) - 1) + lost * inverse_power;
-  const double k = std::bit_cast<double>(exponent | std::bit_cast<std::uint64_t>(0x1p52)) - 0x1p52 +
-                   (large ? 3.0 : 0.0);
-  const double s = f / (2 + f);
-  // 2s = f - s f, in a form that keeps the bits of f.
-  const double half = 0.5 * f * f;
-  const double rest = half - s * (half + series_of_log<terms>(s)) - k * Exp<double>::ln2_low;
-  const double y = k * Exp<double>::ln2_high + (f - rest);
-  const double result = magnitude < std::bit_cast<double>(0x7ff0000000000000u) ? y : magnitude;
+  const double sum = 1 + w;
+  const double y = log_of_sum<T>(sum, w - (sum - 1), large ? 3.0 : 0.0);
+  const double result = magnitude < std::numeric_limits<double>::infinity() ? y : magnitude;
   return std::bit_cast<double>(std::bit_cast<std::uint64_t>(result) | sign);
+}
+
+/// y, or log's value of `sum` where that is no finite number over 0.
+constexpr double log_or_limit(double sum, double y) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  const double limit = sum == 0 ? -infinity : sum > 0 ? sum : nan;
+  return sum > 0 && sum < infinity ? y : limit;
+}
+
+template <class T>
+CUDARELU_FN double log(double x) {
+  const bool small = x < 0x1p-1022;  // subnormal
+  return log_or_limit(x, log_of_sum<T>(small ? x * 0x1p54 : x, 0, small ? -54.0 : 0.0));
+}
+
+template <class T>
+CUDARELU_FN double log1p(double x) {
+  const double sum = 1 + x;
+  const double y = log_or_limit(sum, log_of_sum<T>(sum, x - (sum - 1), 0));
+  return x == 0 ? x : y;  // keeps -0
 }
 
 }  // namespace detail
@@ -209,11 +253,7 @@ CUDARELU_FN T exp_of_any(T x) {
 #ifdef __CUDA_ARCH__
   return std::exp(x);
 #else
-  // Half of the result has powers of 2 up to that of the largest number.
-  constexpr T ln2 = T(0.6931471805599453);
-  constexpr T lowest = -ln2 * (detail::Exp<T>::bias - 1);  // its power is 0
-  constexpr T highest = ln2 * (detail::Exp<T>::bias + 2);  // its power is infinity
-  return 2 * detail::exp(detail::Reduced<T>(x < lowest ? lowest : x > highest ? highest : x, -1));
+  return 2 * detail::exp(detail::Reduced<T>(detail::bounded_exponent(x), -1));
 #endif
 }
 
@@ -314,8 +354,39 @@ CUDARELU_FN T asinh(T x) {
 #ifdef __CUDA_ARCH__
   return std::asinh(x);
 #else
-  constexpr bool rounds = std::is_same_v<T, float>;
-  return static_cast<T>(detail::asinh<rounds ? 7 : 11>(x));
+  return static_cast<T>(detail::asinh<T>(x));
+#endif
+}
+
+template <class T>
+CUDARELU_FN T log(T x) {
+#ifdef __CUDA_ARCH__
+  return std::log(x);
+#else
+  return static_cast<T>(detail::log<T>(x));
+#endif
+}
+
+template <class T>
+CUDARELU_FN T log1p(T x) {
+#ifdef __CUDA_ARCH__
+  return std::log1p(x);
+#else
+  return static_cast<T>(detail::log1p<T>(x));
+#endif
+}
+
+/// exp(x) - 1.
+template <class T>
+CUDARELU_FN T expm1(T x) {
+#ifdef __CUDA_ARCH__
+  return std::expm1(x);
+#else
+  const detail::Reduced<T> reduced(detail::bounded_exponent(x), -1);
+  const T less_one = reduced.r + detail::rest_of_exp(reduced.r);
+  const T y = 2 * (reduced.power * less_one + (reduced.power - T(0.5)));
+  constexpr T overflow = T(0.6931471805599453) * (detail::Exp<T>::bias + 1);
+  return x == 0 ? x : x >= overflow ? std::numeric_limits<T>::infinity() : y;  // keeps -0
 #endif
 }
 

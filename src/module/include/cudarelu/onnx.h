@@ -1,0 +1,165 @@
+// The elementwise operators of ONNX as functions, for functors: y = onnx::hard_swish(x).
+//
+// They follow ONNX's operators of the same names for all numbers, also NaN, infinities and -0. T is
+// float or double. tanh, asinh and what is made of exp and log have the accuracy of
+// transcendental.h. The other functions with a name of the C++ library are that library's: loops on
+// the CPU call them one element at a time.
+#pragma once
+
+#include <cmath>
+
+#include "cudarelu/activation_functions.h"
+#include "cudarelu/transcendental.h"
+
+namespace cudarelu::onnx {
+
+using math::tanh, math::asinh, math::log, math::log1p, math::expm1;
+using std::abs, std::sqrt, std::ceil, std::floor, std::trunc;
+using std::sin, std::cos, std::tan, std::asin, std::acos, std::atan;
+using std::sinh, std::cosh, std::acosh, std::atanh, std::erf;
+
+/// To the nearest integer; of two, to the even one.
+template <class T>
+CUDARELU_FN T round(T x) {
+  return std::rint(x);
+}
+
+template <class T>
+CUDARELU_FN T exp(T x) {
+  return math::exp_of_any(x);
+}
+
+template <class T>
+CUDARELU_FN T reciprocal(T x) {
+  return T(1) / x;
+}
+
+/// -1, 0 or 1.
+template <class T>
+CUDARELU_FN T sign(T x) {
+  return x > 0 ? T(1) : x < 0 ? T(-1) : x == 0 ? T(0) : x;
+}
+
+/// NaN if a or b is NaN.
+template <class T>
+CUDARELU_FN T max(T a, T b) {
+  return a > b || a != a ? a : b;
+}
+
+/// NaN if a or b is NaN.
+template <class T>
+CUDARELU_FN T min(T a, T b) {
+  return a < b || a != a ? a : b;
+}
+
+/// min(max(x, low), high).
+template <class T>
+CUDARELU_FN T clip(T x, T low, T high) {
+  const T raised = x < low ? low : x;
+  return raised > high ? high : raised;
+}
+
+template <class T>
+CUDARELU_FN T pow(T base, T exponent) {
+  return std::pow(base, exponent);
+}
+
+/// base^exponent for a small exponent that is a constant, by multiplications.
+template <int exponent, class T>
+CUDARELU_FN T power(T base) {
+  static_assert(exponent >= 1);
+  if constexpr (exponent == 1) {
+    return base;
+  } else if constexpr (exponent % 2 == 0) {
+    return power<exponent / 2>(base * base);
+  } else {
+    return base * power<exponent - 1>(base);
+  }
+}
+
+/// Mod with fmod = 1: the remainder with the sign of a.
+template <class T>
+CUDARELU_FN T fmod(T a, T b) {
+  return std::fmod(a, b);
+}
+
+template <class T>
+CUDARELU_FN T relu(T x) {
+  return cudarelu::relu(x);
+}
+
+template <class T>
+CUDARELU_FN T leaky_relu(T x, T alpha) {
+  return x < 0 ? alpha * x : x;
+}
+
+template <class T>
+CUDARELU_FN T prelu(T x, T slope) {
+  return x > 0 ? x : slope * x;
+}
+
+template <class T>
+CUDARELU_FN T thresholded_relu(T x, T alpha) {
+  return x > alpha ? x : T(0);
+}
+
+template <class T>
+CUDARELU_FN T elu(T x, T alpha) {
+  return x > 0 ? x : alpha * expm1(x);
+}
+
+template <class T>
+CUDARELU_FN T selu(T x, T alpha, T gamma) {
+  return gamma * elu(x, alpha);
+}
+
+/// 1 / (1 + exp(-x)).
+template <class T>
+CUDARELU_FN T sigmoid(T x) {
+  return T(1) / (T(1) + exp(-x));
+}
+
+template <class T>
+CUDARELU_FN T hard_sigmoid(T x, T alpha, T beta) {
+  return clip(alpha * x + beta, T(0), T(1));
+}
+
+template <class T>
+CUDARELU_FN T hard_swish(T x) {
+  return x * hard_sigmoid(x, T(1.0 / 6), T(0.5));
+}
+
+/// log(1 + exp(x)), which does not overflow.
+template <class T>
+CUDARELU_FN T softplus(T x) {
+  return (x < 0 ? T(0) : x) + log1p(exp(-abs(x)));
+}
+
+template <class T>
+CUDARELU_FN T softsign(T x) {
+  return x / (T(1) + abs(x));
+}
+
+/// x tanh(softplus(x)).
+template <class T>
+CUDARELU_FN T mish(T x) {
+  return x * tanh(softplus(x));
+}
+
+template <class T>
+CUDARELU_FN T shrink(T x, T bias, T lambd) {
+  return x < -lambd ? x + bias : x > lambd ? x - bias : T(0);
+}
+
+template <class T>
+CUDARELU_FN bool is_nan(T x) {
+  return x != x;
+}
+
+/// Whether x is an infinity of a sign that is asked for.
+template <class T>
+CUDARELU_FN bool is_inf(T x, bool detect_negative, bool detect_positive) {
+  return std::isinf(x) && (x > 0 ? detect_positive : detect_negative);
+}
+
+}  // namespace cudarelu::onnx
