@@ -6,11 +6,10 @@
 #
 # FILE is a header, a .cpp or a .cu. An op is a struct of the C++ namespace NAMESPACE whose first
 # member is `static constexpr OpSpec spec`. all_ops.h includes the headers and lists the ops. A
-# header that includes cudarelu/elementwise.h has functors: for each, a source for each device
-# instantiates the engine.
+# header that includes cudarelu/elementwise.h has functors: a source for each device instantiates the
+# engine for them.
 set -eu
 export LC_ALL=C
-templates=$(cd "$(dirname "$0")" && pwd)
 generated=$1 module=$2 namespace=$3
 shift 3
 mkdir -p "$generated/elementwise"
@@ -27,13 +26,22 @@ ops_of() {
        /static constexpr (cudarelu::)?OpSpec spec/ { print NR ":" name }' "$1"
 }
 
-# instantiate PART ENGINE HEADER OP SUFFIX LINE: generates the source of an elementwise op for a
-# device.
+# instantiate PART ENGINE SUFFIX HEADER LINE:OP...: generates the source of a header's elementwise
+# ops for a device. They share one source, since reading the headers takes most of the time.
 instantiate() {
-  source=$generated/elementwise/$4.$5
-  update "$source" "$(sed "s|@header@|$3|; s|@engine@|$2|; s|@part@|$1|; s|@functor@|$namespace::$4|; \
-    s|@line@|$6|" "$templates/elementwise.in")"
-  echo "$1 $source"
+  part=$1 header=$4 source=$generated/elementwise/${5#*:}.$3
+  text="#include \"$4\"
+#include \"cudarelu/$2\"
+
+// Errors name the line of the declaration."
+  shift 4
+  for declared in "$@"; do
+    text="$text
+#line ${declared%%:*} \"$header\"
+template cudarelu::Status cudarelu::elementwise_$part<$namespace::${declared#*:}>(const Call&);"
+  done
+  update "$source" "$text"
+  echo "$part $source"
 }
 
 includes= ops= checks=
@@ -44,17 +52,18 @@ for file in "$@"; do
   *)
     includes="$includes#include \"$file\"
 "
-    for declared in $(ops_of "$file"); do
+    found=$(ops_of "$file")
+    for declared in $found; do
       line=${declared%%:*} op=${declared#*:}
       checks="$checks#line $line \"$file\"
 static_assert(cudarelu::detail::is_declared<$namespace::$op>);
 "
       ops="$ops${ops:+, }$namespace::$op"
-      if grep -q '^ *# *include *[<"]cudarelu/elementwise.h[>"]' "$file"; then
-        instantiate cpu cpu/elementwise.h "$file" "$op" cpp "$line"
-        instantiate cuda cuda/elementwise.cuh "$file" "$op" cu "$line"
-      fi
     done
+    if [ -n "$found" ] && grep -q '^ *# *include *[<"]cudarelu/elementwise.h[>"]' "$file"; then
+      instantiate cpu cpu/elementwise.h cpp "$file" $found
+      instantiate cuda cuda/elementwise.cuh cu "$file" $found
+    fi
     ;;
   esac
 done

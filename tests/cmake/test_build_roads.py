@@ -180,8 +180,7 @@ class TestWheel:
         module = ROOT / "src/module"
         package |= {f"sdk/{path.relative_to(module)}" for path in module.rglob("include/**/*.*")}
         package |= {
-            f"sdk/module/{name}"
-            for name in ("generate.sh", "elementwise.in", "module.cpp", "exports.version")
+            f"sdk/module/{name}" for name in ("generate.sh", "module.cpp", "exports.version")
         }
         package |= {"sdk/module/flags.json", "sdk/lib/libcudarelu_module.a"}
         config = [path.name for path in (ROOT / "cmake/sdk").iterdir()]
