@@ -946,7 +946,7 @@ def test_two_copies_of_a_library(shadow, tmp_path):
 # Models
 
 LEAKY = "cudarelu.LeakyRelu"
-NODE = '<ir_version: 8, opset_import: ["" : {opset}, "cudarelu" : 1, "unknown" : 1]>'
+NODE = '<ir_version: 8, opset_import: ["" : {opset}, "cudarelu" : 1, "other" : 1]>'
 GRAPH = "main ({dtype}[N] x) => ({dtype}[N] y) {{ y = {call}(x) }}"
 
 
@@ -971,8 +971,12 @@ def test_a_model_that_runs(tmp_path):
 @pytest.mark.parametrize(
     ("edit", "id", "what"),
     [
-        ({"call": "unknown.Relu"}, "model.unknown.unknown::Relu", "unknown::Relu is neither an op of ONNX"),
-        ({"call": "unknown.Relu"}, "model.cpu", "unknown:Relu is neither an op"),
+        (
+            {"call": "other.Relu"},
+            "model.unknown.other::Relu",
+            "other::Relu is neither an op of ONNX",
+        ),
+        ({"call": "other.Relu"}, "model.cpu", "other:Relu is neither an op"),
         ({"call": "cudarelu.Mish"}, "model.content", "there is no such op"),
         ({"call": "cudarelu.Relu<slope = 2>"}, "model.content", "there is no attribute slope"),
         ({"domain": 2}, "model.content", "version 2 of the domain cudarelu"),
@@ -989,7 +993,7 @@ def test_an_edited_model(edit, id, what, tmp_path):
 
 
 def test_a_name_that_is_nearly_ours(tmp_path):
-    record = examined(edited(tmp_path / "model.onnx", "unknown.Relu"))["model.unknown.unknown::Relu"]
+    record = examined(edited(tmp_path / "model.onnx", "other.Relu"))["model.unknown.other::Relu"]
     assert record.evidence == "the most similar op is cudarelu::Relu"
 
 
@@ -1024,7 +1028,7 @@ def test_a_model_with_another_library(tmp_path):
     """The other library does not have the op of the model either. Our library is not checked."""
     code = "void* RegisterCustomOps(void* options, void* base) { return 0; }"
     library = compiled(tmp_path / "ops.so", code)
-    records = examined(edited(tmp_path / "model.onnx", "unknown.Relu"), library)
+    records = examined(edited(tmp_path / "model.onnx", "other.Relu"), library)
     assert "is neither an op" in records["model.cpu"].what
     assert set(records) == {"model.content", "model.cpu"}
 
@@ -1032,7 +1036,7 @@ def test_a_model_with_another_library(tmp_path):
 def two_modules(path: Path, op_type: str) -> Path:
     """A model with an op of ours and one of the domain `my`."""
     version = op_named("my::swish").onnx.version
-    text = NODE.replace('"unknown" : 1', f'"my" : {version}').format(opset=18)
+    text = NODE.replace('"other" : 1', f'"my" : {version}').format(opset=18)
     text += f"main (float[N] x) => (float[N] y) {{ z = cudarelu.Relu(x) y = my.{op_type}(z) }}"
     onnx.save(onnx.parser.parse_model(text), path)
     return path
