@@ -58,16 +58,20 @@ from cudarelu._build import load, load_inline
 from cudarelu._modules import OpModule, load_library, modules
 from cudarelu._pytorch.functions import FUNCTIONS
 from cudarelu._table import Attribute, OnnxName, OpInfo, Parameter, ops
+from cudarelu.defining import DefinedOp, Library, define
 
 __version__ = _build_info.VERSION
 _functions = {op.name: FUNCTIONS[op.qualified_name] for op in ops()}
 globals().update(_functions)
 __all__ = [
     "Attribute",
+    "DefinedOp",
+    "Library",
     "OnnxName",
     "OpInfo",
     "OpModule",
     "Parameter",
+    "define",
     "load",
     "load_inline",
     "load_library",

@@ -83,6 +83,19 @@ def inspect(arguments: argparse.Namespace) -> None:
     print(json.dumps(description, indent=2) if arguments.json else text(description))
 
 
+def build(arguments: argparse.Namespace) -> None:
+    from .defining.library import library_of
+
+    library = library_of(arguments.source)
+    library.build(
+        arguments.output,
+        architectures=arguments.architectures,
+        cuda=False if arguments.cpu_only else None,
+        verbose=arguments.verbose,
+    )
+    print(f"wrote {arguments.output}")
+
+
 def check(arguments: argparse.Namespace) -> None:
     from .testing.report import check_library
 
@@ -201,6 +214,21 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
         "--provider", choices=["cpu", "cuda"], help="check only on this device (default: both)"
     )
     command.set_defaults(run=check)
+
+    command = commands.add_parser(
+        "build", help="compile the ops that a Python file defines, as a library"
+    )
+    command.add_argument("source", type=Path, metavar="OPS.py", help="has a cudarelu.Library")
+    command.add_argument("-o", "--output", type=Path, required=True, metavar="LIBRARY.so")
+    command.add_argument(
+        "--architectures",
+        nargs="+",
+        metavar="CAPABILITY",
+        help="of GPUs, such as 8.0 9.0+PTX (default: those of this machine)",
+    )
+    command.add_argument("--cpu-only", action="store_true", help="leave CUDA out")
+    command.add_argument("--verbose", action="store_true", help="print the compilers' commands")
+    command.set_defaults(run=build)
 
     command = commands.add_parser(
         "cmake-dir", help="print the folder of cudarelu-config.cmake, for cmake -Dcudarelu_DIR"

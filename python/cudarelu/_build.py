@@ -64,7 +64,9 @@ def load(
         ValueError: if no module can have the name, if TORCH_CUDA_ARCH_LIST has an entry that is
             no compute capability, and if the module cannot be loaded, as `load_library` does.
     """
-    return load_library(_build(name, sources, extra_include_paths, cuda, verbose))
+    return load_library(
+        build(name, sources, extra_include_paths=extra_include_paths, cuda=cuda, verbose=verbose)
+    )
 
 
 def load_inline(
@@ -72,6 +74,11 @@ def load_inline(
 ) -> OpModule:
     """Builds an op module from the text of a header, and loads it; see `load`."""
     _C.check_new_name(name)  # before a file has this name
+    return load(name, [write_header(name, source)], cuda=cuda, verbose=verbose)
+
+
+def write_header(name: str, source: str) -> Path:
+    """Writes the text of a header to the cache."""
     with _writing(name, cache_folder() / "inline" / _digest(source.encode())) as folder:
         folder.mkdir(parents=True, exist_ok=True)
         header = folder / f"{name}.h"
@@ -79,23 +86,28 @@ def load_inline(
             with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
                 file.write(source)
             os.replace(file.name, header)
-    return load(name, [header], cuda=cuda, verbose=verbose)
+    return header
 
 
-def _build(
+def build(
     name: str,
     sources: Sequence[str | os.PathLike[str]],
-    extra_include_paths: Sequence[str | os.PathLike[str]],
-    cuda: bool | None,
-    verbose: bool,
+    *,
+    extra_include_paths: Sequence[str | os.PathLike[str]] = (),
+    architectures: Sequence[str] | None = None,
+    cuda: bool | None = None,
+    verbose: bool = False,
 ) -> Path:
-    """The library of a module, in the cache."""
+    """The library of a module, in the cache, where it is built if it is missing; see `load`.
+
+    `architectures` are compute capabilities, such as "9.0"; by default those that `load` chooses.
+    """
     _C.check_new_name(name)
     files = [Path(source).resolve() for source in sources]
     for file in files:
         if not file.is_file():
             raise FileNotFoundError(f"{name}: there is no source {file}")
-    compilers = _compilers(name, cuda)
+    compilers = _compilers(name, cuda, architectures)
     includes = [str(Path(path).resolve()) for path in extra_include_paths]
     identity = [_sdk_identity(), compilers.identity, includes, [str(file) for file in files]]
     key = _digest(json.dumps(identity).encode(), *(file.read_bytes() for file in files))
@@ -138,7 +150,7 @@ class _Compilers:
         return f"the CPU and CUDA architectures {' '.join(self.architectures)}"
 
 
-def _compilers(name: str, cuda: bool | None) -> _Compilers:
+def _compilers(name: str, cuda: bool | None, architectures: Sequence[str] | None) -> _Compilers:
     cxx = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
     if cxx is None:
         raise FileNotFoundError(f"{name}: no C++ compiler: install g++, or set CXX")
@@ -150,9 +162,9 @@ def _compilers(name: str, cuda: bool | None) -> _Compilers:
             f"{name}: there is no nvcc: install a CUDA toolkit, or "
             "pip install 'cuda-toolkit[nvcc,cccl,cudart,crt,nvvm]==13.0.*'"
         )
-    architectures = _architectures(name) if nvcc else ()
+    chosen = _architectures(name, architectures) if nvcc else ()
     versions = [_said(cxx, "--version"), _said(str(nvcc), "--version") if nvcc else ""]
-    return _Compilers(cxx, nvcc, architectures, repr((cxx, nvcc, architectures, versions)))
+    return _Compilers(cxx, nvcc, chosen, repr((cxx, nvcc, chosen, versions)))
 
 
 def _said(*command: str) -> str:
@@ -172,15 +184,16 @@ def _find_nvcc() -> Path | None:
     return next((place / "nvcc" for place in places if (place / "nvcc").is_file()), None)
 
 
-def _architectures(name: str) -> tuple[str, ...]:
-    """Those of TORCH_CUDA_ARCH_LIST, of the GPUs of this machine, or one that is common."""
-    listed = re.findall(r"[^;,\s]+", os.environ.get("TORCH_CUDA_ARCH_LIST", ""))
+def _architectures(name: str, given: Sequence[str] | None) -> tuple[str, ...]:
+    """Those given, those of TORCH_CUDA_ARCH_LIST, those of the GPUs, or one that is common."""
+    source = "architectures" if given else "TORCH_CUDA_ARCH_LIST"
+    listed = given or re.findall(r"[^;,\s]+", os.environ.get(source, ""))
     if listed and listed != ["native"]:
         for each in listed:
             if not re.fullmatch(r"\d+\.\d[af]?(\+PTX)?", each):
                 raise ValueError(
-                    f"{name}: TORCH_CUDA_ARCH_LIST has {each}, which is no compute capability "
-                    "such as 9.0 or 9.0+PTX"
+                    f"{name}: {source} has {each}, which is no compute capability such as 9.0 or "
+                    "9.0+PTX"
                 )
         return tuple(each.replace(".", "") for each in listed)
     devices = range(torch.cuda.device_count())
@@ -334,7 +347,9 @@ def _signature_error(files: list[Path]) -> str | None:
         text = file.read_text(errors="replace")
         for found in re.finditer(r'\.signature\s*=\s*((?:"[^"\n]*"\s*)+)', text):
             signature = "".join(re.findall(r'"([^"\n]*)"', found[1]))
-            if problem := _C.signature_problem(signature):
+            try:
+                _C.read_signature(signature)
+            except ValueError as problem:
                 line = text.count("\n", 0, found.start()) + 1
                 return f"{file}:{line}: error: {problem}"
     return None

@@ -95,9 +95,19 @@ nb::dict describe_module(const Module& module) {
   return result;
 }
 
+nb::dict describe(const Signature& signature) {
+  const auto parameter = [&](const Parameter& each) { return describe(signature, each); };
+  nb::dict result;
+  result["name"] = to_str(signature.name);
+  result["inputs"] = tuple_of(signature.inputs, parameter);
+  result["attributes"] =
+      tuple_of(signature.attributes, [](const AttributeSpec& each) { return describe(each); });
+  result["outputs"] = tuple_of(signature.outputs, parameter);
+  return result;
+}
+
 nb::dict describe(const Op& op) {
   const Signature& signature = op.signature;
-  const auto parameter = [&](const Parameter& each) { return describe(signature, each); };
   nb::list dtypes;
   for (const DType dtype : all_dtypes) {
     if (op.spec.dtypes.contains(dtype)) dtypes.append(to_str(name_of(dtype)));
@@ -109,15 +119,10 @@ nb::dict describe(const Op& op) {
                       ? nb::none()
                       : nb::object(nb::make_tuple(to_str(op.spec.onnx_alias.domain),
                                                   to_str(op.spec.onnx_alias.op_type)));
-  nb::dict result;
+  nb::dict result = describe(signature);
   result["namespace"] = namespace_of(op);
-  result["name"] = to_str(op.name);
   result["signature"] = to_str(op.spec.signature);
   result["summary"] = to_str(op.spec.summary);
-  result["inputs"] = tuple_of(signature.inputs, parameter);
-  result["attributes"] =
-      tuple_of(signature.attributes, [](const AttributeSpec& each) { return describe(each); });
-  result["outputs"] = tuple_of(signature.outputs, parameter);
   result["elementwise"] = op.elementwise;
   result["dtypes"] = nb::tuple(dtypes);
   result["onnx"] = onnx;

@@ -16,6 +16,9 @@ nanobind::str qualified_name(const Op& op);
 /// Returns a module as a dictionary with the keys "name", "path", "onnx_domain", ....
 nanobind::dict describe_module(const Module& module);
 
+/// Returns a signature as a dictionary with the keys "name", "inputs", "attributes" and "outputs".
+nanobind::dict describe(const Signature& signature);
+
 /// Returns the declaration as a dictionary with the keys "namespace", "name", "inputs", ....
 nanobind::dict describe(const Op& op);
 

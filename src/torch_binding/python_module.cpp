@@ -53,12 +53,11 @@ void check_name(const std::string& name) {
   }
 }
 
-std::string signature_problem(const std::string& text) {
+nb::dict read_signature(const std::string& text) {
   try {
-    parse_signature(text);
-    return {};
+    return describe(parse_signature(text));
   } catch (const std::invalid_argument& error) {
-    return error.what();
+    throw nb::value_error(error.what());
   }
 }
 
@@ -272,8 +271,8 @@ NB_MODULE(_C, module) {
              "Raises ValueError.");
   module.def("check_new_name", check_name, nb::arg("name"),
              "Raises ValueError unless a new module can have the name.");
-  module.def("signature_problem", signature_problem, nb::arg("text"),
-             "Why the signature of an op cannot be parsed; empty if it can.");
+  module.def("read_signature", read_signature, nb::arg("text"),
+             "A signature as a dictionary. Raises ValueError if it cannot be parsed.");
   module.def("ops", describe_ops, nb::arg("module"),
              "The declarations of the ops of a module, as dictionaries, in the table's order.");
   module.def(

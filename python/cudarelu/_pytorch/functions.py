@@ -67,8 +67,10 @@ def register(ops: Iterable[OpInfo]) -> None:
 
 def op_of(function: Callable[..., Any]) -> OpInfo:
     """The op of a function. Raises TypeError for anything that is not the function of an op."""
+    resolve = getattr(function, "function", None)  # of an op that is defined in Python
+    called = resolve() if callable(resolve) else function
     for name, known in FUNCTIONS.items():
-        if known is function:
+        if known is called:
             return op_named(name)
     raise TypeError(f"{function!r} is not the function of an op")
 

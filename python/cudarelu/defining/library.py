@@ -1,0 +1,330 @@
+"""Libraries of ops that are defined in Python."""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+import hashlib
+import os
+import runpy
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, overload
+
+from cudarelu import _C
+
+from .. import _build
+from .._modules import OpModule, load_library
+from .._table import OpInfo
+
+if TYPE_CHECKING:
+    from .ops import Draft
+
+_FLOATING = ("float32", "float64", "float16", "bfloat16")
+_CURRENT: contextvars.ContextVar[Library | None] = contextvars.ContextVar("library", default=None)
+
+
+class Library:
+    """Ops with a namespace, which are compiled together, as one op module.
+
+    ::
+
+        with cudarelu.Library("my") as library:
+            swish = cudarelu.define("swish(x: T[*]) -> y: T[*]", "s = Sigmoid(x)   y = Mul(x, s)")
+            library.add_sources("top_k.h", "top_k.cpp", "top_k.cu")
+
+        swish(x)                          # the first call builds and loads the module
+        library.build("libmy_ops.so")     # the module as a file, to be served
+
+    Args:
+        name: the namespace of the ops, in PyTorch and in ONNX.
+
+    Raises:
+        ValueError: if no module can have the name.
+    """
+
+    def __init__(self, name: str) -> None:
+        _C.check_new_name(name)
+        self._name: str | None = name
+        self._start()
+
+    def _start(self) -> None:
+        self._groups: list[list[Draft]] = []  # ops with those of their gradients
+        self._files: list[Path] = []
+        self._module: OpModule | None = None
+        self._lock = threading.Lock()
+        self._token: contextvars.Token[Library | None] | None = None
+
+    @classmethod
+    def _of_one_op(cls) -> Library:
+        """A library whose name is that of its op and a digest of the source."""
+        library = cls.__new__(cls)
+        library._name = None
+        library._start()
+        return library
+
+    def __enter__(self) -> Library:
+        self._token = _CURRENT.set(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._token is not None
+        _CURRENT.reset(self._token)
+
+    @property
+    def name(self) -> str:
+        """The namespace of the ops."""
+        if self._name is None:
+            first = self._groups[0][0].op.name
+            text = "".join(self._headers("namespace").values())
+            self._name = f"{first}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        return self._name
+
+    def headers(self) -> dict[str, str]:
+        """The C++ headers of the ops that are defined in Python, by the names of the ops."""
+        return self._headers(self.name)
+
+    def _headers(self, namespace: str) -> dict[str, str]:
+        from .ops import source
+
+        return {group[0].op.name: source(group, namespace) for group in self._groups}
+
+    def add_sources(self, *paths: str | os.PathLike[str]) -> None:
+        """Adds headers with declarations of ops, and .cpp and .cu files with their kernels.
+
+        Raises:
+            FileNotFoundError: if a file is missing.
+            RuntimeError: if the library has been loaded.
+        """
+        self._check_open()
+        for path in map(Path, paths):
+            if not path.is_file():
+                raise FileNotFoundError(f"{self.name}: there is no source {path}")
+            self._files.append(path.resolve())
+
+    def load(self, *, cuda: bool | None = None, verbose: bool = False) -> OpModule:
+        """Builds the module, unless the cache has it, and loads it; see `cudarelu.load`."""
+        with self._lock:
+            if self._module is None:
+                self._module = load_library(self._built(cuda, verbose, None))
+            return self._module
+
+    def build(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        architectures: Sequence[str] | None = None,
+        cuda: bool | None = None,
+        verbose: bool = False,
+    ) -> Path:
+        """Builds the module as a file, which is served without Python; returns its path.
+
+        Args:
+            path: the library, such as "libmy_ops.so".
+            architectures: compute capabilities such as "8.0"; by default those of `cudarelu.load`.
+            cuda: whether to build for CUDA; by default if there is an nvcc.
+            verbose: whether to print the commands to stderr.
+
+        Raises:
+            RuntimeError: if a source does not compile.
+            OSError: if the file or the cache cannot be written.
+        """
+        path = Path(path)
+        library = self._built(cuda, verbose, architectures)
+        # Replaced at once: a process that has loaded the old file keeps it.
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as scratch:
+            os.replace(shutil.copy(library, scratch), path)
+        return path
+
+    def _built(self, cuda: bool | None, verbose: bool, architectures: Sequence[str] | None) -> Path:
+        if not self._groups and not self._files:
+            raise ValueError(f"the library {self._name} has no ops")
+        files = [_build.write_header(name, text) for name, text in self.headers().items()]
+        files += self._files
+        return _build.build(
+            self.name, files, cuda=cuda, verbose=verbose, architectures=architectures
+        )
+
+    def _check_open(self) -> None:
+        if self._module is not None:
+            raise RuntimeError(f"the library {self.name} is loaded: it takes no more ops")
+
+    def _add(self, drafts: list[Draft]) -> None:
+        self._check_open()
+        names = {each.op.name for group in self._groups for each in group}
+        for draft in drafts:
+            if draft.op.name in names:
+                raise ValueError(f"the library {self._name} has an op {draft.op.name} already")
+        self._groups.append(drafts)
+
+    def __repr__(self) -> str:
+        return f"<library {self.name}: {', '.join(group[0].op.name for group in self._groups)}>"
+
+
+def library_of(path: str | os.PathLike[str]) -> Library:
+    """Runs a Python file and returns the library that is one of its global names.
+
+    Raises:
+        ValueError: if there is none, or if there are several.
+    """
+    values = runpy.run_path(os.fspath(path)).values()
+    found = {id(each): each for each in values if isinstance(each, Library)}
+    if len(found) != 1:
+        names = ", ".join(each.name for each in found.values()) or "none"
+        raise ValueError(f"{path} must have one cudarelu.Library: it has {names}")
+    return next(iter(found.values()))
+
+
+class DefinedOp:
+    """An op that is defined in Python: a function like those of `cudarelu`.
+
+    The first call builds the module of the op and loads it. Pickles hold the path of the module.
+
+    Attributes:
+        library: the library of the op.
+        signature: its signature.
+        definition: what it computes, in ONNX.
+    """
+
+    def __init__(self, library: Library, op: OpInfo, definition: Callable[..., Any] | None) -> None:
+        self.library = library
+        self.signature = op.signature
+        self.definition = op.definition
+        self.__name__ = op.name
+        self.__doc__ = op.summary
+        self.__wrapped__ = definition
+        self._function: Any = None
+
+    def __call__(self, *inputs: Any, **attributes: Any) -> Any:
+        self._load()
+        return self._function(*inputs, **attributes)
+
+    def function(self) -> Callable[..., Any]:
+        """The function itself, an attribute of the loaded module."""
+        self._load()
+        return self._function
+
+    def _load(self) -> None:
+        if self._function is None:
+            self._function = getattr(self.library.load(), self.__name__)
+
+    # Dynamo runs it while it traces, and does not look into it.
+    _load._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.library.load(), self.__name__)
+
+    def __repr__(self) -> str:
+        return f"<op {self.signature}>"
+
+
+@overload
+def define(
+    signature: str,
+    definition: str,
+    *,
+    functor: str | None = None,
+    gradient: str | None = None,
+    orders: int = 1,
+    dtypes: Sequence[str] = _FLOATING,
+    summary: str | None = None,
+) -> DefinedOp: ...
+
+
+@overload
+def define(
+    signature: str,
+    definition: None = None,
+    *,
+    functor: str | None = None,
+    gradient: str | None = None,
+    orders: int = 1,
+    dtypes: Sequence[str] = _FLOATING,
+    summary: str | None = None,
+) -> Callable[[Callable[..., Any]], DefinedOp]: ...
+
+
+def define(
+    signature: str,
+    definition: str | None = None,
+    *,
+    functor: str | None = None,
+    gradient: str | None = None,
+    orders: int = 1,
+    dtypes: Sequence[str] = _FLOATING,
+    summary: str | None = None,
+) -> DefinedOp | Callable[[Callable[..., Any]], DefinedOp]:
+    """Defines an elementwise op; its kernels and its gradient follow from the definition.
+
+    By the operators of ONNX, whose constants take the dtype of the op::
+
+        swish = cudarelu.define(
+            "swish(x: T[*], *, beta: float = 1.0) -> y: T[*]",
+            \"\"\"b = Constant<value_float: float = @beta>()
+               scaled = Mul(x, b)
+               s = Sigmoid(scaled)
+               y = Mul(x, s)\"\"\",
+        )
+        swish(x, beta=2.0)
+
+    By a Python function, whose parameters are the inputs and attributes, with the functions of
+    `cudarelu.elementwise`::
+
+        @cudarelu.define("swish(x: T[*], *, beta: float = 1.0) -> y: T[*]")
+        def swish(x, beta):
+            return x * sigmoid(beta * x)
+
+    The op belongs to the `Library` of the with statement around, or else to one of its own. It is
+    compiled when it is first called.
+
+    Args:
+        signature: as in C++. Inputs have the shape of the output, or are a row: T[c] for T[*, c].
+        definition: the body of an ONNX function, of elementwise operators.
+        functor: the body of the kernel in C++, in place of the one that follows from the
+            definition: "return x / (1 + onnx::exp(-beta * x));".
+        gradient: a formula such as "x = cudarelu::mul(grad_y, y)", in place of the one that
+            follows from the definition; an empty text for an op without a gradient.
+        orders: how many derivatives the op has; each is one or more ops to compile.
+        dtypes: of "float32", "float64", "float16" and "bfloat16".
+        summary: one line for readers; by default the first line of the function's docstring.
+
+    Raises:
+        ValueError: for a signature or a definition that is not that of an elementwise op.
+        TypeError: if the Python function branches on a value, or takes other parameters.
+    """
+
+    def defined(meaning: str | Callable[..., Any]) -> DefinedOp:
+        from .ops import declared, defined, with_gradients
+        from .reading import read_function, read_text
+
+        library = _CURRENT.get() or Library._of_one_op()
+        text = summary
+        if text is None:
+            documented = (getattr(meaning, "__doc__", None) or "").strip().partition("\n")[0]
+            is_text = isinstance(meaning, str)
+            text = "As its definition computes it." if is_text or not documented else documented
+        op = declared(library._name or "cudarelu_defined", signature, dtypes, text)
+        if isinstance(meaning, str):
+            y = read_text(dataclasses.replace(op, definition=meaning))
+        else:
+            y = read_function(op, meaning)
+        draft = defined(op, y, functor)
+        if gradient is not None:
+            drafts = [
+                dataclasses.replace(draft, op=dataclasses.replace(draft.op, gradient=gradient))
+            ]
+        else:
+            drafts = with_gradients(draft, orders)
+        library._add(drafts)
+        return DefinedOp(library, drafts[0].op, None if isinstance(meaning, str) else meaning)
+
+    return defined if definition is None else defined(definition)

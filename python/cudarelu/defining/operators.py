@@ -1,0 +1,207 @@
+"""The elementwise operators of ONNX: their C++ and their derivatives."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from ..onnx.expressions import Literal
+from .values import Operand, Value, apply, where
+
+# gradient(g, y, *operands, **attributes): for each operand its part of the gradient, where g is the
+# gradient of the result y; None where it is zero.
+Gradient: TypeAlias = Callable[..., Sequence[Value | None]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """An operator.
+
+    Attributes:
+        code: C++ with {0}, {1} for the operands and {alpha} for the attribute alpha.
+        gradient: the derivatives; None if they are zero almost everywhere.
+        operands: the kind of the operands: "real", "bool" or "same", which is the kind of the
+            result.
+        result: the kind of the result.
+        heavy: whether it takes longer than reading and writing an element.
+    """
+
+    code: str
+    gradient: Gradient | None = None
+    operands: str = "real"
+    result: str = "real"
+    heavy: bool = False
+
+
+def _unary(rule: Callable[[Value, Value, Value], Value]) -> Gradient:
+    return lambda g, y, x: [rule(g, y, x)]
+
+
+def _pow(g: Value, y: Value, a: Value, b: Value) -> list[Value | None]:
+    if isinstance(b.expression, Literal):
+        (exponent,) = b.expression.elements
+        power = a if exponent == 2 else apply("Pow", a, exponent - 1)
+        return [g * (exponent * power) if exponent != 1 else g, None]
+    slope = where(b == 0, 0, b * apply("Pow", a, b - 1))
+    return [g * slope, where(a == 0, 0, g * (y * apply("Log", a)))]
+
+
+def _fmod(g: Value, y: Value, a: Value, b: Value, fmod: Any) -> list[Value]:
+    quotient = a / b
+    whole = where(quotient < 0, apply("Ceil", quotient), apply("Floor", quotient))
+    return [g, -(g * whole)]
+
+
+def _larger(g: Value, y: Value, a: Value, b: Value) -> list[Value]:
+    """Of equal operands, each has half of the gradient, as in torch.maximum."""
+    tie = a == b
+    return [where(a < b, 0, where(tie, 0.5 * g, g)), where(b < a, 0, where(tie, 0.5 * g, g))]
+
+
+def _smaller(g: Value, y: Value, a: Value, b: Value) -> list[Value]:
+    tie = a == b
+    return [where(a > b, 0, where(tie, 0.5 * g, g)), where(b > a, 0, where(tie, 0.5 * g, g))]
+
+
+def _clip(g: Value, y: Value, x: Value, *bounds: Operand) -> list[Value | None]:
+    low, high = (*bounds, None, None)[:2]
+    result = g
+    if low is not None:
+        result = where(x < low, 0, result)
+    if high is not None:
+        result = where(x > high, 0, result)
+    return [result, *[None] * len(bounds)]
+
+
+def _hard_sigmoid(g: Value, y: Value, x: Value, alpha: Value, beta: Value) -> list[Value]:
+    inner = alpha * x + beta
+    return [where((inner > 0) & (inner < 1), g * alpha, 0)]
+
+
+def _mish(g: Value, y: Value, x: Value) -> Value:
+    t = apply("Tanh", apply("Softplus", x))
+    return g * (t + x * ((1 - t * t) * apply("Sigmoid", x)))
+
+
+def _softsign(g: Value, y: Value, x: Value) -> Value:
+    divisor = 1 + abs(x)
+    return g / (divisor * divisor)
+
+
+def _comparison(sign: str) -> Operator:
+    return Operator(f"{{0}} {sign} {{1}}", result="bool")
+
+
+OPERATORS: dict[str, Operator] = {
+    "Abs": Operator("onnx::abs({0})", _unary(lambda g, y, x: g * apply("Sign", x))),
+    "Acos": Operator(
+        "onnx::acos({0})",
+        _unary(lambda g, y, x: -(g / apply("Sqrt", 1 - x * x))),
+        heavy=True,
+    ),
+    "Acosh": Operator(
+        "onnx::acosh({0})",
+        _unary(lambda g, y, x: g / apply("Sqrt", x * x - 1)),
+        heavy=True,
+    ),
+    "Add": Operator("{0} + {1}", lambda g, y, a, b: [g, g]),
+    "And": Operator("{0} && {1}", operands="bool", result="bool"),
+    "Asin": Operator(
+        "onnx::asin({0})", _unary(lambda g, y, x: g / apply("Sqrt", 1 - x * x)), heavy=True
+    ),
+    "Asinh": Operator(
+        "onnx::asinh({0})", _unary(lambda g, y, x: g / apply("Sqrt", x * x + 1)), heavy=True
+    ),
+    "Atan": Operator("onnx::atan({0})", _unary(lambda g, y, x: g / (1 + x * x)), heavy=True),
+    "Atanh": Operator("onnx::atanh({0})", _unary(lambda g, y, x: g / (1 - x * x)), heavy=True),
+    "Ceil": Operator("onnx::ceil({0})"),
+    "Clip": Operator("", _clip),  # written by what operands it has
+    "Cos": Operator("onnx::cos({0})", _unary(lambda g, y, x: -(g * apply("Sin", x))), heavy=True),
+    "Cosh": Operator("onnx::cosh({0})", _unary(lambda g, y, x: g * apply("Sinh", x)), heavy=True),
+    "Div": Operator("{0} / {1}", lambda g, y, a, b: [g / b, -(g * y / b)]),
+    "Elu": Operator(
+        "onnx::elu({0}, {alpha})",
+        lambda g, y, x, alpha: [where(x > 0, g, g * (alpha * apply("Exp", x)))],
+        heavy=True,
+    ),
+    "Equal": Operator("{0} == {1}", operands="any", result="bool"),
+    "Erf": Operator(
+        "onnx::erf({0})",
+        _unary(lambda g, y, x: g * (2 / math.sqrt(math.pi) * apply("Exp", -(x * x)))),
+        heavy=True,
+    ),
+    "Exp": Operator("onnx::exp({0})", _unary(lambda g, y, x: g * y), heavy=True),
+    "Floor": Operator("onnx::floor({0})"),
+    "Greater": _comparison(">"),
+    "GreaterOrEqual": _comparison(">="),
+    "HardSigmoid": Operator("onnx::hard_sigmoid({0}, {alpha}, {beta})", _hard_sigmoid),
+    "HardSwish": Operator(
+        "onnx::hard_swish({0})",
+        _unary(lambda g, y, x: where(x <= -3, 0, where(x >= 3, g, g * (x * (1 / 3) + 0.5)))),
+    ),
+    "IsInf": Operator(
+        "onnx::is_inf({0}, {detect_negative} != 0, {detect_positive} != 0)", result="bool"
+    ),
+    "IsNaN": Operator("onnx::is_nan({0})", result="bool"),
+    "LeakyRelu": Operator(
+        "onnx::leaky_relu({0}, {alpha})",
+        lambda g, y, x, alpha: [where(x < 0, g * alpha, g)],
+    ),
+    "Less": _comparison("<"),
+    "LessOrEqual": _comparison("<="),
+    "Log": Operator("onnx::log({0})", _unary(lambda g, y, x: g / x), heavy=True),
+    "Max": Operator("onnx::max({0}, {1})", _larger),
+    "Min": Operator("onnx::min({0}, {1})", _smaller),
+    "Mish": Operator("onnx::mish({0})", _unary(_mish), heavy=True),
+    "Mod": Operator("onnx::fmod({0}, {1})", _fmod, heavy=True),
+    "Mul": Operator("{0} * {1}", lambda g, y, a, b: [g * b, g * a]),
+    "Neg": Operator("-{0}", _unary(lambda g, y, x: -g)),
+    "Not": Operator("!{0}", operands="bool", result="bool"),
+    "Or": Operator("{0} || {1}", operands="bool", result="bool"),
+    "PRelu": Operator(
+        "onnx::prelu({0}, {1})",
+        lambda g, y, x, slope: [where(x > 0, g, g * slope), where(x > 0, 0, g * x)],
+    ),
+    "Pow": Operator("onnx::pow({0}, {1})", _pow, heavy=True),
+    "Reciprocal": Operator("onnx::reciprocal({0})", _unary(lambda g, y, x: -(g * (y * y)))),
+    "Relu": Operator("onnx::relu({0})", _unary(lambda g, y, x: where(y <= 0, 0, g))),
+    "Round": Operator("onnx::round({0})"),
+    "Selu": Operator(
+        "onnx::selu({0}, {alpha}, {gamma})",
+        lambda g, y, x, alpha, gamma: [
+            where(x > 0, g * gamma, g * (gamma * (alpha * apply("Exp", x))))
+        ],
+        heavy=True,
+    ),
+    "Shrink": Operator(
+        "onnx::shrink({0}, {bias}, {lambd})",
+        lambda g, y, x, bias, lambd: [where((x < -lambd) | (x > lambd), g, 0)],
+    ),
+    "Sigmoid": Operator(
+        "onnx::sigmoid({0})", _unary(lambda g, y, x: g * (y * (1 - y))), heavy=True
+    ),
+    "Sign": Operator("onnx::sign({0})"),
+    "Sin": Operator("onnx::sin({0})", _unary(lambda g, y, x: g * apply("Cos", x)), heavy=True),
+    "Sinh": Operator("onnx::sinh({0})", _unary(lambda g, y, x: g * apply("Cosh", x)), heavy=True),
+    "Softplus": Operator(
+        "onnx::softplus({0})", _unary(lambda g, y, x: g * apply("Sigmoid", x)), heavy=True
+    ),
+    "Softsign": Operator("onnx::softsign({0})", _unary(_softsign)),
+    "Sqrt": Operator("onnx::sqrt({0})", _unary(lambda g, y, x: g / (2 * y))),
+    "Sub": Operator("{0} - {1}", lambda g, y, a, b: [g, -g]),
+    "Tan": Operator("onnx::tan({0})", _unary(lambda g, y, x: g * (1 + y * y)), heavy=True),
+    "Tanh": Operator("onnx::tanh({0})", _unary(lambda g, y, x: g * (1 - y * y)), heavy=True),
+    "ThresholdedRelu": Operator(
+        "onnx::thresholded_relu({0}, {alpha})",
+        lambda g, y, x, alpha: [where(x > alpha, g, 0)],
+    ),
+    "Where": Operator(
+        "{0} ? {1} : {2}",
+        lambda g, y, condition, a, b: [None, where(condition, g, 0), where(condition, 0, g)],
+        operands="where",
+        result="same",
+    ),
+    "Xor": Operator("{0} != {1}", operands="bool", result="bool"),
+}

@@ -1,0 +1,233 @@
+"""The declarations of elementwise ops that are defined in Python, and of their gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from cudarelu import _C
+
+from .._table import Attribute, OnnxName, OpInfo, Parameter
+from ..onnx.expressions import Expression, Input
+from . import texts
+from .gradients import from_output, gradients
+from .trees import OPSET, inputs_of, named_attributes
+from .values import Value, where
+
+FLOATING = ("float32", "float64", "float16", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """An op that is to be compiled."""
+
+    op: OpInfo
+    y: Expression  # the output as a function of inputs and attributes
+    functor: str | None = None  # C++ in place of what `y` says
+
+    @property
+    def struct(self) -> str:
+        """The C++ struct: the name in CamelCase."""
+        return "".join(each.capitalize() for each in self.op.name.split("_"))
+
+
+def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str) -> OpInfo:
+    """The declaration of an elementwise op without a definition.
+
+    Raises:
+        ValueError: for a signature that cannot be parsed or is not that of an elementwise op, and
+            for other dtypes than those of floating-point numbers.
+    """
+    fields = _C.read_signature(signature)
+    op = OpInfo(
+        namespace=namespace,
+        name=fields["name"],
+        signature=signature,
+        summary=summary,
+        inputs=tuple(Parameter(**each) for each in fields["inputs"]),
+        attributes=tuple(Attribute(**each) for each in fields["attributes"]),
+        outputs=tuple(Parameter(**each) for each in fields["outputs"]),
+        dtypes=tuple(dtypes),
+        elementwise=True,
+        onnx=OnnxName(namespace, fields["name"], 1, None),
+        definition="",
+        definition_opset=OPSET,
+        written_out="",
+        gradient="",
+        gradient_ops=(),
+        autocast="promote",
+        in_place="",
+    )
+    if len(op.outputs) != 1:
+        raise ValueError(f"{op.name}: an elementwise op has one output")
+    shape = op.outputs[0].dims
+    row = shape[-1:] if shape[:1] == ("*",) and len(shape) == 2 else shape
+    for each in (*op.inputs, *op.outputs):
+        if each.dtype != "T" or each.optional or each.positive:
+            raise ValueError(f"{op.name}: {each.name} must be a required T[...] without conditions")
+        if each.dims not in (shape, row):
+            allowed = " or ".join(dict.fromkeys(map(_dims, (shape, row))))
+            raise ValueError(f"{op.name}: {each.name} must be {allowed} to broadcast to the output")
+    for attribute in op.attributes:
+        if attribute.type == "int" and not attribute.labels:
+            raise ValueError(f"{op.name}: {attribute.name} must be a float or have labels")
+    if unknown := set(dtypes) - set(FLOATING):
+        raise ValueError(f"{op.name}: no dtype {min(unknown)}: there are {', '.join(FLOATING)}")
+    if not any(each.dims == shape for each in op.inputs):
+        raise ValueError(f"{op.name}: no input has the shape of the output, {_dims(shape)}")
+    overwritten = next(each.name for each in op.inputs if each.dims == shape)
+    return dataclasses.replace(op, in_place=f"{op.outputs[0].name} = {overwritten}")
+
+
+def _dims(dims: Sequence[str | int]) -> str:
+    return f"T[{', '.join(map(str, dims))}]"
+
+
+def defined(op: OpInfo, y: Expression, functor: str | None = None) -> Draft:
+    """The op with a definition that computes `y`."""
+    labelled = {each.name for each in op.attributes if each.labels}
+    inputs = [each.name for each in op.inputs]
+    body = texts.definition_body(y, op.outputs[0].name, inputs, labelled)
+    return Draft(dataclasses.replace(op, definition=body), y, functor)
+
+
+def with_gradients(draft: Draft, orders: int, linear_in: str | None = None) -> list[Draft]:
+    """The op with a gradient, and the ops that compute it: `orders` derivatives of them.
+
+    The gradient in an input that is a row, T[c] for T[*, c], is summed over the rows.
+
+    Args:
+        draft: the op.
+        orders: of derivatives.
+        linear_in: an input in which the op is linear, so that the gradient in it is the op itself.
+    """
+    if orders == 0:
+        return [draft]
+    op = draft.op
+    (output,) = op.outputs
+    seed = Parameter(f"grad_{output.name}", "T", output.dims)
+    if seed.name in [each.name for each in op.inputs]:
+        raise ValueError(f"{op.name}: {seed.name} is the name of the output's gradient")
+    wanted = [each for each in op.inputs if each.name != linear_in]
+    found = gradients(draft.y, Value(Input(seed.name)), [each.name for each in wanted])
+    if not found and linear_in is None:  # zero almost everywhere, as for Round
+        zero = where(Value(Input(seed.name)) == Value(Input(seed.name)), 0, 0)
+        found = {wanted[0].name: zero.expression}
+    formulas = {} if linear_in is None else {linear_in: _call(op, {linear_in: seed.name})}
+    calls: dict[Expression, str] = {Input(seed.name): seed.name}  # by what they compute
+    further: list[Draft] = []
+    for each in wanted:
+        if each.name not in found:
+            continue
+        value = from_output(found[each.name], draft.y, output.name)
+        if value not in calls:
+            suffix = "_backward" if len(found) == 1 else f"_backward_{each.name}"
+            backward = _backward(op, op.name + suffix, seed, each.name, value)
+            calls[value] = _call(backward.op, {})
+            further += with_gradients(backward, orders - 1, seed.name)
+        is_row = each.dims != output.dims
+        formulas[each.name] = f"cudarelu::sum_rows({calls[value]})" if is_row else calls[value]
+    gradient = "; ".join(f"{name} = {formula}" for name, formula in formulas.items())
+    return [dataclasses.replace(draft, op=dataclasses.replace(op, gradient=gradient)), *further]
+
+
+def _parameters(op: OpInfo) -> list[str]:
+    """The names of the inputs and then of the attributes."""
+    return [*(each.name for each in op.inputs), *(each.name for each in op.attributes)]
+
+
+def _call(op: OpInfo, renamed: Mapping[str, str]) -> str:
+    """A call of the op with its own names, some of them replaced."""
+    names = _parameters(op)
+    return f"{op.name}({', '.join(renamed.get(name, name) for name in names)})"
+
+
+def _backward(op: OpInfo, name: str, seed: Parameter, wanted: str, value: Expression) -> Draft:
+    """The op that computes the gradient of `op` in the input `wanted`."""
+    used, set_by = set(inputs_of(value)), set(named_attributes(value))
+    known = (seed, *op.inputs, *op.outputs)
+    inputs = [each for each in known if each.name in used]
+    attributes = [each for each in op.attributes if each.name in set_by]
+    parameters = [f"{each.name}: {_dims(each.dims)}" for each in inputs]
+    parameters += ["*"] * bool(attributes) + [_attribute(each) for each in attributes]
+    taken = [each.name for each in inputs]
+    result = f"grad_{wanted}" if f"grad_{wanted}" not in taken else f"{wanted}_grad"
+    signature = f"{name}({', '.join(parameters)}) -> {result}: {_dims(seed.dims)}"
+    summary = f"The gradient of {op.name} in {wanted}."
+    return defined(declared(op.namespace, signature, op.dtypes, summary), value)
+
+
+def _attribute(attribute: Attribute) -> str:
+    """The declaration of an attribute."""
+    kind = " | ".join(attribute.labels) or "float"
+    text = f"{attribute.name}: {kind}"
+    if not attribute.required:
+        default = attribute.default
+        text += f" = {default}" if attribute.labels else f" = {float(default or 0)!r}"
+    if attribute.lowest is not None or attribute.highest is not None:
+        low = "-inf" if attribute.lowest is None else repr(attribute.lowest)
+        high = "inf" if attribute.highest is None else repr(attribute.highest)
+        text += f" in [{low}, {high}]"
+    return text
+
+
+def source(drafts: Sequence[Draft], namespace: str) -> str:
+    """The header of a module with these ops."""
+    structs = "\n".join(map(_struct, drafts))
+    return (
+        "#pragma once\n"
+        '#include "cudarelu/elementwise.h"\n'
+        '#include "cudarelu/onnx.h"\n\n'
+        f"namespace {namespace} {{\n\n{structs}\n}}  // namespace {namespace}\n"
+    )
+
+
+def _struct(draft: Draft) -> str:
+    op = draft.op
+    names = list(map(texts.identifier, _parameters(op)))
+    if draft.functor is None:
+        body = texts.functor_body(draft.y, _parameters(op))
+    else:
+        body = draft.functor.strip().splitlines()
+    used = {word for line in body for word in re.findall(r"\w+", line)}
+    types = "cudarelu::floating_types"
+    if set(op.dtypes) != set(FLOATING):
+        listed = ", ".join(f"cudarelu::DType::{each}" for each in op.dtypes)
+        types = f"cudarelu::DTypeSet::of({{{listed}}})"
+    fields = {
+        "signature": _literal(op.signature),
+        "summary": _literal(op.summary),
+        "dtypes": types,
+        "in_place": _literal(op.in_place),
+        "gradient": _literal(op.gradient),
+        "definition": _raw(op.definition),
+    }
+    lines = [f".{name} = {text}," for name, text in fields.items() if text != '""']
+    heavy = "much" if texts.is_heavy(draft.y) else "little"
+    parameters = ", ".join(f"T {name}" if name in used else "T" for name in names)
+    shortcut = ["namespace onnx = cudarelu::onnx;"] if "onnx" in used else []
+    return "\n".join(
+        [
+            f"struct {draft.struct} {{",
+            "  static constexpr cudarelu::OpSpec spec{",
+            *(f"      {line}" for line in lines),
+            "  };",
+            f"  static constexpr cudarelu::Work work = cudarelu::Work::{heavy};",
+            "  template <class T>",
+            f"  CUDARELU_FN T operator()({parameters}) const {{",
+            *(f"    {line}" for line in [*shortcut, *body]),
+            "  }",
+            "};",
+            "",
+        ]
+    )
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _raw(text: str) -> str:
+    return f'R"onnx({text})onnx"'

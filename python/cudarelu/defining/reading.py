@@ -1,0 +1,108 @@
+"""Reads a definition: ONNX text, or a Python function of symbolic values."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+import onnx.defs
+import onnx.parser
+
+from .._table import OpInfo
+from ..onnx.definitions import function
+from ..onnx.expressions import Attribute, Call, Expression, Input, Literal, read
+from .operators import OPERATORS
+from .trees import attributes_of, kind_of, rewritten
+from .values import Value
+
+_WRITTEN_OUT = ("Cast", "CastLike", "Celu", "Constant", "Identity", "Mean", "Sum")
+
+
+def read_text(op: OpInfo) -> Expression:
+    """The output of an op as its definition computes it.
+
+    Raises:
+        ValueError: for text that is not the body of an ONNX function, for an operator that is not
+            elementwise and for an operand of another kind. The message has the line.
+    """
+    try:
+        body = function(op)
+    except onnx.parser.ParseError as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{op.name}: the definition cannot be parsed: {said}") from None
+    for node in body.node:
+        if node.op_type not in OPERATORS and node.op_type not in _WRITTEN_OUT:
+            known = onnx.defs.has(node.op_type, op.definition_opset, "")
+            reason = "an elementwise operator" if known else "an operator of ONNX"
+            raise ValueError(f"{_place(op, node)}: {node.op_type} is not {reason}")
+    (output,) = body.output
+    body.output[:] = [node.output[0] for node in body.node]
+    if output not in body.output:
+        raise ValueError(f"{op.name}: the definition has no value {output}, the op's output")
+    values = [rewritten(each, _binary) for each in read(op, body)]
+    for node, value in zip(body.node, values, strict=True):
+        try:
+            kind_of(value)
+        except ValueError as error:
+            raise ValueError(f"{_place(op, node)}: {error}") from None
+    return _checked(op, values[list(body.output).index(output)])
+
+
+def read_function(op: OpInfo, definition: Callable[..., Any]) -> Expression:
+    """The value that a Python function returns for symbolic inputs and attributes.
+
+    Raises:
+        TypeError: if the parameters are not the op's inputs and attributes, if the function
+            branches on a value, or if it does not return a value.
+    """
+    inputs: dict[str, Value] = {each.name: Value(Input(each.name)) for each in op.inputs}
+    attributes = {a.name: Value(Attribute(a.name), a.labels) for a in op.attributes}
+    arguments = inputs | attributes
+    names = list(inspect.signature(definition).parameters)
+    if sorted(names) != sorted(arguments):
+        raise TypeError(
+            f"{op.name}: the function takes ({', '.join(names)}), "
+            f"but the signature has ({', '.join(arguments)})"
+        )
+    result = definition(**arguments)
+    if not isinstance(result, Value):
+        raise TypeError(f"{op.name}: the function returned {result!r}, not a symbolic value")
+    return _checked(op, rewritten(result.expression, _binary))
+
+
+def _checked(op: OpInfo, y: Expression) -> Expression:
+    try:
+        if kind_of(y) == "bool":
+            raise ValueError("the result is bool: convert it with Cast or where")
+        if isinstance(y, Literal | Attribute):
+            raise ValueError("the result does not depend on the inputs")
+    except ValueError as error:
+        raise ValueError(f"{op.name}: {error}") from None
+    return y
+
+
+def _place(op: OpInfo, node: onnx.NodeProto) -> str:
+    """The line of a node in the definition."""
+    written = re.search(rf"(?<!\w){re.escape(node.output[0])}\s*=", op.definition)
+    line = op.definition.count("\n", 0, written.start()) + 1 if written else 1
+    return f"{op.name}: line {line} of the definition"
+
+
+def _binary(part: Expression) -> Expression:
+    """Operators of any number of operands, and Celu, which ONNX has for float32 only, by others."""
+    if not isinstance(part, Call):
+        return part
+    if part.op_type in ("Max", "Mean", "Min", "Sum"):
+        pairwise = part.op_type if part.op_type in ("Max", "Min") else "Add"
+        operands = [each for each in part.operands if each is not None]
+        total = functools.reduce(lambda a, b: Call(pairwise, (a, b)), operands)
+        count = Literal((), (float(len(part.operands)),))
+        return Call("Div", (total, count)) if part.op_type == "Mean" else total
+    if part.op_type == "Celu":
+        alpha = attributes_of(part)["alpha"]
+        return Call("Mul", (alpha, Call("Elu", (Call("Div", (part.operands[0], alpha)),))))
+    return part

@@ -1,0 +1,201 @@
+"""An elementwise expression as C++, the body of a functor, and as ONNX, the body of a function."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Collection, Iterator
+
+from ..onnx.expressions import Attribute, Call, Expression, Input, Literal
+from .operators import OPERATORS
+from .trees import attributes_of, kind_of, parts, target
+
+# Words that a functor cannot use for an input, an attribute or a local value.
+_RESERVED = frozenset(
+    re.findall(
+        r"\w+",
+        """T alignas alignof and and_eq asm auto bitand bitor bool case catch char char16_t char32_t
+        char8_t co_await co_return co_yield compl concept const const_cast consteval constexpr
+        constinit decltype default delete do double dynamic_cast enum explicit export extern
+        false float friend goto inline int long mutable namespace new not not_eq noexcept nullptr
+        onnx operator or or_eq private protected public register reinterpret_cast requires short
+        signed sizeof static static_assert static_cast struct switch template this thread_local
+        throw true try typedef typeid typename union unsigned using virtual void volatile
+        wchar_t while xor xor_eq""",
+    )
+)
+
+
+def identifier(name: str) -> str:
+    """A name that C++ accepts."""
+    return f"{name}_" if name in _RESERVED else name
+
+
+class _Names:
+    """Gives each part of an expression a name."""
+
+    def __init__(self, taken: Collection[str]) -> None:
+        self._taken = set(taken)
+
+    def new(self, wanted: str) -> str:
+        candidates = itertools.chain([wanted], (f"{wanted}{i}" for i in itertools.count(2)))
+        name = next(each for each in candidates if each not in self._taken)
+        self._taken.add(name)
+        return name
+
+
+def _stem(call: Call) -> str:
+    """A short name for the value of a call."""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in call.op_type).lstrip("_")
+
+
+def functor_body(y: Expression, taken: Collection[str]) -> list[str]:
+    """The statements of a functor that returns `y`.
+
+    Args:
+        y: the expression.
+        taken: the names of the functor's parameters.
+    """
+    names = _Names({*map(identifier, taken), *_RESERVED, "y"})
+    known: dict[Expression, str] = {}
+    lines: list[str] = []
+    for part in parts(y):
+        if isinstance(part, Input | Attribute):
+            known[part] = identifier(part.name)
+        elif isinstance(part, Literal):
+            known[part] = _number(part)
+        else:
+            code = _code(part, known)
+            if part == y:
+                return [*lines, f"return {code};"]
+            known[part] = names.new(_stem(part))
+            kind = "bool" if kind_of(part) == "bool" else "T"
+            lines.append(f"const {kind} {known[part]} = {code};")
+    return [f"return {known[y]};"]
+
+
+def _number(literal: Literal) -> str:
+    (value,) = literal.elements
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not math.isfinite(value):
+        raise ValueError(f"a constant of {value}: constants must be finite")
+    return f"T({float(value)!r})"
+
+
+def _code(call: Call, known: dict[Expression, str]) -> str:
+    operands = [each if each is None else known[each] for each in call.operands]
+    x = operands[0]
+    if call.op_type in ("Cast", "CastLike"):
+        source = call.operands[0]
+        assert source is not None
+        is_bool = kind_of(source) == "bool"
+        if (to := target(call)) == "bool":
+            return f"{x}" if is_bool else f"{x} != 0"
+        if is_bool:
+            return f"{x} ? T(1) : T(0)"
+        return {"real": f"{x}", "float": f"T(float({x}))", "whole": f"onnx::trunc({x})"}[to]
+    if call.op_type == "Clip":
+        low, high = [*operands[1:], None, None][:2]
+        if low and high:
+            return f"onnx::clip({x}, {low}, {high})"
+        if bound := low or high:
+            return f"{x} {'<' if low else '>'} {bound} ? {bound} : {x}"
+        return f"{x}"
+    if call.op_type == "Pow" and isinstance(exponent := call.operands[1], Literal):
+        (value,) = exponent.elements
+        if value in range(1, 17):
+            return f"onnx::power<{int(value)}>({x})"
+        if value == 0.5:
+            return f"onnx::sqrt({x})"
+    attributes = {name: known[each] for name, each in attributes_of(call).items()}
+    return OPERATORS[call.op_type].code.format(*operands, **attributes)
+
+
+def is_heavy(y: Expression) -> bool:
+    """Whether an expression takes longer than reading and writing an element."""
+    calls = [each.op_type for each in parts(y) if isinstance(each, Call)]
+    return any(name in OPERATORS and OPERATORS[name].heavy for name in calls)
+
+
+def definition_body(
+    y: Expression, output: str, inputs: list[str], labelled: Collection[str]
+) -> str:
+    """The body of an ONNX function, one node in a line, whose output is `y`.
+
+    Args:
+        y: the expression.
+        output: the name of the output.
+        inputs: the names of the op's inputs; constants get the dtype of the first one.
+        labelled: the attributes that are labels, which are integers in ONNX.
+    """
+    writer = _DefinitionWriter(output, inputs, labelled)
+    return "\n".join(writer.write(y))
+
+
+class _DefinitionWriter:
+    def __init__(self, output: str, inputs: list[str], labelled: Collection[str]) -> None:
+        self._names = _Names({output, *inputs})
+        self._output = output
+        self._like = inputs[0]
+        self._labelled = labelled
+        self._known: dict[Expression, str] = {Input(name): name for name in inputs}
+
+    def write(self, y: Expression) -> Iterator[str]:
+        operands = {
+            operand
+            for call in parts(y)
+            if isinstance(call, Call)
+            for operand in call.operands
+            if operand is not None
+        }
+        for part in parts(y):
+            if part in self._known or (part not in operands and part != y):
+                continue  # an input, or a value of a node's attribute
+            name = self._output if part == y else self._names.new(self._wanted(part))
+            yield from self._nodes(part, name)
+            self._known[part] = name
+        if isinstance(y, Input):
+            yield f"{self._output} = Identity({y.name})"
+
+    def _wanted(self, part: Expression) -> str:
+        if isinstance(part, Call):
+            return _stem(part)
+        return part.name if isinstance(part, Attribute) else "c"
+
+    def _nodes(self, part: Expression, name: str) -> Iterator[str]:
+        if isinstance(part, Literal):
+            (value,) = part.elements
+            if isinstance(value, bool):
+                yield f"{name} = Constant<value = bool {{{int(value)}}}>()"
+                return
+            wide = self._names.new(f"{name}_d")
+            yield f"{wide} = Constant<value = double {{{float(value)!r}}}>()"
+            yield f"{name} = CastLike({wide}, {self._like})"
+        elif isinstance(part, Attribute):
+            kind = "int" if part.name in self._labelled else "float"
+            wide = self._names.new(f"{name}_a")
+            yield f"{wide} = Constant<value_{kind}: {kind} = @{part.name}>()"
+            yield f"{name} = CastLike({wide}, {self._like})"
+        elif isinstance(part, Call):
+            operands = ["" if each is None else self._known[each] for each in part.operands]
+            if part.op_type == "CastLike" and target(part) == "real":
+                operands[1] = self._like
+            result = name
+            if part.op_type == "Cast" and target(part) != "bool":
+                result = self._names.new(f"{name}_c")  # arithmetic goes on in T
+            yield f"{result} = {part.op_type}{self._attributes(part)}({', '.join(operands)})"
+            if result != name:
+                yield f"{name} = CastLike({result}, {self._like})"
+
+    def _attributes(self, call: Call) -> str:
+        given = []
+        for name, value in call.attributes:
+            if isinstance(value, Attribute):
+                kind = "int" if value.name in self._labelled else "float"
+                given.append(f"{name}: {kind} = @{value.name}")
+            else:
+                number = value.elements[0] if isinstance(value, Literal) else value
+                given.append(f"{name} = {number!r}")
+        return f"<{', '.join(given)}>" if given else ""

@@ -1,0 +1,125 @@
+"""What an elementwise expression consists of. Equal parts count once."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+import onnx.defs
+
+from ..onnx.expressions import Attribute, Call, Expression, Input, Literal
+from .operators import OPERATORS
+
+OPSET = 18  # of the definitions
+
+_REAL = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE}
+_WHOLE = {onnx.TensorProto.INT32, onnx.TensorProto.INT64}
+
+
+def parts(expression: Expression) -> list[Expression]:
+    """The expression and its parts, each after its operands."""
+    found: dict[Expression, None] = {}
+
+    def visit(part: Expression | None) -> None:
+        if part is None or part in found:
+            return
+        if isinstance(part, Call):
+            for operand in (*part.operands, *attributes_of(part).values()):
+                visit(operand)
+        found[part] = None
+
+    visit(expression)
+    return list(found)
+
+
+def inputs_of(expression: Expression) -> list[str]:
+    """The names of the inputs in an expression."""
+    return [each.name for each in parts(expression) if isinstance(each, Input)]
+
+
+def named_attributes(expression: Expression) -> list[str]:
+    """The names of the op's attributes in an expression."""
+    return [each.name for each in parts(expression) if isinstance(each, Attribute)]
+
+
+def rewritten(expression: Expression, rule: Callable[[Expression], Expression]) -> Expression:
+    """The expression with a rule applied to each part, whose operands are rewritten already."""
+    known: dict[Expression, Expression] = {}
+    for part in parts(expression):
+        new = part
+        if isinstance(part, Call):
+            operands = tuple(each if each is None else known[each] for each in part.operands)
+            new = dataclasses.replace(part, operands=operands)
+        known[part] = rule(new)
+    return known[expression]
+
+
+@functools.cache
+def _defaults(op_type: str) -> dict[str, Any]:
+    attributes = onnx.defs.get_schema(op_type, OPSET, "").attributes.values()
+    given = {each.name: each.default_value for each in attributes if each.default_value.name}
+    return {name: onnx.helper.get_attribute_value(value) for name, value in given.items()}
+
+
+def attributes_of(call: Call) -> dict[str, Expression]:
+    """The attributes of a call that are numbers, with those that have their defaults."""
+    given = _defaults(call.op_type) | dict(call.attributes)
+    return {
+        name: value if isinstance(value, Attribute | Literal) else Literal((), (value,))
+        for name, value in given.items()
+        if isinstance(value, Attribute | Literal | float | int)
+    }
+
+
+def target(call: Call) -> str:
+    """What a Cast or a CastLike converts to: "real", "float", "whole" or "bool"."""
+    if call.op_type == "CastLike":
+        like = call.operands[1]
+        assert like is not None
+        return kind_of(like)
+    to = dict(call.attributes)["to"]
+    if to == onnx.TensorProto.BOOL:
+        return "bool"
+    if to in _WHOLE:
+        return "whole"
+    if to in _REAL:
+        return "float" if to == onnx.TensorProto.FLOAT else "real"
+    raise ValueError(f"Cast to {onnx.TensorProto.DataType.Name(to)} is not supported")
+
+
+@functools.cache
+def kind_of(expression: Expression) -> str:
+    """ "bool" or "real", which is every number.
+
+    Raises:
+        ValueError: for an operator that is not elementwise, and for an operand of the wrong kind.
+    """
+    if isinstance(expression, Literal):
+        if len(expression.elements) != 1:
+            raise ValueError("a constant of several elements: only scalars are elementwise")
+        return "bool" if isinstance(expression.elements[0], bool) else "real"
+    if not isinstance(expression, Call):
+        return "real"
+    kinds = [each if each is None else kind_of(each) for each in expression.operands]
+    name = expression.op_type
+    if name in ("Cast", "CastLike"):
+        return "bool" if target(expression) == "bool" else "real"
+    operator = OPERATORS.get(name)
+    if operator is None:
+        raise ValueError(f"{name} is not an elementwise operator")
+    known = onnx.defs.get_schema(name, OPSET, "").attributes
+    if unknown := [each for each, _ in expression.attributes if each not in known]:
+        raise ValueError(f"{name} has no attribute {unknown[0]}")
+    if name == "Mod" and dict(expression.attributes).get("fmod") != 1:
+        raise ValueError("Mod of floating-point numbers needs fmod = 1")
+    wanted = {
+        "any": [kinds[0]] * len(kinds),
+        "where": ["bool", *kinds[1:2] * 2],
+    }.get(operator.operands, [operator.operands] * len(kinds))
+    for position, (kind, want) in enumerate(zip(kinds, wanted, strict=True)):
+        if kind not in (want, None):
+            raise ValueError(f"operand {position + 1} of {name} is {kind}, but must be {want}")
+    return (kinds[1] or "real") if operator.result == "same" else operator.result

@@ -1,0 +1,156 @@
+"""Symbolic values: what a Python function computes with where it defines an op."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from ..onnx.expressions import Attribute, Call, Expression, Input, Literal
+
+Operand: TypeAlias = "Value | float | None"
+
+_FOLDED: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+}
+
+
+class Value:
+    """An elementwise expression of an op's inputs and attributes, with Python's operators.
+
+    `==` gives a Value too. An attribute with labels may be compared with a label.
+    """
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, expression: Expression, labels: tuple[str, ...] = ()) -> None:
+        self.expression = expression
+        self._labels = labels
+
+    def __add__(self, other: Operand) -> Value:
+        return apply("Add", self, other)
+
+    def __radd__(self, other: Operand) -> Value:
+        return apply("Add", other, self)
+
+    def __sub__(self, other: Operand) -> Value:
+        return apply("Sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Value:
+        return apply("Sub", other, self)
+
+    def __mul__(self, other: Operand) -> Value:
+        return apply("Mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Value:
+        return apply("Mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Value:
+        return apply("Div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Value:
+        return apply("Div", other, self)
+
+    def __pow__(self, other: Operand) -> Value:
+        return apply("Pow", self, other)
+
+    def __rpow__(self, other: Operand) -> Value:
+        return apply("Pow", other, self)
+
+    def __neg__(self) -> Value:
+        return apply("Neg", self)
+
+    def __abs__(self) -> Value:
+        return apply("Abs", self)
+
+    def __lt__(self, other: Operand) -> Value:
+        return apply("Less", self, other)
+
+    def __le__(self, other: Operand) -> Value:
+        return apply("LessOrEqual", self, other)
+
+    def __gt__(self, other: Operand) -> Value:
+        return apply("Greater", self, other)
+
+    def __ge__(self, other: Operand) -> Value:
+        return apply("GreaterOrEqual", self, other)
+
+    def __eq__(self, other: Any) -> Value:  # type: ignore[override]
+        return apply("Equal", self, self._position(other))
+
+    def __ne__(self, other: Any) -> Value:  # type: ignore[override]
+        return ~(self == other)
+
+    def __and__(self, other: Value) -> Value:
+        return apply("And", self, other)
+
+    def __or__(self, other: Value) -> Value:
+        return apply("Or", self, other)
+
+    def __xor__(self, other: Value) -> Value:
+        return apply("Xor", self, other)
+
+    def __invert__(self) -> Value:
+        return apply("Not", self)
+
+    def _position(self, other: Any) -> Any:
+        if not isinstance(other, str):
+            return other
+        if other not in self._labels:
+            raise ValueError(f"{other!r} is none of the labels {', '.join(self._labels)}")
+        return self._labels.index(other)
+
+    def __bool__(self) -> bool:
+        code = sys._getframe(1)
+        raise TypeError(
+            f"{code.f_code.co_filename}:{code.f_lineno}: the definition of an op cannot branch on "
+            "a value: use cudarelu.elementwise.where(condition, a, b)"
+        )
+
+    def __float__(self) -> float:
+        raise TypeError(
+            "a symbolic value is not a number: use the functions of cudarelu.elementwise"
+        )
+
+    def __repr__(self) -> str:
+        return f"Value({self.expression})"
+
+
+def expression_of(operand: Operand) -> Expression | None:
+    """The expression of a value or a number."""
+    if operand is None:
+        return None
+    if isinstance(operand, Value):
+        return operand.expression
+    if isinstance(operand, bool):
+        return Literal((), (operand,))
+    if isinstance(operand, int | float):
+        return Literal((), (float(operand),))
+    raise TypeError(f"{operand!r} is neither a number nor a symbolic value")
+
+
+def apply(op_type: str, *operands: Operand, **attributes: Any) -> Value:
+    """A value of an operator of ONNX, by the name of the operator."""
+    expressions = tuple(map(expression_of, operands))
+    if (
+        op_type in _FOLDED
+        and isinstance(a := expressions[0], Literal)
+        and isinstance(b := expressions[1], Literal)
+    ):
+        return Value(Literal((), (_FOLDED[op_type](a.elements[0], b.elements[0]),)))
+    given = {
+        name: value.expression if isinstance(value, Value) else value
+        for name, value in attributes.items()
+    }
+    return Value(Call(op_type, expressions, tuple(sorted(given.items()))))
+
+
+def where(condition: Value, a: Operand, b: Operand) -> Value:
+    """a where the condition is true, else b."""
+    return apply("Where", condition, a, b)
+
+
+__all__ = ["Attribute", "Input", "Operand", "Value", "apply", "expression_of", "where"]

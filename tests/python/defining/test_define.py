@@ -1,0 +1,312 @@
+"""Ops that are defined in Python, in the hosts: `cudarelu.define` and `cudarelu.Library`."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+import cudarelu
+import cudarelu.nn
+import cudarelu.onnx
+import cudarelu.ort
+from cudarelu._table import ops_of
+from cudarelu.elementwise import relu, round, sigmoid, softplus, tanh, where
+from support.ort_infer import succeed
+
+ROOT = Path(__file__).parents[3]
+SWISH = """b = Constant<value_float: float = @beta>()   scaled = Mul(x, b)
+           s = Sigmoid(scaled)   y = Mul(x, s)"""
+SMALL = {"dtypes": ("float32", "float64")}  # compiles faster
+
+
+def library() -> cudarelu.Library:
+    with cudarelu.Library("defined") as made:
+        cudarelu.define(
+            "swish(x: T[*], *, beta: float = 1.0) -> y: T[*]", SWISH, orders=2, summary="Swish."
+        )
+
+        @cudarelu.define(
+            "gated(x: T[*, c], bias: T[c], *, by: none | tanh = none) -> y: T[*, c]", **SMALL
+        )
+        def gated(x, bias, by):
+            """x + bias, multiplied by the tanh of softplus(x) if asked for."""
+            return where(by == "tanh", (x + bias) * tanh(softplus(x)), x + bias)
+
+        @cudarelu.define("tanh_of(x: T[*]) -> y: T[*]", orders=2, **SMALL)
+        def tanh_of(x):
+            return tanh(x)
+
+        cudarelu.define(
+            "fast_swish(x: T[*]) -> y: T[*]",
+            "s = Sigmoid(x)  y = Mul(x, s)",
+            functor="return x / (T(1) + onnx::exp(-x));",
+            gradient="x = cudarelu::mul(grad_y, x)",
+            **SMALL,
+        )
+
+        @cudarelu.define("steps(x: T[*]) -> y: T[*]", **SMALL)
+        def steps(x):
+            return round(x)
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def made() -> cudarelu.Library:
+    built = library()
+    built.load(cuda=False)
+    return built
+
+
+@pytest.fixture(scope="module")
+def ops(made) -> cudarelu.OpModule:
+    return made.load()
+
+
+X = torch.randn(5, 7, dtype=torch.float64)
+
+
+def test_values(ops):
+    torch.testing.assert_close(ops.swish(X, beta=2.0), X * torch.sigmoid(2 * X))
+    bias = torch.randn(7, dtype=torch.float64)
+    expected = (X + bias) * torch.tanh(torch.nn.functional.softplus(X))
+    torch.testing.assert_close(ops.gated(X, bias, by="tanh"), expected)
+    torch.testing.assert_close(ops.gated(X, bias), X + bias)
+    torch.testing.assert_close(ops.fast_swish(X), torch.nn.functional.silu(X))
+    np.testing.assert_array_equal(ops.steps(X.numpy()), np.round(X.numpy()))
+    for dtype in (torch.float16, torch.bfloat16):
+        half = X.to(dtype)
+        expected = torch.nn.functional.silu(half.float()).to(dtype)
+        torch.testing.assert_close(ops.swish(half), expected, rtol=0, atol=0)
+
+
+def test_gradients(ops):
+    x, bias = X.clone().requires_grad_(), torch.randn(7, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: ops.swish(x, beta=2.0), x)
+    assert torch.autograd.gradgradcheck(lambda x: ops.swish(x, beta=2.0), x)
+    assert torch.autograd.gradgradcheck(ops.tanh_of, x)
+    for by in ("none", "tanh"):
+        assert torch.autograd.gradcheck(lambda x, bias, by=by: ops.gated(x, bias, by=by), (x, bias))
+    (own,) = torch.autograd.grad(ops.fast_swish(x).sum(), x)
+    torch.testing.assert_close(own, x.detach())
+    (zero,) = torch.autograd.grad(ops.steps(x).sum(), x)
+    assert torch.equal(zero, torch.zeros_like(x))
+
+
+def test_the_derivatives_that_were_asked_for(ops):
+    names = {op.name: op for op in ops_of("defined")}
+    assert {"swish_backward", "swish_backward_backward", "gated_backward_x"} <= names.keys()
+    assert names["gated_backward_x"].gradient == ""
+    # tanh's reads y, which is there, in place of x
+    assert names["tanh_of"].gradient == "x = tanh_of_backward(grad_y, y)"
+    # The gradient of a row is summed; that of a sum is grad_y itself.
+    assert "bias = cudarelu::sum_rows(" in names["gated"].gradient
+
+
+def test_the_same_numbers_as_ops_of_this_library(ops):
+    x = X.float().requires_grad_()
+    y, own = ops.tanh_of(x), cudarelu.tanh(x)
+    assert torch.equal(y, own)
+    grad = torch.randn_like(y)
+    (a,), (b,) = torch.autograd.grad(y, x, grad), torch.autograd.grad(own, x, grad)
+    assert torch.equal(a, b)
+
+
+def test_every_host(made, ops, tmp_path):
+    swish = ops.swish
+    model = torch.nn.Sequential(torch.nn.Linear(7, 7), cudarelu.nn.Op(swish, beta=2.0)).eval()
+    x = X.float()
+    expected = model(x).detach()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), expected)
+    path = tmp_path / "model.onnx"
+    cudarelu.onnx.export(model, (x,), path, input_names=["x"])
+    torch.testing.assert_close(cudarelu.ort.Session(path, "cpu")(x), expected)
+    # Without the library: the definition in the file is the op.
+    plain = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(plain.run(None, {"x": x.numpy()})[0], expected, rtol=1e-5, atol=1e-6)
+    module = made.build(tmp_path / "libdefined.so", cuda=False)
+    np.save(tmp_path / "x.npy", x.numpy())
+    said = succeed(path, "--library", module, "--input", f"x={tmp_path / 'x.npy'}")
+    assert "defined::Swish on CPUExecutionProvider" in said
+    assert swish is pickle.loads(pickle.dumps(swish))
+
+
+def test_an_op_of_its_own():
+    """It is compiled when it is first called, in a module whose name has a digest of the op."""
+
+    @cudarelu.define("doubled(x: T[*]) -> y: T[*]", **SMALL)
+    def doubled(x):
+        """2 x."""
+        return 2 * x
+
+    assert doubled.__doc__ == "2 x."
+    assert doubled.library._module is None
+    y = torch.compile(lambda x: doubled(x) + 1, backend="eager", fullgraph=True)(X)
+    torch.testing.assert_close(y, 2 * X + 1)
+    name = doubled.library.name
+    assert name.startswith("doubled_")
+    assert getattr(torch.ops, name).doubled(X).equal(2 * X)
+    assert pickle.loads(pickle.dumps(doubled)) is doubled.function()
+    assert "doubled" in repr(cudarelu.nn.Op(doubled))
+    with pytest.raises(RuntimeError, match="is loaded: it takes no more ops"):
+        doubled.library.add_sources(__file__)
+
+
+def test_sources_beside_definitions(tmp_path):
+    scaffold = ROOT / "python/cudarelu/scaffold/src"
+    with cudarelu.Library("my_mixed") as mixed:
+        cudarelu.define(
+            "half(x: T[*]) -> y: T[*]", "h = Constant<value_float = 0.5>() y = Mul(x, h)", **SMALL
+        )
+    text = (scaffold / "swish.h").read_text().replace("namespace my", "namespace my_mixed")
+    (tmp_path / "swish.h").write_text(text)
+    mixed.add_sources(tmp_path / "swish.h")
+    module = mixed.load(cuda=False)
+    assert [op.name for op in module.ops()] == ["half", "half_backward", "swish", "swish_backward"]
+    torch.testing.assert_close(module.half(X), X / 2)
+    with pytest.raises(FileNotFoundError, match="there is no source"):
+        cudarelu.Library("another").add_sources(tmp_path / "none.h")
+
+
+def test_the_command(tmp_path):
+    file = tmp_path / "ops.py"
+    file.write_text(
+        "import cudarelu\n"
+        "with cudarelu.Library('tripled') as library:\n"
+        "    cudarelu.define('triple(x: T[*]) -> y: T[*]', 'k = Constant<value_float = 3.0>() "
+        "y = Mul(x, k)', dtypes=['float32'])\n"
+    )
+    output = tmp_path / "libtripled.so"
+    command = [sys.executable, "-m", "cudarelu", "build", file, "-o", output, "--cpu-only"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"wrote {output}\n"), done.stderr
+    module = cudarelu.load_library(output)
+    assert module.built_for == "the CPU"
+    assert module.triple(X.float()).equal(3 * X.float())
+    file.write_text("import cudarelu\n")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"{file} must have one cudarelu.Library: it has none" in done.stderr
+
+
+def branches(x):
+    return x if x > 0 else -x
+
+
+@pytest.mark.parametrize(
+    ("signature", "definition", "error", "message"),
+    [
+        (
+            "f(x: T[*]) -> y: T[*]",
+            "a = Relu(x)\ny = Softmax(a)",
+            ValueError,
+            "f: line 2 of the definition: Softmax is not an elementwise operator",
+        ),
+        (
+            "f(x: T[*]) -> y: T[*]",
+            "y = Swosh(x)",
+            ValueError,
+            "f: line 1 of the definition: Swosh is not an operator of ONNX",
+        ),
+        ("f(x: T[*]) -> y: T[*]", "y = Relu(", ValueError, "f: the definition cannot be parsed"),
+        ("f(x: T[*]) -> y: T[*]", "z = Relu(x)", ValueError, "the definition has no value y"),
+        ("f(x: T[*]) -> y: T[*]", "z = Relu(w)\ny = Neg(z)", ValueError, "is not defined"),
+        (
+            "f(x: T[*]) -> y: T[*]",
+            "z = Relu(x)\ny = Not(z)",
+            ValueError,
+            "f: line 2 of the definition: operand 1 of Not is real, but must be bool",
+        ),
+        ("f(x: T[*]) -> y: T[*]", "y = IsNaN(x)", ValueError, "the result is bool"),
+        (
+            "f(x: T[*]) -> y: T[*]",
+            "y = Elu<beta = 1.0>(x)",
+            ValueError,
+            "Elu has no attribute beta",
+        ),
+        (
+            "f(x: T[*]) -> y: T[*]",
+            "y = Constant<value_float = 1.0>()",
+            ValueError,
+            "does not depend on the inputs",
+        ),
+        (
+            "f(x: T[*]) -> y: T[*]",
+            "k = Constant<value_floats = [1.0, 2.0]>() y = Mul(x, k)",
+            ValueError,
+            "constant of several elements",
+        ),
+        (
+            "f(x: T[*], b: T[m, c]) -> y: T[*]",
+            "y = Add(x, b)",
+            ValueError,
+            r"f: b must be T\[\*\] to broadcast to the output",
+        ),
+        ("f(x: T[*]) -> (y: T[*], z: T[*])", "y = Neg(x)", ValueError, "has one output"),
+        ("f(x: T[*], n: i32[*]) -> y: T[*]", "y = Neg(x)", ValueError, "n must be a required T"),
+        ("f(x: T[*], *, n: int = 1) -> y: T[*]", "y = Neg(x)", ValueError, "n must be a float or"),
+        ("f(x: T[*)", "y = Neg(x)", ValueError, "column"),
+        (
+            "f(x: T[*]) -> y: T[*]",
+            branches,
+            TypeError,
+            r"test_define.py:\d+: the definition of an op cannot branch on a value",
+        ),
+        ("f(z: T[*]) -> y: T[*]", relu, TypeError, "the function takes"),
+        ("f(x: T[*]) -> y: T[*]", lambda x: 3, TypeError, "returned 3, not a symbolic value"),
+        ("f(x: T[*]) -> y: T[*]", lambda x: x + "1", TypeError, "neither a number nor"),
+        (
+            "f(x: T[*], *, by: a | b = a) -> y: T[*]",
+            lambda x, by: where(by == "c", x, -x),
+            ValueError,
+            "'c' is none of the labels a, b",
+        ),
+        ("f(grad_y: T[*]) -> y: T[*]", "y = Sigmoid(grad_y)", ValueError, "the output's gradient"),
+    ],
+)
+def test_bad_definitions(signature, definition, error, message):
+    def define():
+        if isinstance(definition, str):
+            cudarelu.define(signature, definition)
+        else:
+            cudarelu.define(signature)(definition)
+
+    with pytest.raises(error, match=message):
+        define()
+
+
+def test_bad_libraries():
+    with pytest.raises(ValueError, match="aten"):
+        cudarelu.Library("aten")
+    with cudarelu.Library("twice") as twice:
+        cudarelu.define("f(x: T[*]) -> y: T[*]", "y = Neg(x)")
+        with pytest.raises(ValueError, match="the library twice has an op f already"):
+            cudarelu.define("f(x: T[*]) -> y: T[*]", "y = Abs(x)")
+    assert list(twice.headers()) == ["f"]
+    with pytest.raises(ValueError, match="the library empty has no ops"):
+        cudarelu.Library("empty").load()
+    with pytest.raises(ValueError, match="no dtype int8"):
+        cudarelu.define("f(x: T[*]) -> y: T[*]", "y = Neg(x)", dtypes=["int8"])
+
+
+def test_what_does_not_compile():
+    bad = cudarelu.define("f(x: T[*]) -> y: T[*]", "y = Neg(x)", functor="return missing;")
+    with pytest.raises(RuntimeError, match=r"f\.h[:(]\d+.*error: .*missing"):
+        bad(X)
+
+
+def test_functions_of_elementwise_need_no_numbers():
+    assert "sigmoid" in repr(sigmoid)
+    with pytest.raises(TypeError, match="symbolic value is not a number"):
+
+        @cudarelu.define("f(x: T[*]) -> y: T[*]")
+        def f(x):
+            return float(x)
