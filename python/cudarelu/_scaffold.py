@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from cudarelu import _C
@@ -13,12 +14,15 @@ from cudarelu import _C
 TEMPLATE = Path(__file__).parent / "scaffold"
 
 
-def create(folder: Path, namespace: str | None = None) -> list[Path]:
+def create(
+    folder: Path, namespace: str | None = None, sources: Mapping[str, str] | None = None
+) -> list[Path]:
     """Creates a folder for an op module, whose name is that of the folder.
 
     Args:
         folder: must not exist; its name is that of the Python package and of the library.
         namespace: of the ops; by default the name without its ending `_ops`.
+        sources: files for src/ by name, in place of the template's ops and their example.
 
     Returns:
         The files, relative to the folder.
@@ -42,17 +46,43 @@ def create(folder: Path, namespace: str | None = None) -> list[Path]:
     def replace(text: str) -> str:
         return re.sub(r"my_ops|\bmy\b", lambda match: names[match[0]], text)
 
-    files = [
-        path.relative_to(TEMPLATE)
+    texts = {
+        str(path.relative_to(TEMPLATE)): path.read_text()
         for path in sorted(TEMPLATE.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
-    ]
-    written = [Path(replace(str(file))) for file in files]
+    }
+    texts = {replace(file): replace(text) for file, text in texts.items()}
+    if sources is not None:
+        texts = _with_sources(texts, sources)
     # Written completely or not at all.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as scratch:
         complete = Path(scratch) / name
-        for source, file in zip(files, written, strict=True):
+        for file, text in texts.items():
             (complete / file).parent.mkdir(parents=True, exist_ok=True)
-            (complete / file).write_text(replace((TEMPLATE / source).read_text()))
+            (complete / file).write_text(text)
         shutil.move(complete, folder)
-    return written
+    return list(map(Path, texts))
+
+
+def _with_sources(texts: Mapping[str, str], sources: Mapping[str, str]) -> dict[str, str]:
+    """The files of the template with other sources; its example goes, since it needs its op."""
+    kept = {file: text for file, text in texts.items() if not file.startswith(("src/", "example"))}
+    listed = "".join(f"\n  src/{name}" for name in sources)
+    rows = "".join(f"| `src/{name}` | ops of the module |\n" for name in sources)
+    edits = {
+        "CMakeLists.txt": [(r"SOURCES[^)]*", f"SOURCES{listed}")],
+        "Makefile": [
+            (r"# make example.*\n|example: all\n.*\n\n| --op \S+", ""),
+            (r"test example bench", "test bench"),
+        ],
+        ".github/workflows/test.yml": [(r"make test example", "make test")],
+        "README.md": [
+            (r"(?m)^    make example.*\n|^\| `example.*\n", ""),
+            (r"(?m)^(\| `src/.*\n)+", rows),
+            (r":\n\n```python\n[^`]*```\n", ".\n"),
+        ],
+    }
+    for file, changes in edits.items():
+        for pattern, text in changes:
+            kept[file] = re.sub(pattern, text.replace("\\", r"\\"), kept[file])
+    return kept | {f"src/{name}": text for name, text in sources.items()}

@@ -60,11 +60,13 @@ class Library:
         self._token: contextvars.Token[Library | None] | None = None
 
     @classmethod
-    def _of_one_op(cls) -> Library:
-        """A library whose name is that of its op and a digest of the source."""
+    def of(cls, drafts: Sequence[Draft] = ()) -> Library:
+        """A library whose name is that of its first op and a digest of the source."""
         library = cls.__new__(cls)
         library._name = None
         library._start()
+        count = 4  # of headers: fewer read less, more compile in parallel
+        library._groups = [group for i in range(count) if (group := list(drafts[i::count]))]
         return library
 
     def __enter__(self) -> Library:
@@ -120,7 +122,7 @@ class Library:
 
     def build(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None = None,
         *,
         architectures: Sequence[str] | None = None,
         cuda: bool | None = None,
@@ -129,7 +131,7 @@ class Library:
         """Builds the module as a file, which is served without Python; returns its path.
 
         Args:
-            path: the library, such as "libmy_ops.so".
+            path: the library, such as "libmy_ops.so"; by default it stays in the cache.
             architectures: compute capabilities such as "8.0"; by default those of `cudarelu.load`.
             cuda: whether to build for CUDA; by default if there is an nvcc.
             verbose: whether to print the commands to stderr.
@@ -138,12 +140,38 @@ class Library:
             RuntimeError: if a source does not compile.
             OSError: if the file or the cache cannot be written.
         """
-        path = Path(path)
         library = self._built(cuda, verbose, architectures)
+        if path is None:
+            return library
+        path = Path(path)
         # Replaced at once: a process that has loaded the old file keeps it.
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as scratch:
             os.replace(shutil.copy(library, scratch), path)
         return path
+
+    def save(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Writes the sources as a project, to go on in C++, as `python -m cudarelu new` does.
+
+        Args:
+            folder: must not exist; its name is that of the library and of the Python package.
+
+        Returns:
+            The files, relative to the folder.
+
+        Raises:
+            ValueError: if no module can have the folder's name, and for two sources with one name.
+            FileExistsError: if the folder exists.
+        """
+        from .._scaffold import create
+
+        sources = {f"{name}.h": text for name, text in self.headers().items()}
+        for file in self._files:
+            if file.name in sources:
+                raise ValueError(
+                    f"the library {self.name} has two sources with the name {file.name}"
+                )
+            sources[file.name] = file.read_text()
+        return create(Path(folder), self.name, sources)
 
     def _built(self, cuda: bool | None, verbose: bool, architectures: Sequence[str] | None) -> Path:
         if not self._groups and not self._files:
@@ -306,7 +334,7 @@ def define(
         from .ops import declared, defined, with_gradients
         from .reading import read_function, read_text
 
-        library = _CURRENT.get() or Library._of_one_op()
+        library = _CURRENT.get() or Library.of()
         text = summary
         if text is None:
             documented = (getattr(meaning, "__doc__", None) or "").strip().partition("\n")[0]

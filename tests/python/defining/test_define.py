@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -174,6 +175,20 @@ def test_sources_beside_definitions(tmp_path):
     torch.testing.assert_close(module.half(X), X / 2)
     with pytest.raises(FileNotFoundError, match="there is no source"):
         cudarelu.Library("another").add_sources(tmp_path / "none.h")
+
+
+def test_a_saved_library(made, tmp_path):
+    """The project of `python -m cudarelu new`, with these sources and without its example."""
+    folder = tmp_path / "my_ops"
+    files = made.save(folder)
+    sources = sorted(each.name for each in files if each.parent.name == "src")
+    assert sources == ["fast_swish.h", "gated.h", "steps.h", "swish.h", "tanh_of.h"]
+    text = "".join((folder / each).read_text() for each in files)
+    assert "NAMESPACE defined SOURCES\n  src/swish.h\n  src/gated.h" in text
+    assert "| `src/steps.h` |" in text
+    assert not re.search(r"example\.py|make( \w+)* example|count_above", text)
+    with pytest.raises(FileExistsError, match="exists already"):
+        made.save(folder)
 
 
 def test_the_command(tmp_path):
