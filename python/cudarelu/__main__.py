@@ -59,6 +59,7 @@ def accelerate(arguments: argparse.Namespace) -> None:
         arguments.source,
         arguments.path,
         only_if_faster=arguments.only_if_faster,
+        fuse=arguments.fuse,
         provider=arguments.provider,
         dims=dims,
     )
@@ -173,6 +174,11 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
         "--only-if-faster",
         action="store_true",
         help="measure the model and keep only the ops that make it faster",
+    )
+    command.add_argument(
+        "--fuse",
+        action="store_true",
+        help="compile an op for each further group of elementwise nodes, in libOUT_ops.so",
     )
     command.add_argument(
         "--provider",

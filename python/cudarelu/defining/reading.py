@@ -43,7 +43,7 @@ def read_text(op: OpInfo) -> Expression:
     body.output[:] = [node.output[0] for node in body.node]
     if output not in body.output:
         raise ValueError(f"{op.name}: the definition has no value {output}, the op's output")
-    values = [rewritten(each, _binary) for each in read(op, body)]
+    values = [rewritten(each, in_pairs) for each in read(op, body)]
     for node, value in zip(body.node, values, strict=True):
         try:
             kind_of(value)
@@ -71,7 +71,7 @@ def read_function(op: OpInfo, definition: Callable[..., Any]) -> Expression:
     result = definition(**arguments)
     if not isinstance(result, Value):
         raise TypeError(f"{op.name}: the function returned {result!r}, not a symbolic value")
-    return _checked(op, rewritten(result.expression, _binary))
+    return _checked(op, rewritten(result.expression, in_pairs))
 
 
 def _checked(op: OpInfo, y: Expression) -> Expression:
@@ -92,7 +92,7 @@ def _place(op: OpInfo, node: onnx.NodeProto) -> str:
     return f"{op.name}: line {line} of the definition"
 
 
-def _binary(part: Expression) -> Expression:
+def in_pairs(part: Expression) -> Expression:
     """Operators of any number of operands, and Celu, which ONNX has for float32 only, by others."""
     if not isinstance(part, Call):
         return part

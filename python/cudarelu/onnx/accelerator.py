@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -35,6 +36,7 @@ def accelerate(
     path: str | os.PathLike[str] | None = None,
     *,
     only_if_faster: bool = False,
+    fuse: bool = False,
     provider: str = "cpu",
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, np.ndarray] | None = None,
@@ -62,6 +64,10 @@ def accelerate(
         path: the file to write, completely or not at all, as `python -m cudarelu lower` does. None
             only returns the model.
         only_if_faster: whether to measure. Needs onnxruntime, 1.21 or later for external data.
+        fuse: whether to compile an op for each further group of elementwise nodes, as
+            `cudarelu.define` does, in `lib<model>_ops.so` beside `path`, or in the cache of
+            `cudarelu.load`. The file is `Report.library`; without it the model runs by the
+            definitions of these ops.
         provider: the provider to measure on, "cpu" or "cuda".
         dims: the sizes of named dimensions of the inputs for the measurement; others are 4.
         inputs: arrays by name for the measurement; other inputs are random, integers are 0 or 1.
@@ -76,10 +82,14 @@ def accelerate(
     """
     source, folder = _source(model)
     prepared = prepare(source)
-    if only_if_faster:
-        result, report = rewrite_if_faster(prepared, folder, provider, dims or {}, inputs or {})
+    settings = (provider, dims or {}, inputs or {}) if only_if_faster else None
+    candidates = [op.short_name for op in all_ops()]
+    if fuse:
+        library = None if path is None else Path(path).with_name(f"lib{Path(path).stem}_ops.so")
+        result, report = rewrite_and_fuse(prepared, folder, library, settings)
+    elif settings is not None:
+        result, report = rewrite_if_faster(prepared, folder, *settings, candidates)
     else:
-        candidates = [op.short_name for op in all_ops()]
         result, report = rewrite(prepared, folder, candidates)
     if not report.replaced:  # not even types are added
         result.CopyFrom(source)
@@ -134,10 +144,15 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
         raise ValueError("the model has sparse initializers or training steps, which would be lost")
     with in_a_line("the model is not valid"):
         result = infer(attach_definitions(model))
-    # Type inference needed these definitions. They go, since the search would find the ops in them.
-    for each in [each for each in result.functions if is_ours(each)]:
-        result.functions.remove(each)
-    return result
+    return _without_definitions(result)
+
+
+def _without_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model without the definitions of our ops, which type inference needs, but in which the
+    search would find the ops."""
+    for each in [each for each in model.functions if is_ours(each)]:
+        model.functions.remove(each)
+    return model
 
 
 def rewrite_if_faster(
@@ -146,6 +161,7 @@ def rewrite_if_faster(
     provider: str,
     dims: Mapping[str, int],
     inputs: Mapping[str, np.ndarray],
+    candidates: Collection[str],
 ) -> tuple[onnx.ModelProto, Report]:
     """As `rewrite`, with the ops that make the model faster.
 
@@ -158,6 +174,7 @@ def rewrite_if_faster(
         provider: "cpu" or "cuda".
         dims: sizes of named dimensions.
         inputs: arrays for some inputs; others are random.
+        candidates: the short names of the ops to try.
 
     Raises:
         ValueError: where the model does not run.
@@ -171,7 +188,8 @@ def rewrite_if_faster(
     kept: list[str] = []
     left, measured = [], []
     ratio: float | None
-    by_size = sorted(patterns(), key=lambda each: each.size, reverse=True)
+    tried = [each for each in patterns() if each.op.short_name in candidates]
+    by_size = sorted(tried, key=lambda each: each.size, reverse=True)
     for name in dict.fromkeys(each.op.short_name for each in by_size):
         candidate, found = rewrite(prepared, folder, [*kept, name])
         nodes = [each for each in found.replaced if each.op == name]
@@ -200,6 +218,80 @@ def rewrite_if_faster(
     done = {(each.node, each.operators) for each in report.replaced}  # by another op in the end
     left = report.left + [each for each in left if (each.node, each.operators) not in done]
     return result, dataclasses.replace(report, left=left, measured=measured, ratio=ratio)
+
+
+def rewrite_and_fuse(
+    prepared: onnx.ModelProto,
+    folder: Path | None,
+    library: Path | None,
+    settings: tuple[str, Mapping[str, int], Mapping[str, np.ndarray]] | None,
+) -> tuple[onnx.ModelProto, Report]:
+    """As `rewrite` with our ops that are not elementwise; then further groups are fused.
+
+    Args:
+        prepared: by `prepare`. External data may be left unloaded.
+        folder: of the external data.
+        library: the file for the module of the fused ops.
+        settings: the provider, the dims and the inputs of a measurement; None keeps all ops.
+    """
+    names = {
+        flag: [o.short_name for o in all_ops() if o.elementwise == flag] for flag in (False, True)
+    }
+    if settings is None:
+        model, report = rewrite(prepared, folder, names[False])
+    else:
+        model, report = rewrite_if_faster(prepared, folder, *settings, names[False])
+    fusion = importlib.import_module("cudarelu.defining.fusion")  # a layer above this one
+    fused = fusion.fuse(model, folder, library)
+    if fused is not None:
+        if settings is not None:
+            report, faster = _measured(model, fused, folder, settings, report)
+            if not faster:
+                return model, report
+        replaced = [*report.replaced, *fused.replaced]
+        report = dataclasses.replace(report, replaced=replaced, library=str(fused.library))
+    if settings is None:  # single nodes
+        left = model if fused is None else fused.model
+        model, rest = rewrite(_without_definitions(left), folder, names[True])
+        report = dataclasses.replace(
+            report, replaced=[*report.replaced, *rest.replaced], left=[*report.left, *rest.left]
+        )
+        if fused is not None:
+            fused.model = model
+    return (model if fused is None else fused.attached()), report
+
+
+def _measured(
+    before: onnx.ModelProto,
+    fused: Any,
+    folder: Path | None,
+    settings: tuple[str, Mapping[str, int], Mapping[str, np.ndarray]],
+    report: Report,
+) -> tuple[Report, bool]:
+    """The report with what the fused ops bring, and whether they make the model faster."""
+    from .measure import Running, compare, difference, random_inputs
+
+    provider, dims, inputs = settings
+    feeds = random_inputs(before, dims, inputs)
+    original = Running(before, folder, provider, feeds)
+    running = Running(fused.model, folder, provider, feeds, fused.library)
+    measured = []
+    if (reason := difference(original, running)) is None:
+        ratio, quartiles = compare(original, running)
+        faster = ratio < _FASTER and quartiles[1] < 1
+        measured = [Measured("fused", len(fused.replaced), ratio, quartiles, faster)]
+        reason = None if faster else f"the model is not faster with it: {ratio:.3f}"
+    left = (
+        [Left(**dataclasses.asdict(each), reason=reason) for each in fused.replaced]
+        if reason
+        else []
+    )
+    return (
+        dataclasses.replace(
+            report, left=[*report.left, *left], measured=[*report.measured, *measured]
+        ),
+        reason is None,
+    )
 
 
 def rewrite(
@@ -323,7 +415,7 @@ class _Rewriting:
             node.outputs[0].name = self._new_name(f"{root.outputs[0].name}_{node.op_type}")
         root.prepend(tape.nodes)
         self.opsets[root][op.onnx.domain] = op.onnx.version
-        _call(root, op, [values.get(each.name) for each in op.inputs], attributes)
+        call(root, op, [values.get(each.name) for each in op.inputs], attributes)
         notes = dict.fromkeys(node.doc_string for node in nodes if node.doc_string)
         root.doc_string = "\n".join(notes) or None
         for new in (root, *tape.nodes):
@@ -351,7 +443,7 @@ class _Rewriting:
                 graph.remove(node, safe=True)
 
 
-def _call(node: ir.Node, op: OpInfo, inputs: list[Any], attributes: dict[str, Any]) -> None:
+def call(node: ir.Node, op: OpInfo, inputs: list[Any], attributes: dict[str, Any]) -> None:
     """Makes a node call an op. Its first output stays the same value."""
     import onnx_ir as ir
 

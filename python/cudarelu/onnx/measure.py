@@ -22,7 +22,12 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _SECONDS, _ROUND_SECONDS, _ROUNDS = 3.0, 0.004, (11, 51)
 # The tolerances of outputs, relative to the largest element. They are larger than the rounding
 # errors of one node, since later nodes amplify those.
-_TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+_TOLERANCES = {
+    torch.float64: 1e-8,
+    torch.float32: 1e-4,
+    torch.float16: 1e-2,
+    torch.bfloat16: 5e-2,
+}
 
 
 def random_inputs(
@@ -93,6 +98,7 @@ class Running:
         folder: the folder of that data.
         provider: "cpu" or "cuda".
         inputs: arrays by name.
+        library: of ops that the model needs beside the loaded ones.
 
     Raises:
         ValueError: if ONNX Runtime does not have this provider or rejects the model.
@@ -104,9 +110,12 @@ class Running:
         folder: Path | None,
         provider: str,
         inputs: Mapping[str, np.ndarray],
+        library: Path | None = None,
     ) -> None:
         self.provider = provider
         options = register(onnxruntime.SessionOptions())
+        if library is not None:
+            options.register_custom_ops_library(str(library))
         options.log_severity_level = 3
         if folder is not None:
             entry = "session.model_external_initializers_file_folder_path"

@@ -46,10 +46,13 @@ class Report:
     left: list[Left]
     measured: list[Measured]  # in the order of the decisions; empty if nothing was measured
     ratio: float | None = None  # of the whole model's times, after to before
+    library: str | None = None  # the file of the ops that were defined for the model
 
     def __str__(self) -> str:
         lines = ["replaced:" if self.replaced else "replaced: nothing"]
         lines += _counted((f"{r.op} for {' + '.join(r.operators)}", r.node) for r in self.replaced)
+        if self.library is not None:
+            lines.append(f"the library of the fused ops: {self.library}")
         if self.left:
             lines.append("left:")
             lines += _counted(

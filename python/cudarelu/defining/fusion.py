@@ -1,0 +1,286 @@
+"""Fuses groups of elementwise nodes of an ONNX model into ops that are defined for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from .._table import OnnxName, OpInfo
+from ..onnx.accelerator import call
+from ..onnx.definitions import IR_VERSION, function
+from ..onnx.expressions import Call, Expression, Input, Literal
+from ..onnx.graphs import standard_opset
+from ..onnx.report import Replaced
+from .library import Library
+from .operators import OPERATORS
+from .ops import FLOATING, declared, defined
+from .reading import in_pairs
+from .trees import kind_of, parts, rewritten
+
+if TYPE_CHECKING:
+    from .ops import Draft
+
+_MOST_INPUTS = 8  # of an op
+_LOWEST_OPSET = 15  # has CastLike
+_SEVERAL_OPERANDS = ("Celu", "Mean", "Sum")  # written by other operators
+
+
+class _NotFusable(Exception):
+    pass
+
+
+@dataclasses.dataclass
+class _Group:
+    """Nodes whose last one becomes a node of an op."""
+
+    root: ir.Node
+    nodes: list[ir.Node]
+    inputs: list[ir.Value]
+    rows: list[bool]  # by input: whether it is a row, [c] for [*, c]
+    y: Expression  # of the inputs x0, x1, ...
+    dtype: str
+
+
+@dataclasses.dataclass
+class Fused:
+    """A model with fused ops.
+
+    Attributes:
+        model: without the definitions of the ops.
+        definitions: the ONNX functions of the ops.
+        replaced: what they replace.
+        library: the module of the ops, which is not loaded: they are of this model alone.
+    """
+
+    model: onnx.ModelProto
+    definitions: list[onnx.FunctionProto]
+    replaced: list[Replaced]
+    library: Path
+
+    def attached(self) -> onnx.ModelProto:
+        """The model with the definitions, so that it runs without the module."""
+        self.model.functions.extend(self.definitions)
+        self.model.ir_version = max(self.model.ir_version, IR_VERSION)
+        return self.model
+
+
+def fuse(
+    model: onnx.ModelProto, folder: Path | None, library: str | os.PathLike[str] | None
+) -> Fused | None:
+    """Replaces each maximal group of elementwise nodes by one node of an op that is defined for it.
+
+    A group has one output, and its inputs have the shape of the output, are rows of it or are
+    constant scalars. The module of the ops is built.
+
+    Args:
+        model: with the types of its values.
+        folder: of external data.
+        library: the file to write the module to; None leaves it in the cache of `cudarelu.load`.
+
+    Returns:
+        The model, or None if there is no group.
+
+    Raises:
+        RuntimeError: if the module does not compile.
+        OSError: if the file cannot be written.
+    """
+    converted = ir.from_proto(model)
+    ir.external_data.set_base_dir(converted.graph, folder or "")
+    equal: dict[tuple[Expression, tuple[bool, ...]], list[_Group]] = {}
+    if (opset := standard_opset(model) or 0) >= _LOWEST_OPSET:
+        for group in _groups(converted):
+            equal.setdefault((group.y, tuple(group.rows)), []).append(group)
+    if not equal:
+        return None
+    drafts = [_draft(*key, groups, f"fused{i}") for i, (key, groups) in enumerate(equal.items())]
+    made = Library.of(drafts)
+    file = made.build(library)
+    replaced = []
+    definitions = []
+    for draft, groups in zip(drafts, equal.values(), strict=True):
+        op = dataclasses.replace(draft.op, onnx=OnnxName(made.name, draft.struct, 1, None))
+        definitions.append(function(op))
+        definitions[-1].opset_import[0].version = opset
+        for group in groups:
+            replaced.append(_replace(converted, group, op, f"{made.name}::{op.name}"))
+    return Fused(ir.to_proto(converted), definitions, replaced, file)
+
+
+def _replace(model: ir.Model, group: _Group, op: OpInfo, name: str) -> Replaced:
+    root = group.root
+    operators = tuple(node.op_type for node in group.nodes)
+    notes = dict.fromkeys(node.doc_string for node in group.nodes if node.doc_string)
+    operands = [each for node in group.nodes for each in node.inputs if each is not None]
+    model.graph.opset_imports[op.onnx.domain] = op.onnx.version
+    call(root, op, list(group.inputs), {})
+    root.doc_string = "\n".join(notes) or None
+    assert root.graph is not None
+    root.graph.remove([node for node in group.nodes if node is not root], safe=True)
+    for value in operands:
+        _remove_if_unused(value)
+    return Replaced(name, root.name or root.outputs[0].name or "", operators)
+
+
+def _remove_if_unused(value: ir.Value) -> None:
+    """Removes a constant that is part of the ops now."""
+    if value.uses() or value.is_graph_output() or value.is_graph_input():
+        return
+    node, graph = value.producer(), value.graph
+    if node is not None and node.op_type == "Constant" and node.graph is not None:
+        node.graph.remove(node, safe=True)
+    elif node is None and graph is not None and value.name and value.name in graph.initializers:
+        del graph.initializers[value.name]
+
+
+def _draft(y: Expression, rows: tuple[bool, ...], groups: list[_Group], name: str) -> Draft:
+    """The op of some equal groups."""
+    shape = "T[*, c]" if any(rows) else "T[*]"
+    inputs = (f"x{i}: {'T[c]' if row else shape}" for i, row in enumerate(rows))
+    dtypes = [each for each in FLOATING if any(group.dtype == each for group in groups)]
+    operators = " ".join(node.op_type for node in groups[0].nodes)
+    signature = f"{name}({', '.join(inputs)}) -> y: {shape}"
+    return defined(declared("fused", signature, dtypes, f"{operators}, of a model."), y)
+
+
+def _groups(model: ir.Model) -> Iterator[_Group]:
+    """The groups of at least two nodes in a graph and its subgraphs; no node is in two of them."""
+    taken: set[ir.Node] = set()
+    # Backwards: the last node of a group comes first.
+    for node in reversed(list(ir.traversal.RecursiveGraphIterator(model.graph))):
+        if node in taken or not _is_elementwise(node):
+            continue
+        try:
+            group = _Growing(node, taken).group()
+        except (_NotFusable, ValueError):
+            continue
+        if len(group.nodes) > 1 and len(group.inputs) <= _MOST_INPUTS:
+            taken.update(group.nodes)
+            yield group
+
+
+def _is_elementwise(node: ir.Node) -> bool:
+    known = node.op_type in OPERATORS or node.op_type in _SEVERAL_OPERANDS
+    plain = all(not each.is_ref() for each in node.attributes.values())
+    return node.domain == "" and known and plain and len(node.outputs) == 1
+
+
+def _shape(value: ir.Value) -> tuple[Any, ...] | None:
+    """The shape, whose dimensions are numbers or names; None if one of them is unknown."""
+    if value.shape is None:
+        return None
+    dims = tuple(each if isinstance(each, int) else each.value for each in value.shape)
+    return None if None in dims else dims
+
+
+class _Growing:
+    """A group from its last node back to the nodes before it that nothing else needs."""
+
+    def __init__(self, root: ir.Node, taken: set[ir.Node]) -> None:
+        shape, dtype = _shape(root.outputs[0]), root.outputs[0].dtype
+        if shape is None or dtype not in _DTYPES:
+            raise _NotFusable
+        self._root, self._shape, self._dtype = root, shape, dtype
+        self._candidates = {root}
+        found = [root]
+        while found:
+            for value in filter(None, found.pop().inputs):
+                node = value.producer()
+                if node is not None and node not in taken and self._may_join(node, value):
+                    self._candidates.add(node)
+                    found.append(node)
+
+    def _may_join(self, node: ir.Node, value: ir.Value) -> bool:
+        return (
+            node.graph is self._root.graph
+            and _is_elementwise(node)
+            and _shape(value) == self._shape
+            and not value.is_graph_output()
+            and all(use.node in self._candidates for use in value.uses())
+        )
+
+    def group(self) -> _Group:
+        while True:
+            self._calls: dict[ir.Node, Call] = {}
+            self._inputs: dict[str, ir.Value] = {}
+            y = rewritten(self._call(self._root), in_pairs)
+            nodes = self._nodes()
+            # A node that could not join may need the result of another one, which then cannot.
+            needed = {
+                node
+                for node in nodes - {self._root}
+                if any(use.node not in nodes for use in node.outputs[0].uses())
+            }
+            if not needed:
+                break
+            self._candidates -= needed
+        # Equal groups have equal names: inputs are numbered in the order of their first use.
+        inputs = [self._inputs[each.name] for each in parts(y) if isinstance(each, Input)]
+        rows = [_shape(each) != self._shape for each in inputs]
+        if kind_of(y) != "real" or all(rows):
+            raise _NotFusable
+        numbered = {each.name: Input(f"x{i}") for i, each in enumerate(inputs)}
+        y = rewritten(y, lambda part: numbered[part.name] if isinstance(part, Input) else part)
+        ordered = [node for node in self._calls if node in nodes]
+        return _Group(self._root, ordered, inputs, rows, y, _DTYPES[self._dtype])
+
+    def _nodes(self) -> set[ir.Node]:
+        """The nodes that the result of the group is computed by."""
+        nodes, found = {self._root}, [self._root]
+        while found:
+            producers = {each.producer() for each in found.pop().inputs if each is not None}
+            new = [each for each in producers if each in self._calls and each not in nodes]
+            nodes.update(new)
+            found += new
+        return nodes
+
+    def _call(self, node: ir.Node) -> Call:
+        if node not in self._calls:
+            operands = tuple(None if each is None else self._operand(each) for each in node.inputs)
+            attributes = tuple(sorted((each.name, each.value) for each in node.attributes.values()))
+            result = Call(node.op_type, operands, attributes)
+            kind_of(rewritten(result, in_pairs))  # raises ValueError
+            self._calls[node] = result
+        return self._calls[node]
+
+    def _operand(self, value: ir.Value) -> Expression:
+        if (number := _scalar(value)) is not None:
+            return Literal((), (number,))
+        producer = value.producer()
+        if producer in self._candidates:
+            try:
+                return self._call(producer)
+            except (_NotFusable, ValueError):
+                self._candidates.discard(producer)
+        is_row = len(self._shape) > 1 and _shape(value) == self._shape[-1:]
+        if value.dtype != self._dtype or not (is_row or _shape(value) == self._shape):
+            raise _NotFusable
+        assert value.name
+        self._inputs[value.name] = value
+        return Input(value.name)
+
+
+_DTYPES = {
+    ir.DataType.FLOAT: "float32",
+    ir.DataType.DOUBLE: "float64",
+    ir.DataType.FLOAT16: "float16",
+    ir.DataType.BFLOAT16: "bfloat16",
+}
+
+
+def _scalar(value: ir.Value) -> float | bool | None:
+    """The value of a constant of one element."""
+    constant = value.const_value
+    producer = value.producer()
+    if constant is None and producer is not None and producer.op_type == "Constant":
+        constant = ir.convenience.get_const_tensor(value)
+    if constant is None or value.is_graph_input() or constant.size != 1:
+        return None
+    (element,) = np.asarray(constant.numpy()).reshape(-1).tolist()
+    return element if isinstance(element, bool) else float(element)

@@ -1,0 +1,162 @@
+"""Groups of elementwise nodes as ops: `cudarelu.onnx.accelerate(model, fuse=True)`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+
+import cudarelu.onnx
+from cudarelu import _build
+from cudarelu._table import all_ops
+from cudarelu.onnx import measure
+
+ROWS = '<ir_version: 8, opset_import: ["" : 18]> g (float[N, 8] x, float[8] b) => (float[N, 8] y)'
+SMALL = '<ir_version: 8, opset_import: ["" : 18]> g (float[N] x, float[N] w) => (float[N] y)'
+
+
+@pytest.fixture(autouse=True)
+def for_the_cpu(monkeypatch):
+    """Compiles for the CPU alone, which is faster."""
+    monkeypatch.setattr(_build, "_find_nvcc", lambda: None)
+
+
+def model(text: str) -> onnx.ModelProto:
+    result = onnx.parser.parse_model(text)
+    onnx.checker.check_model(result)
+    return result
+
+
+def run(found: onnx.ModelProto, inputs, library=None) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if library is not None:
+        options.register_custom_ops_library(library)
+    session = onnxruntime.InferenceSession(
+        found.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, inputs)
+
+
+def check(text: str, *expected: tuple[str, ...]) -> onnx.ModelProto:
+    """Fuses a model, compares what was replaced, and the outputs with the library and without."""
+    before = model(text)
+    after, report = cudarelu.onnx.accelerate(before, fuse=True)
+    fused = [each.operators for each in report.replaced if "fused" in each.op]
+    assert sorted(fused) == sorted(expected), report
+    onnx.checker.check_model(after)
+    rng = np.random.default_rng(0)
+    inputs = {}
+    for each in before.graph.input:
+        kind = each.type.tensor_type
+        shape = [dim.dim_value or 5 for dim in kind.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        inputs[each.name] = rng.normal(size=shape).astype(dtype)
+    wanted = run(before, inputs)
+    for library in (None, report.library):
+        for a, b in zip(run(after, inputs, library), wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    return after
+
+
+@pytest.mark.filterwarnings("ignore:there is no nvcc")
+class TestGroups:
+    def test_rows_and_scalars(self):
+        check(
+            f"""{ROWS} <float k = {{0.5}}, float[1] two = {{2.0}}>
+            {{ a = Add(x, b) s = Sigmoid(a) t = Mul(a, s) u = Mul(t, k) y = Div(u, two) }}""",
+            ("Add", "Sigmoid", "Mul", "Mul", "Div"),
+        )
+
+    def test_a_condition_within(self):
+        check(
+            f"{SMALL} {{ c = Greater(x, w) d = Sub(x, w) e = Exp(d) y = Where(c, d, e) }}",
+            ("Greater", "Sub", "Exp", "Where"),
+        )
+
+    def test_attributes_and_operators_of_several_operands(self):
+        check(
+            f"""{SMALL} {{ a = LeakyRelu<alpha = 0.25>(x) b = Celu<alpha = 2.0>(w)
+            c = Max(a, b, x) y = Sum(c, a, w) }}""",
+            ("LeakyRelu", "Celu", "Max", "Sum"),
+        )
+
+    def test_equal_groups_are_one_op(self):
+        after = check(
+            f"""{SMALL} {{ a = Tanh(x) b = Mul(a, x) s = Softmax(b) c = Tanh(s) y = Mul(c, s) }}""",
+            ("Tanh", "Mul"),
+            ("Tanh", "Mul"),
+        )
+        domains = [each.domain for each in after.functions if each.domain.startswith("fused0_")]
+        assert len(domains) == 1
+
+    def test_a_value_that_others_need(self):
+        """It ends a group: e is a result, and Softmax needs a."""
+        text = SMALL.replace("=> (float[N] y)", "=> (float[N] y, float[N] e)")
+        check(
+            f"""{text} {{ a0 = Neg(x) a = Exp(a0) s = Softmax(a) b = Mul(a, w) e = Abs(b)
+            c = Sub(e, s) y = Erf(c) }}""",
+            ("Neg", "Exp"),
+            ("Mul", "Abs"),
+            ("Sub", "Erf"),
+        )
+
+    def test_a_node_that_cannot_join(self):
+        """Where has a condition from outside: it stays, and so do the nodes that it needs alone."""
+        text = SMALL.replace("float[N] w)", "float[N] w, bool[N] c)")
+        nodes = "a = Neg(x) b = Exp(a) d = Where(c, b, a) e = Abs(d) y = Erf(e)"
+        _, report = cudarelu.onnx.accelerate(model(f"{text} {{ {nodes} }}"), fuse=True)
+        fused = [each.operators for each in report.replaced if "fused" in each.op]
+        assert sorted(fused) == [("Abs", "Erf")]
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            SMALL.replace("18]", "13]") + "{ a = Neg(x) y = Exp(a) }",  # before CastLike
+            SMALL.replace("float", "int32") + "{ a = Neg(x) y = Abs(a) }",
+            SMALL.replace("float[N] x", "float x") + "{ a = Mul(x, w) y = Exp(a) }",  # no constant
+            f"{SMALL} {{ y = Exp(x) }}",
+            f"{SMALL} {{ a = Softmax(x) y = Softmax(a) }}",
+        ],
+    )
+    def test_no_group(self, text):
+        _, report = cudarelu.onnx.accelerate(model(text), fuse=True)
+        assert report.library is None
+        assert not [each for each in report.replaced if "fused" in each.op]
+
+    def test_no_ops_are_left_behind(self):
+        """The ops are of one model: a further one does not get them."""
+        count = len(all_ops())
+        check(f"{SMALL} {{ a = Neg(x) b = Exp(a) y = Abs(b) }}", ("Neg", "Exp", "Abs"))
+        assert len(all_ops()) == count
+
+
+@pytest.mark.filterwarnings("ignore:there is no nvcc")
+@pytest.mark.parametrize(("ratio", "kept"), [(0.5, True), (1.5, False)])
+def test_only_if_faster(ratio, kept, monkeypatch, tmp_path):
+    monkeypatch.setattr(measure, "compare", lambda before, after: (ratio, (ratio, ratio)))
+    before = model(f"{SMALL} {{ a = Neg(x) b = Exp(a) y = Abs(b) }}")
+    after, report = cudarelu.onnx.accelerate(before, fuse=True, only_if_faster=True)
+    assert [each.op for each in report.measured] == ["fused"]
+    assert bool(report.replaced) == kept
+    assert (report.library is not None) == kept
+    assert (after == before) != kept
+    if not kept:
+        assert [each.reason for each in report.left] == ["the model is not faster with it: 1.500"]
+
+
+def test_the_command(tmp_path):
+    onnx.save(model(f"{SMALL} {{ a = Neg(x) y = Exp(a) }}"), tmp_path / "in.onnx")
+    command = [sys.executable, "-m", "cudarelu", "accelerate", "in.onnx", "out.onnx", "--fuse"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "fused0 for Neg + Exp" in done.stdout
+    assert (tmp_path / "libout_ops.so").exists()
+    x = np.array([1, 2], np.float32)
+    (y,) = run(onnx.load(tmp_path / "out.onnx"), {"x": x, "w": x}, str(tmp_path / "libout_ops.so"))
+    np.testing.assert_allclose(y, np.exp(-x), rtol=1e-6)
