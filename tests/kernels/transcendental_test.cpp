@@ -157,6 +157,15 @@ TYPED_TEST(MathTest, ExpIsZeroBelowTheNormalNumbers) {
   }
 }
 
+/// Within a unit in the last place, 0 would be as near.
+TYPED_TEST(MathTest, TheSmallestNumberStays) {
+  const auto least = std::numeric_limits<TypeParam>::denorm_min();
+  EXPECT_EQ(math::tanh(least), least);
+  EXPECT_EQ(math::asinh(least), least);
+  EXPECT_EQ(math::expm1(least), least);
+  EXPECT_EQ(math::log1p(least), least);
+}
+
 TYPED_TEST(MathTest, NaNPropagates) {
   const auto nan = std::numeric_limits<TypeParam>::quiet_NaN();
   EXPECT_TRUE(std::isnan(math::exp(nan)));

@@ -170,10 +170,11 @@ CUDARELU_FN double log_of_sum(double sum, double lost, double shift) {
   constexpr std::uint64_t bias = 1023;
   const std::uint64_t bits = std::bit_cast<std::uint64_t>(sum);
   const std::uint64_t root = std::bit_cast<std::uint64_t>(0x1.6a09e667f3bcdp-1);
-  const std::uint64_t exponent = (bits - root + (bias << 52)) >> 52;                    // k + bias
-  const double twice_inverse = std::bit_cast<double>((2 * bias + 1 - exponent) << 52);  // 2^(1 - k)
+  const std::uint64_t exponent = (bits - root + (bias << 52)) >> 52;  // k + bias
+  // 2^-k, in a form for every k up to 1024.
+  const double inverse_power = 0.5 * std::bit_cast<double>((2 * bias + 1 - exponent) << 52);
   const double f =
-      (std::bit_cast<double>(bits - ((exponent - bias) << 52)) - 1) + 0.5 * lost * twice_inverse;
+      (std::bit_cast<double>(bits - ((exponent - bias) << 52)) - 1) + lost * inverse_power;
   const double k = std::bit_cast<double>(exponent | std::bit_cast<std::uint64_t>(0x1p52)) -
                    (0x1p52 + bias) + shift;
   const double s = f / (2 + f);
@@ -386,7 +387,9 @@ CUDARELU_FN T expm1(T x) {
   const T less_one = reduced.r + detail::rest_of_exp(reduced.r);
   const T y = 2 * (reduced.power * less_one + (reduced.power - T(0.5)));
   constexpr T overflow = T(0.6931471805599453) * (detail::Exp<T>::bias + 1);
-  return x == 0 ? x : x >= overflow ? std::numeric_limits<T>::infinity() : y;  // keeps -0
+  constexpr T small = std::numeric_limits<T>::epsilon() / 4;  // below, x is the rounded result
+  const T bounded = x >= overflow ? std::numeric_limits<T>::infinity() : y;
+  return -small < x && x < small ? x : bounded;
 #endif
 }
 
