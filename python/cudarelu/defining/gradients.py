@@ -64,5 +64,5 @@ def from_output(expression: Expression, y: Expression, name: str) -> Expression:
     """
     if not isinstance(y, Call):
         return expression
-    found = rewritten(expression, lambda part: Input(name) if part == y else part)
+    found = rewritten(expression, lambda part: Input(name) if part is y else part)
     return found if len(inputs_of(found)) <= len(inputs_of(expression)) else expression

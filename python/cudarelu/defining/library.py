@@ -8,6 +8,7 @@ import hashlib
 import os
 import runpy
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -57,7 +58,7 @@ class Library:
         self._files: list[Path] = []
         self._module: OpModule | None = None
         self._lock = threading.Lock()
-        self._token: contextvars.Token[Library | None] | None = None
+        self._tokens: list[contextvars.Token[Library | None]] = []
 
     @classmethod
     def of(cls, drafts: Sequence[Draft] = ()) -> Library:
@@ -70,7 +71,7 @@ class Library:
         return library
 
     def __enter__(self) -> Library:
-        self._token = _CURRENT.set(self)
+        self._tokens.append(_CURRENT.set(self))
         return self
 
     def __exit__(
@@ -79,8 +80,7 @@ class Library:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._token is not None
-        _CURRENT.reset(self._token)
+        _CURRENT.reset(self._tokens.pop())
 
     @property
     def name(self) -> str:
@@ -140,6 +140,8 @@ class Library:
             RuntimeError: if a source does not compile.
             OSError: if the file or the cache cannot be written.
         """
+        if path is not None and not Path(path).parent.is_dir():
+            raise FileNotFoundError(f"there is no folder {Path(path).parent}")
         library = self._built(cuda, verbose, architectures)
         if path is None:
             return library
@@ -188,10 +190,16 @@ class Library:
 
     def _add(self, drafts: list[Draft]) -> None:
         self._check_open()
-        names = {each.op.name for group in self._groups for each in group}
+        structs = {each.struct: each.op.name for group in self._groups for each in group}
         for draft in drafts:
-            if draft.op.name in names:
-                raise ValueError(f"the library {self._name} has an op {draft.op.name} already")
+            if (known := structs.get(draft.struct)) == draft.op.name:
+                raise ValueError(f"the library {self._name} has an op {known} already")
+            if known is not None:
+                raise ValueError(
+                    f"the library {self._name} has an op {known}, which is {draft.struct} in ONNX, "
+                    f"as {draft.op.name} is"
+                )
+            structs[draft.struct] = draft.op.name
         self._groups.append(drafts)
 
     def __repr__(self) -> str:
@@ -204,7 +212,11 @@ def library_of(path: str | os.PathLike[str]) -> Library:
     Raises:
         ValueError: if there is none, or if there are several.
     """
-    values = runpy.run_path(os.fspath(path)).values()
+    sys.path.insert(0, str(Path(path).resolve().parent))  # as Python does for a program
+    try:
+        values = runpy.run_path(os.fspath(path)).values()
+    finally:
+        del sys.path[0]
     found = {id(each): each for each in values if isinstance(each, Library)}
     if len(found) != 1:
         names = ", ".join(each.name for each in found.values()) or "none"
@@ -247,6 +259,12 @@ class DefinedOp:
 
     # Dynamo runs it while it traces, and does not look into it.
     _load._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+    def __copy__(self) -> DefinedOp:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DefinedOp:
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (self.library.load(), self.__name__)
@@ -334,6 +352,12 @@ def define(
         from .ops import declared, defined, with_gradients
         from .reading import read_function, read_text
 
+        if isinstance(dtypes, str) or not dtypes:
+            raise ValueError(f"dtypes must be a list of dtypes, not {dtypes!r}")
+        if not isinstance(orders, int) or orders < 0:
+            raise ValueError(f"orders must be 0, 1, 2 or more, not {orders!r}")
+        if functor is not None and "return" not in functor:
+            raise ValueError("functor must be the body of a C++ function, with a return")
         library = _CURRENT.get() or Library.of()
         text = summary
         if text is None:

@@ -42,6 +42,8 @@ def _unary(rule: Callable[[Value, Value, Value], Value]) -> Gradient:
 def _pow(g: Value, y: Value, a: Value, b: Value) -> list[Value | None]:
     if isinstance(b.expression, Literal):
         (exponent,) = b.expression.elements
+        if exponent == 0:
+            return [None, None]
         power = a if exponent == 2 else apply("Pow", a, exponent - 1)
         return [g * (exponent * power) if exponent != 1 else g, None]
     slope = where(b == 0, 0, b * apply("Pow", a, b - 1))
@@ -69,10 +71,15 @@ def _clip(g: Value, y: Value, x: Value, *bounds: Operand) -> list[Value | None]:
     low, high = (*bounds, None, None)[:2]
     result = g
     if low is not None:
-        result = where(x < low, 0, result)
+        result = where(x >= low, result, 0)
     if high is not None:
-        result = where(x > high, 0, result)
+        result = where(x <= high, result, 0)
     return [result, *[None] * len(bounds)]
+
+
+def _exp_below_0(x: Value) -> Value:
+    """exp(x), without an infinity that would be multiplied by 0 where x > 0."""
+    return apply("Exp", where(x > 0, 0, x))
 
 
 def _hard_sigmoid(g: Value, y: Value, x: Value, alpha: Value, beta: Value) -> list[Value]:
@@ -123,7 +130,7 @@ OPERATORS: dict[str, Operator] = {
     "Div": Operator("{0} / {1}", lambda g, y, a, b: [g / b, -(g * y / b)]),
     "Elu": Operator(
         "onnx::elu({0}, {alpha})",
-        lambda g, y, x, alpha: [where(x > 0, g, g * (alpha * apply("Exp", x)))],
+        lambda g, y, x, alpha: [where(x > 0, g, g * (alpha * _exp_below_0(x)))],
         heavy=True,
     ),
     "Equal": Operator("{0} == {1}", operands="any", result="bool"),
@@ -147,7 +154,7 @@ OPERATORS: dict[str, Operator] = {
     "IsNaN": Operator("onnx::is_nan({0})", result="bool"),
     "LeakyRelu": Operator(
         "onnx::leaky_relu({0}, {alpha})",
-        lambda g, y, x, alpha: [where(x < 0, g * alpha, g)],
+        lambda g, y, x, alpha: [where(x > 0, g, g * alpha)],
     ),
     "Less": _comparison("<"),
     "LessOrEqual": _comparison("<="),
@@ -171,7 +178,7 @@ OPERATORS: dict[str, Operator] = {
     "Selu": Operator(
         "onnx::selu({0}, {alpha}, {gamma})",
         lambda g, y, x, alpha, gamma: [
-            where(x > 0, g * gamma, g * (gamma * (alpha * apply("Exp", x))))
+            where(x > 0, g * gamma, g * (gamma * (alpha * _exp_below_0(x))))
         ],
         heavy=True,
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ from . import texts
 from .gradients import from_output, gradients
 from .trees import OPSET, inputs_of, named_attributes
 from .values import Value, where
+
+_OF_MODULES = ("built_for", "name", "ops", "path")
 
 FLOATING = ("float32", "float64", "float16", "bfloat16")
 
@@ -60,6 +63,8 @@ def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str
         autocast="promote",
         in_place="",
     )
+    if op.name in _OF_MODULES:
+        raise ValueError(f"{op.name}: modules have an attribute of this name")
     if len(op.outputs) != 1:
         raise ValueError(f"{op.name}: an elementwise op has one output")
     shape = op.outputs[0].dims
@@ -152,8 +157,11 @@ def _backward(op: OpInfo, name: str, seed: Parameter, wanted: str, value: Expres
     attributes = [each for each in op.attributes if each.name in set_by]
     parameters = [f"{each.name}: {_dims(each.dims)}" for each in inputs]
     parameters += ["*"] * bool(attributes) + [_attribute(each) for each in attributes]
-    taken = [each.name for each in inputs]
-    result = f"grad_{wanted}" if f"grad_{wanted}" not in taken else f"{wanted}_grad"
+    taken = {each.name for each in inputs}
+    names = itertools.chain(
+        [f"grad_{wanted}"], (f"{wanted}_grad{i or ''}" for i in itertools.count())
+    )
+    result = next(each for each in names if taken.isdisjoint({each, f"grad_{each}"}))
     signature = f"{name}({', '.join(parameters)}) -> {result}: {_dims(seed.dims)}"
     summary = f"The gradient of {op.name} in {wanted}."
     return defined(declared(op.namespace, signature, op.dtypes, summary), value)

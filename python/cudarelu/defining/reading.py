@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from .._table import OpInfo
 from ..onnx.definitions import function
 from ..onnx.expressions import Attribute, Call, Expression, Input, Literal, read
 from .operators import OPERATORS
-from .trees import attributes_of, kind_of, rewritten
+from .trees import attributes_of, check_operands, inputs_of, kind_of, parts, rewritten
 from .values import Value
 
 _WRITTEN_OUT = ("Cast", "CastLike", "Celu", "Constant", "Identity", "Mean", "Sum")
@@ -32,7 +33,7 @@ def read_text(op: OpInfo) -> Expression:
     try:
         body = function(op)
     except onnx.parser.ParseError as error:
-        said = " ".join(str(error).split())
+        said = " ".join(re.sub(r"^b'|'$", "", str(error)).replace("\\n", " ").split())
         raise ValueError(f"{op.name}: the definition cannot be parsed: {said}") from None
     for node in body.node:
         if node.op_type not in OPERATORS and node.op_type not in _WRITTEN_OUT:
@@ -76,10 +77,16 @@ def read_function(op: OpInfo, definition: Callable[..., Any]) -> Expression:
 
 def _checked(op: OpInfo, y: Expression) -> Expression:
     try:
+        for part in parts(y):  # operands first: none is deep
+            kind_of(part)
         if kind_of(y) == "bool":
             raise ValueError("the result is bool: convert it with Cast or where")
-        if isinstance(y, Literal | Attribute):
-            raise ValueError("the result does not depend on the inputs")
+        shape = op.outputs[0].dims
+        if not any(each.dims == shape for each in op.inputs if each.name in inputs_of(y)):
+            raise ValueError("the result does not depend on an input of its shape")
+        for part in parts(y):
+            if isinstance(part, Literal) and not all(map(math.isfinite, part.elements)):
+                raise ValueError(f"a constant of {part.elements[0]}: constants must be finite")
     except ValueError as error:
         raise ValueError(f"{op.name}: {error}") from None
     return y
@@ -96,6 +103,11 @@ def in_pairs(part: Expression) -> Expression:
     """Operators of any number of operands, and Celu, which ONNX has for float32 only, by others."""
     if not isinstance(part, Call):
         return part
+    check_operands(part)
+    if part.op_type == "Clip" and any(isinstance(each, Input | Call) for each in part.operands[1:]):
+        x, low, high = (*part.operands, None)[:3]
+        raised = part.operands[:1] if low is None else (Call("Max", (x, low)),)
+        return Call("Min", (*raised, high)) if high is not None else Call("Max", (x, low))
     if part.op_type in ("Max", "Mean", "Min", "Sum"):
         pairwise = part.op_type if part.op_type in ("Max", "Min") else "Add"
         operands = [each for each in part.operands if each is not None]

@@ -29,7 +29,7 @@ _RESERVED = frozenset(
 
 def identifier(name: str) -> str:
     """A name that C++ accepts."""
-    return f"{name}_" if name in _RESERVED else name
+    return f"{name}_" if name.rstrip("_") in _RESERVED else name
 
 
 class _Names:
@@ -67,7 +67,7 @@ def functor_body(y: Expression, taken: Collection[str]) -> list[str]:
             known[part] = _number(part)
         else:
             code = _code(part, known)
-            if part == y:
+            if part is y:
                 return [*lines, f"return {code};"]
             known[part] = names.new(_stem(part))
             kind = "bool" if kind_of(part) == "bool" else "T"
@@ -151,9 +151,9 @@ class _DefinitionWriter:
             if operand is not None
         }
         for part in parts(y):
-            if part in self._known or (part not in operands and part != y):
+            if part in self._known or (part not in operands and part is not y):
                 continue  # an input, or a value of a node's attribute
-            name = self._output if part == y else self._names.new(self._wanted(part))
+            name = self._output if part is y else self._names.new(self._wanted(part))
             yield from self._nodes(part, name)
             self._known[part] = name
         if isinstance(y, Input):

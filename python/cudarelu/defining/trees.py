@@ -12,6 +12,7 @@ import onnx.defs
 
 from ..onnx.expressions import Attribute, Call, Expression, Input, Literal
 from .operators import OPERATORS
+from .values import interned
 
 OPSET = 18  # of the definitions
 
@@ -22,16 +23,20 @@ _WHOLE = {onnx.TensorProto.INT32, onnx.TensorProto.INT64}
 def parts(expression: Expression) -> list[Expression]:
     """The expression and its parts, each after its operands."""
     found: dict[Expression, None] = {}
-
-    def visit(part: Expression | None) -> None:
-        if part is None or part in found:
-            return
-        if isinstance(part, Call):
-            for operand in (*part.operands, *attributes_of(part).values()):
-                visit(operand)
-        found[part] = None
-
-    visit(expression)
+    stack: list[tuple[Expression, bool]] = [
+        (expression, False)
+    ]  # the flag: whether the operands are found
+    while stack:
+        part, complete = stack.pop()
+        if part in found:
+            continue
+        if complete or not isinstance(part, Call):
+            found[part] = None
+            continue
+        stack.append((part, True))
+        operands = [each for each in part.operands if each is not None]
+        operands += attributes_of(part).values()
+        stack += [(each, False) for each in reversed(operands)]
     return list(found)
 
 
@@ -52,8 +57,9 @@ def rewritten(expression: Expression, rule: Callable[[Expression], Expression]) 
         new = part
         if isinstance(part, Call):
             operands = tuple(each if each is None else known[each] for each in part.operands)
-            new = dataclasses.replace(part, operands=operands)
-        known[part] = rule(new)
+            new = interned(dataclasses.replace(part, operands=operands))
+        result = rule(new)
+        known[part] = interned(result) if isinstance(result, Call) else result
     return known[expression]
 
 
@@ -90,6 +96,16 @@ def target(call: Call) -> str:
     raise ValueError(f"Cast to {onnx.TensorProto.DataType.Name(to)} is not supported")
 
 
+def check_operands(call: Call) -> None:
+    """Raises ValueError for another number of operands than the operator has."""
+    schema = onnx.defs.get_schema(call.op_type, OPSET, "")
+    count, least, most = len(call.operands), schema.min_input, schema.max_input
+    required = call.operands if call.op_type != "Clip" else call.operands[:1]
+    if not least <= count <= most or None in required:
+        wanted = f"{least}" if least == most else f"{least} or more"
+        raise ValueError(f"{call.op_type} needs {wanted} operands")
+
+
 @functools.cache
 def kind_of(expression: Expression) -> str:
     """ "bool" or "real", which is every number.
@@ -110,6 +126,7 @@ def kind_of(expression: Expression) -> str:
     operator = OPERATORS.get(name)
     if operator is None:
         raise ValueError(f"{name} is not an elementwise operator")
+    check_operands(expression)
     known = onnx.defs.get_schema(name, OPSET, "").attributes
     if unknown := [each for each, _ in expression.attributes if each not in known]:
         raise ValueError(f"{name} has no attribute {unknown[0]}")

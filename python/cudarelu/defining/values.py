@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 import sys
 from collections.abc import Callable
@@ -99,6 +100,8 @@ class Value:
     def _position(self, other: Any) -> Any:
         if not isinstance(other, str):
             return other
+        if not self._labels:
+            raise TypeError(f"{other!r} is compared with a value that has no labels")
         if other not in self._labels:
             raise ValueError(f"{other!r} is none of the labels {', '.join(self._labels)}")
         return self._labels.index(other)
@@ -127,7 +130,7 @@ def expression_of(operand: Operand) -> Expression | None:
         return operand.expression
     if isinstance(operand, bool):
         return Literal((), (operand,))
-    if isinstance(operand, int | float):
+    if isinstance(operand, numbers.Real):  # NumPy's numbers, too
         return Literal((), (float(operand),))
     raise TypeError(f"{operand!r} is neither a number nor a symbolic value")
 
@@ -141,11 +144,21 @@ def apply(op_type: str, *operands: Operand, **attributes: Any) -> Value:
         and isinstance(b := expressions[1], Literal)
     ):
         return Value(Literal((), (_FOLDED[op_type](a.elements[0], b.elements[0]),)))
-    given = {
-        name: value.expression if isinstance(value, Value) else value
-        for name, value in attributes.items()
-    }
-    return Value(Call(op_type, expressions, tuple(sorted(given.items()))))
+    given = {}
+    for name, value in attributes.items():
+        known = value.expression if isinstance(value, Value) else value
+        if not isinstance(known, Attribute | Literal | numbers.Real):
+            raise TypeError(f"{name} of {op_type} must be a number or an attribute of the op")
+        given[name] = known if isinstance(known, Attribute | Literal | int) else float(known)
+    return Value(interned(Call(op_type, expressions, tuple(sorted(given.items())))))
+
+
+_CALLS: dict[Call, Call] = {}
+
+
+def interned(call: Call) -> Call:
+    """The one call among equal ones, whose comparison would take the comparison of all parts."""
+    return _CALLS.setdefault(call, call)
 
 
 def where(condition: Value, a: Operand, b: Operand) -> Value:

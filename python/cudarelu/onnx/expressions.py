@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeAlias
 
@@ -42,13 +43,29 @@ class Attribute:
     number: Any = dataclasses.field(default=None, compare=False)  # the default
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Literal:
     """A constant. An inverse one has the value 1 / elements."""
 
     shape: tuple[int, ...]
     elements: tuple[Any, ...]
     is_inverse: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @functools.cached_property
+    def _key(self) -> tuple[Any, ...]:
+        """What Python takes for equal is not: True and 1, 0.0 and -0.0."""
+        kinds = [
+            isinstance(each, bool) or (isinstance(each, float) and math.copysign(1, each))
+            for each in self.elements
+            if each == 0 or isinstance(each, bool)
+        ]
+        return self.shape, self.elements, self.is_inverse, tuple(kinds)
 
     def array(self, as_divisor: bool = False) -> np.ndarray:
         """The value, or 1 / value; the elements themselves are not rounded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import re
 import subprocess
@@ -18,7 +19,7 @@ import cudarelu.nn
 import cudarelu.onnx
 import cudarelu.ort
 from cudarelu._table import ops_of
-from cudarelu.elementwise import relu, round, sigmoid, softplus, tanh, where
+from cudarelu.elementwise import clip, leaky_relu, relu, round, sigmoid, softplus, tanh, where
 from support.ort_infer import succeed
 
 ROOT = Path(__file__).parents[3]
@@ -212,6 +213,47 @@ def test_the_command(tmp_path):
     assert f"{file} must have one cudarelu.Library: it has none" in done.stderr
 
 
+def test_constants_that_python_takes_for_equal():
+    """True and 1.0, 0.0 and -0.0."""
+    cudarelu.define("f(x: T[*]) -> y: T[*]")(lambda x: where(where(x > 0, True, x < -1), x, 0.0))
+    made = cudarelu.define("f(x: T[*]) -> y: T[*]")(lambda x: where(x > 0, 1 / (1 + x), -0.0))
+    (header,) = made.library.headers().values()
+    assert "T(1.0)" in header
+    assert "T(-0.0)" in header
+
+
+def test_shared_parts_are_met_once():
+    @cudarelu.define("f(x: T[*]) -> y: T[*]", orders=2)
+    def f(x):
+        for _ in range(30):
+            x = tanh(x) * x
+        for _ in range(400):
+            x = x + 1.0
+        return x
+
+    (header,) = f.library.headers().values()
+    assert header.count("onnx::tanh") == 30 + 30 + 30
+
+
+def test_names():
+    with cudarelu.Library("again") as again:
+        with again:
+            cudarelu.define("conv_1(T: T[*], T_: T[*]) -> y: T[*]", "y = Add(T, T_)", orders=3)
+        with pytest.raises(ValueError, match="an op conv_1, which is Conv1 in ONNX, as conv1 is"):
+            cudarelu.define("conv1(x: T[*]) -> y: T[*]", "y = Neg(x)")
+        cudarelu.define("sine(x: T[*]) -> y: T[*]", "y = Sin(x)", orders=4)
+    assert "operator()(T T_, T T__)" in again.headers()["conv_1"]
+    alone = cudarelu.define("f(x: T[*]) -> y: T[*]", "y = Neg(x)")
+    assert alone.library is not again
+    assert copy.deepcopy(alone) is alone
+
+
+def test_bounds_that_are_inputs(ops):
+    """They have gradients."""
+    made = cudarelu.define("f(x: T[*, c], low: T[c]) -> y: T[*, c]")(lambda x, low: clip(x, low))
+    assert "low = cudarelu::sum_rows(" in next(iter(made.library.headers().values()))
+
+
 def branches(x):
     return x if x > 0 else -x
 
@@ -251,7 +293,7 @@ def branches(x):
             "f(x: T[*]) -> y: T[*]",
             "y = Constant<value_float = 1.0>()",
             ValueError,
-            "does not depend on the inputs",
+            "does not depend on an input of its shape",
         ),
         (
             "f(x: T[*]) -> y: T[*]",
@@ -284,6 +326,27 @@ def branches(x):
             ValueError,
             "'c' is none of the labels a, b",
         ),
+        (
+            "f(x: T[*, c], w: T[c]) -> y: T[*, c]",
+            "y = Exp(w)",
+            ValueError,
+            "does not depend on an input of its shape",
+        ),
+        ("f(x: T[*]) -> y: T[*]", "y = Exp(x, x)", ValueError, "Exp needs 1 operands"),
+        ("f(x: T[*]) -> y: T[*]", "y = Add(, x)", ValueError, "Add needs 2 operands"),
+        (
+            "f(x: T[*]) -> y: T[*]",
+            lambda x: x + float("inf"),
+            ValueError,
+            "f: a constant of inf: constants must be finite",
+        ),
+        (
+            "f(x: T[*]) -> y: T[*]",
+            lambda x: leaky_relu(x, alpha=2 * x),
+            TypeError,
+            "alpha of LeakyRelu must be a number or an attribute",
+        ),
+        ("path(x: T[*]) -> y: T[*]", "y = Neg(x)", ValueError, "modules have an attribute"),
         ("f(grad_y: T[*]) -> y: T[*]", "y = Sigmoid(grad_y)", ValueError, "the output's gradient"),
     ],
 )
@@ -308,6 +371,14 @@ def test_bad_libraries():
     assert list(twice.headers()) == ["f"]
     with pytest.raises(ValueError, match="the library empty has no ops"):
         cudarelu.Library("empty").load()
+    with pytest.raises(ValueError, match="orders must be 0, 1, 2 or more, not -1"):
+        cudarelu.define("f(x: T[*]) -> y: T[*]", "y = Neg(x)", orders=-1)
+    with pytest.raises(ValueError, match="functor must be the body"):
+        cudarelu.define("f(x: T[*]) -> y: T[*]", "y = Neg(x)", functor="")
+    with pytest.raises(ValueError, match="dtypes must be a list of dtypes, not"):
+        cudarelu.define("f(x: T[*]) -> y: T[*]", "y = Neg(x)", dtypes=[])
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        twice.build("nowhere/libtwice.so")
     with pytest.raises(ValueError, match="no dtype int8"):
         cudarelu.define("f(x: T[*]) -> y: T[*]", "y = Neg(x)", dtypes=["int8"])
 
