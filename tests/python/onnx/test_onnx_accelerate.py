@@ -1006,6 +1006,7 @@ def test_the_report():
         ],
         "measured": [],
         "ratio": None,
+        "library": None,
     }
 
 
