@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from .._table import OnnxName, OpInfo
-from ..onnx.accelerator import call
+from .._table import OpInfo
+from ..onnx.accelerator import annotating, call, remove_constants
 from ..onnx.definitions import IR_VERSION, function
 from ..onnx.expressions import Call, Expression, Input, Literal
 from ..onnx.graphs import standard_opset
@@ -21,7 +21,7 @@ from ..onnx.report import Replaced
 from .library import Library
 from .operators import OPERATORS
 from .ops import FLOATING, declared, defined
-from .reading import in_pairs
+from .reading import WRITTEN_OUT, in_pairs
 from .trees import kind_of, parts, rewritten
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _MOST_INPUTS = 8  # of an op
 _LOWEST_OPSET = 15  # has CastLike
-_SEVERAL_OPERANDS = ("Celu", "Mean", "Sum")  # written by other operators
 
 
 class _NotFusable(Exception):
@@ -104,12 +103,17 @@ def fuse(
     file = made.build(library)
     replaced = []
     definitions = []
+    constants: list[ir.Value] = []
     for draft, groups in zip(drafts, equal.values(), strict=True):
-        op = dataclasses.replace(draft.op, onnx=OnnxName(made.name, draft.struct, 1, None))
+        op = dataclasses.replace(
+            draft.op, onnx=dataclasses.replace(draft.op.onnx, domain=made.name)
+        )
         definitions.append(function(op))
         definitions[-1].opset_import[0].version = opset
         for group in groups:
+            constants += [each for node in group.nodes for each in node.inputs if each is not None]
             replaced.append(_replace(converted, group, op, f"{made.name}::{op.name}"))
+    remove_constants(constants, annotating(model))
     return Fused(ir.to_proto(converted), definitions, replaced, file)
 
 
@@ -117,26 +121,12 @@ def _replace(model: ir.Model, group: _Group, op: OpInfo, name: str) -> Replaced:
     root = group.root
     operators = tuple(node.op_type for node in group.nodes)
     notes = dict.fromkeys(node.doc_string for node in group.nodes if node.doc_string)
-    operands = [each for node in group.nodes for each in node.inputs if each is not None]
     model.graph.opset_imports[op.onnx.domain] = op.onnx.version
     call(root, op, list(group.inputs), {})
     root.doc_string = "\n".join(notes) or None
     assert root.graph is not None
     root.graph.remove([node for node in group.nodes if node is not root], safe=True)
-    for value in operands:
-        _remove_if_unused(value)
     return Replaced(name, root.name or root.outputs[0].name or "", operators)
-
-
-def _remove_if_unused(value: ir.Value) -> None:
-    """Removes a constant that is part of the ops now."""
-    if value.uses() or value.is_graph_output() or value.is_graph_input():
-        return
-    node, graph = value.producer(), value.graph
-    if node is not None and node.op_type == "Constant" and node.graph is not None:
-        node.graph.remove(node, safe=True)
-    elif node is None and graph is not None and value.name and value.name in graph.initializers:
-        del graph.initializers[value.name]
 
 
 def _draft(y: Expression, rows: tuple[bool, ...], groups: list[_Group], name: str) -> Draft:
@@ -166,7 +156,7 @@ def _groups(model: ir.Model) -> Iterator[_Group]:
 
 
 def _is_elementwise(node: ir.Node) -> bool:
-    known = node.op_type in OPERATORS or node.op_type in _SEVERAL_OPERANDS
+    known = node.op_type in OPERATORS or node.op_type in WRITTEN_OUT
     plain = all(not each.is_ref() for each in node.attributes.values())
     return node.domain == "" and known and plain and len(node.outputs) == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -56,15 +57,14 @@ def _fmod(g: Value, y: Value, a: Value, b: Value, fmod: Any) -> list[Value]:
     return [g, -(g * whole)]
 
 
-def _larger(g: Value, y: Value, a: Value, b: Value) -> list[Value]:
+def _extreme(loses: Callable[[Any, Any], Any]) -> Gradient:
     """Of equal operands, each has half of the gradient, as in torch.maximum."""
-    tie = a == b
-    return [where(a < b, 0, where(tie, 0.5 * g, g)), where(b < a, 0, where(tie, 0.5 * g, g))]
 
+    def rule(g: Value, y: Value, a: Value, b: Value) -> list[Value]:
+        share = where(a == b, 0.5 * g, g)
+        return [where(loses(a, b), 0, share), where(loses(b, a), 0, share)]
 
-def _smaller(g: Value, y: Value, a: Value, b: Value) -> list[Value]:
-    tie = a == b
-    return [where(a > b, 0, where(tie, 0.5 * g, g)), where(b > a, 0, where(tie, 0.5 * g, g))]
+    return rule
 
 
 def _clip(g: Value, y: Value, x: Value, *bounds: Operand) -> list[Value | None]:
@@ -159,8 +159,8 @@ OPERATORS: dict[str, Operator] = {
     "Less": _comparison("<"),
     "LessOrEqual": _comparison("<="),
     "Log": Operator("onnx::log({0})", _unary(lambda g, y, x: g / x), heavy=True),
-    "Max": Operator("onnx::max({0}, {1})", _larger),
-    "Min": Operator("onnx::min({0}, {1})", _smaller),
+    "Max": Operator("onnx::max({0}, {1})", _extreme(operator.lt)),
+    "Min": Operator("onnx::min({0}, {1})", _extreme(operator.gt)),
     "Mish": Operator("onnx::mish({0})", _unary(_mish), heavy=True),
     "Mod": Operator("onnx::fmod({0}, {1})", _fmod, heavy=True),
     "Mul": Operator("{0} * {1}", lambda g, y, a, b: [g * b, g * a]),

@@ -32,8 +32,8 @@ class Draft:
 
     @property
     def struct(self) -> str:
-        """The C++ struct: the name in CamelCase."""
-        return "".join(each.capitalize() for each in self.op.name.split("_"))
+        """The C++ struct, which has the name of the op in ONNX."""
+        return self.op.onnx.op_type
 
 
 def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str) -> OpInfo:
@@ -44,6 +44,7 @@ def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str
             for other dtypes than those of floating-point numbers.
     """
     fields = _C.read_signature(signature)
+    op_type = "".join(word.capitalize() for word in fields["name"].split("_"))
     op = OpInfo(
         namespace=namespace,
         name=fields["name"],
@@ -54,7 +55,7 @@ def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str
         outputs=tuple(Parameter(**each) for each in fields["outputs"]),
         dtypes=tuple(dtypes),
         elementwise=True,
-        onnx=OnnxName(namespace, fields["name"], 1, None),
+        onnx=OnnxName(namespace, op_type, 1, None),
         definition="",
         definition_opset=OPSET,
         written_out="",

@@ -20,7 +20,8 @@ from .operators import OPERATORS
 from .trees import attributes_of, check_operands, inputs_of, kind_of, parts, rewritten
 from .values import Value
 
-_WRITTEN_OUT = ("Cast", "CastLike", "Celu", "Constant", "Identity", "Mean", "Sum")
+WRITTEN_OUT = ("Celu", "Mean", "Sum")  # by other operators, in in_pairs()
+_WITHOUT_ARITHMETIC = ("Cast", "CastLike", "Constant", "Identity")
 
 
 def read_text(op: OpInfo) -> Expression:
@@ -36,7 +37,7 @@ def read_text(op: OpInfo) -> Expression:
         said = " ".join(re.sub(r"^b'|'$", "", str(error)).replace("\\n", " ").split())
         raise ValueError(f"{op.name}: the definition cannot be parsed: {said}") from None
     for node in body.node:
-        if node.op_type not in OPERATORS and node.op_type not in _WRITTEN_OUT:
+        if node.op_type not in (*OPERATORS, *WRITTEN_OUT, *_WITHOUT_ARITHMETIC):
             known = onnx.defs.has(node.op_type, op.definition_opset, "")
             reason = "an elementwise operator" if known else "an operator of ONNX"
             raise ValueError(f"{_place(op, node)}: {node.op_type} is not {reason}")

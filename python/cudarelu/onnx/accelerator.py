@@ -199,10 +199,8 @@ def rewrite_if_faster(
         running = Running(candidate, folder, provider, feeds)
         reason = difference(original, running)
         if reason is None:
-            ratio, quartiles = compare(best, running)
-            faster = ratio < _FASTER and quartiles[1] < 1
-            measured.append(Measured(name, len(nodes), ratio, quartiles, faster))
-            reason = None if faster else f"the model is not faster with it: {ratio:.3f}"
+            judged, reason = _judged(name, len(nodes), *compare(best, running))
+            measured.append(judged)
         if reason is None:
             kept.append(name)
             best, result, report = running, candidate, found
@@ -218,6 +216,15 @@ def rewrite_if_faster(
     done = {(each.node, each.operators) for each in report.replaced}  # by another op in the end
     left = report.left + [each for each in left if (each.node, each.operators) not in done]
     return result, dataclasses.replace(report, left=left, measured=measured, ratio=ratio)
+
+
+def _judged(
+    op: str, nodes: int, ratio: float, quartiles: tuple[float, float]
+) -> tuple[Measured, str | None]:
+    """A measurement of a model with an op, and why the op is not kept; None if it is."""
+    faster = ratio < _FASTER and quartiles[1] < 1
+    reason = None if faster else f"the model is not faster with it: {ratio:.3f}"
+    return Measured(op, nodes, ratio, quartiles, faster), reason
 
 
 def rewrite_and_fuse(
@@ -275,12 +282,10 @@ def _measured(
     feeds = random_inputs(before, dims, inputs)
     original = Running(before, folder, provider, feeds)
     running = Running(fused.model, folder, provider, feeds, fused.library)
-    measured = []
+    further = []
     if (reason := difference(original, running)) is None:
-        ratio, quartiles = compare(original, running)
-        faster = ratio < _FASTER and quartiles[1] < 1
-        measured = [Measured("fused", len(fused.replaced), ratio, quartiles, faster)]
-        reason = None if faster else f"the model is not faster with it: {ratio:.3f}"
+        measured, reason = _judged("fused", len(fused.replaced), *compare(original, running))
+        further.append(measured)
     left = (
         [Left(**dataclasses.asdict(each), reason=reason) for each in fused.replaced]
         if reason
@@ -288,7 +293,7 @@ def _measured(
     )
     return (
         dataclasses.replace(
-            report, left=[*report.left, *left], measured=[*report.measured, *measured]
+            report, left=[*report.left, *left], measured=[*report.measured, *further]
         ),
         reason is None,
     )
@@ -328,11 +333,11 @@ def rewrite(
     # Matches of more nodes come first, or a match of a part of their nodes would replace it.
     for match in sorted(matches, key=lambda each: len(each[2].nodes), reverse=True):
         rewriting.replace(*match)
-    rewriting.remove_constants(_annotating(prepared))
+    remove_constants(rewriting.constants, annotating(prepared))
     return attach_definitions(ir.to_proto(model)), rewriting.report()
 
 
-def _annotating(model: onnx.ModelProto) -> set[str]:
+def annotating(model: onnx.ModelProto) -> set[str]:
     """The tensors that quantization annotations name, such as scales."""
     return {
         entry.value
@@ -359,7 +364,7 @@ class _Rewriting:
         }
         self._order = {node: i for i, node in enumerate(self.opsets)}
         self._new_name = new_name
-        self._constants: list[ir.Value] = []
+        self.constants: list[ir.Value] = []
         self._replaced: list[Replaced] = []
         self._gone: set[ir.Node] = set()
         # By op and last node. The first of several reasons is kept: those after it are of swapped
@@ -402,7 +407,7 @@ class _Rewriting:
             return
         self._replaced.append(Replaced(op.short_name, name, operators))
         self._gone.update(nodes)
-        self._constants += [
+        self.constants += [
             each for node in nodes for each in node.inputs if each and each.producer() not in nodes
         ]
         values, tape = dict(match.values), ir.tape.Tape()
@@ -423,24 +428,25 @@ class _Rewriting:
                 new.metadata_props.update(node.metadata_props | new.metadata_props)
         found.graph.remove([node for node in nodes if node is not root], safe=True)
 
-    def remove_constants(self, kept: Collection[str]) -> None:
-        """Removes constants without a use: they became attributes, or reshaped copies replace them.
 
-        Args:
-            kept: names of constants that are used by something other than a node.
-        """
-        found = self._constants
-        while found:
-            value = found.pop()
-            node, graph = value.producer(), value.graph
-            if graph is None or value.uses() or value.is_graph_output() or value.name in kept:
-                continue
-            if node is None:
-                assert value.name
-                del graph.initializers[value.name]
-            else:
-                found += filter(None, node.inputs[:1])  # the operand of a cast
-                graph.remove(node, safe=True)
+def remove_constants(found: list[ir.Value], kept: Collection[str]) -> None:
+    """Removes constants without a use: they became attributes, or reshaped copies replace them.
+
+    Args:
+        found: values that nodes no longer need; the list is emptied.
+        kept: names of constants that are used by something other than a node.
+    """
+    while found:
+        value = found.pop()
+        node, graph = value.producer(), value.graph
+        if graph is None or value.uses() or value.is_graph_output() or value.name in kept:
+            continue
+        if node is None:
+            assert value.name
+            del graph.initializers[value.name]
+        else:
+            found += filter(None, node.inputs[:1])  # the operand of a cast
+            graph.remove(node, safe=True)
 
 
 def call(node: ir.Node, op: OpInfo, inputs: list[Any], attributes: dict[str, Any]) -> None:

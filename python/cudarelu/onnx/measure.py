@@ -22,12 +22,7 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _SECONDS, _ROUND_SECONDS, _ROUNDS = 3.0, 0.004, (11, 51)
 # The tolerances of outputs, relative to the largest element. They are larger than the rounding
 # errors of one node, since later nodes amplify those.
-_TOLERANCES = {
-    torch.float64: 1e-8,
-    torch.float32: 1e-4,
-    torch.float16: 1e-2,
-    torch.bfloat16: 5e-2,
-}
+_TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
 def random_inputs(
