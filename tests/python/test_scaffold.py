@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -16,25 +16,14 @@ import pytest
 import cudarelu
 from cudarelu.__main__ import main
 from cudarelu._scaffold import TEMPLATE, create
+from support import commands
 
 TOOLS = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
 MISSING = [tool for tool in ("cmake", "make", "g++") if shutil.which(tool, path=TOOLS) is None]
 ENVIRONMENT = os.environ | {"PATH": TOOLS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def run(*command: object, **options) -> str:
-    options = {"env": ENVIRONMENT} | options
-    done = subprocess.run(
-        [str(part) for part in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-        check=False,
-        **options,
-    )
-    assert done.returncode == 0, done.stdout[-6000:]
-    return done.stdout
+run = functools.partial(commands.run, env=ENVIRONMENT, timeout=600)
 
 
 def test_cmake_dir(tmp_path):

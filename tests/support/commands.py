@@ -41,13 +41,12 @@ def environment(**changes: object) -> dict[str, str]:
 
 def run(*command: object, **options) -> str:
     """The output of a command, which must succeed."""
-    options = {"env": environment()} | options
+    options = {"env": environment(), "timeout": 900} | options
     done = subprocess.run(
         [str(part) for part in command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=900,
         check=False,
         **options,
     )
