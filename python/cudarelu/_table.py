@@ -96,6 +96,7 @@ class OpInfo:
     attributes: tuple[Attribute, ...]
     outputs: tuple[Parameter, ...]
     dtypes: tuple[str, ...]
+    devices: tuple[str, ...]  # "cpu" and "cuda" where the module has a kernel for it
     elementwise: bool  # element i of an output is a function of elements i of the inputs
     onnx: OnnxName
     definition: str  # what the op computes: the body of an ONNX function

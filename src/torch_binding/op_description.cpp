@@ -125,6 +125,10 @@ nb::dict describe(const Op& op) {
   result["summary"] = to_str(op.spec.summary);
   result["elementwise"] = op.elementwise;
   result["dtypes"] = nb::tuple(dtypes);
+  nb::list devices;
+  if (op.cpu != nullptr) devices.append("cpu");
+  if (op.cuda != nullptr) devices.append("cuda");
+  result["devices"] = nb::tuple(devices);
   result["onnx"] = onnx;
   result["definition"] = to_str(op.spec.definition);
   result["written_out"] = to_str(op.spec.written_out);

@@ -12,6 +12,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import torch
 
 import cudarelu
 from cudarelu.__main__ import main
@@ -108,7 +109,9 @@ class TestProject:
     """The commands of docs/your-op.md. They take a minute on two cores."""
 
     def test_make_test(self, project):
-        flags = (f"PYTHON={sys.executable}", "CMAKE_FLAGS=-DCUDARELU_CUDA=OFF")
+        """For CUDA where there is a GPU."""
+        cuda = "ON" if torch.cuda.is_available() and shutil.which("nvcc") else "OFF"
+        flags = (f"PYTHON={sys.executable}", f"CMAKE_FLAGS=-DCUDARELU_CUDA={cuda}")
         said = run("make", "test", "example", *flags, cwd=project)
         assert re.search(r"^\d+ passed", said, re.MULTILINE)
         assert "the same outputs in ONNX Runtime" in said

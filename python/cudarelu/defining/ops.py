@@ -54,6 +54,7 @@ def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str
         attributes=tuple(Attribute(**each) for each in fields["attributes"]),
         outputs=tuple(Parameter(**each) for each in fields["outputs"]),
         dtypes=tuple(dtypes),
+        devices=("cpu", "cuda"),
         elementwise=True,
         onnx=OnnxName(namespace, op_type, 1, None),
         definition="",

@@ -14,7 +14,7 @@ import torch
 from .._pytorch.functions import FUNCTIONS
 from .._table import OpInfo
 from .cases import DTYPES, Case, Plan, make_case
-from .hosts import PROVIDERS, Torch, dtype_of, from_ort, onnx_type
+from .hosts import Torch, dtype_of, from_ort, full_precision, onnx_type
 from .reference import assert_close, reference
 
 
@@ -137,7 +137,7 @@ def check_export(op: OpInfo, device: str) -> None:
     options.log_severity_level = 4
     register(options)
     session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=[PROVIDERS[device]]
+        model.SerializeToString(), options, providers=[full_precision(device)]
     )
     values = {
         name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(a, onnx_type(a.dtype))

@@ -366,9 +366,9 @@ def _cuda_graph(op: OpInfo, device: str) -> None:
         _equal(captured, function(*values))
 
 
-def _slow_copy(targets: Tensors, sources: Tensors) -> None:
-    """Queues a copy on the current stream, after about 50 milliseconds of other work."""
-    torch.cuda._sleep(100_000_000)
+def _slow_copy(targets: Tensors, sources: Tensors, cycles: int) -> None:
+    """Queues a copy on the current stream, after `cycles` clock cycles of other work."""
+    torch.cuda._sleep(cycles)
     _copy_all(targets, sources)
 
 
@@ -377,21 +377,25 @@ def _side_stream(captured: bool, op: OpInfo, device: str) -> None:
     default one, the op would read the values before this."""
     function = call_of(op, FUNCTIONS[op.qualified_name])
     values = inputs_of(op, device=device)
-    inputs = _others_of(values)
     expected = function(*values)
-    torch.cuda.synchronize()
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    if captured:
-        with torch.cuda.graph(graph, stream=stream):
-            _slow_copy(inputs, values)
-            actual = function(*inputs)
-    with torch.cuda.stream(stream):
+    # 50 milliseconds; on a busy machine, the host may not have queued the op before they are over.
+    for cycles in (100_000_000, 2_000_000_000):
+        inputs = _others_of(values)
+        torch.cuda.synchronize()
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         if captured:
-            graph.replay()
-        else:
-            _slow_copy(inputs, values)
-            actual = function(*inputs)
-    assert not stream.query()
+            with torch.cuda.graph(graph, stream=stream):
+                _slow_copy(inputs, values, cycles)
+                actual = function(*inputs)
+        with torch.cuda.stream(stream):
+            if captured:
+                graph.replay()
+            else:
+                _slow_copy(inputs, values, cycles)
+                actual = function(*inputs)
+        if in_time := not stream.query():
+            break
+    assert in_time, "the call waits for the device"
     stream.synchronize()
     _equal(actual, expected)
 

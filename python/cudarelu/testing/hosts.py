@@ -225,6 +225,11 @@ class Ort:
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
+def full_precision(device: str) -> tuple[str, dict[str, str]]:
+    """ONNX Runtime's provider for a device, which multiplies float32 without TF32."""
+    return PROVIDERS[device], {"use_tf32": "0"} if device == "cuda" else {}
+
+
 @functools.lru_cache(maxsize=2)  # one for each device
 def _ort_results(device: str, op: OpInfo, dtype: np.dtype) -> dict[str, list[np.ndarray]]:
     """The outputs of all cases of an op and a dtype, by case. The cases are nodes of one model,
@@ -242,9 +247,8 @@ def _ort_results(device: str, op: OpInfo, dtype: np.dtype) -> dict[str, list[np.
     if device == "cuda":
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     register(options)
-    chosen = (PROVIDERS[device], {"use_tf32": "0"} if device == "cuda" else {})
     model = one_op_model(op, runs).SerializeToString()
-    session = ort.InferenceSession(model, options, providers=[chosen])
+    session = ort.InferenceSession(model, options, providers=[full_precision(device)])
     if hasattr(session, "get_provider_graph_assignment_info"):  # from ONNX Runtime 1.24 on
         placements = session.get_provider_graph_assignment_info()
         assert {each.ep_name for each in placements} == {PROVIDERS[device]}

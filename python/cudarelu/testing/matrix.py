@@ -4,7 +4,7 @@ features of the hosts."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,19 +50,26 @@ class Check:
         return f"import cudarelu, cudarelu.testing as t; {load}t.check({arguments})"
 
 
-def missing_hosts() -> dict[str, str]:
-    """The names of the hosts that cannot run here, and why."""
-    return {host.name: reason for host in HOSTS if (reason := host.unavailable())}
+def missing_hosts(ops: Collection[OpInfo] | None = None) -> dict[str, str]:
+    """The names of the hosts that cannot run here, or have no kernel of any of the ops, and why."""
+    missing = {host.name: reason for host in HOSTS if (reason := host.unavailable())}
+    if ops is not None:
+        for host in HOSTS:
+            if not any(host.device in op.devices for op in ops):
+                reason = f"the library has no kernel for {host.device.upper()}"
+                missing.setdefault(host.name, reason)
+    return missing
 
 
 def checks(ops: Iterable[OpInfo]) -> Iterator[Check]:
-    """The checks of ops in all hosts that can run here.
+    """The checks of ops in all hosts that can run here, on the devices that an op has kernels for.
 
     The checks of one op, dtype and case follow one another, since they share the reference.
     """
     missing = missing_hosts()
-    hosts = [host for host in HOSTS if host.name not in missing]
+    working = [host for host in HOSTS if host.name not in missing]
     for op in ops:
+        hosts = [host for host in working if host.device in op.devices]
         for dtype in op.dtypes:  # first, since such an op may crash or disturb other hosts
             for host in hosts:
                 if host.runtime == "numpy":

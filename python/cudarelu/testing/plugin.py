@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from .._modules import load_library
+from .._table import OpInfo
 from .matrix import checks, missing_hosts
 
 
@@ -56,11 +57,13 @@ def _parameters(metafunc: pytest.Metafunc) -> Iterator[Any]:
             f"{metafunc.function.__name__}: op_check needs the option --cudarelu-library or the "
             "mark cudarelu_library"
         )
+    ops: list[OpInfo] = []
     for path in paths:
         module = load_library(path)
         for each in checks(module.ops()):
             # In one worker, so that it evaluates the references and runs ort_infer only once.
             group = f"{each.op.short_name}-{each.dtype}"
             yield pytest.param(each, id=each.id, marks=pytest.mark.xdist_group(group))
-    for name, reason in missing_hosts().items():
+        ops += module.ops()
+    for name, reason in missing_hosts(ops).items():
         yield pytest.param(None, id=name, marks=pytest.mark.skip(reason=reason))

@@ -45,11 +45,11 @@ def check_library(
         for host in HOSTS
         if (not runtimes or host.runtime in runtimes) and device in (None, host.device)
     }
-    missing = {name: why for name, why in missing_hosts().items() if name in chosen}
+    ops = _named(load_library(path).ops(), only_ops)
+    missing = {name: why for name, why in missing_hosts(ops).items() if name in chosen}
     if missing.keys() == chosen:
         reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())
         raise ValueError(f"no host to check in ({reasons or 'none runs on ' + str(device)})")
-    ops = _named(load_library(path).ops(), only_ops)
     width = max(len(op.short_name) for op in ops)
     failed = 0
     with warnings.catch_warnings():

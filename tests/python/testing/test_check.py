@@ -197,7 +197,7 @@ def test_the_plugin_in_a_users_test(wrong, tmp_path):
     library = f"--cudarelu-library={wrong}"
     done = pytest_in(tmp_path, library, "-k", "good and torch-cpu and float32")
     assert done.returncode == 0, done.stdout
-    done = pytest_in(tmp_path, library, "-k", "gradient-float64-gradients")
+    done = pytest_in(tmp_path, library, "-k", "torch-cpu and gradient-float64-gradients")
     assert done.returncode == 1
     assert "1 failed" in done.stdout
     assert "test_ops[torch-cpu-wrong::gradient-float64-gradients]" in done.stdout
