@@ -27,6 +27,7 @@ with its gradient, as torch's own relu is: Inductor stores a mask, which is slow
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -36,12 +37,14 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 import torch
+import torch.nn.functional as functional
 from torch._inductor import decomposition
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from cudarelu import _build_info
 from cudarelu._pytorch.functions import overload_of
 from cudarelu._table import OpInfo
+from cudarelu.defining.trees import defaults_of
 from cudarelu.onnx.definitions import function
 
 __all__ = ["disable_fusion", "enable_fusion", "in_torch"]
@@ -51,7 +54,7 @@ _COMPUTED_AS = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 # ONNX's elementwise operators that torch has by the same name.
 _SAME_NAME = """
     Abs Acos Acosh Add Asin Asinh Atan Atanh Ceil Cos Cosh Div Erf Exp Floor Greater Less Log Mul
-    Neg Reciprocal Round Sigmoid Sign Sin Sinh Sqrt Sub Tan Tanh
+    IsNaN Neg Pow Reciprocal Round Sigmoid Sin Sinh Sqrt Sub Tan Tanh
 """
 _OPERATORS: dict[str, Callable[..., Any]] = {
     **{name: getattr(torch, name.lower()) for name in _SAME_NAME.split()},
@@ -59,48 +62,91 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "CastLike": lambda x, like: (
         x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=torch.float64)
     ).to(like.device, like.dtype),
+    "Cast": lambda x, to: x.to(getattr(torch, onnx.helper.tensor_dtype_to_np_dtype(to).name)),
+    "Clip": lambda x, low=None, high=None: torch.clamp(x, low, high),
+    "Constant": lambda value: value,
+    "Elu": functional.elu,
     "Equal": operator.eq,  # also compares the numbers of labels
     "Expand": lambda x, shape: x.expand(shape).clone(),  # an op must not return a view
     "GreaterOrEqual": torch.ge,
+    "HardSigmoid": lambda x, alpha, beta: torch.clamp(alpha * x + beta, 0, 1),
+    "HardSwish": lambda x: x * torch.clamp(x / 6 + 0.5, 0, 1),
+    "Identity": torch.clone,
+    "IsInf": lambda x, detect_negative, detect_positive: (
+        torch.isinf(x) & torch.where(x > 0, detect_positive == 1, detect_negative == 1)
+    ),
+    "LeakyRelu": lambda x, alpha: torch.where(x < 0, alpha * x, x),
     "LessOrEqual": torch.le,
     "Max": torch.maximum,
     "Min": torch.minimum,
+    "Mish": lambda x: x * torch.tanh(functional.softplus(x, threshold=40)),
+    "Mod": lambda a, b, fmod: torch.fmod(a, b),
     "Not": torch.logical_not,
     "Or": torch.logical_or,
     "PRelu": lambda x, slope: torch.where(x > 0, x, slope * x),
     "Relu": lambda x: torch.where(x < 0, x.new_zeros(()), x),  # keeps -0.0, as the op does
-    "Shape": lambda x: x.shape,
+    "Selu": lambda x, alpha, gamma: gamma * functional.elu(x, alpha),
+    "Shape": lambda x, start, end=None: x.shape[start:end],
+    "Shrink": lambda x, bias, lambd: torch.where(
+        x < -lambd, x + bias, torch.where(x > lambd, x - bias, 0)
+    ),
+    "Sign": lambda x: torch.where(x == x, torch.sign(x), x),  # torch's of NaN is 0
+    "Softplus": lambda x: functional.softplus(x, threshold=40),  # exact in float64
+    "Softsign": functional.softsign,
+    "ThresholdedRelu": lambda x, alpha: torch.where(x > alpha, x, 0),
     "Where": lambda condition, x, y: (
         (x if condition else y) if isinstance(condition, bool) else torch.where(condition, x, y)
     ),
+    "Xor": torch.logical_xor,
 }
 
 
-def _is_supported(definition: onnx.FunctionProto) -> bool:
-    """Whether `_OPERATORS` has all operators of a definition."""
-    return all(
-        node.op_type == "Constant" or (node.op_type in _OPERATORS and not node.attribute)
-        for node in definition.node
-    )
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """A node of a definition. Dynamo traces what runs it, so that it has nothing of onnx."""
+
+    result: str
+    function: Callable[..., Any]
+    operands: tuple[str, ...]  # "": absent
+    constants: Mapping[str, Any]  # by name of the function's parameter
+    attributes: Mapping[str, str]  # of the op, by name of the function's parameter
+
+
+def _steps(definition: onnx.FunctionProto) -> list[_Step] | None:
+    """The nodes of a definition; None if `_OPERATORS` lacks one."""
+    steps = []
+    for node in definition.node:
+        if node.op_type not in _OPERATORS:
+            return None
+        is_constant = node.op_type == "Constant"
+        given = {"value" if is_constant else each.name: each for each in node.attribute}
+        constants = defaults_of(node.op_type) | {
+            name: _constant(each) for name, each in given.items() if not each.ref_attr_name
+        }
+        references = {
+            name: each.ref_attr_name for name, each in given.items() if each.ref_attr_name
+        }
+        function = _OPERATORS[node.op_type]
+        steps.append(_Step(node.output[0], function, tuple(node.input), constants, references))
+    return steps
+
+
+def _constant(given: onnx.AttributeProto) -> Any:
+    value = onnx.helper.get_attribute_value(given)
+    if isinstance(value, onnx.TensorProto):
+        return onnx.numpy_helper.to_array(value).item()
+    return value
 
 
 def _evaluate(
-    definition: onnx.FunctionProto, inputs: Mapping[str, Any], attributes: Mapping[str, Any]
+    steps: Iterable[_Step], inputs: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> dict[str, Any]:
     """All values of a definition by name, in torch's operators."""
     values = dict(inputs)
-    for node in definition.node:
-        if node.op_type == "Constant":
-            (given,) = node.attribute
-            if given.ref_attr_name:
-                result = attributes[given.ref_attr_name]
-            else:
-                result = onnx.helper.get_attribute_value(given)
-            if isinstance(result, onnx.TensorProto):
-                result = onnx.numpy_helper.to_array(result).item()
-        else:
-            result = _OPERATORS[node.op_type](*(values[name] for name in node.input))
-        values[node.output[0]] = result
+    for step in steps:
+        operands = [values[name] if name else None for name in step.operands]
+        named = {name: attributes[each] for name, each in step.attributes.items()}
+        values[step.result] = step.function(*operands, **step.constants, **named)
     return values
 
 
@@ -109,14 +155,14 @@ def in_torch(op: OpInfo) -> Callable[..., torch.Tensor] | None:
 
     Returns None if the definition has an operator that is not elementwise.
     """
-    definition = function(op)
-    if not _is_supported(definition):
+    steps = _steps(function(op))
+    if steps is None:
         return None
     defaults = {each.name: each.default for each in op.attributes if not each.required}
 
     def defined(*inputs: torch.Tensor, **attributes: Any) -> torch.Tensor:
         named = {each.name: x for each, x in zip(op.inputs, inputs, strict=True)}
-        values = _evaluate(definition, named, op.onnx_attributes(defaults | attributes))
+        values = _evaluate(steps, named, op.onnx_attributes(defaults | attributes))
         return values[op.outputs[0].name]
 
     return defined
@@ -124,8 +170,8 @@ def in_torch(op: OpInfo) -> Callable[..., torch.Tensor] | None:
 
 def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
     """The op in torch's operators; None if its definition uses one that `_OPERATORS` lacks."""
-    definition = function(op)
-    if not _is_supported(definition):
+    steps = _steps(function(op))
+    if steps is None:
         return None
     overload = overload_of(op)
     defaults = {each.name: each.default for each in op.attributes if not each.required}
@@ -137,7 +183,7 @@ def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
             each.name: x.to(_COMPUTED_AS.get(x.dtype, x.dtype))
             for each, x in zip(op.inputs, inputs, strict=True)
         }
-        values = _evaluate(definition, computed, op.onnx_attributes(defaults | attributes))
+        values = _evaluate(steps, computed, op.onnx_attributes(defaults | attributes))
         y = values[op.outputs[0].name].to(expected.dtype)
         # Otherwise all inputs have the same strides, which torch's operators preserve.
         return y.contiguous() if expected.is_contiguous() else y

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from .._pytorch.functions import FUNCTIONS
-from .._table import OWN_NAMESPACE, OpInfo
+from .._table import OWN_NAMESPACE, OpInfo, ops_of
 from . import rivals
 from .cases import Case, Inputs
 
@@ -42,6 +42,19 @@ def _in_torch(op: OpInfo) -> Callable | None:
     from ..inductor import in_torch  # takes seconds
 
     return in_torch(op)
+
+
+def hand_written(op: OpInfo) -> OpInfo | None:
+    """This library's op of the same name and parameters as an op of another module, or None."""
+    for own in ops_of(OWN_NAMESPACE):
+        if (own.name, own.inputs, own.attributes) == (op.name, op.inputs, op.attributes):
+            return own
+    return None
+
+
+def _hand_written(case: Case) -> Bind | None:
+    own = hand_written(case.op)
+    return own and _of_function(FUNCTIONS[own.qualified_name], case)
 
 
 def _torch(case: Case) -> Bind | None:
@@ -134,6 +147,7 @@ def _ort(ours: bool, case: Case) -> Bind:
 CONTENDERS: dict[str, Callable[[Case], Bind | None]] = {
     "cudarelu": _cudarelu,
     "cudarelu in ORT": functools.partial(_ort, True),
+    "hand-written": _hand_written,
     "torch": _torch,
     "torch.compile": functools.partial(_compiled, "default"),
     "max-autotune": functools.partial(_compiled, "max-autotune-no-cudagraphs"),

@@ -10,6 +10,7 @@ import torch
 
 from .._table import OWN_NAMESPACE, OpInfo, all_ops, op_named
 from .cases import Case, sized, streams, with_rows
+from .contenders import hand_written
 from .measure import Point
 from .rivals import TORCH
 
@@ -19,7 +20,8 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Target:
-    """The rival's time divided by ours must be at least `times` at every point that `keep` keeps.
+    """The rival's time divided by ours must be at least `times` at every point that `keep` keeps,
+    and at least `median` at half of them.
 
     Against a copy, `times` is a fraction of its bandwidth, since copy and op move the same bytes.
     """
@@ -28,6 +30,7 @@ class Target:
     rival: str
     times: float
     keep: Callable[[Record], bool] = lambda record: True
+    median: float | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ def _rivals_of(op: OpInfo, contenders: tuple[str, ...]) -> tuple[str, ...]:
     definitions in torch's operators too, and with a copy, which is the limit."""
     if op.namespace == OWN_NAMESPACE or "cudarelu" not in contenders:
         return contenders
-    return ("cudarelu", "torch", "torch.compile", "copy")
+    known = ("hand-written",) if hand_written(op) else ()
+    return ("cudarelu", *known, "torch", "torch.compile", "copy")
 
 
 def _sizes() -> Iterator:
@@ -77,6 +81,15 @@ def _sizes() -> Iterator:
                     case = sized(op, op.dtypes[0], 1 << exponent)
                     listed = ("cudarelu", "torch") if op.name in TORCH else ("cudarelu",)
                     yield case, regime, _rivals_of(op, listed)
+
+
+def _libraries() -> Iterator:
+    for op in all_ops():
+        if op.elementwise and op.namespace != OWN_NAMESPACE:
+            for dtype in sorted({"float32", "bfloat16"} & {*op.dtypes}, reverse=True):
+                for exponent in (14, 17, 20, 24, 28):
+                    regime = "graph, rotating" if exponent > 20 else "graph, hot"
+                    yield sized(op, dtype, 1 << exponent), regime, _rivals_of(op, ("cudarelu",))
 
 
 def _regimes() -> Iterator:
@@ -215,6 +228,10 @@ def _of(**wanted: Any) -> Callable[[Record], bool]:
     return lambda record: all(record[key] == value for key, value in wanted.items())
 
 
+def _large(record: Record) -> bool:
+    return record["elements"] >= 1 << 24
+
+
 def _large_bytes(record: Record) -> bool:
     return record["dtype"] in ("int8", "uint8") and record["elements"] >= 1 << 28
 
@@ -274,6 +291,19 @@ SUITES = {
                 ),
             ),
             seconds=0.05,
+        ),
+        Suite(
+            "libraries",
+            "cuda",
+            "elementwise ops of other libraries, 2^14 to 2^28 elements",
+            _libraries,
+            (
+                Target("elementwise of --library, 2^24 and more", "copy", 0.97, _large),
+                Target("elementwise of --library", "torch.compile", 0.9, median=1.0),
+                Target("elementwise of --library", "torch", 1.0),
+                Target("elementwise of --library", "hand-written", 0.98),
+            ),
+            seconds=0.03,
         ),
         Suite(
             "regimes",

@@ -19,6 +19,7 @@ from cudarelu.bench.accuracy import Check
 from cudarelu.bench.cases import Case, clones, leads, sized, streams, with_rows
 from cudarelu.testing import TOLERANCE
 from cudarelu.testing.environment import torch_cuda_missing
+from support.op_modules import LIBRARY
 
 OPS = {op.name: op for op in cudarelu.ops()}
 NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
@@ -213,6 +214,8 @@ def test_the_points_of_cuda(monkeypatch, suite):
     """Runs the code for CUDA with smaller cases on the CPU: one for each op, dtype and regime."""
     FakeCuda(monkeypatch)
     monkeypatch.setattr(rivals, "_library", fail(OSError("not built")))
+    if suite.name == "libraries":
+        cudarelu.load_library(LIBRARY)
     seen = set()
     for point in suites.points([suite.name], without=["torch.compile", "max-autotune"]):
         case = point.case
@@ -529,7 +532,7 @@ def test_the_list(capsys):
 @pytest.mark.parametrize("name", [s.name for s in suites.SUITES.values() if s.device == "cuda"])
 def test_a_suite_on_cuda(name, tmp_path):
     path = tmp_path / "a.jsonl"
-    smallest = min(point.case.elements for point in suites.points([name]))
+    smallest = min((point.case.elements for point in suites.points([name])), default=0)
     options = ["--largest", max(1 << 18, smallest), "--seconds", 0]
     options += ["--without", "torch.compile", "--without", "max-autotune"]
     assert bench("--suite", name, *options, "--out", path) == 0
