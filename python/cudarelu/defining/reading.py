@@ -31,16 +31,12 @@ def read_text(op: OpInfo) -> Expression:
         ValueError: for text that is not the body of an ONNX function, for an operator that is not
             elementwise and for an operand of another kind. The message has the line.
     """
-    try:
-        body = function(op)
-    except onnx.parser.ParseError as error:
-        said = " ".join(re.sub(r"^b'|'$", "", str(error)).replace("\\n", " ").split())
-        raise ValueError(f"{op.name}: the definition cannot be parsed: {said}") from None
+    body = parsed(op)
     for node in body.node:
         if node.op_type not in (*OPERATORS, *WRITTEN_OUT, *_WITHOUT_ARITHMETIC):
             known = onnx.defs.has(node.op_type, op.definition_opset, "")
             reason = "an elementwise operator" if known else "an operator of ONNX"
-            raise ValueError(f"{_place(op, node)}: {node.op_type} is not {reason}")
+            raise ValueError(f"{place(op, node)}: {node.op_type} is not {reason}")
     (output,) = body.output
     body.output[:] = [node.output[0] for node in body.node]
     if output not in body.output:
@@ -50,7 +46,7 @@ def read_text(op: OpInfo) -> Expression:
         try:
             kind_of(value)
         except ValueError as error:
-            raise ValueError(f"{_place(op, node)}: {error}") from None
+            raise ValueError(f"{place(op, node)}: {error}") from None
     return _checked(op, values[list(body.output).index(output)])
 
 
@@ -93,9 +89,22 @@ def _checked(op: OpInfo, y: Expression) -> Expression:
     return y
 
 
-def _place(op: OpInfo, node: onnx.NodeProto) -> str:
+def parsed(op: OpInfo) -> onnx.FunctionProto:
+    """The definition of an op.
+
+    Raises:
+        ValueError: for text that is not the body of an ONNX function.
+    """
+    try:
+        return function(op)
+    except onnx.parser.ParseError as error:
+        said = " ".join(re.sub(r"^b'|'$", "", str(error)).replace("\\n", " ").split())
+        raise ValueError(f"{op.name}: the definition cannot be parsed: {said}") from None
+
+
+def place(op: OpInfo, node: onnx.NodeProto) -> str:
     """The line of a node in the definition."""
-    written = re.search(rf"(?<!\w){re.escape(node.output[0])}\s*=", op.definition)
+    written = re.search(rf"(?<!\w){re.escape(node.output[0])}\s*[,=]", op.definition)
     line = op.definition.count("\n", 0, written.start()) + 1 if written else 1
     return f"{op.name}: line {line} of the definition"
 

@@ -64,8 +64,8 @@ def rewritten(expression: Expression, rule: Callable[[Expression], Expression]) 
 
 
 @functools.cache
-def defaults_of(op_type: str) -> dict[str, Any]:
-    """The default values of an operator's attributes."""
+def defaults(op_type: str) -> dict[str, Any]:
+    """The defaults of an operator's attributes."""
     attributes = onnx.defs.get_schema(op_type, OPSET, "").attributes.values()
     given = {each.name: each.default_value for each in attributes if each.default_value.name}
     return {name: onnx.helper.get_attribute_value(value) for name, value in given.items()}
@@ -73,7 +73,7 @@ def defaults_of(op_type: str) -> dict[str, Any]:
 
 def attributes_of(call: Call) -> dict[str, Expression]:
     """The attributes of a call that are numbers, with those that have their defaults."""
-    given = defaults_of(call.op_type) | dict(call.attributes)
+    given = defaults(call.op_type) | dict(call.attributes)
     return {
         name: value if isinstance(value, Attribute | Literal) else Literal((), (value,))
         for name, value in given.items()
