@@ -44,7 +44,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from cudarelu import _build_info
 from cudarelu._pytorch.functions import overload_of
 from cudarelu._table import OpInfo
-from cudarelu.defining.trees import defaults
+from cudarelu.defining.trees import defaults_of
 from cudarelu.onnx.definitions import function
 
 __all__ = ["disable_fusion", "enable_fusion", "in_torch"]
@@ -120,7 +120,7 @@ def _steps(definition: onnx.FunctionProto) -> list[_Step] | None:
             return None
         is_constant = node.op_type == "Constant"
         given = {"value" if is_constant else each.name: each for each in node.attribute}
-        constants = defaults(node.op_type) | {
+        constants = defaults_of(node.op_type) | {
             name: _constant(each) for name, each in given.items() if not each.ref_attr_name
         }
         references = {
@@ -158,11 +158,11 @@ def in_torch(op: OpInfo) -> Callable[..., torch.Tensor] | None:
     steps = _steps(function(op))
     if steps is None:
         return None
-    own = {each.name: each.default for each in op.attributes if not each.required}
+    defaults = {each.name: each.default for each in op.attributes if not each.required}
 
     def defined(*inputs: torch.Tensor, **attributes: Any) -> torch.Tensor:
         named = {each.name: x for each, x in zip(op.inputs, inputs, strict=True)}
-        values = _evaluate(steps, named, op.onnx_attributes(own | attributes))
+        values = _evaluate(steps, named, op.onnx_attributes(defaults | attributes))
         return values[op.outputs[0].name]
 
     return defined
@@ -174,7 +174,7 @@ def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
     if steps is None:
         return None
     overload = overload_of(op)
-    own = {each.name: each.default for each in op.attributes if not each.required}
+    defaults = {each.name: each.default for each in op.attributes if not each.required}
 
     def decomposed(*inputs: torch.Tensor, **attributes: Any) -> torch.Tensor:
         with disable_proxy_modes_tracing():  # a fake tensor gives the dtype and the strides
@@ -183,7 +183,7 @@ def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
             each.name: x.to(_COMPUTED_AS.get(x.dtype, x.dtype))
             for each, x in zip(op.inputs, inputs, strict=True)
         }
-        values = _evaluate(steps, computed, op.onnx_attributes(own | attributes))
+        values = _evaluate(steps, computed, op.onnx_attributes(defaults | attributes))
         y = values[op.outputs[0].name].to(expected.dtype)
         # Otherwise all inputs have the same strides, which torch's operators preserve.
         return y.contiguous() if expected.is_contiguous() else y

@@ -1,5 +1,5 @@
-// Evaluates the definition of an op on the CPU, node by node: arrays, and what ONNX's operators do
-// with them. Generated code uses it.
+// Evaluates the definition of an op on the CPU, node by node: what ONNX's operators do with arrays.
+// Generated code uses it.
 //
 // The elements of an array are float, double, std::int64_t or bool. float16 and bfloat16 are read
 // as float and rounded once, when an output is written; all integers are read as std::int64_t.
@@ -9,8 +9,8 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
-#include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -18,300 +18,12 @@
 #include <utility>
 #include <vector>
 
-#include "cudarelu/call.h"
+#include "cudarelu/cpu/arrays.h"
 #include "cudarelu/cpu/vectorised.h"
 #include "cudarelu/onnx.h"
 #include "cudarelu/types.h"
 
 namespace cudarelu::definition {
-
-using Dims = std::vector<std::int64_t>;  // sizes, strides, axes, or other integers
-
-[[noreturn]] inline void fail(const std::string& message) { throw std::invalid_argument(message); }
-
-inline std::int64_t product(const Dims& dims) {
-  return std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
-}
-
-/// "[2, 3]".
-inline std::string text(const Dims& dims) {
-  std::string result;
-  for (const std::int64_t dim : dims) result += (result.empty() ? "" : ", ") + std::to_string(dim);
-  return "[" + result + "]";
-}
-
-/// Where the elements of an array lie.
-struct Layout {
-  Dims shape;
-  Dims strides;
-  std::int64_t first = 0;
-
-  std::size_t rank() const { return shape.size(); }
-  std::int64_t size() const { return product(shape); }
-};
-
-/// That of a new array.
-inline Layout row_major(Dims shape) {
-  Layout result{std::move(shape), {}};
-  result.strides.assign(result.rank(), 1);
-  for (std::size_t i = result.rank(); i-- > 1;) {
-    result.strides[i - 1] = result.strides[i] * result.shape[i];
-  }
-  return result;
-}
-
-/// An array, whose elements several views share. Only the function that makes it writes them.
-template <class E>
-struct Array : Layout {
-  std::shared_ptr<E[]> data;
-  bool present = true;  // false: an input that is absent
-
-  Array() = default;
-  explicit Array(Dims of_shape)
-      : Layout(row_major(std::move(of_shape))), data(new E[static_cast<std::size_t>(size())]) {}
-  Array(Layout layout, std::shared_ptr<E[]> of_data)
-      : Layout(std::move(layout)), data(std::move(of_data)) {}
-
-  E* begin() const { return data.get() + first; }
-  Array view(Layout layout) const { return {std::move(layout), data}; }
-};
-
-// Operators that only move elements, as layouts of the same elements.
-
-inline std::size_t axis_of(std::int64_t axis, std::size_t rank) {
-  const auto signed_rank = static_cast<std::int64_t>(rank);
-  if (axis < -signed_rank || axis >= signed_rank) {
-    fail("there is no axis " + std::to_string(axis) + " among " + std::to_string(rank));
-  }
-  return static_cast<std::size_t>(axis < 0 ? axis + signed_rank : axis);
-}
-
-/// Axis i of the result is axis order[i]; an empty order reverses them.
-inline Layout transposed(const Layout& x, const Dims& order) {
-  Layout result{{}, {}, x.first};
-  if (!order.empty() && order.size() != x.rank()) {
-    fail("the permutation " + text(order) + " of the shape " + text(x.shape));
-  }
-  for (std::size_t i = 0; i < x.rank(); ++i) {
-    const std::size_t from = order.empty() ? x.rank() - 1 - i : axis_of(order[i], x.rank());
-    result.shape.push_back(x.shape[from]);
-    result.strides.push_back(x.strides[from]);
-  }
-  return result;
-}
-
-/// The axis moved to a new place.
-inline Layout moved(const Layout& x, std::size_t from, std::size_t to) {
-  Dims order(x.rank());
-  std::iota(order.begin(), order.end(), 0);
-  order.erase(order.begin() + static_cast<std::ptrdiff_t>(from));
-  order.insert(order.begin() + static_cast<std::ptrdiff_t>(to), static_cast<std::int64_t>(from));
-  return transposed(x, order);
-}
-
-/// Whether each axis is in `axes`, which may be negative.
-inline std::vector<bool> marked(const Dims& axes, std::size_t rank) {
-  std::vector<bool> result(rank);
-  for (const std::int64_t axis : axes) {
-    if (result[axis_of(axis, rank)]) fail("the axes " + text(axes) + " repeat one");
-    result[axis_of(axis, rank)] = true;
-  }
-  return result;
-}
-
-inline Layout unsqueezed(const Layout& x, const Dims& axes) {
-  Layout result{{}, {}, x.first};
-  std::size_t next = 0;
-  for (const bool is_new : marked(axes, x.rank() + axes.size())) {
-    result.shape.push_back(is_new ? 1 : x.shape[next]);
-    result.strides.push_back(is_new ? 0 : x.strides[next]);
-    if (!is_new) ++next;
-  }
-  return result;
-}
-
-/// Without the axes, or without all of size 1.
-inline Layout squeezed(const Layout& x, const Dims& axes) {
-  Layout result{{}, {}, x.first};
-  const std::vector<bool> removed = marked(axes, x.rank());
-  for (std::size_t i = 0; i < x.rank(); ++i) {
-    if (removed[i] && x.shape[i] != 1) {
-      fail("the axes " + text(axes) + " of the shape " + text(x.shape) + " are not all of size 1");
-    }
-    if (axes.empty() ? x.shape[i] == 1 : removed[i]) continue;
-    result.shape.push_back(x.shape[i]);
-    result.strides.push_back(x.strides[i]);
-  }
-  return result;
-}
-
-/// The shape to which both broadcast.
-inline Dims broadcast_shape(const Dims& a, const Dims& b) {
-  Dims result = a.size() < b.size() ? b : a;
-  const Dims& shorter = a.size() < b.size() ? a : b;
-  for (std::size_t i = 1; i <= shorter.size(); ++i) {
-    const std::int64_t dim = shorter[shorter.size() - i];
-    std::int64_t& other = result[result.size() - i];
-    if (other == 1) other = dim;
-    if (dim != 1 && dim != other) {
-      fail("the shapes " + text(a) + " and " + text(b) + " do not broadcast");
-    }
-  }
-  return result;
-}
-
-/// Repeated along axes of size 1, and along new ones in front. For a shape that x broadcasts to.
-inline Layout broadcast(const Layout& x, const Dims& shape) {
-  Layout result{shape, Dims(shape.size(), 0), x.first};
-  const std::size_t lead = shape.size() - x.rank();
-  for (std::size_t i = 0; i < x.rank(); ++i) {
-    if (x.shape[i] != 1) result.strides[lead + i] = x.strides[i];
-  }
-  return result;
-}
-
-/// x[start : end : step] along one axis, with the bounds of ONNX.
-inline Layout sliced(Layout x, std::size_t axis, std::int64_t start, std::int64_t end,
-                     std::int64_t step = 1) {
-  if (step == 0) fail("a slice with step 0");
-  const std::int64_t size = x.shape[axis];
-  const std::int64_t low = step > 0 ? 0 : -1;
-  start = std::clamp<std::int64_t>(start < 0 ? start + size : start, 0, size + low);
-  end = std::clamp(end < 0 ? end + size : end, low, size + low);
-  step = std::clamp(step, -size - 1, size + 1);
-  const std::int64_t distance = step > 0 ? end - start : start - end;
-  x.shape[axis] = distance <= 0 || size == 0 ? 0 : (distance - 1) / std::abs(step) + 1;
-  x.first += start * x.strides[axis];
-  x.strides[axis] *= step;
-  return x;
-}
-inline Layout sliced(Layout x, const Dims& starts, const Dims& ends, const Dims& axes,
-                     const Dims& steps) {
-  for (std::size_t i = 0; i < starts.size(); ++i) {
-    const auto axis = axes.empty() ? static_cast<std::int64_t>(i) : axes.at(i);
-    const std::int64_t step = steps.empty() ? 1 : steps.at(i);
-    x = sliced(x, axis_of(axis, x.rank()), starts[i], ends.at(i), step);
-  }
-  return x;
-}
-
-// Loops.
-
-inline constexpr std::int64_t grain = 16384;  // elements for a thread
-inline constexpr std::int64_t block = 512;    // elements of a run: some blocks fit the L1 cache
-inline constexpr std::size_t max_operands = 8;
-
-using Offsets = std::array<std::int64_t, max_operands>;
-
-/// Elements that lie in a row in all operands.
-struct Run {
-  std::int64_t begin;  // counted in the order of the shape
-  std::int64_t count;
-  Offsets offsets;  // of the first element, in each operand
-  Offsets strides;
-};
-
-/// Calls body(run) for runs that have all elements of a shape, on the host's threads.
-inline void for_each_run(const Call& call, const Dims& shape, std::span<const Layout> operands,
-                         FunctionRef<void(const Run&)> body) {
-  struct Dimension {
-    std::int64_t size;
-    Offsets strides;
-  };
-  std::vector<Dimension> dims;  // as few as possible
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    if (shape[i] == 1) continue;
-    Dimension next{shape[i], {}};
-    bool merges = !dims.empty();
-    for (std::size_t k = 0; k < operands.size(); ++k) {
-      next.strides[k] = operands[k].strides[i];
-      merges = merges && dims.back().strides[k] == next.strides[k] * shape[i];
-    }
-    if (merges) {
-      next.size *= dims.back().size;
-      dims.back() = next;
-    } else {
-      dims.push_back(next);
-    }
-  }
-  if (dims.empty()) dims.push_back({1, {}});
-  call.execution.parallel_for(product(shape), grain, [&](std::int64_t begin, std::int64_t end) {
-    while (begin < end) {
-      const std::int64_t row_end = dims.back().size - begin % dims.back().size;
-      Run run{begin, std::min({end - begin, row_end, block}), {}, dims.back().strides};
-      for (std::size_t k = 0; k < operands.size(); ++k) run.offsets[k] = operands[k].first;
-      std::int64_t rest = begin;
-      for (std::size_t i = dims.size(); i-- > 0; rest /= dims[i].size) {
-        const std::int64_t index = rest % dims[i].size;
-        for (std::size_t k = 0; k < operands.size(); ++k) {
-          run.offsets[k] += index * dims[i].strides[k];
-        }
-      }
-      body(run);
-      begin += run.count;
-    }
-  });
-}
-
-/// The elements of a run one after another: loops over them are vectorised.
-template <class E>
-struct Block {
-  Block() {}  // NOLINT: no initial values
-  const E* read(const E* from, std::int64_t stride, std::int64_t count) {
-    if (stride == 1) return from;
-    for (std::int64_t i = 0; i < count; ++i) elements[i] = from[i * stride];
-    return elements;
-  }
-  E elements[block];
-};
-
-template <class R, class F, class... E>
-void map_run(R* y, std::int64_t count, const F& f, const E*... x) {
-  cpu::for_each_index(count, [&](std::int64_t i) { y[i] = static_cast<R>(f(x[i]...)); });
-}
-
-/// f(x...) for all elements, whose shapes broadcast.
-template <class R, class F, class... E>
-Array<R> map(const Call& call, const F& f, const Array<E>&... x) {
-  static_assert(sizeof...(E) <= max_operands);
-  Dims shape;
-  ((shape = broadcast_shape(shape, x.shape)), ...);
-  Array<R> y(shape);
-  const std::array<Layout, sizeof...(E)> operands{broadcast(x, shape)...};
-  for_each_run(call, shape, operands, [&](const Run& run) {
-    [&]<std::size_t... k>(std::index_sequence<k...>) {
-      map_run(y.data.get() + run.begin, run.count, f,
-              Block<E>().read(x.data.get() + run.offsets[k], run.strides[k], run.count)...);
-    }
-    (std::index_sequence_for<E...>());
-  });
-  return y;
-}
-
-/// Copies x to a view of the same shape.
-template <class E>
-void copy(const Call& call, const Array<E>& x, const Array<E>& to) {
-  const std::array<Layout, 2> operands{x, to};
-  for_each_run(call, x.shape, operands, [&](const Run& run) {
-    const E* from = x.data.get() + run.offsets[0];
-    E* y = to.data.get() + run.offsets[1];
-    for (std::int64_t i = 0; i < run.count; ++i) y[i * run.strides[1]] = from[i * run.strides[0]];
-  });
-}
-
-/// The same elements, row-major without gaps from begin() on.
-template <class E>
-Array<E> dense(const Call& call, const Array<E>& x) {
-  const Layout layout = row_major(x.shape);
-  bool is_dense = true;
-  for (std::size_t i = 0; i < x.rank(); ++i) {
-    is_dense = is_dense && (x.shape[i] == 1 || x.strides[i] == layout.strides[i]);
-  }
-  if (is_dense || x.size() == 0) return x.view({x.shape, layout.strides, x.first});
-  Array<E> y(x.shape);
-  copy(call, x, y);
-  return y;
-}
 
 // Numbers.
 
@@ -366,14 +78,6 @@ To convert(From x) {
 
 // Arrays that are not made of others.
 
-/// An array of rank 0.
-template <class E>
-Array<E> scalar(E value) {
-  Array<E> y(Dims{});
-  y.data[0] = value;
-  return y;
-}
-
 template <class E>
 Array<E> constant(Dims shape, const std::vector<std::type_identity_t<E>>& elements) {
   Array<E> y(std::move(shape));
@@ -386,6 +90,12 @@ Array<E> full(Dims shape, E value) {
   Array<E> y(std::move(shape));
   std::fill_n(y.data.get(), y.size(), value);
   return y;
+}
+
+/// An array of rank 0.
+template <class E>
+Array<E> scalar(E value) {
+  return full(Dims{}, value);
 }
 
 /// The only element.
@@ -413,7 +123,7 @@ Array<E> range(E start, E limit, E delta) {
   if (delta == 0) fail("a range with step 0");
   const double count = std::ceil((static_cast<double>(limit) - static_cast<double>(start)) /
                                  static_cast<double>(delta));
-  Array<E> y({count > 0 ? static_cast<std::int64_t>(count) : 0});
+  Array<E> y({count > 0 ? convert<std::int64_t>(count) : 0});
   for (std::int64_t i = 0; i < y.size(); ++i) y.data[i] = start + static_cast<E>(i) * delta;
   return y;
 }
@@ -421,7 +131,7 @@ Array<E> range(E start, E limit, E delta) {
 /// The sizes [start, end) of the shape.
 inline Array<std::int64_t> shape(const Layout& x, std::int64_t start, std::int64_t end) {
   const Array<std::int64_t> all = vector_of(x.shape);
-  return all.view(sliced(all, 0, start, end));
+  return all.view(part_of(all, 0, start, end));
 }
 
 // Operators that move elements to other places.
@@ -453,17 +163,13 @@ Array<E> concat(const Call& call, std::int64_t along, const std::vector<Array<E>
   Dims shape = parts[0].shape;
   shape[axis] = 0;
   for (const Array<E>& part : parts) {
-    Dims expected = shape;
-    if (part.rank() == shape.size()) expected[axis] = part.shape[axis];
-    if (part.shape != expected) {
-      fail("the shapes " + text(parts[0].shape) + " and " + text(part.shape) + " of parts");
-    }
+    if (part.rank() != shape.size()) fail("parts of different ranks");
     shape[axis] += part.shape[axis];
   }
   const Array<E> y(shape);
   std::int64_t begin = 0;
   for (const Array<E>& part : parts) {
-    copy(call, part, y.view(sliced(y, axis, begin, begin + part.shape[axis])));
+    copy(call, part, y.view(part_of(y, axis, begin, begin + part.shape[axis])));
     begin += part.shape[axis];
   }
   return y;
@@ -485,7 +191,7 @@ std::vector<Array<E>> split(const Array<E>& x, std::int64_t along, Dims sizes, s
   std::vector<Array<E>> parts;
   std::int64_t begin = 0;
   for (const std::int64_t part : sizes) {
-    parts.push_back(x.view(sliced(x, axis, begin, begin + part)));
+    parts.push_back(x.view(part_of(x, axis, begin, begin + part)));
     begin += part;
   }
   return parts;
@@ -504,30 +210,25 @@ Array<E> tile(const Call& call, const Array<E>& x, const Dims& repeats) {
   return reshape(call, x.view(repeated), shape, true);
 }
 
-/// The pads of an axis may be negative: they remove elements.
 template <class E>
 Array<E> pad(const Call& call, const Array<E>& x, const Dims& pads, E value, const Dims& axes) {
   const std::size_t count = axes.empty() ? x.rank() : axes.size();
-  if (pads.size() != 2 * count) fail("the pads " + text(pads) + " of " + text(x.shape));
-  Layout kept = x;
+  if (pads.size() != 2 * count || std::ranges::any_of(pads, [](auto i) { return i < 0; })) {
+    fail("the pads " + text(pads) + " of the shape " + text(x.shape));
+  }
   Dims before(x.rank(), 0);
   Dims shape = x.shape;
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t axis = axes.empty() ? i : axis_of(axes[i], x.rank());
-    const std::int64_t low = pads[i];
-    const std::int64_t high = pads[i + count];
-    shape[axis] += low + high;
-    if (shape[axis] < 0) fail("the pads " + text(pads) + " of " + text(x.shape));
-    before[axis] = std::max<std::int64_t>(low, 0);
-    kept = sliced(kept, axis, std::max<std::int64_t>(-low, 0),
-                  x.shape[axis] - std::max<std::int64_t>(-high, 0));
+    before[axis] = pads[i];
+    shape[axis] += pads[i] + pads[i + count];
   }
   const Array<E> y = full(shape, value);
   Layout place = y;
   for (std::size_t i = 0; i < x.rank(); ++i) {
-    place = sliced(place, i, before[i], before[i] + kept.shape[i]);
+    place = part_of(place, i, before[i], before[i] + x.shape[i]);
   }
-  copy(call, x.view(kept), y.view(place));
+  copy(call, x, y.view(place));
   return y;
 }
 
@@ -737,7 +438,7 @@ Array<E> cumsum(const Call& call, const Array<E>& x, std::int64_t along, bool ex
   const std::size_t axis = axis_of(along, x.rank());
   const std::int64_t n = x.shape[axis];
   const auto turned = [&](const Layout& y, std::size_t i) {
-    return reverse ? sliced(y, i, -1, std::numeric_limits<std::int64_t>::min(), -1) : y;
+    return reverse ? part_of(y, i, -1, std::numeric_limits<std::int64_t>::min(), -1) : y;
   };
   const std::size_t last = x.rank() - 1;
   const Array<E> rows = dense(call, x.view(moved(turned(x, axis), axis, last)));
@@ -760,30 +461,6 @@ bool precedes(E a, E b) {
   return largest ? a > b : a < b;
 }
 
-/// The position of the largest or smallest element; of several, of the first or last one.
-template <bool largest, class E>
-Array<std::int64_t> arg(const Call& call, const Array<E>& x, std::int64_t along, bool keeps_dims,
-                        bool selects_last) {
-  const std::size_t axis = axis_of(along, x.rank());
-  const std::int64_t n = x.shape[axis];
-  Dims shape = x.shape;
-  shape[axis] = 1;
-  const Array<std::int64_t> y(shape);
-  if (n == 0 && y.size() != 0) fail("the largest or smallest of no elements");
-  const Array<E> rows = dense(call, x.view(moved(x, axis, x.rank() - 1)));
-  for_each_row(call, rows, y.size(), n, [&](const E* row, std::int64_t i) {
-    std::int64_t best = 0;
-    for (std::int64_t j = 1; j < n; ++j) {
-      if (selects_last ? !precedes<largest>(row[best], row[j])
-                       : precedes<largest>(row[j], row[best])) {
-        best = j;
-      }
-    }
-    y.data[i] = best;
-  });
-  return keeps_dims ? y : y.view(squeezed(y, {along}));
-}
-
 /// The k largest or smallest elements in order, and their positions; of equal ones, the first.
 template <bool largest, class E>
 std::pair<Array<E>, Array<std::int64_t>> top_k(const Call& call, const Array<E>& x, std::int64_t k,
@@ -802,7 +479,7 @@ std::pair<Array<E>, Array<std::int64_t>> top_k(const Call& call, const Array<E>&
       return is_before || (!precedes<largest>(values[b], values[a]) && a < b);
     });
   });
-  const Array<std::int64_t> positions = order.view(moved(sliced(order, last, 0, k), last, axis));
+  const Array<std::int64_t> positions = order.view(moved(part_of(order, last, 0, k), last, axis));
   return {gather_elements(call, x, positions, along), positions};
 }
 
@@ -811,13 +488,13 @@ std::pair<Array<E>, Array<std::int64_t>> top_k(const Call& call, const Array<E>&
 template <class E>
 inline constexpr DTypeSet stored_as{};
 template <>
-inline constexpr DTypeSet stored_as<float> = DTypeSet::of({DType::float32, DType::float16,
-                                                           DType::bfloat16});
+inline constexpr DTypeSet stored_as<float> =
+    DTypeSet::of({DType::float32, DType::float16, DType::bfloat16});
 template <>
 inline constexpr DTypeSet stored_as<double> = DTypeSet::of({DType::float64});
 template <>
-inline constexpr DTypeSet stored_as<std::int64_t> = DTypeSet::of({DType::int8, DType::uint8,
-                                                                  DType::int32, DType::int64});
+inline constexpr DTypeSet stored_as<std::int64_t> =
+    DTypeSet::of({DType::int8, DType::uint8, DType::int32, DType::int64});
 
 inline Dims dims_of(const TensorView& tensor) { return {tensor.shape.begin(), tensor.shape.end()}; }
 
@@ -849,23 +526,35 @@ Array<E> read(const Call& call, std::size_t input, bool is_overwritten = false) 
   return x;
 }
 
-template <class E>
-void write(const Call& call, std::size_t output, const Array<E>& y) {
-  const TensorView& tensor = call.outputs[output];
-  if (y.shape != dims_of(tensor)) {
-    fail("the definition gives output " + std::to_string(output) + " the shape " + text(y.shape) +
+inline void check_output(const TensorView& tensor, std::size_t output, const Dims& shape) {
+  if (shape != dims_of(tensor)) {
+    fail("the definition gives output " + std::to_string(output) + " the shape " + text(shape) +
          ", the signature " + text(dims_of(tensor)));
   }
-  const Array<E> from = dense(call, y);
-  check(visit_dtype<stored_as<E>>(tensor.dtype, [&]<class S>(TypeTag<S>) {
-    auto* const to = static_cast<S*>(tensor.data);
-    call.execution.parallel_for(y.size(), grain, [&](std::int64_t begin, std::int64_t end) {
-      for (auto i = begin; i < end; ++i) {
-        to[i] = store<S>(static_cast<Compute<S>>(from.begin()[i]));
-      }
-    });
+}
+
+/// Rounds the elements of a run and writes them to an output.
+template <class E>
+void store_run(const TensorView& tensor, const Run& run, const E* from) {
+  static_cast<void>(visit_dtype<stored_as<E>>(tensor.dtype, [&]<class S>(TypeTag<S>) {
+    S* const to = static_cast<S*>(tensor.data) + run.begin;
+    for (std::int64_t i = 0; i < run.count; ++i) to[i] = store<S>(static_cast<Compute<S>>(from[i]));
     return Status();
   }));
+}
+
+/// Writes f(x...) to an output, which must have the shape of the result.
+template <class E, class F, class... X>
+void write(const Call& call, std::size_t output, const F& f, const Array<X>&... x) {
+  const TensorView& tensor = call.outputs[output];
+  check_output(tensor, output, broadcast_shape_of(x...));
+  const bool is_direct = tensor.dtype == dtype_of<E>;
+  const auto write_run = [&](const Run& run, const auto& compute) {
+    Block<E> results;
+    compute(is_direct ? static_cast<E*>(tensor.data) + run.begin : results.elements);
+    if (!is_direct) store_run(tensor, run, results.elements);
+  };
+  for_each_result<E>(call, write_run, f, x...);
 }
 
 /// An input that the definition cannot do without.
