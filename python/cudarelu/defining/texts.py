@@ -119,6 +119,12 @@ def is_heavy(y: Expression) -> bool:
     return any(name in OPERATORS and OPERATORS[name].heavy for name in calls)
 
 
+def has_approximate(y: Expression) -> bool:
+    """Whether an expression has operators that the GPU approximates with fewer instructions."""
+    calls = [each.op_type for each in parts(y) if isinstance(each, Call)]
+    return is_heavy(y) or not {"Div", "Reciprocal", "Sqrt", "Softsign"}.isdisjoint(calls)
+
+
 def definition_body(
     y: Expression, output: str, inputs: list[str], labelled: Collection[str]
 ) -> str:

@@ -64,7 +64,7 @@ def rewritten(expression: Expression, rule: Callable[[Expression], Expression]) 
 
 
 @functools.cache
-def defaults(op_type: str) -> dict[str, Any]:
+def defaults_of(op_type: str) -> dict[str, Any]:
     """The defaults of an operator's attributes."""
     attributes = onnx.defs.get_schema(op_type, OPSET, "").attributes.values()
     given = {each.name: each.default_value for each in attributes if each.default_value.name}
@@ -73,7 +73,7 @@ def defaults(op_type: str) -> dict[str, Any]:
 
 def attributes_of(call: Call) -> dict[str, Expression]:
     """The attributes of a call that are numbers, with those that have their defaults."""
-    given = defaults(call.op_type) | dict(call.attributes)
+    given = defaults_of(call.op_type) | dict(call.attributes)
     return {
         name: value if isinstance(value, Attribute | Literal) else Literal((), (value,))
         for name, value in given.items()

@@ -3,8 +3,9 @@
 //
 // An input has the shape of the output, or only its last dimension: [c] for [*, c].
 //
-// A functor may have `static __device__ float for_halves(float, ...)` too, which takes the inputs:
-// faster arithmetic on CUDA, precise enough for results of 16 bits.
+// For results of 16 bits, CUDA has faster arithmetic that is precise enough. A functor may name the
+// type of it as `ForHalves`, for example onnx::Approximate, or may have a function that takes the
+// inputs, `static __device__ float for_halves(float, ...)`.
 #pragma once
 
 #include <cmath>
@@ -141,15 +142,15 @@ Status visit_choice(const Call& call, const Function& f) {
   return status;
 }
 
-/// f(x[0], x[1], ..., a[0], a[1], ...).
-template <class F, int choice, class C, std::size_t... I, std::size_t... A>
+/// f(x[0], x[1], ..., a[0], a[1], ...), in arithmetic of type T.
+template <class F, int choice, class T, class C, std::size_t... I, std::size_t... A>
 CUDARELU_FN C apply(const C* x, const C* a, std::index_sequence<I...>, std::index_sequence<A...>) {
-  return F{}(x[I]..., (label<F, choice, A> < 0 ? a[A] : C(label<F, choice, A>))...);
+  return C(F{}(T(x[I])..., (label<F, choice, A> < 0 ? T(a[A]) : T(label<F, choice, A>))...));
 }
-template <class F, int choice, class C>
+template <class F, int choice, class T, class C>
 CUDARELU_FN C apply(const C* x, const C* a) {
-  return apply<F, choice>(x, a, std::make_index_sequence<input_count<F>>{},
-                          std::make_index_sequence<attribute_count<F>>{});
+  return apply<F, choice, T>(x, a, std::make_index_sequence<input_count<F>>{},
+                             std::make_index_sequence<attribute_count<F>>{});
 }
 
 }  // namespace elementwise

@@ -1,7 +1,7 @@
 // The elementwise operators of ONNX as functions, for functors: y = onnx::hard_swish(x).
 //
 // They follow ONNX's operators of the same names for all numbers, also NaN, infinities and -0. T is
-// float or double. tanh, asinh and what is made of exp and log have the accuracy of
+// float, double or, on CUDA, Approximate. tanh, asinh and what is made of exp and log have the accuracy of
 // transcendental.h. The other functions with a name of the C++ library are that library's: loops on
 // the CPU call them one element at a time.
 #pragma once
@@ -10,6 +10,9 @@
 
 #include "cudarelu/activation_functions.h"
 #include "cudarelu/transcendental.h"
+#ifdef __CUDACC__
+#include "cudarelu/cuda/approximate.cuh"
+#endif
 
 namespace cudarelu::onnx {
 
@@ -140,10 +143,12 @@ CUDARELU_FN T softsign(T x) {
   return x / (T(1) + abs(x));
 }
 
-/// x tanh(softplus(x)).
+/// x tanh(softplus(x)) = x n / (n + 2), where n = e (e + 2) and e = exp(x). Above 20, n is large.
 template <class T>
 CUDARELU_FN T mish(T x) {
-  return x * tanh(softplus(x));
+  const T e = exp(x > 20 ? T(20) : x);
+  const T n = e * (e + T(2));
+  return x * (n / (n + T(2)));
 }
 
 template <class T>

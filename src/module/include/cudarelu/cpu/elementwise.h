@@ -34,7 +34,7 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
       const auto compute_one = [&](std::int64_t j) {
         std::array<C, input_count<F>> x;
         for (int i = 0; i < input_count<F>; ++i) x[i] = inputs[i][j];
-        y[j] = apply<F, choice>(x.data(), attributes.data());
+        y[j] = apply<F, choice, C>(x.data(), attributes.data());
       };
       if constexpr (cpu::is_narrow<T>) {
         cpu::for_each_index_of_few(count, compute_one);

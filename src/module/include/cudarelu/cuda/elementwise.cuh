@@ -39,15 +39,16 @@ __device__ auto apply_for_halves(const float* x, std::index_sequence<I...>)
   return F::for_halves(x[I]...);
 }
 
-/// apply(), or for results of 16 bits the functor's `for_halves`, if it has one that takes the
-/// inputs.
+/// apply(), for results of 16 bits in the functor's own arithmetic for them.
 template <class F, int choice, class T>
 __device__ Compute<T> result_of(const Compute<T>* x, const Compute<T>* attributes) {
   constexpr auto inputs = std::make_index_sequence<input_count<F>>{};
   if constexpr (sizeof(T) == 2 && requires { apply_for_halves<F>(x, inputs); }) {
     return apply_for_halves<F>(x, inputs);
+  } else if constexpr (sizeof(T) == 2 && requires { typename F::ForHalves; }) {
+    return apply<F, choice, typename F::ForHalves>(x, attributes);
   } else {
-    return apply<F, choice>(x, attributes);
+    return apply<F, choice, Compute<T>>(x, attributes);
   }
 }
 
