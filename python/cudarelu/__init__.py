@@ -58,7 +58,7 @@ from cudarelu._build import load, load_inline
 from cudarelu._modules import OpModule, load_library, modules
 from cudarelu._pytorch.functions import FUNCTIONS
 from cudarelu._table import Attribute, OnnxName, OpInfo, Parameter, ops
-from cudarelu.defining import DefinedOp, Library, define
+from cudarelu.defining import DefinedOp, Library, define, triton_op
 
 __version__ = _build_info.VERSION
 _functions = {op.name: FUNCTIONS[op.qualified_name] for op in ops()}
@@ -77,6 +77,7 @@ __all__ = [
     "load_library",
     "modules",
     "ops",
+    "triton_op",
     *_functions,
 ]
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,19 +74,35 @@ def load_inline(
 ) -> OpModule:
     """Builds an op module from the text of a header, and loads it; see `load`."""
     _C.check_new_name(name)  # before a file has this name
-    return load(name, [write_header(name, source)], cuda=cuda, verbose=verbose)
+    files = kept_sources(name, f"{name}: {source}", lambda: {f"{name}.h": source})
+    return load(name, files, cuda=cuda, verbose=verbose)
 
 
-def write_header(name: str, source: str) -> Path:
-    """Writes the text of a header to the cache."""
-    with _writing(name, cache_folder() / "inline" / _digest(source.encode())) as folder:
-        folder.mkdir(parents=True, exist_ok=True)
-        header = folder / f"{name}.h"
-        if not header.exists():  # written at once, since other processes may read it
-            with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
-                file.write(source)
-            os.replace(file.name, header)
-    return header
+def kept_sources(name: str, identity: str, write: Callable[[], Mapping[str, str]]) -> list[Path]:
+    """The sources that `write` returns by name, as files of the cache, which has them by a text
+    that identifies them."""
+    with _writing(name, cache_folder() / "inline" / _digest(identity.encode())) as folder:
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+                complete = Path(scratch) / "complete"
+                complete.mkdir()
+                for file, text in write().items():
+                    (complete / file).write_text(text)
+                try:
+                    complete.rename(folder)
+                except OSError:
+                    if not folder.exists():  # it does if another process was faster
+                        raise
+    return sorted(folder.iterdir())
+
+
+def chosen_architectures(
+    name: str, given: Sequence[str] | None, cuda: bool | None = None
+) -> tuple[str, ...]:
+    """The architectures that `build` compiles for: those given, or those of `load`; none without
+    CUDA."""
+    return _architectures(name, given) if cuda is not False and _find_nvcc() else ()
 
 
 def build(

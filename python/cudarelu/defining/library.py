@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import functools
 import hashlib
 import os
 import runpy
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from cudarelu import _C
 
@@ -24,6 +25,24 @@ from .._table import OpInfo
 
 if TYPE_CHECKING:
     from .ops import Draft
+
+
+class Sources(Protocol):
+    """Ops that are declared in one header."""
+
+    @property
+    def ops(self) -> list[OpInfo]:
+        """The ops; the first one's name is that of the header."""
+
+    def header(self, namespace: str) -> str:
+        """The header."""
+
+    def identity(self) -> str:
+        """A text that changes with the sources, but for what the header says."""
+
+    def files(self, namespace: str, architectures: Sequence[str]) -> dict[str, str]:
+        """All sources by name, for these architectures of CUDA."""
+
 
 _FLOATING = ("float32", "float64", "float16", "bfloat16")
 _CURRENT: contextvars.ContextVar[Library | None] = contextvars.ContextVar("library", default=None)
@@ -54,7 +73,7 @@ class Library:
         self._start()
 
     def _start(self) -> None:
-        self._groups: list[list[Draft]] = []  # ops with those of their gradients
+        self._sources: list[Sources] = []
         self._files: list[Path] = []
         self._module: OpModule | None = None
         self._lock = threading.Lock()
@@ -63,11 +82,13 @@ class Library:
     @classmethod
     def of(cls, drafts: Sequence[Draft] = ()) -> Library:
         """A library whose name is that of its first op and a digest of the source."""
+        from .ops import Functors
+
         library = cls.__new__(cls)
         library._name = None
         library._start()
         count = 4  # of headers: fewer read less, more compile in parallel
-        library._groups = [group for i in range(count) if (group := list(drafts[i::count]))]
+        library._sources = [Functors(group) for i in range(count) if (group := drafts[i::count])]
         return library
 
     def __enter__(self) -> Library:
@@ -86,19 +107,19 @@ class Library:
     def name(self) -> str:
         """The namespace of the ops."""
         if self._name is None:
-            first = self._groups[0][0].op.name
-            text = "".join(self._headers("namespace").values())
+            first = self._sources[0].ops[0].name
+            text = "".join(each.header("namespace") + each.identity() for each in self._sources)
             self._name = f"{first}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
         return self._name
 
+    @property
+    def namespace(self) -> str:
+        """The name while ops are added: that of a library without a name follows from its ops."""
+        return self._name or "cudarelu_defined"
+
     def headers(self) -> dict[str, str]:
         """The C++ headers of the ops that are defined in Python, by the names of the ops."""
-        return self._headers(self.name)
-
-    def _headers(self, namespace: str) -> dict[str, str]:
-        from .ops import source
-
-        return {group[0].op.name: source(group, namespace) for group in self._groups}
+        return {each.ops[0].name: each.header(self.name) for each in self._sources}
 
     def add_sources(self, *paths: str | os.PathLike[str]) -> None:
         """Adds headers with declarations of ops, and .cpp and .cu files with their kernels.
@@ -151,11 +172,14 @@ class Library:
             os.replace(shutil.copy(library, scratch), path)
         return path
 
-    def save(self, folder: str | os.PathLike[str]) -> list[Path]:
+    def save(
+        self, folder: str | os.PathLike[str], *, architectures: Sequence[str] | None = None
+    ) -> list[Path]:
         """Writes the sources as a project, to go on in C++, as `python -m cudarelu new` does.
 
         Args:
             folder: must not exist; its name is that of the library and of the Python package.
+            architectures: of the kernels in Triton, which are saved as machine code; as in `build`.
 
         Returns:
             The files, relative to the folder.
@@ -166,7 +190,10 @@ class Library:
         """
         from .._scaffold import create
 
-        sources = {f"{name}.h": text for name, text in self.headers().items()}
+        chosen = _build.chosen_architectures(self.name, architectures)
+        sources: dict[str, str] = {}
+        for each in self._sources:
+            sources |= each.files(self.name, chosen)
         for file in self._files:
             if file.name in sources:
                 raise ValueError(
@@ -176,9 +203,15 @@ class Library:
         return create(Path(folder), self.name, sources)
 
     def _built(self, cuda: bool | None, verbose: bool, architectures: Sequence[str] | None) -> Path:
-        if not self._groups and not self._files:
+        if not self._sources and not self._files:
             raise ValueError(f"the library {self._name} has no ops")
-        files = [_build.write_header(name, text) for name, text in self.headers().items()]
+        chosen = _build.chosen_architectures(self.name, architectures, cuda)
+        files: list[Path] = []
+        for each in self._sources:
+            name = each.ops[0].name
+            identity = repr((each.header(self.name), each.identity(), chosen, _generator()))
+            write = functools.partial(each.files, self.name, chosen)
+            files += _build.kept_sources(name, identity, write)
         files += self._files
         return _build.build(
             self.name, files, cuda=cuda, verbose=verbose, architectures=architectures
@@ -188,22 +221,40 @@ class Library:
         if self._module is not None:
             raise RuntimeError(f"the library {self.name} is loaded: it takes no more ops")
 
-    def _add(self, drafts: list[Draft]) -> None:
+    @staticmethod
+    def current() -> Library:
+        """The library of the with statement around, or a new one without a name."""
+        return _CURRENT.get() or Library.of()
+
+    def add(self, sources: Sources) -> None:
+        """Adds ops; `cudarelu.define` and `cudarelu.triton_op` call it.
+
+        Raises:
+            RuntimeError: if the library has been loaded.
+            ValueError: if it has an op of the same name.
+        """
         self._check_open()
-        structs = {each.struct: each.op.name for group in self._groups for each in group}
-        for draft in drafts:
-            if (known := structs.get(draft.struct)) == draft.op.name:
-                raise ValueError(f"the library {self._name} has an op {known} already")
-            if known is not None:
+        known = {op.onnx.op_type: op.name for each in self._sources for op in each.ops}
+        for op in sources.ops:
+            if (other := known.get(op.onnx.op_type)) == op.name:
+                raise ValueError(f"the library {self._name} has an op {op.name} already")
+            if other is not None:
                 raise ValueError(
-                    f"the library {self._name} has an op {known}, which is {draft.struct} in ONNX, "
-                    f"as {draft.op.name} is"
+                    f"the library {self._name} has an op {other}, which is {op.onnx.op_type} in "
+                    f"ONNX, as {op.name} is"
                 )
-            structs[draft.struct] = draft.op.name
-        self._groups.append(drafts)
+            known[op.onnx.op_type] = op.name
+        self._sources.append(sources)
 
     def __repr__(self) -> str:
-        return f"<library {self.name}: {', '.join(group[0].op.name for group in self._groups)}>"
+        return f"<library {self.name}: {', '.join(each.ops[0].name for each in self._sources)}>"
+
+
+@functools.cache
+def _generator() -> str:
+    """Changes with the code that generates sources."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def library_of(path: str | os.PathLike[str]) -> Library:
@@ -349,7 +400,7 @@ def define(
     """
 
     def defined(meaning: str | Callable[..., Any]) -> DefinedOp:
-        from .ops import declared, defined, with_gradients
+        from .ops import Functors, declared, defined, with_gradients
         from .reading import read_function, read_text
 
         if isinstance(dtypes, str) or not dtypes:
@@ -358,13 +409,13 @@ def define(
             raise ValueError(f"orders must be 0, 1, 2 or more, not {orders!r}")
         if functor is not None and "return" not in functor:
             raise ValueError("functor must be the body of a C++ function, with a return")
-        library = _CURRENT.get() or Library.of()
+        library = Library.current()
         text = summary
         if text is None:
             documented = (getattr(meaning, "__doc__", None) or "").strip().partition("\n")[0]
             is_text = isinstance(meaning, str)
             text = "As its definition computes it." if is_text or not documented else documented
-        op = declared(library._name or "cudarelu_defined", signature, dtypes, text)
+        op = declared(library.namespace, signature, dtypes, text)
         if isinstance(meaning, str):
             y = read_text(dataclasses.replace(op, definition=meaning))
         else:
@@ -376,7 +427,7 @@ def define(
             ]
         else:
             drafts = with_gradients(draft, orders)
-        library._add(drafts)
+        library.add(Functors(drafts))
         return DefinedOp(library, drafts[0].op, None if isinstance(meaning, str) else meaning)
 
     return defined if definition is None else defined(definition)

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cudarelu import _C
 
@@ -30,32 +30,53 @@ class Draft:
     y: Expression  # the output as a function of inputs and attributes
     functor: str | None = None  # C++ in place of what `y` says
 
+
+@dataclasses.dataclass(frozen=True)
+class Functors:
+    """Elementwise ops, as a header of a module."""
+
+    drafts: Sequence[Draft]
+
     @property
-    def struct(self) -> str:
-        """The C++ struct, which has the name of the op in ONNX."""
-        return self.op.onnx.op_type
+    def ops(self) -> list[OpInfo]:
+        """The ops of the header."""
+        return [each.op for each in self.drafts]
+
+    def header(self, namespace: str) -> str:
+        """The header."""
+        includes = ("cudarelu/elementwise.h", "cudarelu/onnx.h")
+        return header(includes, namespace, map(_functor, self.drafts))
+
+    def identity(self) -> str:
+        """A text that changes with what the header does not say: nothing."""
+        return ""
+
+    def files(self, namespace: str, architectures: Sequence[str]) -> dict[str, str]:
+        """The sources by name."""
+        return {f"{self.ops[0].name}.h": self.header(namespace)}
 
 
-def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str) -> OpInfo:
-    """The declaration of an elementwise op without a definition.
+def read_signature(namespace: str, signature: str, dtypes: Sequence[str]) -> OpInfo:
+    """The op of a signature, without a definition.
 
     Raises:
-        ValueError: for a signature that cannot be parsed or is not that of an elementwise op, and
-            for other dtypes than those of floating-point numbers.
+        ValueError: for a signature that cannot be parsed, and for a name of a module's attributes.
     """
     fields = _C.read_signature(signature)
     op_type = "".join(word.capitalize() for word in fields["name"].split("_"))
-    op = OpInfo(
+    if fields["name"] in _OF_MODULES:
+        raise ValueError(f"{fields['name']}: modules have an attribute of this name")
+    return OpInfo(
         namespace=namespace,
         name=fields["name"],
         signature=signature,
-        summary=summary,
+        summary="",
         inputs=tuple(Parameter(**each) for each in fields["inputs"]),
         attributes=tuple(Attribute(**each) for each in fields["attributes"]),
         outputs=tuple(Parameter(**each) for each in fields["outputs"]),
         dtypes=tuple(dtypes),
         devices=("cpu", "cuda"),
-        elementwise=True,
+        elementwise=False,
         onnx=OnnxName(namespace, op_type, 1, None),
         definition="",
         definition_opset=OPSET,
@@ -65,8 +86,17 @@ def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str
         autocast="promote",
         in_place="",
     )
-    if op.name in _OF_MODULES:
-        raise ValueError(f"{op.name}: modules have an attribute of this name")
+
+
+def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str) -> OpInfo:
+    """The declaration of an elementwise op without a definition.
+
+    Raises:
+        ValueError: for a signature that cannot be parsed or is not that of an elementwise op, and
+            for other dtypes than those of floating-point numbers.
+    """
+    op = read_signature(namespace, signature, dtypes)
+    op = dataclasses.replace(op, summary=summary, elementwise=True)
     if len(op.outputs) != 1:
         raise ValueError(f"{op.name}: an elementwise op has one output")
     shape = op.outputs[0].dims
@@ -183,18 +213,17 @@ def _attribute(attribute: Attribute) -> str:
     return text
 
 
-def source(drafts: Sequence[Draft], namespace: str) -> str:
-    """The header of a module with these ops."""
-    structs = "\n".join(map(_struct, drafts))
+def header(includes: Iterable[str], namespace: str, structs: Iterable[str]) -> str:
+    """The header of a module with declarations of ops."""
+    included = "\n".join(f'#include "{each}"' for each in includes)
+    text = "\n".join(structs)
     return (
-        "#pragma once\n"
-        '#include "cudarelu/elementwise.h"\n'
-        '#include "cudarelu/onnx.h"\n\n'
-        f"namespace {namespace} {{\n\n{structs}\n}}  // namespace {namespace}\n"
+        f"#pragma once\n{included}\n\n"
+        f"namespace {namespace} {{\n\n{text}\n}}  // namespace {namespace}\n"
     )
 
 
-def _struct(draft: Draft) -> str:
+def _functor(draft: Draft) -> str:
     op = draft.op
     names = list(map(texts.identifier, _parameters(op)))
     if draft.functor is None:
@@ -202,6 +231,26 @@ def _struct(draft: Draft) -> str:
     else:
         body = draft.functor.strip().splitlines()
     used = {word for line in body for word in re.findall(r"\w+", line)}
+    heavy = "much" if texts.is_heavy(draft.y) else "little"
+    parameters = ", ".join(f"T {name}" if name in used else "T" for name in names)
+    shortcut = ["namespace onnx = cudarelu::onnx;"] if "onnx" in used else []
+    approximate = []
+    if draft.functor is None and texts.has_approximate(draft.y):
+        approximate = ["#ifdef __CUDACC__", "  using ForHalves = cudarelu::onnx::Approximate;"]
+        approximate.append("#endif")
+    members = [
+        *approximate,
+        f"  static constexpr cudarelu::Work work = cudarelu::Work::{heavy};",
+        "  template <class T>",
+        f"  CUDARELU_FN T operator()({parameters}) const {{",
+        *(f"    {line}" for line in [*shortcut, *body]),
+        "  }",
+    ]
+    return declaration(op, members)
+
+
+def declaration(op: OpInfo, members: Iterable[str]) -> str:
+    """The struct that declares an op, with further members."""
     types = "cudarelu::floating_types"
     if set(op.dtypes) != set(FLOATING):
         listed = ", ".join(f"cudarelu::DType::{each}" for each in op.dtypes)
@@ -215,20 +264,13 @@ def _struct(draft: Draft) -> str:
         "definition": _raw(op.definition),
     }
     lines = [f".{name} = {text}," for name, text in fields.items() if text != '""']
-    heavy = "much" if texts.is_heavy(draft.y) else "little"
-    parameters = ", ".join(f"T {name}" if name in used else "T" for name in names)
-    shortcut = ["namespace onnx = cudarelu::onnx;"] if "onnx" in used else []
     return "\n".join(
         [
-            f"struct {draft.struct} {{",
+            f"struct {op.onnx.op_type} {{",
             "  static constexpr cudarelu::OpSpec spec{",
             *(f"      {line}" for line in lines),
             "  };",
-            f"  static constexpr cudarelu::Work work = cudarelu::Work::{heavy};",
-            "  template <class T>",
-            f"  CUDARELU_FN T operator()({parameters}) const {{",
-            *(f"    {line}" for line in [*shortcut, *body]),
-            "  }",
+            *members,
             "};",
             "",
         ]

@@ -11,13 +11,16 @@ import subprocess
 import numpy as np
 import onnx.defs
 import pytest
+import torch
 
 import cudarelu.elementwise
 from cudarelu._sdk import SDK
 from cudarelu._table import OpInfo
 from cudarelu.defining.operators import OPERATORS
-from cudarelu.defining.ops import Draft, declared, defined, source, with_gradients
+from cudarelu.defining.ops import Draft, Functors, declared, defined, with_gradients
 from cudarelu.defining.reading import read_text
+from cudarelu.inductor import in_torch
+from cudarelu.testing.environment import torch_cuda_missing
 from cudarelu.testing.reference import evaluate
 
 NUMBERS = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 0.3, -0.7, 1e-6, 12.0, -12.0)
@@ -77,7 +80,7 @@ def computed(tmp_path_factory) -> dict[tuple[str, str], np.ndarray]:
     if shutil.which("g++") is None:
         pytest.skip("there is no g++")
     folder = tmp_path_factory.mktemp("operators")
-    (folder / "operators.h").write_text(source(list(DRAFTS.values()), "operators"))
+    (folder / "operators.h").write_text(Functors(list(DRAFTS.values())).header("operators"))
     calls = []
     for op_type, each in DRAFTS.items():
         for dtype, kind in (("float32", "float"), ("float64", "double")):
@@ -90,7 +93,7 @@ def computed(tmp_path_factory) -> dict[tuple[str, str], np.ndarray]:
             calls.append(
                 f'{{{arrays} std::printf("{op_type} {dtype}"); '
                 f"for (int i = 0; i < {len(inputs[0])}; ++i) "
-                f'std::printf(" %a", double(operators::{each.struct}{{}}({names}))); '
+                f'std::printf(" %a", double(operators::{each.op.onnx.op_type}{{}}({names}))); '
                 'std::printf("\\n");}'
             )
     program = f'#include "operators.h"\n#include <cstdio>\nint main() {{{" ".join(calls)}}}'
@@ -118,6 +121,17 @@ def test_values(op_type, dtype, computed):
     differs = np.signbit(actual[zero]) != np.signbit(expected[zero])
     # onnx.reference makes 0 of -0 in Relu, ONNX Runtime does not.
     assert not differs.any() or op_type == "Relu", arguments(op, SPECIAL, dtype)
+
+
+@pytest.mark.parametrize("op_type", OPERATORS)
+def test_in_torch(op_type):
+    """The definition in torch's operators, which Inductor fuses and the benchmark compares with."""
+    op = DRAFTS[op_type].op
+    inputs = arguments(op, SPECIAL, "float64")
+    (expected,) = evaluate(op, inputs, {})
+    actual = in_torch(op)(*map(torch.from_numpy, inputs.values()))
+    assert actual.dtype == torch.float64
+    np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-14, atol=1e-14)
 
 
 def differentiable(op_type: str) -> bool:
@@ -159,3 +173,36 @@ def test_functions():
     for name in cudarelu.elementwise.__all__:
         assert callable(getattr(cudarelu.elementwise, name))
     assert {"hard_swish", "is_nan", "prelu", "where"} <= {*cudarelu.elementwise.__all__}
+
+
+@pytest.fixture(scope="module")
+def on_cuda() -> cudarelu.OpModule:
+    """An op for each operator of one operand, in float16 and bfloat16."""
+    with cudarelu.Library("halves") as library:
+        for op_type, each in DRAFTS.items():
+            if len(each.op.inputs) == 1:
+                dtypes = ("float16", "bfloat16")
+                cudarelu.define(each.op.signature, body(op_type), dtypes=dtypes, orders=0)
+    return library.load()
+
+
+@pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.float16, 11), (torch.bfloat16, 8)])
+@pytest.mark.parametrize("op_type", [name for name in DRAFTS if len(DRAFTS[name].op.inputs) == 1])
+def test_halves_on_cuda(op_type, dtype, digits, on_cuda):
+    """Every number of 16 bits: the approximate functions are precise enough to be rounded."""
+    op = DRAFTS[op_type].op
+    x = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
+    (expected,) = evaluate(op, {op.inputs[0].name: x.double().numpy()}, {})
+    actual = getattr(on_cuda, op.name)(x.cuda()).cpu().double().numpy()
+    expected = np.asarray(expected, np.float64)
+    largest = torch.finfo(dtype).max
+    is_huge = np.abs(expected) > largest * (1 - 2.0**-digits)
+    assert np.array_equal(np.isnan(actual), np.isnan(expected))
+    assert (np.abs(actual[is_huge]) >= largest).all()
+    assert (np.sign(actual[is_huge]) == np.sign(expected[is_huge])).all()
+    small = 2.0**-22 if op_type in ("Sin", "Cos", "Tan") else torch.finfo(dtype).tiny * 2.0**-digits
+    rest = ~is_huge & ~np.isnan(expected)
+    allowed = np.abs(expected) * (2.0**-digits + 2.0**-17) + small
+    worst = np.argmax(np.where(rest, np.abs(actual - expected) / allowed, 0))
+    assert abs(actual[worst] - expected[worst]) <= allowed[worst], x[worst]

@@ -1,0 +1,415 @@
+"""The launches of an op's kernels as a function of shapes and attributes.
+
+The author writes a Python function of a call. It runs with symbols for what is known when the op is
+called: sizes and numbers. Where it branches on one, it runs once for each outcome, so that what it
+returns is a tree: conditions, and at the leaves launches, whose compile-time constants are known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from .._table import OpInfo, Parameter
+
+_MOST_PATHS = 256
+
+
+class Symbol:
+    """A number that is known when the op is called: a size, an attribute, or computed from them.
+
+    It has Python's arithmetic and comparisons, `min` and `max`. A function may branch on it, but
+    not use it where Python needs a number, as in `range`.
+    """
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, path: _Path, text: str, kind: str) -> None:
+        self._path = path
+        self.text = text  # in C++
+        self.kind = kind  # "int" or "float"
+
+    def _with(self, other: object, form: str, kind: str | None = None) -> Symbol:
+        if isinstance(other, bool) or not isinstance(other, Symbol | int | float):
+            raise TypeError(f"{self} has no arithmetic with {other!r}")
+        kinds = {self.kind, other.kind if isinstance(other, Symbol) else type(other).__name__}
+        kind = kind or ("float" if "float" in kinds else "int")
+        if "//" in form and kinds != {"int"}:
+            raise TypeError(f"{self} // {other}: both must be integers")
+        return Symbol(self._path, form.format(self.text, _text(other)).replace("//", ""), kind)
+
+    def __add__(self, other: object) -> Symbol:
+        return self._with(other, "({} + {})")
+
+    def __radd__(self, other: object) -> Symbol:
+        return self._with(other, "({1} + {0})")
+
+    def __sub__(self, other: object) -> Symbol:
+        return self._with(other, "({} - {})")
+
+    def __rsub__(self, other: object) -> Symbol:
+        return self._with(other, "({1} - {0})")
+
+    def __mul__(self, other: object) -> Symbol:
+        return self._with(other, "({} * {})")
+
+    def __rmul__(self, other: object) -> Symbol:
+        return self._with(other, "({1} * {0})")
+
+    def __truediv__(self, other: object) -> Symbol:
+        return self._with(other, "(static_cast<double>({}) / {})", "float")
+
+    def __rtruediv__(self, other: object) -> Symbol:
+        return self._with(other, "(static_cast<double>({1}) / {0})", "float")
+
+    def __floordiv__(self, other: object) -> Symbol:
+        return self._with(other, "//triton::floor_div(call, {}, {})")
+
+    def __rfloordiv__(self, other: object) -> Symbol:
+        return self._with(other, "//triton::floor_div(call, {1}, {0})")
+
+    def __mod__(self, other: object) -> Symbol:
+        return self._with(other, "//triton::floor_mod(call, {}, {})")
+
+    def __rmod__(self, other: object) -> Symbol:
+        return self._with(other, "//triton::floor_mod(call, {1}, {0})")
+
+    def __neg__(self) -> Symbol:
+        return Symbol(self._path, f"(-{self.text})", self.kind)
+
+    def __lt__(self, other: object) -> _Condition:
+        return self._compared(other, "<")
+
+    def __le__(self, other: object) -> _Condition:
+        return self._compared(other, "<=")
+
+    def __gt__(self, other: object) -> _Condition:
+        return self._compared(other, ">")
+
+    def __ge__(self, other: object) -> _Condition:
+        return self._compared(other, ">=")
+
+    def __eq__(self, other: object) -> _Condition:  # type: ignore[override]
+        return self._compared(other, "==")
+
+    def __ne__(self, other: object) -> _Condition:  # type: ignore[override]
+        return self._compared(other, "!=")
+
+    def _compared(self, other: object, operator: str) -> _Condition:
+        return _Condition(self._path, self._with(other, f"{{}} {operator} {{}}").text)
+
+    def __bool__(self) -> bool:
+        return bool(self != 0)
+
+    def _no_number(self, *_: object) -> NoReturn:
+        raise TypeError(
+            f"{self} is known only when the op is called: choose a number by comparisons, such as "
+            "call.next_power_of_2(call.c, most=4096)"
+        )
+
+    __index__ = __int__ = __float__ = __pow__ = __rpow__ = __or__ = __ror__ = _no_number
+    __and__ = __rand__ = __xor__ = __rxor__ = _no_number
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _no_number
+
+    def __repr__(self) -> str:
+        return re.sub(r"_\b", "", self.text)  # of the names in C++
+
+
+def _text(value: object) -> str:
+    return value.text if isinstance(value, Symbol) else repr(value)
+
+
+class _Condition:
+    """A comparison, whose outcome `bool()` takes from the path."""
+
+    def __init__(self, path: _Path, text: str) -> None:
+        self._path = path
+        self._text = text
+
+    def __bool__(self) -> bool:
+        return self._path.outcome(self._text)
+
+
+class _Path:
+    """The outcomes of the conditions that one run of the function meets, in their order."""
+
+    def __init__(self, outcomes: Mapping[str, bool]) -> None:
+        self.outcomes = dict(outcomes)
+        self.met: list[str] = []
+
+    def outcome(self, condition: str) -> bool:
+        if condition not in self.met:
+            self.met.append(condition)
+        return self.outcomes.setdefault(condition, True)
+
+
+class Tensor:
+    """An input, an output or the workspace of a call; as an argument of a kernel, its address."""
+
+    def __init__(
+        self, path: _Path, name: str, dtype: str, dims: Sequence[str | int] | None, size: str
+    ) -> None:
+        self._path = path
+        self._dims = dims
+        self._size = size
+        self.name = name
+        self.dtype = dtype
+
+    def numel(self) -> Symbol:
+        """The number of elements."""
+        return Symbol(self._path, self._size, "int")
+
+    @property
+    def shape(self) -> _Shape:
+        """The sizes; where the signature begins with *, of the named dimensions, from the end."""
+        return _Shape(self._path, self)
+
+    def sizes(self) -> Sequence[str | int]:
+        """The dimensions of the signature."""
+        if self._dims is None:
+            raise TypeError(f"{self} has no shape: it is workspace")
+        return self._dims
+
+    def __repr__(self) -> str:
+        return self.name.removesuffix("_")
+
+
+class _Shape:
+    def __init__(self, path: _Path, tensor: Tensor) -> None:
+        self._path = path
+        self._tensor = tensor
+
+    def __getitem__(self, index: int) -> Symbol:
+        dims = self._tensor.sizes()
+        leads = dims[:1] == ("*",)
+        named = len(dims) - leads
+        if not isinstance(index, int) or not -named <= index < (0 if leads else named):
+            raise IndexError(
+                f"{self._tensor}.shape[{index!r}]: the signature has the dimensions "
+                f"[{', '.join(map(str, dims))}]" + (", counted from the end" if leads else "")
+            )
+        rank = f"{self._tensor.name}.shape.size()" if leads else f"{named}"
+        position = f"{rank} - {-index}" if leads else str(index % named)
+        return Symbol(self._path, f"{self._tensor.name}.shape[{position}]", "int")
+
+    def __iter__(self) -> Iterator[Symbol]:
+        dims = self._tensor.sizes()
+        if dims[:1] == ("*",):
+            raise TypeError(f"{self._tensor} has any number of dimensions")
+        return (self[i] for i in range(len(dims)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """A launch of a kernel."""
+
+    kernel: Any  # triton.JITFunction
+    grid: tuple[str, ...]  # in C++
+    arguments: Mapping[str, Any]  # by parameter; a Tensor, a Symbol, or a constant
+    options: Mapping[str, Any]  # of Triton's compiler: num_warps, num_stages
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """What a call does: launches, or an error."""
+
+    launches: tuple[Launch, ...] = ()
+    workspaces: tuple[tuple[str, str, str], ...] = ()  # name, dtype, number of elements in C++
+    error: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """A condition in C++, and what follows from its outcomes."""
+
+    condition: str
+    true: Tree
+    false: Tree
+
+
+Tree = Branch | Leaf
+
+
+class Call:
+    """A call of the op, for the function that returns its launches.
+
+    Attributes:
+        <input>, <output>: a `Tensor`; None for an optional input that is absent.
+        <attribute>: a number as a `Symbol`, or a label as a str.
+        <dimension>: a size as a `Symbol`, of a dimension that the signature names.
+    """
+
+    def __init__(self, path: _Path, op: OpInfo, dtype: str) -> None:
+        self._path = path
+        self._op = op
+        self._dtype = dtype
+        self._workspaces: list[tuple[str, str, str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        op = self._op
+        for each in (*op.inputs, *op.outputs):
+            if each.name == name:
+                return self._tensor(each)
+        for attribute in op.attributes:
+            if attribute.name == name:
+                if attribute.labels:
+                    return self._label(name, attribute.labels)
+                return Symbol(self._path, identifier(name), attribute.type)
+        if any(name in each.dims for each in op.inputs):
+            return Symbol(self._path, identifier(name), "int")
+        raise AttributeError(f"{op.name} has no input, output, attribute or dimension {name}")
+
+    def _tensor(self, parameter: Parameter) -> Tensor | None:
+        name = identifier(parameter.name)
+        is_absent = parameter.optional and parameter.stand_in is None
+        if is_absent and not self._path.outcome(f"{name}.present"):
+            return None
+        dtype = self._dtype if parameter.dtype == "T" else parameter.dtype
+        return Tensor(self._path, name, dtype, parameter.dims, f"{name}.size()")
+
+    def _label(self, name: str, labels: Sequence[str]) -> str:
+        for index, label in enumerate(labels[:-1]):
+            if self._path.outcome(f"{identifier(name)} == {index}"):
+                return label
+        return labels[-1]
+
+    def next_power_of_2(self, value: Symbol | int, *, most: int, least: int = 1) -> int:
+        """The lowest power of two, from `least` on, that is `value` or more: a constant.
+
+        The kernel is compiled for each power of two up to `most`. A call whose value is above is an
+        error.
+        """
+        power = 1 << (least - 1).bit_length()
+        while power < most:
+            if value <= power:
+                return power
+            power *= 2
+        if value > power:
+            raise ValueError(f"{value} is over {power}, the most that the kernel supports")
+        return power
+
+    def workspace(self, elements: Symbol | int, dtype: str = "float32") -> Tensor:
+        """Memory of the device for the launches of this call, without initial values."""
+        if dtype not in POINTERS:
+            raise ValueError(f"no dtype {dtype!r}: there are {', '.join(POINTERS)}")
+        name = f"workspace_{len(self._workspaces)}"
+        self._workspaces.append((name, dtype, _text(elements)))
+        return Tensor(self._path, name, dtype, None, f"({_text(elements)})")
+
+
+POINTERS = {  # what Triton calls the dtypes
+    "float32": "fp32",
+    "float64": "fp64",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "int8": "i8",
+    "uint8": "u8",
+    "int32": "i32",
+    "int64": "i64",
+}
+
+
+def identifier(name: str) -> str:
+    """The name in the C++ function, whose own names do not end with an underscore."""
+    return f"{name}_"
+
+
+def tree_of(op: OpInfo, dtype: str, function: Callable[[Any], Any]) -> Tree:
+    """Runs the function for all outcomes of its conditions.
+
+    Raises:
+        TypeError: if the function returns anything but launches.
+        ValueError: if it has too many outcomes, or an error for each.
+    """
+    count = 0
+
+    def run(outcomes: dict[str, bool], known: int) -> Tree:
+        nonlocal count
+        count += 1
+        if count > _MOST_PATHS:
+            raise ValueError(f"{op.name}: the function has over {_MOST_PATHS} different outcomes")
+        path = _Path(outcomes)
+        call = Call(path, op, dtype)
+        try:
+            leaf = Leaf(_launches(op, function(call)), tuple(call._workspaces))
+        except ValueError as error:
+            leaf = Leaf(error=str(error))
+        tree: Tree = leaf
+        # This run took the true side of each new condition. The last one is innermost.
+        for i in range(len(path.met) - 1, known - 1, -1):
+            before = {name: path.outcomes[name] for name in path.met[:i]}
+            other = run(before | {path.met[i]: False}, i + 1)
+            tree = Branch(path.met[i], tree, other)
+        return tree
+
+    tree = run({}, 0)
+    if not any(leaf.launches or not leaf.error for leaf in leaves(tree)):
+        raise ValueError(f"{op.name}: {next(leaves(tree)).error}")
+    return tree
+
+
+def leaves(tree: Tree) -> Iterator[Leaf]:
+    """The leaves of a tree, from the first outcome to the last."""
+    if isinstance(tree, Branch):
+        yield from leaves(tree.true)
+        yield from leaves(tree.false)
+    else:
+        yield tree
+
+
+def _launches(op: OpInfo, returned: Any) -> tuple[Launch, ...]:
+    listed = returned if isinstance(returned, list) else [returned]
+    return tuple(_launch(op, each) for each in listed)
+
+
+def _launch(op: OpInfo, returned: Any) -> Launch:
+    from triton.runtime import JITFunction
+
+    if not isinstance(returned, tuple) or len(returned) != 3:
+        raise TypeError(
+            f"{op.name}: the function must return (kernel, grid, arguments), or a list of those, "
+            f"not {returned!r}"
+        )
+    kernel, grid, arguments = returned
+    if not isinstance(kernel, JITFunction):
+        raise TypeError(
+            f"{op.name}: {kernel!r} is no @triton.jit function; of an autotuned kernel, choose the "
+            "configuration in the function, by shape"
+        )
+    grid = grid if isinstance(grid, tuple) else (grid,)
+    if not 1 <= len(grid) <= 3 or not all(_is_size(each) for each in grid):
+        raise TypeError(f"{op.name}: the grid must be one to three integers, not {grid!r}")
+    if not isinstance(arguments, Mapping):
+        raise TypeError(f"{op.name}: the arguments must be a dict by parameter, not {arguments!r}")
+    values = {name: value for name, value in arguments.items() if name in kernel.arg_names}
+    options = {name: value for name, value in arguments.items() if name not in kernel.arg_names}
+    for parameter in kernel.params:
+        if parameter.name not in values:
+            if not parameter.has_default:
+                raise TypeError(
+                    f"{op.name}: no argument sets the parameter {parameter.name} of the kernel "
+                    f"{kernel.__name__}"
+                )
+            values[parameter.name] = parameter.default
+        value = values[parameter.name]
+        if isinstance(value, Tensor | Symbol) and parameter.is_constexpr:
+            raise TypeError(
+                f"{op.name}: the parameter {parameter.name} of the kernel {kernel.__name__} is a "
+                f"tl.constexpr, but {value} is known only when the op is called"
+            )
+    for name, value in options.items():
+        if name not in ("num_warps", "num_stages", "maxnreg") or not isinstance(value, int):
+            raise TypeError(
+                f"{op.name}: the kernel {kernel.__name__} has no parameter {name}, and Triton's "
+                "compiler takes num_warps, num_stages and maxnreg, which are integers"
+            )
+    ordered = {name: values[name] for name in kernel.arg_names}
+    return Launch(kernel, tuple(map(_text, grid)), ordered, options)
+
+
+def _is_size(value: object) -> bool:
+    if isinstance(value, Symbol):
+        return value.kind == "int"
+    return isinstance(value, int) and not isinstance(value, bool)
