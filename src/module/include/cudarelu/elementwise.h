@@ -144,7 +144,8 @@ Status visit_choice(const Call& call, const Function& f) {
 
 /// f(x[0], x[1], ..., a[0], a[1], ...), in arithmetic of type T.
 template <class F, int choice, class T, class C, std::size_t... I, std::size_t... A>
-CUDARELU_FN C apply(const C* x, const C* a, std::index_sequence<I...>, std::index_sequence<A...>) {
+CUDARELU_FN C apply(const C* x, [[maybe_unused]] const C* a, std::index_sequence<I...>,
+                    std::index_sequence<A...>) {
   return C(F{}(T(x[I])..., (label<F, choice, A> < 0 ? T(a[A]) : T(label<F, choice, A>))...));
 }
 template <class F, int choice, class T, class C>
