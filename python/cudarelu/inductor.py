@@ -60,8 +60,10 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     **{name: getattr(torch, name.lower()) for name in _SAME_NAME.split()},
     "And": torch.logical_and,
     "CastLike": lambda x, like: (
-        x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=torch.float64)
-    ).to(like.device, like.dtype),
+        x
+        if isinstance(x, torch.Tensor)
+        else torch.full((), x, dtype=torch.float64, device=like.device)
+    ).to(like.dtype),
     "Cast": lambda x, to: x.to(getattr(torch, onnx.helper.tensor_dtype_to_np_dtype(to).name)),
     "Clip": lambda x, low=None, high=None: torch.clamp(x, low, high),
     "Constant": lambda value: value,

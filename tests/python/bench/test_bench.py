@@ -535,5 +535,7 @@ def test_a_suite_on_cuda(name, tmp_path):
     smallest = min((point.case.elements for point in suites.points([name])), default=0)
     options = ["--largest", max(1 << 18, smallest), "--seconds", 0]
     options += ["--without", "torch.compile", "--without", "max-autotune"]
+    if name == "libraries":
+        options += ["--library", LIBRARY]
     assert bench("--suite", name, *options, "--out", path) == 0
     assert not [each for each in records.load(path)["records"] if "failed" in each]

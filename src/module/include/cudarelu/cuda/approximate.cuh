@@ -49,14 +49,15 @@ __device__ __forceinline__ float exp2(float x) {
   return power;
 }
 
-/// exp(x). x log2(e) is a sum of two parts: the error of the first alone grows with |x|.
+/// exp(x). x log2(e) is a sum of two parts: the error of the first alone grows with |x|. Near 0 and
+/// infinity, where the second part has no effect, it would make NaN.
 __device__ __forceinline__ float exp(float x) {
   constexpr float high = 1.44269502f;
   constexpr float low = 1.92596303e-8f;
   const float product = x * high;
   const float lost = fmaf(x, high, -product) + x * low;
   const float power = exp2(product);
-  return fabsf(product) < 160.0f ? fmaf(power, lost * 0.693147181f, power) : power;
+  return fabsf(product) < 126.0f ? fmaf(power, lost * 0.693147181f, power) : power;
 }
 
 /// log(u), where u is 1 + d, rounded.
