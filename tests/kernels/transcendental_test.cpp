@@ -63,11 +63,12 @@ struct Limits;  // as documented in transcendental.h
 template <>
 struct Limits<float> {
   static constexpr double exp = 1.0, expm1 = 1.6, log = 0.51, log1p = 0.51, tanh = 0.51,
-                          asinh = 0.51;
+                          asinh = 0.51, sin = 0.51;
 };
 template <>
 struct Limits<double> {
-  static constexpr double exp = 1.0, expm1 = 2.0, log = 0.9, log1p = 1.3, tanh = 1.6, asinh = 1.7;
+  static constexpr double exp = 1.0, expm1 = 2.0, log = 0.9, log1p = 1.3, tanh = 1.6, asinh = 1.7,
+                          sin = 1.0;
 };
 
 template <class T>
@@ -100,6 +101,25 @@ TYPED_TEST(MathTest, ErrorsAreWithinTheLimits) {
   const auto log1p = [](T x) { return math::log1p(x); };
   EXPECT_LE(largest_error(values, log1p, [](T x) { return std::log1p(Wide(x)); }),
             Limits<T>::log1p);
+}
+
+/// Every 1009th float32: some of every exponent.
+TYPED_TEST(MathTest, ErrorsOfCircularFunctionsAreWithinTheLimits) {
+  using T = TypeParam;
+  using Wide = std::conditional_t<sizeof(T) == 4, double, long double>;
+  std::vector<T> values = numbers<T>();
+  if constexpr (sizeof(T) == 4) {
+    for (std::uint32_t bits = 0; bits < 0x7f800000; bits += 1009) {
+      values.push_back(std::bit_cast<float>(bits));
+    }
+  }
+  std::erase_if(values, [](T x) { return std::isinf(x); });
+  const auto sin = [](T x) { return math::sin(x); };
+  const auto cos = [](T x) { return math::cos(x); };
+  const auto tan = [](T x) { return math::tan(x); };
+  EXPECT_LE(largest_error(values, sin, [](T x) { return std::sin(Wide(x)); }), Limits<T>::sin);
+  EXPECT_LE(largest_error(values, cos, [](T x) { return std::cos(Wide(x)); }), Limits<T>::sin);
+  EXPECT_LE(largest_error(values, tan, [](T x) { return std::tan(Wide(x)); }), Limits<T>::sin);
 }
 
 /// Tests the absolute error everywhere, and the relative error of the cdf in its lower tail.
@@ -164,6 +184,8 @@ TYPED_TEST(MathTest, TheSmallestNumberStays) {
   EXPECT_EQ(math::asinh(least), least);
   EXPECT_EQ(math::expm1(least), least);
   EXPECT_EQ(math::log1p(least), least);
+  EXPECT_EQ(math::sin(least), least);
+  EXPECT_EQ(math::tan(least), least);
 }
 
 TYPED_TEST(MathTest, NaNPropagates) {
@@ -177,6 +199,12 @@ TYPED_TEST(MathTest, NaNPropagates) {
   EXPECT_TRUE(std::isnan(math::tanh(nan)));
   EXPECT_TRUE(std::isnan(math::asinh(nan)));
   EXPECT_TRUE(std::isnan(math::expm1(nan)));
+  const auto infinity = std::numeric_limits<TypeParam>::infinity();
+  for (const TypeParam x : {nan, infinity, -infinity}) {
+    EXPECT_TRUE(std::isnan(math::sin(x))) << x;
+    EXPECT_TRUE(std::isnan(math::cos(x))) << x;
+    EXPECT_TRUE(std::isnan(math::tan(x))) << x;
+  }
   for (const TypeParam x : {nan, TypeParam(-2), -std::numeric_limits<TypeParam>::infinity()}) {
     EXPECT_TRUE(std::isnan(math::log(x))) << x;
     EXPECT_TRUE(std::isnan(math::log1p(x))) << x;
@@ -202,6 +230,24 @@ TYPED_TEST(MathTest, VectorizedOpsGiveTheSameNumbers) {
   };
   expect_same("tanh", math::tanh<T>);
   expect_same("asinh", math::asinh<T>);
+}
+
+TEST(Vectorised, CircularFunctionsGiveTheSameNumbers) {
+  std::vector<float> values = numbers<float>();
+  std::erase_if(values, [](float x) { return std::isinf(x); });
+  std::vector<float> results(values.size());
+  const auto expect_same = [&](auto function) {
+    cpu::vectorised<cpu::Width::full>([&] {
+      cpu::for_each_index(std::ssize(values),
+                          [&](std::int64_t i) { results[i] = function(values[i]); });
+    });
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(results[i], function(values[i])) << values[i];
+    }
+  };
+  expect_same([](float x) { return math::sin(x); });
+  expect_same([](float x) { return math::cos(x); });
+  expect_same([](float x) { return math::tan(x); });
 }
 
 TEST(Blocks, ConvertHalvesToTheSameBits) {

@@ -1,14 +1,15 @@
 // Elementary functions. On the GPU they are CUDA's. On the CPU they have no branches and no tables,
 // so that loops are vectorised, and no fused multiply-add, so that every CPU gives the same
-// numbers. In float32, tanh, asinh, log and log1p are computed in float64 with fewer terms and
-// rounded once.
+// numbers. In float32, tanh, asinh, log, log1p, sin, cos and tan are computed in float64 with fewer
+// terms and rounded once. In float64, sin, cos and tan are the C++ library's, which loops call one
+// element at a time.
 //
 // The largest errors in units in the last place, which tests/kernels/transcendental_test.cpp
 // checks:
 //
-//            exp   expm1  log   log1p  tanh  asinh
-//   float32  1.0   1.6    0.51  0.51   0.51  0.51
-//   float64  1.0   2.0    0.9   1.3    1.6   1.7
+//            exp   expm1  log   log1p  tanh  asinh  sin, cos, tan
+//   float32  1.0   1.6    0.51  0.51   0.51  0.51   0.51
+//   float64  1.0   2.0    0.9   1.3    1.6   1.7    1.0
 //
 // The functions for activation_functions.h also run on the GPU, with fused multiply-add. Their
 // errors on the CPU, in epsilons of the type: normal 1.4, logistic 1.0.
@@ -220,6 +221,41 @@ CUDARELU_FN double log1p(double x) {
   return x == 0 ? x : y;  // keeps -0
 }
 
+/// x / (2 pi) less an integer, as a sum, for every float x. As in Payne and Hanek's method (ACM
+/// SIGNUM Newsletter 18, 1983), only those bits of 1 / (2 pi) count whose product with x is not a
+/// multiple of 1. They are taken in parts of 29 bits, whose products with the 24 bits of x are
+/// exact.
+struct Turns {
+  double part[4];  // the first three at most 1/2, the last one less than 2^-12
+
+  CUDARELU_FN explicit Turns(double x) {
+    const bool large = std::abs(x) > 0x1p76;  // a multiple of 2^53: some bits less count
+    part[0] = fraction(x * (large ? 0x1.529fc27p-54 : 0x1.45f306dp-3));
+    part[1] = fraction(x * (large ? 0x1.5f47d4cp-84 : 0x1.9391054p-32));
+    part[2] = fraction(x * (large ? 0x1.377036dp-112 : 0x1.4fe13abp-61));
+    part[3] = x * (large ? 0x1.14acc9e21c821p-141 : 0x1.d1f534ddc0db6p-90);
+  }
+
+  static CUDARELU_FN double fraction(double x) { return x - std::rint(x); }
+};
+
+/// sin(2 pi (x - shift)), where `shift` is 0 or -1/4, so that the sine is that of x or the cosine.
+CUDARELU_FN double sine_of(const Turns& x, double shift) {
+  constexpr double halves = 0x1.8p51;  // adding this rounds to a multiple of 1/2
+  const double shifted = x.part[0] + x.part[1] + x.part[2] - shift + halves;
+  // The rest, at most 1/4. In this order, what is large cancels exactly.
+  const double r = x.part[0] - (shifted - halves) - shift + x.part[1] + x.part[2] + x.part[3];
+  // sin(2 pi r) / r, by the polynomial of its degree with the least relative error, 2e-11.
+  const double square = r * r;
+  const double low = 6.283185307046691 - 41.34170209692617 * square;
+  const double middle = 81.60522369013836 - 76.7041702523639 * square;
+  const double high = 42.00779713629441 - 14.381390733714518 * square;
+  const double y = r * (low + (square * square) * (middle + (square * square) * high));
+  // An odd number of halves changes the sign.
+  return std::bit_cast<double>(std::bit_cast<std::uint64_t>(y) ^
+                               (std::bit_cast<std::uint64_t>(shifted) << 63));
+}
+
 }  // namespace detail
 
 template <class T>
@@ -375,6 +411,40 @@ CUDARELU_FN T log1p(T x) {
 #else
   return static_cast<T>(detail::log1p<T>(x));
 #endif
+}
+
+/// In float64 that of the C++ library, as cos and tan.
+template <class T>
+CUDARELU_FN T sin(T x) {
+#ifndef __CUDA_ARCH__
+  if constexpr (std::is_same_v<T, float>) {
+    const auto y = static_cast<float>(detail::sine_of(detail::Turns(x), 0));
+    return x == 0 ? x : y;  // keeps -0
+  }
+#endif
+  return std::sin(x);
+}
+
+template <class T>
+CUDARELU_FN T cos(T x) {
+#ifndef __CUDA_ARCH__
+  if constexpr (std::is_same_v<T, float>) {
+    return static_cast<float>(detail::sine_of(detail::Turns(x), -0.25));
+  }
+#endif
+  return std::cos(x);
+}
+
+template <class T>
+CUDARELU_FN T tan(T x) {
+#ifndef __CUDA_ARCH__
+  if constexpr (std::is_same_v<T, float>) {
+    const detail::Turns turns(x);
+    const auto y = static_cast<float>(detail::sine_of(turns, 0) / detail::sine_of(turns, -0.25));
+    return x == 0 ? x : y;  // keeps -0
+  }
+#endif
+  return std::tan(x);
 }
 
 /// exp(x) - 1.
