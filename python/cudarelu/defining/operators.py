@@ -88,8 +88,10 @@ def _hard_sigmoid(g: Value, y: Value, x: Value, alpha: Value, beta: Value) -> li
 
 
 def _mish(g: Value, y: Value, x: Value) -> Value:
-    t = apply("Tanh", apply("Softplus", x))
-    return g * (t + x * ((1 - t * t) * apply("Sigmoid", x)))
+    # As onnx.h: y is x n / (n + 2).
+    e = apply("Exp", where(x > 20, 20, x))
+    n = e * (e + 2)
+    return g * ((n + x * (4 * e * (1 + e) / (n + 2))) / (n + 2))
 
 
 def _softsign(g: Value, y: Value, x: Value) -> Value:

@@ -135,7 +135,7 @@ CUDARELU_FN T hard_swish(T x) {
 /// log(1 + exp(x)), which does not overflow.
 template <class T>
 CUDARELU_FN T softplus(T x) {
-  return (x < 0 ? T(0) : x) + log1p(exp(-abs(x)));
+  return (x < 0 ? T(0) : x) + log1p_of_fraction(exp(-abs(x)));
 }
 
 template <class T>

@@ -134,6 +134,7 @@ __device__ __forceinline__ Approximate log(Approximate x) {
 __device__ __forceinline__ Approximate log1p(Approximate x) {
   return approximate::log(1 + float(x), float(x));
 }
+__device__ __forceinline__ Approximate log1p_of_fraction(Approximate x) { return log1p(x); }
 __device__ __forceinline__ Approximate tanh(Approximate x) { return approximate::tanh(float(x)); }
 __device__ __forceinline__ Approximate erf(Approximate x) { return approximate::erf(float(x)); }
 __device__ __forceinline__ Approximate sin(Approximate x) {
