@@ -63,12 +63,12 @@ struct Limits;  // as documented in transcendental.h
 template <>
 struct Limits<float> {
   static constexpr double exp = 1.0, expm1 = 1.6, log = 0.51, log1p = 0.51, tanh = 0.51,
-                          asinh = 0.51, sin = 0.51;
+                          asinh = 0.51, sin = 0.51, erf = 0.54;
 };
 template <>
 struct Limits<double> {
   static constexpr double exp = 1.0, expm1 = 2.0, log = 0.9, log1p = 1.3, tanh = 1.6, asinh = 1.7,
-                          sin = 1.0;
+                          sin = 1.0, erf = 1.0;
 };
 
 template <class T>
@@ -90,6 +90,8 @@ TYPED_TEST(MathTest, ErrorsAreWithinTheLimits) {
   EXPECT_LE(largest_error(values, tanh, [](T x) { return std::tanh(Wide(x)); }), Limits<T>::tanh);
   EXPECT_LE(largest_error(values, asinh, [](T x) { return std::asinh(Wide(x)); }),
             Limits<T>::asinh);
+  const auto erf = [](T x) { return math::erf(x); };
+  EXPECT_LE(largest_error(values, erf, [](T x) { return std::erf(Wide(x)); }), Limits<T>::erf);
   const auto expm1 = [](T x) { return math::expm1(x); };
   EXPECT_LE(largest_error(values, expm1, [](T x) { return std::expm1(Wide(x)); }),
             Limits<T>::expm1);
@@ -120,6 +122,16 @@ TYPED_TEST(MathTest, ErrorsOfCircularFunctionsAreWithinTheLimits) {
   EXPECT_LE(largest_error(values, sin, [](T x) { return std::sin(Wide(x)); }), Limits<T>::sin);
   EXPECT_LE(largest_error(values, cos, [](T x) { return std::cos(Wide(x)); }), Limits<T>::sin);
   EXPECT_LE(largest_error(values, tan, [](T x) { return std::tan(Wide(x)); }), Limits<T>::sin);
+}
+
+TYPED_TEST(MathTest, ErrorOfLog1pOfFractionsIsWithinTheLimit) {
+  using T = TypeParam;
+  using Wide = std::conditional_t<sizeof(T) == 4, double, long double>;
+  std::vector<T> values = numbers<T>();
+  std::erase_if(values, [](T x) { return !(x >= 0 && x <= 1); });
+  for (int i = 1; i <= 1 << 20; ++i) values.push_back(T(i) / (1 << 20));
+  const auto log1p = [](T x) { return math::log1p_of_fraction(x); };
+  EXPECT_LE(largest_error(values, log1p, [](T x) { return std::log1p(Wide(x)); }), 1.9);
 }
 
 /// Tests the absolute error everywhere, and the relative error of the cdf in its lower tail.
@@ -184,6 +196,7 @@ TYPED_TEST(MathTest, TheSmallestNumberStays) {
   EXPECT_EQ(math::asinh(least), least);
   EXPECT_EQ(math::expm1(least), least);
   EXPECT_EQ(math::log1p(least), least);
+  EXPECT_EQ(math::erf(least), least);
   EXPECT_EQ(math::sin(least), least);
   EXPECT_EQ(math::tan(least), least);
 }
@@ -199,6 +212,7 @@ TYPED_TEST(MathTest, NaNPropagates) {
   EXPECT_TRUE(std::isnan(math::tanh(nan)));
   EXPECT_TRUE(std::isnan(math::asinh(nan)));
   EXPECT_TRUE(std::isnan(math::expm1(nan)));
+  EXPECT_TRUE(std::isnan(math::erf(nan)));
   const auto infinity = std::numeric_limits<TypeParam>::infinity();
   for (const TypeParam x : {nan, infinity, -infinity}) {
     EXPECT_TRUE(std::isnan(math::sin(x))) << x;
@@ -232,7 +246,7 @@ TYPED_TEST(MathTest, VectorizedOpsGiveTheSameNumbers) {
   expect_same("asinh", math::asinh<T>);
 }
 
-TEST(Vectorised, CircularFunctionsGiveTheSameNumbers) {
+TEST(Vectorised, FunctionsWithoutAnOpGiveTheSameNumbers) {
   std::vector<float> values = numbers<float>();
   std::erase_if(values, [](float x) { return std::isinf(x); });
   std::vector<float> results(values.size());
@@ -248,6 +262,7 @@ TEST(Vectorised, CircularFunctionsGiveTheSameNumbers) {
   expect_same([](float x) { return math::sin(x); });
   expect_same([](float x) { return math::cos(x); });
   expect_same([](float x) { return math::tan(x); });
+  expect_same([](float x) { return math::erf(x); });
 }
 
 TEST(Blocks, ConvertHalvesToTheSameBits) {

@@ -1,9 +1,10 @@
 // The elementwise operators of ONNX as functions, for functors: y = onnx::hard_swish(x).
 //
 // They follow ONNX's operators of the same names for all numbers, also NaN, infinities and -0. T is
-// float, double or, on CUDA, Approximate. sin, cos, tan, tanh, asinh and what is made of exp and log have the accuracy of
-// transcendental.h. The other functions with a name of the C++ library are that library's, as sin,
-// cos and tan are in float64: loops on the CPU call them one element at a time.
+// float, double or, on CUDA, Approximate. sin, cos, tan, tanh, asinh, erf and what is made of exp
+// and log have the accuracy of transcendental.h. The other functions with a name of the C++ library
+// are that library's, as sin, cos, tan and erf are in float64: loops on the CPU call them one
+// element at a time.
 #pragma once
 
 #include <cmath>
@@ -16,10 +17,10 @@
 
 namespace cudarelu::onnx {
 
-using math::log, math::log1p, math::expm1;
-using math::sin, math::cos, math::tan, math::tanh, math::asinh;
+using math::log, math::log1p, math::log1p_of_fraction, math::expm1;
+using math::sin, math::cos, math::tan, math::tanh, math::asinh, math::erf;
 using std::abs, std::sqrt, std::ceil, std::floor, std::trunc;
-using std::asin, std::acos, std::atan, std::sinh, std::cosh, std::acosh, std::atanh, std::erf;
+using std::asin, std::acos, std::atan, std::sinh, std::cosh, std::acosh, std::atanh;
 
 /// To the nearest integer; of two, to the even one.
 template <class T>

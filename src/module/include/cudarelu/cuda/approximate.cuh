@@ -110,10 +110,10 @@ __device__ __forceinline__ float sine(float x, int quarter) {
   const float r = turns == 0 ? x : rest;
   const int quadrant = static_cast<int>(turns) + quarter;
   const float square = r * r;
-  const float odd = r * math::polynomial(square, 1.0f, -0.166666546f, 0.00833216087f,
-                                         -0.000195152959f);
-  const float even = math::polynomial(square, 1.0f, -0.5f, 0.0416666455f, -0.00138873162f,
-                                      2.44331571e-5f);
+  const float odd =
+      r * math::polynomial(square, 1.0f, -0.166666546f, 0.00833216087f, -0.000195152959f);
+  const float even =
+      math::polynomial(square, 1.0f, -0.5f, 0.0416666455f, -0.00138873162f, 2.44331571e-5f);
   const float result = (quadrant & 1) != 0 ? even : odd;
   return (quadrant & 2) != 0 ? -result : result;
 }
@@ -137,12 +137,8 @@ __device__ __forceinline__ Approximate log1p(Approximate x) {
 __device__ __forceinline__ Approximate log1p_of_fraction(Approximate x) { return log1p(x); }
 __device__ __forceinline__ Approximate tanh(Approximate x) { return approximate::tanh(float(x)); }
 __device__ __forceinline__ Approximate erf(Approximate x) { return approximate::erf(float(x)); }
-__device__ __forceinline__ Approximate sin(Approximate x) {
-  return approximate::sine(float(x), 0);
-}
-__device__ __forceinline__ Approximate cos(Approximate x) {
-  return approximate::sine(float(x), 1);
-}
+__device__ __forceinline__ Approximate sin(Approximate x) { return approximate::sine(float(x), 0); }
+__device__ __forceinline__ Approximate cos(Approximate x) { return approximate::sine(float(x), 1); }
 __device__ __forceinline__ Approximate sqrt(Approximate x) { return approximate::sqrt(float(x)); }
 __device__ __forceinline__ Approximate asinh(Approximate x) {
   return math::asinh_for_halves(float(x));

@@ -26,10 +26,10 @@ struct Image {
   int architecture;  // 90 for compute capability 9.0
   const char* name;  // of the kernel
   unsigned threads;
-  int shared_bytes;            // dynamic
-  std::size_t scratch_bytes;   // of global memory, for each block
-  std::size_t scratch_align;   // a power of two
-  const std::uint64_t* code;   // a cubin
+  int shared_bytes;           // dynamic
+  std::size_t scratch_bytes;  // of global memory, for each block
+  std::size_t scratch_align;  // a power of two
+  const std::uint64_t* code;  // a cubin
 };
 
 /// Whether a device of a compute capability runs the code. From 9.0 on, Triton uses instructions
@@ -75,9 +75,8 @@ class Kernel {
     if (grid.x <= 0 || grid.y <= 0 || grid.z <= 0) return {};
     const int device = call.execution.device_index;
     Loaded loaded;
-    const cudaError_t error = loaded_.get(device, 0, loaded, [&](Loaded& found) {
-      return load(device, found);
-    });
+    const cudaError_t error =
+        loaded_.get(device, 0, loaded, [&](Loaded& found) { return load(device, found); });
     if (error == cudaErrorNoKernelImageForDevice) {
       return {Status::Code::unavailable,
               op + ": the module has no code of the kernel for compute capability " +
@@ -97,10 +96,10 @@ class Kernel {
     }
     const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
                       static_cast<unsigned>(grid.z));
-    return check(call, cudaLaunchKernel(reinterpret_cast<const void*>(loaded.kernel), blocks,
-                                        image.threads, arguments,
-                                        static_cast<std::size_t>(image.shared_bytes),
-                                        static_cast<cudaStream_t>(call.execution.stream)));
+    return check(
+        call, cudaLaunchKernel(reinterpret_cast<const void*>(loaded.kernel), blocks, image.threads,
+                               arguments, static_cast<std::size_t>(image.shared_bytes),
+                               static_cast<cudaStream_t>(call.execution.stream)));
   }
 
   static int architecture_of(int device) {
@@ -121,15 +120,15 @@ class Kernel {
     cudaError_t error = cudaThreadExchangeStreamCaptureMode(&mode);
     if (error != cudaSuccess) return error;
     cudaLibrary_t library = nullptr;  // stays loaded, as the module does
-    error = cudaLibraryLoadData(&library, found.image->code, nullptr, nullptr, 0, nullptr, nullptr,
-                                0);
+    error =
+        cudaLibraryLoadData(&library, found.image->code, nullptr, nullptr, 0, nullptr, nullptr, 0);
     if (error == cudaSuccess) {
       error = cudaLibraryGetKernel(&found.kernel, library, found.image->name);
     }
     if (error == cudaSuccess && found.image->shared_bytes > 0) {
-      error = cudaKernelSetAttributeForDevice(found.kernel,
-                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              found.image->shared_bytes, device);
+      error =
+          cudaKernelSetAttributeForDevice(found.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          found.image->shared_bytes, device);
     }
     const cudaError_t restored = cudaThreadExchangeStreamCaptureMode(&mode);
     return error != cudaSuccess ? error : restored;
@@ -148,8 +147,9 @@ bool are_aligned(std::size_t alignment, const Pointers*... pointers) {
 /// The value as an argument of 32 bits. Throws std::invalid_argument if it needs more.
 inline std::int32_t to_int32(const Call& call, const char* name, std::int64_t value) {
   if (value == static_cast<std::int32_t>(value)) return static_cast<std::int32_t>(value);
-  throw std::invalid_argument(std::string(call.op) + ": " + name + " is " + std::to_string(value) +
-                              ", but the kernel takes 32 bits: annotate its parameter with tl.int64");
+  throw std::invalid_argument(
+      std::string(call.op) + ": " + name + " is " + std::to_string(value) +
+      ", but the kernel takes 32 bits: annotate its parameter with tl.int64");
 }
 
 /// a / b, rounded down as Python's // does. Throws std::invalid_argument for b = 0.
