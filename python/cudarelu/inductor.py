@@ -28,6 +28,7 @@ with its gradient, as torch's own relu is: Inductor stores a mask, which is slow
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -115,10 +116,11 @@ class _Step:
 
 
 def _steps(definition: onnx.FunctionProto) -> list[_Step] | None:
-    """The nodes of a definition; None if `_OPERATORS` lacks one."""
+    """The nodes of a definition; None if `_OPERATORS` lacks one, or if a constant is no scalar."""
     steps = []
     for node in definition.node:
-        if node.op_type not in _OPERATORS:
+        is_scalar = all(math.prod(each.t.dims) == 1 for each in node.attribute)
+        if node.op_type not in _OPERATORS or not is_scalar:
             return None
         is_constant = node.op_type == "Constant"
         given = {"value" if is_constant else each.name: each for each in node.attribute}

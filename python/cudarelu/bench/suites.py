@@ -83,13 +83,25 @@ def _sizes() -> Iterator:
                     yield case, regime, _rivals_of(op, listed)
 
 
-def _libraries() -> Iterator:
+def _of_libraries(exponents: Iterable[int]) -> Iterator[tuple[OpInfo, str, int]]:
+    """Elementwise ops of other modules, dtypes and numbers of elements."""
     for op in all_ops():
         if op.elementwise and op.namespace != OWN_NAMESPACE:
             for dtype in sorted({"float32", "bfloat16"} & {*op.dtypes}, reverse=True):
-                for exponent in (14, 17, 20, 24, 28):
-                    regime = "graph, rotating" if exponent > 20 else "graph, hot"
-                    yield sized(op, dtype, 1 << exponent), regime, _rivals_of(op, ("cudarelu",))
+                for exponent in exponents:
+                    yield op, dtype, 1 << exponent
+
+
+def _libraries() -> Iterator:
+    for op, dtype, elements in _of_libraries((14, 17, 20, 24, 28)):
+        regime = "graph, rotating" if elements > 1 << 20 else "graph, hot"
+        yield sized(op, dtype, elements), regime, _rivals_of(op, ("cudarelu",))
+
+
+def _cpu_libraries() -> Iterator:
+    for op, dtype, elements in _of_libraries((14, 18, 22)):
+        contenders = [each for each in _rivals_of(op, ("cudarelu",)) if each != "copy"]
+        yield sized(op, dtype, elements, device="cpu", threads=1), "loop", (*contenders,)
 
 
 def _regimes() -> Iterator:
@@ -465,6 +477,18 @@ SUITES = {
             lambda: _cpu("cudarelu in ORT", "ORT"),
             (Target("every op, ONNX Runtime, CPU", "ORT", 1.0),),
             seconds=0.15,
+        ),
+        Suite(
+            "cpu-libraries",
+            "cpu",
+            "elementwise ops of other libraries, 2^14 to 2^22 elements, 1 thread",
+            _cpu_libraries,
+            (
+                Target("elementwise of --library, CPU", "torch.compile", 0.9, median=1.0),
+                Target("elementwise of --library, CPU", "torch", 1.0, median=1.5),
+                Target("elementwise of --library, CPU", "hand-written", 0.98),
+            ),
+            seconds=0.1,
         ),
         Suite(
             "cpu-products",

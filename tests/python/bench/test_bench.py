@@ -518,7 +518,14 @@ def test_plots_need_matplotlib(tiny, tmp_path, monkeypatch, capsys):
 
 def test_suites_of_a_device():
     names = [suite.name for suite in suites.suites(["cpu", "knn", "ort-cpu"])]
-    of_the_cpu = ["cpu-sizes", "ort-cpu-sizes", "cpu-products", "ort-cpu-products", "ort-cpu"]
+    of_the_cpu = [
+        "cpu-sizes",
+        "ort-cpu-sizes",
+        "cpu-libraries",
+        "cpu-products",
+        "ort-cpu-products",
+        "ort-cpu",
+    ]
     assert names == [*of_the_cpu, "knn"]
 
 
