@@ -54,7 +54,7 @@ def hand_written(op: OpInfo) -> OpInfo | None:
 
 def _hand_written(case: Case) -> Bind | None:
     own = hand_written(case.op)
-    return own and _of_function(FUNCTIONS[own.qualified_name], case)
+    return _of_function(FUNCTIONS[own.qualified_name], case) if own else None
 
 
 def _torch(case: Case) -> Bind | None:

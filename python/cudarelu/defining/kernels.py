@@ -122,13 +122,15 @@ class _Writer:
     def _locals(self) -> Iterator[str]:
         """Tensors, dimensions and attributes, by the names that symbols have."""
         op = self._op
-        for group, values in (("inputs", op.inputs), ("outputs", op.outputs)):
-            for i, each in enumerate(values):
-                name = identifier(each.name)
-                yield f"[[maybe_unused]] const cudarelu::TensorView& {name} = call.{group}[{i}];"
+        for i, each in enumerate((*op.inputs, *op.outputs)):
+            count = len(op.inputs)
+            place = f"inputs[{i}]" if i < count else f"outputs[{i - count}]"
+            view = "[[maybe_unused]] const cudarelu::TensorView&"
+            yield f"{view} {identifier(each.name)} = call.{place};"
         empty = " && ".join(f"{identifier(each.name)}.size() == 0" for each in op.outputs)
         yield f"if ({empty}) return {{}};"
-        known = {each.name for each in (*op.inputs, *op.outputs, *op.attributes)}
+        known = {each.name for each in (*op.inputs, *op.outputs)}
+        known |= {attribute.name for attribute in op.attributes}
         for each in op.inputs:
             if each.optional and each.stand_in is None:
                 continue
