@@ -3,8 +3,8 @@
     python benchmarks/onnx_accelerate.py [--provider cpu|cuda] [--model NAME] [--out FILE.json]
 
 The models, with random weights: torchvision's ResNet-18 and a vision transformer; a transformer of
-two layers; the encoder of encoder.py (64 sequences, 4 on the CPU); a block of a Llama model; and one
-of a diffusion U-Net, with SiLU and group norm. `all` replaces every node that can be replaced;
+two layers; the encoder of encoder.py (64 sequences, 4 on the CPU); a block of a Llama model; one
+of a diffusion U-Net with SiLU and group norm. `all` replaces every node that can be replaced;
 `only_if_faster` replaces those of the ops that were measured to be faster. `fused` and
 `fused_if_faster` are the same with groups of elementwise nodes as ops. The models take turns in one
 process. Inputs and outputs are in the provider's memory.
