@@ -307,7 +307,7 @@ def _meta(layout: str, op: OpInfo, device: str) -> None:
         assert (r.dtype, r.shape, r.stride()) == (m.dtype, m.shape, m.stride())
         if layout != "expanded":  # it has other values
             _equal(r, e)
-        keeps = elementwise and layout in ("channels_last", "transposed")
+        keeps = op.elementwise and layout in ("channels_last", "transposed")
         assert r.stride() == (inputs[0] if keeps else e).stride()
 
 

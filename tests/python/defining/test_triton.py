@@ -78,6 +78,21 @@ def library() -> cudarelu.Library:
             gradient="x = cudarelu::scale(grad_y, 1); w = cudarelu::sum_rows(grad_y)",
         )(shift)
 
+        @cudarelu.triton_op(  # of any shape, but not known to be elementwise
+            "moved(x: T[*], *, p: float = 1.0) -> y: T[*]",
+            definition="""p_f = Constant<value_float: float = @p>()
+                          p_t = CastLike(p_f, x)
+                          y = Add(x, p_t)""",
+            dtypes=["float32"],
+        )
+        def moved(call):
+            """x + p."""
+            n = call.x.numel()
+            options = {"MINUS": False, "BLOCK": 256}
+            sizes = {"n": n, "c": n, "p": call.p}
+            tensors = {"x": call.x, "w": None, "y": call.y}
+            return shift_kernel, triton.cdiv(n, 256), tensors | sizes | options
+
         @cudarelu.triton_op(
             "product(a: T[m, k], b: T[k, n]) -> c: T[m, n]",
             definition="c = MatMul(a, b)",
