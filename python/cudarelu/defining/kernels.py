@@ -51,13 +51,13 @@ class TritonOp:
         """A text that changes with the kernels, and with the compiler of Triton."""
         import triton
 
-        launches = [
-            (launch.kernel.cache_key, repr(launch))
+        kernels = {
+            launch.kernel.cache_key
             for tree in self.trees.values()
             for leaf in leaves(tree)
             for launch in leaf.launches
-        ]
-        return repr((triton.__version__, launches, self.trees.keys()))
+        }
+        return repr((triton.__version__, sorted(kernels), self.trees))
 
     def files(self, namespace: str, architectures: Sequence[str]) -> dict[str, str]:
         """The sources by name: the declaration, the CPU kernel, and the launches on CUDA."""

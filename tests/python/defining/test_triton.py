@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import cudarelu
+from cudarelu.defining.kernels import TritonOp
 from cudarelu.defining.launches import Branch, Leaf, leaves, tree_of
 from cudarelu.defining.ops import read_signature
 from cudarelu.testing import checks
@@ -32,6 +33,11 @@ def shift_kernel(x, w, y, n, c, p, MINUS: tl.constexpr, BLOCK: tl.constexpr):
     if w is not None:
         value += tl.load(w + place % c, mask=place < n).to(p.dtype)
     tl.store(y + place, value - p if MINUS else value + p, mask=place < n)
+
+
+@triton.jit
+def shift_again_kernel(x, w, y, n, c, p, MINUS: tl.constexpr, BLOCK: tl.constexpr):
+    shift_kernel(x, w, y, n, c, p, MINUS, BLOCK)
 
 
 @triton.jit
@@ -283,6 +289,22 @@ def test_one_tree_for_each_dtype():
 
     blocks = [tree(function, dtype=each).launches[0].arguments for each in ("float32", "bfloat16")]
     assert [each["BLOCK"] for each in blocks] == [256, 512]
+
+
+def test_the_identity():
+    """The sources in the cache are those of a kernel, and of the conditions of its launch."""
+
+    def identity(limit: int, kernel=shift_kernel) -> str:
+        def function(call):
+            block = 64 if call.c <= limit else 128
+            return kernel, 1, complete(call)[2] | {"BLOCK": block}
+
+        op = read_signature("my", SIGNATURE, ["float32"])
+        return TritonOp(op, {"float32": tree_of(op, "float32", function)}).identity()
+
+    assert identity(7) == identity(7) != identity(8)
+    assert identity(7) != identity(7, shift_again_kernel)
+    assert "0x" not in identity(7)  # no address of an object
 
 
 def build(function, **options) -> None:
