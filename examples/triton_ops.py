@@ -78,7 +78,7 @@ with cudarelu.Library("triton_ops") as library:
     )
     def rms_norm(call):
         """x / sqrt(mean(x^2) + eps) * weight, along the last dimension."""
-        block = call.next_power_of_2(call.c, least=512, most=MOST_COLUMNS)
+        block = call.next_power_of_2(call.c, least=1024, most=MOST_COLUMNS)
         arguments = {"x": call.x, "weight": call.weight, "y": call.y, "c": call.c, "eps": call.eps}
         options = {"BLOCK": block, "num_warps": min(max(block // 512, 1), 16)}
         return rms_norm_kernel, call.x.numel() // call.c, arguments | options
@@ -117,7 +117,7 @@ with cudarelu.Library("triton_ops") as library:
         programs = min(rows, 1024)
         dtype = "float64" if call.x.dtype == "float64" else "float32"
         partial = call.workspace(programs * call.c, dtype)
-        block = call.next_power_of_2(call.c, least=512, most=MOST_COLUMNS)
+        block = call.next_power_of_2(call.c, least=1024, most=MOST_COLUMNS)
         shared = {"weight": call.weight, "partial": partial, "eps": call.eps, "rows": rows}
         tensors = {"grad_y": call.grad_y, "x": call.x, "grad_x": call.grad_x, "c": call.c}
         options = {"BLOCK": block, "num_warps": min(max(block // 512, 1), 16)}

@@ -63,7 +63,7 @@ def arguments_of(launch: Launch, dtype: str) -> dict[str, Argument]:
         elif value.kind == "int":
             kind = "i64" if parameter.annotation_type == "i64" else "i32"
         else:
-            kind = "fp64" if "float64" in (dtype, parameter.annotation_type) else "fp32"
+            kind = parameter.annotation_type or ("fp64" if dtype == "float64" else "fp32")
         is_free = parameter.do_not_specialize or parameter.do_not_specialize_on_alignment
         found[parameter.name] = Argument(value, kind, kind not in ("fp32", "fp64") and not is_free)
     return found
@@ -145,7 +145,8 @@ class Compiler:
             if name not in arguments
         }
         types = {name: each.type for name, each in arguments.items()}
-        key = repr((launch.kernel, constants, types, sorted(aligned), launch.options, architecture))
+        source = launch.kernel.cache_key
+        key = repr((source, constants, types, sorted(aligned), launch.options, architecture))
         if key not in self._requests:
             self._requests[key] = self._pool.submit(
                 self._compile, launch, constants, types, aligned, architecture

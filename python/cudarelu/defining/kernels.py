@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from .._table import OpInfo
 from .cubins import Argument, Compiler, Cubin, aligned_sizes, arguments_of
 from .evaluation import cpu_source
-from .launches import Branch, Launch, Leaf, Symbol, Tensor, Tree, identifier, leaves
+from .launches import Branch, Launch, Leaf, Symbol, Tensor, Tree, identifier, is_there, leaves
 from .ops import declaration, header
 
 _ELEMENTS = {  # in C++
@@ -51,13 +51,13 @@ class TritonOp:
         """A text that changes with the kernels, and with the compiler of Triton."""
         import triton
 
-        kernels = {
+        kernels = [
             launch.kernel.cache_key
             for tree in self.trees.values()
             for leaf in leaves(tree)
             for launch in leaf.launches
-        }
-        return repr((triton.__version__, sorted(kernels), self.trees))
+        ]
+        return repr((triton.__version__, kernels, self.trees))
 
     def files(self, namespace: str, architectures: Sequence[str]) -> dict[str, str]:
         """The sources by name: the declaration, the CPU kernel, and the launches on CUDA."""
@@ -132,7 +132,7 @@ class _Writer:
         known = {each.name for each in (*op.inputs, *op.outputs)}
         known |= {attribute.name for attribute in op.attributes}
         for each in op.inputs:
-            if each.optional and each.stand_in is None:
+            if not is_there(each):
                 continue
             for i, dim in enumerate(each.dims):
                 if isinstance(dim, str) and dim != "*" and dim not in known:
@@ -170,8 +170,8 @@ class _Writer:
             yield from self._leaf(tree, dtype)
 
     def _leaf(self, leaf: Leaf, dtype: str) -> Iterator[str]:
-        if leaf.error:
-            message = json.dumps(f"{self._op.name}: {leaf.error}")
+        if leaf.error is not None:
+            message = json.dumps(f"{self._op.name}: {leaf.error}", ensure_ascii=False)
             yield f"return {{cudarelu::Status::Code::invalid_argument, {message}}};"
             return
         for name, element, count in leaf.workspaces:
@@ -217,8 +217,7 @@ def _checked(call: str) -> Iterator[str]:
 
 
 def _address(tensor: Tensor) -> str:
-    is_workspace = tensor.name.startswith("workspace_")
-    return tensor.name if is_workspace else f"{tensor.name}.data"
+    return tensor.name if tensor.is_workspace else f"{tensor.name}.data"
 
 
 def _size(argument: Argument) -> str:

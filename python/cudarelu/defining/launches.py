@@ -8,6 +8,8 @@ returns is a tree: conditions, and at the leaves launches, whose compile-time co
 from __future__ import annotations
 
 import dataclasses
+import math
+import numbers
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -32,12 +34,15 @@ class Symbol:
         self.kind = kind  # "int" or "float"
 
     def _with(self, other: object, form: str, kind: str | None = None) -> Symbol:
-        if isinstance(other, bool) or not isinstance(other, Symbol | int | float):
+        if not _is_number(other):
             raise TypeError(f"{self} has no arithmetic with {other!r}")
-        kinds = {self.kind, other.kind if isinstance(other, Symbol) else type(other).__name__}
+        kinds = {self.kind, _kind(other)}
         kind = kind or ("float" if "float" in kinds else "int")
-        if "//" in form and kinds != {"int"}:
-            raise TypeError(f"{self} // {other}: both must be integers")
+        if "//" in form:
+            if kinds != {"int"}:
+                raise TypeError(f"{self} and {other}: // and % need integers")
+            if not isinstance(other, Symbol) and other == 0 and "{}, {}" in form:
+                raise ZeroDivisionError(f"{self} is divided by 0")
         return Symbol(self._path, form.format(self.text, _text(other)).replace("//", ""), kind)
 
     def __add__(self, other: object) -> Symbol:
@@ -117,8 +122,27 @@ class Symbol:
         return re.sub(r"_\b", "", self.text)  # of the names in C++
 
 
-def _text(value: object) -> str:
-    return value.text if isinstance(value, Symbol) else repr(value)
+def _is_number(value: object) -> bool:
+    return isinstance(value, Symbol | numbers.Real) and not isinstance(value, bool)
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, Symbol):
+        return value.kind
+    return "int" if isinstance(value, numbers.Integral) else "float"
+
+
+def _text(value: Any) -> str:
+    """A number in C++."""
+    if isinstance(value, Symbol):
+        return value.text
+    if isinstance(value, numbers.Integral):
+        return str(int(value))
+    number = float(value)
+    if math.isfinite(number):
+        return repr(number)
+    name = "quiet_NaN" if math.isnan(number) else "infinity"
+    return f"{'-' if number < 0 else ''}std::numeric_limits<double>::{name}()"
 
 
 class _Condition:
@@ -137,11 +161,18 @@ class _Path:
 
     def __init__(self, outcomes: Mapping[str, bool]) -> None:
         self.outcomes = dict(outcomes)
-        self.met: list[str] = []
+        self.met: dict[str, None] = {}
+        self.has_ended = False
 
     def outcome(self, condition: str) -> bool:
-        if condition not in self.met:
-            self.met.append(condition)
+        if self.has_ended:
+            raise TypeError(f"{condition}: a symbol of another run of the function")
+        self.met.setdefault(condition)
+        if len(self.met) > _MOST_PATHS:
+            raise TypeError(
+                f"the function branches over {_MOST_PATHS} times in one run: a loop cannot depend "
+                "on what is known only when the op is called"
+            )
         return self.outcomes.setdefault(condition, True)
 
 
@@ -165,6 +196,11 @@ class Tensor:
     def shape(self) -> _Shape:
         """The sizes; where the signature begins with *, of the named dimensions, from the end."""
         return _Shape(self._path, self)
+
+    @property
+    def is_workspace(self) -> bool:
+        """Whether the tensor is no input or output."""
+        return self._dims is None
 
     def sizes(self) -> Sequence[str | int]:
         """The dimensions of the signature."""
@@ -217,7 +253,7 @@ class Leaf:
 
     launches: tuple[Launch, ...] = ()
     workspaces: tuple[tuple[str, str, str], ...] = ()  # name, dtype, number of elements in C++
-    error: str = ""
+    error: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,14 +293,13 @@ class Call:
                 if attribute.labels:
                     return self._label(name, attribute.labels)
                 return Symbol(self._path, identifier(name), attribute.type)
-        if any(name in each.dims for each in op.inputs):
+        if any(name in each.dims for each in op.inputs if is_there(each)):
             return Symbol(self._path, identifier(name), "int")
         raise AttributeError(f"{op.name} has no input, output, attribute or dimension {name}")
 
     def _tensor(self, parameter: Parameter) -> Tensor | None:
         name = identifier(parameter.name)
-        is_absent = parameter.optional and parameter.stand_in is None
-        if is_absent and not self._path.outcome(f"{name}.present"):
+        if not is_there(parameter) and not self._path.outcome(f"{name}.present"):
             return None
         dtype = self._dtype if parameter.dtype == "T" else parameter.dtype
         return Tensor(self._path, name, dtype, parameter.dims, f"{name}.size()")
@@ -281,6 +316,8 @@ class Call:
         The kernel is compiled for each power of two up to `most`. A call whose value is above is an
         error.
         """
+        if not 1 <= least <= most:
+            raise TypeError(f"next_power_of_2: least = {least} must be from 1 to most = {most}")
         power = 1 << (least - 1).bit_length()
         while power < most:
             if value <= power:
@@ -293,7 +330,9 @@ class Call:
     def workspace(self, elements: Symbol | int, dtype: str = "float32") -> Tensor:
         """Memory of the device for the launches of this call, without initial values."""
         if dtype not in POINTERS:
-            raise ValueError(f"no dtype {dtype!r}: there are {', '.join(POINTERS)}")
+            raise TypeError(f"no dtype {dtype!r}: there are {', '.join(POINTERS)}")
+        if not _is_size(elements):
+            raise TypeError(f"workspace: the number of elements must be an integer: {elements!r}")
         name = f"workspace_{len(self._workspaces)}"
         self._workspaces.append((name, dtype, _text(elements)))
         return Tensor(self._path, name, dtype, None, f"({_text(elements)})")
@@ -311,6 +350,11 @@ POINTERS = {  # what Triton calls the dtypes
 }
 
 
+def is_there(parameter: Parameter) -> bool:
+    """Whether every call has a tensor for the parameter."""
+    return not parameter.optional or parameter.stand_in is not None
+
+
 def identifier(name: str) -> str:
     """The name in the C++ function, whose own names do not end with an underscore."""
     return f"{name}_"
@@ -320,7 +364,8 @@ def tree_of(op: OpInfo, dtype: str, function: Callable[[Any], Any]) -> Tree:
     """Runs the function for all outcomes of its conditions.
 
     Raises:
-        TypeError: if the function returns anything but launches.
+        TypeError: if the function returns anything but launches, uses a symbol as a number, or
+            depends on more than the call.
         ValueError: if it has too many outcomes, or an error for each.
     """
     count = 0
@@ -333,19 +378,26 @@ def tree_of(op: OpInfo, dtype: str, function: Callable[[Any], Any]) -> Tree:
         path = _Path(outcomes)
         call = Call(path, op, dtype)
         try:
-            leaf = Leaf(_launches(op, function(call)), tuple(call._workspaces))
+            leaf = Leaf(_launches(op, path, function(call)), tuple(call._workspaces))
         except ValueError as error:
-            leaf = Leaf(error=str(error))
+            leaf = Leaf(error=str(error) or "the kernels do not support this call")
+        met = list(path.met)
+        path.has_ended = True
+        if met[:known] != list(outcomes):
+            raise TypeError(
+                f"{op.name}: the function took other branches when it ran again: it must depend on "
+                "the call alone"
+            )
         tree: Tree = leaf
         # This run took the true side of each new condition. The last one is innermost.
-        for i in range(len(path.met) - 1, known - 1, -1):
-            before = {name: path.outcomes[name] for name in path.met[:i]}
-            other = run(before | {path.met[i]: False}, i + 1)
-            tree = Branch(path.met[i], tree, other)
+        for i in range(len(met) - 1, known - 1, -1):
+            before = {name: path.outcomes[name] for name in met[:i]}
+            other = run(before | {met[i]: False}, i + 1)
+            tree = Branch(met[i], tree, other)
         return tree
 
     tree = run({}, 0)
-    if not any(leaf.launches or not leaf.error for leaf in leaves(tree)):
+    if all(leaf.error is not None for leaf in leaves(tree)):
         raise ValueError(f"{op.name}: {next(leaves(tree)).error}")
     return tree
 
@@ -359,12 +411,14 @@ def leaves(tree: Tree) -> Iterator[Leaf]:
         yield tree
 
 
-def _launches(op: OpInfo, returned: Any) -> tuple[Launch, ...]:
+def _launches(op: OpInfo, path: _Path, returned: Any) -> tuple[Launch, ...]:
     listed = returned if isinstance(returned, list) else [returned]
-    return tuple(_launch(op, each) for each in listed)
+    if not listed:
+        raise TypeError(f"{op.name}: the function returned no launches")
+    return tuple(_launch(op, path, each) for each in listed)
 
 
-def _launch(op: OpInfo, returned: Any) -> Launch:
+def _launch(op: OpInfo, path: _Path, returned: Any) -> Launch:
     from triton.runtime import JITFunction
 
     if not isinstance(returned, tuple) or len(returned) != 3:
@@ -375,8 +429,8 @@ def _launch(op: OpInfo, returned: Any) -> Launch:
     kernel, grid, arguments = returned
     if not isinstance(kernel, JITFunction):
         raise TypeError(
-            f"{op.name}: {kernel!r} is no @triton.jit function; of an autotuned kernel, choose the "
-            "configuration in the function, by shape"
+            f"{op.name}: {kernel!r} is no @triton.jit function; of a kernel with autotune or "
+            "heuristics, choose the configuration in the function, by shape"
         )
     grid = grid if isinstance(grid, tuple) else (grid,)
     if not 1 <= len(grid) <= 3 or not all(_is_size(each) for each in grid):
@@ -393,23 +447,49 @@ def _launch(op: OpInfo, returned: Any) -> Launch:
                     f"{kernel.__name__}"
                 )
             values[parameter.name] = parameter.default
-        value = values[parameter.name]
-        if isinstance(value, Tensor | Symbol) and parameter.is_constexpr:
-            raise TypeError(
-                f"{op.name}: the parameter {parameter.name} of the kernel {kernel.__name__} is a "
-                f"tl.constexpr, but {value} is known only when the op is called"
-            )
+        what = f"{op.name}: the parameter {parameter.name} of the kernel {kernel.__name__}"
+        values[parameter.name] = _argument(path, parameter, values[parameter.name], what)
     for name, value in options.items():
-        if name not in ("num_warps", "num_stages", "maxnreg") or not isinstance(value, int):
+        if name not in ("num_warps", "num_stages", "maxnreg"):
             raise TypeError(
                 f"{op.name}: the kernel {kernel.__name__} has no parameter {name}, and Triton's "
-                "compiler takes num_warps, num_stages and maxnreg, which are integers"
+                "compiler takes num_warps, num_stages and maxnreg"
             )
+        if not isinstance(value, int) or value < 1:
+            raise TypeError(f"{op.name}: {name} must be an integer over 0, not {value!r}")
+        if name == "num_warps" and value not in (1, 2, 4, 8, 16, 32):
+            raise TypeError(f"{op.name}: num_warps must be 1, 2, 4, 8, 16 or 32, not {value}")
     ordered = {name: values[name] for name in kernel.arg_names}
     return Launch(kernel, tuple(map(_text, grid)), ordered, options)
+
+
+def _argument(path: _Path, parameter: Any, value: Any, what: str) -> Any:
+    """An argument of a kernel: a Tensor, a Symbol, or a constant for the compiler."""
+    import triton.language as tl
+    from triton.runtime import JITFunction
+
+    if isinstance(value, Tensor | Symbol):
+        if parameter.is_constexpr:
+            raise TypeError(
+                f"{what} is a tl.constexpr, but {value} is known only when the op is called"
+            )
+        if value._path is not path:
+            raise TypeError(f"{what}: {value} is of another run of the function")
+    elif _is_number(value) and not parameter.is_constexpr:
+        value = Symbol(path, _text(value), _kind(value))  # as Triton passes it, not a constant
+    elif not isinstance(
+        value,
+        bool | int | float | str | tuple | tl.dtype | tl.constexpr | JITFunction | None,
+    ):
+        raise TypeError(f"{what} cannot be {value!r}")
+    if isinstance(value, Symbol):
+        known = ("", "i32", "i64") if value.kind == "int" else ("", "fp32", "fp64")
+        if parameter.annotation_type not in known:
+            raise TypeError(f"{what} is annotated as {parameter.annotation_type}: {value} is not")
+    return value
 
 
 def _is_size(value: object) -> bool:
     if isinstance(value, Symbol):
         return value.kind == "int"
-    return isinstance(value, int) and not isinstance(value, bool)
+    return _is_number(value) and _kind(value) == "int" and 0 <= int(value) < 1 << 63  # type: ignore[call-overload]

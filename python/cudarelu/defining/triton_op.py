@@ -63,7 +63,7 @@ def triton_op(
     def defined(function: Callable[[Any], Any]) -> DefinedOp:
         from .evaluation import cpu_source
         from .kernels import TritonOp
-        from .launches import tree_of
+        from .launches import POINTERS, Call, tree_of
         from .ops import read_signature
 
         library = Library.current()
@@ -75,6 +75,20 @@ def triton_op(
             gradient=gradient,
             in_place=in_place,
         )
+        if unknown := set(dtypes) - POINTERS.keys():
+            raise ValueError(f"{op.name}: no dtype {min(unknown)}: there are {', '.join(POINTERS)}")
+        if not any(each.dtype == "T" for each in op.inputs):
+            raise ValueError(f"{op.name}: no input has the dtype T")
+        tensors = [each.name for each in (*op.inputs, *op.outputs)]
+        attributes = [each.name for each in op.attributes]
+        dims = {dim for each in op.inputs for dim in each.dims}
+        for name in (*tensors, *attributes):
+            if name.startswith("_") or hasattr(Call, name):
+                raise ValueError(f"{op.name}: {name} is a name that a call has already")
+            if name in dims:
+                raise ValueError(f"{op.name}: {name} is also the name of a dimension")
+        if in_place and in_place not in [f"{y} = {x}" for y in tensors for x in tensors]:
+            raise ValueError(f'{op.name}: in_place must be as "y = x", not {in_place!r}')
         cpu_source(op, "")  # what cannot be evaluated is an error here
         library.add(TritonOp(op, {dtype: tree_of(op, dtype, function) for dtype in dtypes}))
         return DefinedOp(library, op, function)

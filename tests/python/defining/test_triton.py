@@ -40,7 +40,7 @@ def shift_again_kernel(x, w, y, n, c, p, MINUS: tl.constexpr, BLOCK: tl.constexp
     shift_kernel(x, w, y, n, c, p, MINUS, BLOCK)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["m", "n", "k"])
 def matmul_kernel(
     a, b, c, m, n, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr
 ):
@@ -80,7 +80,7 @@ def library() -> cudarelu.Library:
                           step = Where(is_plus, p_t, less)
                           sum = Add(x, w)
                           y = Add(sum, step)""",
-            dtypes=("float32", "float64", "float16", "bfloat16"),
+            dtypes=("float32", "float64", "bfloat16"),
             gradient="x = cudarelu::scale(grad_y, 1); w = cudarelu::sum_rows(grad_y)",
         )(shift)
 
@@ -241,14 +241,59 @@ def test_workspace_and_several_launches():
 ARGUMENTS = {"n": 1, "c": 1, "p": 1.0, "MINUS": False, "BLOCK": 64}
 
 
+STATE: dict = {}
+
+
 def complete(call):
     return shift_kernel, 1, ARGUMENTS | {"x": call.x, "w": None, "y": call.y}
+
+
+def with_options(call, **options):
+    (kernel, grid, arguments) = complete(call)
+    return kernel, grid, arguments | options
+
+
+def halved(size):
+    while size > 1:
+        size = size // 2
+
+
+def count_up(size):
+    count = 0
+    while size > count:
+        count += 1
+
+
+def kept(call):
+    y = STATE.setdefault("y", call.y)
+    return with_options(call, y=y, MINUS=bool(call.c > 3))
+
+
+def stateful(call):
+    STATE["runs"] = STATE.get("runs", 0) + 1
+    return with_options(call, MINUS=bool(call.c > STATE["runs"]))
 
 
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
         (lambda call: call.z, AttributeError, "op has no input, output, attribute or dimension z"),
+        (lambda call: [], TypeError, "the function returned no launches"),
+        (lambda call: halved(call.c), TypeError, "branches over 256 times in one run"),
+        (lambda call: count_up(call.c), TypeError, "branches over 256 times in one run"),
+        (lambda call: call.c // 0, ZeroDivisionError, "c is divided by 0"),
+        (lambda call: call.p // 2, TypeError, "// and % need integers"),
+        (lambda call: call.workspace(call.x), TypeError, "the number of elements must be"),
+        (lambda call: call.next_power_of_2(call.c, most=0), TypeError, "must be from 1 to most"),
+        (lambda call: with_options(call, num_warps=3), TypeError, "num_warps must be 1, 2, 4, 8"),
+        (lambda call: with_options(call, num_stages=call.c), TypeError, "num_stages must be an"),
+        (lambda call: with_options(call, n=call.x.numel), TypeError, "parameter n of the kernel"),
+        (
+            lambda call: kept(call),
+            TypeError,
+            "of another run of the function",
+        ),
+        (lambda call: stateful(call), TypeError, "it must depend on the call alone"),
         (lambda call: range(call.c), TypeError, "c is known only when the op is called: choose"),
         (lambda call: 2**call.c, TypeError, "c is known only when the op is called: choose"),
         (lambda call: call.x.shape[0], IndexError, r"x.shape\[0\]: the signature has the"),
@@ -280,6 +325,26 @@ def complete(call):
 def test_bad_functions(function, error, message):
     with pytest.raises(error, match=message):
         tree(function)
+
+
+def test_numbers_are_arguments():
+    """Not constants: Triton passes a number that is no tl.constexpr when it launches the kernel."""
+    (launch,) = tree(complete).launches
+    assert launch.arguments["n"].text == "1"
+    assert launch.arguments["p"].kind == "float"
+    assert launch.arguments["w"] is None
+    text = tree(lambda call: with_options(call, p=float("-inf"))).launches[0].arguments["p"].text
+    assert text == "-std::numeric_limits<double>::infinity()"
+
+
+def test_an_error_without_a_message():
+    def function(call):
+        if call.c > 9:
+            raise ValueError
+        return complete(call)
+
+    found = [leaf.error for leaf in leaves(tree(function))]
+    assert found == ["the kernels do not support this call", None]
 
 
 def test_one_tree_for_each_dtype():
@@ -335,6 +400,17 @@ def test_what_does_not_compile():
 def test_bad_declarations():
     with pytest.raises(ValueError, match="NonZero"):
         build(shift, definition="i = NonZero(x)  y = Gather(x, i)")
+    with pytest.raises(ValueError, match="op: no dtype foo: there are float32, "):
+        build(shift, dtypes=["foo"])
+    with pytest.raises(ValueError, match="op: in_place must be as \"y = x\", not 'q = x'"):
+        build(shift, in_place="q = x")
+    for signature, message in (
+        ("op(workspace: T[*]) -> y: T[*]", "workspace is a name that a call has already"),
+        ("op(x: T[*, c], *, c: float) -> y: T[*, c]", "c is also the name of a dimension"),
+        ("op(x: i64[*]) -> y: i64[*]", "no input has the dtype T"),
+    ):
+        with pytest.raises(ValueError, match=f"op: {message}"):
+            cudarelu.triton_op(signature, definition="y = Identity(x)")(shift)
     with pytest.raises(ValueError, match="dtypes must be a list of dtypes"):
         build(shift, dtypes="float32")
     with cudarelu.Library("twice") as made:
@@ -345,10 +421,13 @@ def test_bad_declarations():
     assert re.fullmatch("<library twice: op>", repr(made))
 
 
-def test_saved_sources(made, tmp_path):
+def test_saved_sources(tmp_path):
     """A project in C++, which needs no Triton."""
+    with cudarelu.Library("saved") as made:
+        op = cudarelu.triton_op(SIGNATURE, definition="y = Identity(x)", dtypes=["float32"])
+        op(complete)
     files = made.save(tmp_path / "my_ops", architectures=["8.0", "9.0"])
-    assert Path("src/product_cuda.cpp") in files
-    text = (tmp_path / "my_ops/src/product_cuda.cpp").read_text()
+    assert Path("src/op_cuda.cpp") in files
+    text = (tmp_path / "my_ops/src/op_cuda.cpp").read_text()
     assert "{80, " in text
     assert "{90, " in text

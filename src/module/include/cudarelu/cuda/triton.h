@@ -72,7 +72,10 @@ class Kernel {
     if (grid.x > std::numeric_limits<std::int32_t>::max() || grid.y > 65535 || grid.z > 65535) {
       return {Status::Code::invalid_argument, op + ": the grid has too many blocks"};
     }
-    if (grid.x <= 0 || grid.y <= 0 || grid.z <= 0) return {};
+    if (grid.x < 0 || grid.y < 0 || grid.z < 0) {
+      return {Status::Code::invalid_argument, op + ": the grid has a negative size"};
+    }
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return {};
     const int device = call.execution.device_index;
     Loaded loaded;
     const cudaError_t error =
