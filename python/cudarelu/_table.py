@@ -35,6 +35,11 @@ class Parameter:
         return self.dims[:1] == ("*",)
 
     @property
+    def always_there(self) -> bool:
+        """Whether every call has a tensor for the input: its own or its stand-in's."""
+        return not self.optional or self.stand_in is not None
+
+    @property
     def if_absent(self) -> str:
         """The value of the input where it is absent, as text."""
         if self.number is not None:

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from .._table import OpInfo
 from .cubins import Argument, Compiler, Cubin, aligned_sizes, arguments_of
 from .evaluation import cpu_source
-from .launches import Branch, Launch, Leaf, Symbol, Tensor, Tree, identifier, is_there, leaves
+from .launches import Branch, Launch, Leaf, Symbol, Tensor, Tree, identifier, leaves
 from .ops import declaration, header
 
 _ELEMENTS = {  # in C++
@@ -132,7 +132,7 @@ class _Writer:
         known = {each.name for each in (*op.inputs, *op.outputs)}
         known |= {attribute.name for attribute in op.attributes}
         for each in op.inputs:
-            if not is_there(each):
+            if not each.always_there:
                 continue
             for i, dim in enumerate(each.dims):
                 if isinstance(dim, str) and dim != "*" and dim not in known:

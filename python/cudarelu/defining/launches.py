@@ -38,12 +38,18 @@ class Symbol:
             raise TypeError(f"{self} has no arithmetic with {other!r}")
         kinds = {self.kind, _kind(other)}
         kind = kind or ("float" if "float" in kinds else "int")
-        if "//" in form:
-            if kinds != {"int"}:
-                raise TypeError(f"{self} and {other}: // and % need integers")
-            if not isinstance(other, Symbol) and other == 0 and "{}, {}" in form:
-                raise ZeroDivisionError(f"{self} is divided by 0")
-        return Symbol(self._path, form.format(self.text, _text(other)).replace("//", ""), kind)
+        return Symbol(self._path, form.format(self.text, _text(other)), kind)
+
+    def _whole(self, other: object, form: str) -> Symbol:
+        if _is_number(other) and {self.kind, _kind(other)} != {"int"}:
+            raise TypeError(f"{self} and {other}: // and % need integers")
+        return self._with(other, form)
+
+    def _divided(self, other: object, form: str) -> Symbol:
+        result = self._whole(other, form)
+        if not isinstance(other, Symbol) and other == 0:
+            raise ZeroDivisionError(f"{self} is divided by 0")
+        return result
 
     def __add__(self, other: object) -> Symbol:
         return self._with(other, "({} + {})")
@@ -70,16 +76,16 @@ class Symbol:
         return self._with(other, "(static_cast<double>({1}) / {0})", "float")
 
     def __floordiv__(self, other: object) -> Symbol:
-        return self._with(other, "//triton::floor_div(call, {}, {})")
+        return self._divided(other, "triton::floor_div(call, {}, {})")
 
     def __rfloordiv__(self, other: object) -> Symbol:
-        return self._with(other, "//triton::floor_div(call, {1}, {0})")
+        return self._whole(other, "triton::floor_div(call, {1}, {0})")
 
     def __mod__(self, other: object) -> Symbol:
-        return self._with(other, "//triton::floor_mod(call, {}, {})")
+        return self._divided(other, "triton::floor_mod(call, {}, {})")
 
     def __rmod__(self, other: object) -> Symbol:
-        return self._with(other, "//triton::floor_mod(call, {1}, {0})")
+        return self._whole(other, "triton::floor_mod(call, {1}, {0})")
 
     def __neg__(self) -> Symbol:
         return Symbol(self._path, f"(-{self.text})", self.kind)
@@ -293,13 +299,13 @@ class Call:
                 if attribute.labels:
                     return self._label(name, attribute.labels)
                 return Symbol(self._path, identifier(name), attribute.type)
-        if any(name in each.dims for each in op.inputs if is_there(each)):
+        if any(name in each.dims for each in op.inputs if each.always_there):
             return Symbol(self._path, identifier(name), "int")
         raise AttributeError(f"{op.name} has no input, output, attribute or dimension {name}")
 
     def _tensor(self, parameter: Parameter) -> Tensor | None:
         name = identifier(parameter.name)
-        if not is_there(parameter) and not self._path.outcome(f"{name}.present"):
+        if not parameter.always_there and not self._path.outcome(f"{name}.present"):
             return None
         dtype = self._dtype if parameter.dtype == "T" else parameter.dtype
         return Tensor(self._path, name, dtype, parameter.dims, f"{name}.size()")
@@ -348,11 +354,6 @@ POINTERS = {  # what Triton calls the dtypes
     "int32": "i32",
     "int64": "i64",
 }
-
-
-def is_there(parameter: Parameter) -> bool:
-    """Whether every call has a tensor for the parameter."""
-    return not parameter.optional or parameter.stand_in is not None
 
 
 def identifier(name: str) -> str:

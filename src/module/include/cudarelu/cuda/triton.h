@@ -68,12 +68,13 @@ class Kernel {
   };
 
   Status launch(const Call& call, const Grid& grid, void** arguments, void*& scratch) {
-    const std::string op(call.op);
     if (grid.x > std::numeric_limits<std::int32_t>::max() || grid.y > 65535 || grid.z > 65535) {
-      return {Status::Code::invalid_argument, op + ": the grid has too many blocks"};
+      return {Status::Code::invalid_argument,
+              std::string(call.op) + ": the grid has too many blocks"};
     }
     if (grid.x < 0 || grid.y < 0 || grid.z < 0) {
-      return {Status::Code::invalid_argument, op + ": the grid has a negative size"};
+      return {Status::Code::invalid_argument,
+              std::string(call.op) + ": the grid has a negative size"};
     }
     if (grid.x == 0 || grid.y == 0 || grid.z == 0) return {};
     const int device = call.execution.device_index;
@@ -82,7 +83,8 @@ class Kernel {
         loaded_.get(device, 0, loaded, [&](Loaded& found) { return load(device, found); });
     if (error == cudaErrorNoKernelImageForDevice) {
       return {Status::Code::unavailable,
-              op + ": the module has no code of the kernel for compute capability " +
+              std::string(call.op) +
+                  ": the module has no code of the kernel for compute capability " +
                   std::to_string(architecture_of(device) / 10) + "." +
                   std::to_string(architecture_of(device) % 10)};
     }
