@@ -41,6 +41,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """Prints no dot for a passed test where nobody watches: in a log, failures are what counts."""
+    if report.passed and report.when == "call" and not sys.__stdout__.isatty():
+        return "passed", "", "PASSED"
+    return None
+
+
 @pytest.fixture
 def model_folder(tmp_path, monkeypatch) -> Path:
     """The working folder of a test of ort_infer, with a model and an input for it."""

@@ -119,7 +119,9 @@ def build_wheel(folder: Path) -> None:
     run(
         *(sys.executable, "-m", "pip", "wheel", ROOT, "--no-deps", "--no-build-isolation"),
         *("--no-index", "--disable-pip-version-check", "-v", "--wheel-dir", folder),
-        *("-C", f"build-dir={build}", "-C", "cmake.define.CUDARELU_CUDA=OFF"),
+        # The long form of -C, which pip before 23.1 lacks.
+        f"--config-settings=build-dir={build}",
+        "--config-settings=cmake.define.CUDARELU_CUDA=OFF",
         env=environment(CCACHE_BASEDIR=build, CCACHE_NOHASHDIR=1),
     )
     shutil.rmtree(build)  # the wheel must not need it
@@ -423,6 +425,7 @@ def link_libtorch(folder: Path) -> None:
 
 
 @needs("cmake", "ninja", "c++", "readelf")
+@pytest.mark.xdist_group("libtorch_build")  # two of the tests compile in one folder
 class TestLibTorchWithoutPython:
     @pytest.fixture(scope="class")
     @staticmethod
