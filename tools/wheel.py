@@ -53,7 +53,7 @@ def build(version: str, folder: Path, settings: Sequence[str]) -> Path:
     done = subprocess.run(
         [
             *(*PIP, "wheel", ROOT, "--no-deps", "--no-build-isolation", "--wheel-dir", wheels),
-            *(part for setting in settings for part in ("-C", setting)),
+            *(f"--config-settings={setting}" for setting in settings),
         ],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(str(path) for path in paths if path)},
         check=False,

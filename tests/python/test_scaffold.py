@@ -123,7 +123,8 @@ class TestProject:
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
         run(
             *(*pip, "wheel", "--no-build-isolation", "--no-deps", "--no-index"),
-            *("-C", "cmake.define.CUDARELU_CUDA=OFF", "--wheel-dir", tmp_path / "dist", project),
+            "--config-settings=cmake.define.CUDARELU_CUDA=OFF",  # -C is of pip 23.1
+            *("--wheel-dir", tmp_path / "dist", project),
         )
         (wheel,) = (tmp_path / "dist").iterdir()
         assert re.fullmatch(r"my_ops-0\.1\.0-py3-none-linux_\w+\.whl", wheel.name)

@@ -58,11 +58,13 @@ def _content(context: Context, content: dict) -> Iterator[Record]:
     if context.library and not context.module:
         return  # it has other ops, which the session checks
     for name in content["unknown"]:
-        id, domain = f"model.unknown.{name}", name.partition("::")[0]
+        domain, _, op_type = name.partition("::")
+        id = f"model.unknown.{name}"
         values = {"name": name, "domain": domain, "path": shlex.quote(str(path))}
         if built := content["libraries"].get(domain):
             yield trouble(id, "op-of-module", **values, library=shlex.quote(built))
             continue
-        near = difflib.get_close_matches(name, content["names"], 1, cutoff=0.5)
+        same = [known for known in content["names"] if known.endswith(f"::{op_type}")]
+        near = same or difflib.get_close_matches(name, content["names"], 1, cutoff=0.5)
         evidence = f"the most similar op is {near[0]}" if near else ""
         yield trouble(id, "unknown-op", evidence, **values)
