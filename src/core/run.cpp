@@ -82,13 +82,17 @@ Status check_values(const Op& op, std::span<const TensorView> inputs) {
 
 Execution& execution_of(void* host) { return *static_cast<Execution*>(host); }
 
-cudarelu_code product(const cudarelu_call* call, const cudarelu_gemm* gemm, cudarelu_error* error) {
-  if (const cudarelu_engines* engines = find_engines()) return engines->product(call, gemm, error);
+cudarelu_code no_engines(const cudarelu_call& call, cudarelu_error& error) {
   return to_c(Status(Code::unavailable,
-                     std::string(call->op, call->op_length) +
+                     std::string(call.op, call.op_length) +
                          ": libcudarelu_ops.so, which has the engines for matrix products, is not "
                          "beside the module's library"),
-              *error);
+              error);
+}
+
+cudarelu_code product(const cudarelu_call* call, const cudarelu_gemm* gemm, cudarelu_error* error) {
+  const cudarelu_engines* const engines = find_engines();
+  return engines != nullptr ? engines->product(call, gemm, error) : no_engines(*call, *error);
 }
 
 constexpr cudarelu_services services{
@@ -162,6 +166,29 @@ Status internal_error(const char* what) noexcept {
 }
 
 }  // namespace
+
+Status plain_gemm(const Gemm& gemm, Execution& execution) {
+  constexpr std::string_view name = "matrix product";
+  const cudarelu_call call{.size = sizeof(cudarelu_call),
+                           .op = name.data(),
+                           .op_length = name.size(),
+                           .inputs = nullptr,
+                           .outputs = nullptr,
+                           .attributes = nullptr,
+                           .input_count = 0,
+                           .output_count = 0,
+                           .attribute_count = 0,
+                           .device_type = CUDARELU_CPU,
+                           .device_index = 0,
+                           .stream = nullptr,
+                           .services = &services,
+                           .host = &execution};
+  const cudarelu_engines* const engines = find_engines();
+  const bool has_gemm = engines != nullptr && engines->size >= sizeof(cudarelu_engines);
+  const cudarelu_gemm product = to_c(gemm);
+  cudarelu_error error;
+  return from_c(has_gemm ? engines->gemm(&call, &product, &error) : no_engines(call, error), error);
+}
 
 Status run(const Op& op, std::span<const TensorView> inputs, std::span<const TensorView> outputs,
            std::span<const Attribute> attributes, Execution& execution) noexcept {

@@ -16,11 +16,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "cudarelu/host.h"
 #include "custom_op.h"
 #include "taken_domain.h"
-
-/// Each module defines it.
-extern "C" const cudarelu_module* cudarelu_get_module();
 
 namespace cudarelu::ort {
 namespace {
@@ -28,12 +26,6 @@ namespace {
 // Entries of a session's options: lists of domains, separated by commas.
 constexpr const char* allowed_entry = ".alias_domains";  // set by the user; default: all
 constexpr const char* registered_entry = ".registered";  // set by RegisterCustomOps()
-
-/// The module of this library. Throws std::invalid_argument if its declarations are not valid.
-const Module& own_module() {
-  static const Module* const module = &add_module(read_module(*cudarelu_get_module()));
-  return *module;
-}
 
 std::string entry_of(const Module& module, const char* entry) {
   return std::string(module.name) + entry;

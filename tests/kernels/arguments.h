@@ -8,19 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "cudarelu/host.h"
 #include "cudarelu/infer.h"
 #include "cudarelu/op.h"
 #include "cudarelu/types.h"
 
-extern "C" const cudarelu_module* cudarelu_get_module();
-
 namespace cudarelu::testing {
-
-/// The module `cudarelu`.
-inline const Module& own_module() {
-  static const Module* const module = &add_module(read_module(*cudarelu_get_module()));
-  return *module;
-}
 
 inline std::span<const Op> op_table() { return own_module().ops; }
 

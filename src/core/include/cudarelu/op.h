@@ -107,4 +107,7 @@ Status run(const Op& op, std::span<const TensorView> inputs, std::span<const Ten
 /// libcudarelu_ops.so. nullptr if there are none.
 const cudarelu_engines* find_engines();
 
+/// Execution::gemm() for a host that has no matrix product: that of the engines.
+Status plain_gemm(const Gemm& gemm, Execution& execution);
+
 }  // namespace cudarelu

@@ -179,6 +179,10 @@ typedef struct cudarelu_engines {
                            cudarelu_error* error);
   /* Why products on CUDA cannot use cuBLASLt, and how to correct it; "" if they can. */
   const char* (*cublaslt_problem)(void);
+  /* A matrix product on the CPU in float32 or float64, without activation and sum, for the service
+   * `gemm` of a host that has none. */
+  cudarelu_code (*gemm)(const cudarelu_call* call, const cudarelu_gemm* gemm,
+                        cudarelu_error* error);
 } cudarelu_engines;
 
 /* An op module. Everything it points to is valid until the process ends. */
