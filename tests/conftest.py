@@ -10,11 +10,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 pytest_plugins = ["cudarelu.testing.plugin"]
 
-# Both are read when torch is imported, also in the processes that tests start. Waiting OpenMP
-# threads would spin and slow down other tests. Inductor would spend 8 s for each new cache to test
-# the compiler's vector instructions.
+# The first two are read when torch is imported, also in the processes that tests start. Waiting
+# OpenMP threads would spin and slow down other tests. Inductor would spend 8 s for each new cache
+# to test the compiler's vector instructions.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+# Read when JAX is imported: the CPU is a mesh of eight devices for the tests of sharding.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 
 def needs_cuda(item: pytest.Item) -> str | None:

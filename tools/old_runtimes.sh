@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the old versions of ONNX Runtime with which the tests test the plugin, each into
-# FOLDER/VERSION, and one for Python 3.12, into FOLDER/python3.12. What is installed is skipped. A
-# version that cannot be installed is reported in one line, and its test is skipped.
+# Installs the other versions of ONNX Runtime and JAX with which the tests use one library, each into
+# a folder of its own in FOLDER. What is installed is skipped. A version that cannot be installed is
+# reported in one line, and its test is skipped.
 #
 #   usage: old_runtimes.sh PYTHON FOLDER
 set -euo pipefail
@@ -14,10 +14,10 @@ install() {
   [ ! -d "$folder/$name" ] || return 0
   rm -rf "$folder/$name.part"
   if output=$("$python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 15 \
-    --no-deps --only-binary :all: --target "$folder/$name.part" "$@" 2>&1); then
+    --no-deps --no-compile --only-binary :all: --ignore-requires-python --target "$folder/$name.part" "$@" 2>&1); then
     mv "$folder/$name.part" "$folder/$name"
   else
-    echo "The plugin is not tested with $*: ${output##*$'\n'}"
+    echo "The libraries are not tested with $*: ${output##*$'\n'}"
   fi
 }
 
@@ -29,3 +29,5 @@ install 1.18.1 onnxruntime==1.18.1 numpy==1.26.4
 install 1.20.1 onnxruntime==1.20.1
 install 1.23.2 onnxruntime==1.23.2
 install python3.12 onnxruntime==1.23.2 numpy --python-version 3.12
+install jax-0.5.3 jax==0.5.3 jaxlib==0.5.3
+install jax-0.12.0 jax==0.12.0 jaxlib==0.12.0 numpy scipy ml_dtypes opt_einsum --python-version 3.12

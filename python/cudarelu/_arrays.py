@@ -33,6 +33,11 @@ def call(name: str, inputs: list[Any], attributes: Attributes) -> Any:
     Returns new arrays of that library. Raises TypeError for an unsupported kind of input or dtype,
     and ValueError for an invalid shape or value.
     """
+    jax = sys.modules.get("jax")
+    if jax is not None and any(_needs_jax(x, jax) for x in inputs):
+        from cudarelu.jax import call as call_jax
+
+        return call_jax(name, inputs, attributes)
     op = op_named(name)
     given = {p.name: x for p, x in zip(op.inputs, inputs, strict=True) if x is not None}
     library = common_library(op.name, given)
@@ -47,6 +52,13 @@ def call(name: str, inputs: list[Any], attributes: Attributes) -> Any:
         if isinstance(result, tuple):
             return tuple(array_of(library, y, example) for y in result)
         return array_of(library, result, example)
+
+
+def _needs_jax(x: Any, jax: Any) -> bool:
+    """Whether only JAX itself can read the array: a tracer, or shards on several devices."""
+    return isinstance(x, jax.Array) and (
+        isinstance(x, jax.core.Tracer) or len(x.sharding.device_set) > 1
+    )
 
 
 def _library_of(x: Any) -> Any:

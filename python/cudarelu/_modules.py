@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from cudarelu import _C
+from cudarelu import _C, _xla
 from cudarelu._pytorch import vmap
 from cudarelu._pytorch.after_import import after_import
 from cudarelu._pytorch.functions import FUNCTIONS, register, substitute_in_graphs
@@ -98,6 +98,7 @@ def _register(fields: Mapping[str, Any]) -> None:
     # These wait for a program that compiles or shards: the parts of PyTorch take long to import.
     after_import("torch._dynamo", lambda: substitute_in_graphs(added))
     after_import("torch.distributed.tensor", lambda: _add("cudarelu._pytorch.dtensor", added))
+    after_import("jax", lambda: _xla.register(fields))
     after_import("cudarelu.inductor", lambda: _add("cudarelu.inductor", added))
     _MODULES[fields["name"]] = OpModule(fields)
 

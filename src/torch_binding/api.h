@@ -39,6 +39,9 @@ namespace cudarelu::binding {
 /// Returns the parsed gradient of an op.
 [[gnu::visibility("default")]] std::vector<Gradient> gradient_of(const Op& op);
 
+/// Returns the op that runs instead of `op` when a gradient is needed, or nullptr.
+[[gnu::visibility("default")]] const Op* training_form_of(const Op& op);
+
 /// Returns why matrix products on CUDA cannot use cuBLASLt and how to correct it; empty if they
 /// can.
 [[gnu::visibility("default")]] std::string cublaslt_problem();

@@ -24,21 +24,6 @@ struct Array {
 /// Returns the module numpy, or nothing if it has not been imported, so that no array can exist.
 nb::object numpy() { return nb::steal(PyImport_GetModule(nb::str("numpy").ptr())); }
 
-void raise_python(const Status& status) {
-  switch (status.code()) {
-    case Status::Code::ok:
-      return;
-    case Status::Code::invalid_argument:
-      throw nb::value_error(status.message().c_str());
-    case Status::Code::unsupported_dtype:
-      throw nb::type_error(status.message().c_str());
-    case Status::Code::out_of_memory:
-      throw std::bad_alloc();
-    default:
-      throw std::runtime_error(status.message());
-  }
-}
-
 /// Reads the address and shape of a dense array. Unlike DLPack and the buffer protocol,
 /// __array_interface__ supports read-only arrays and bfloat16.
 Array dense_array(nb::object object, DType dtype) {
@@ -97,6 +82,21 @@ Array output_array(const OutputType<std::int64_t>& type) {
 }
 
 }  // namespace
+
+void raise_python(const Status& status) {
+  switch (status.code()) {
+    case Status::Code::ok:
+      return;
+    case Status::Code::invalid_argument:
+      throw nb::value_error(status.message().c_str());
+    case Status::Code::unsupported_dtype:
+      throw nb::type_error(status.message().c_str());
+    case Status::Code::out_of_memory:
+      throw std::bad_alloc();
+    default:
+      throw std::runtime_error(status.message());
+  }
+}
 
 bool is_numpy_array(nb::handle object) {
   const nb::object module = numpy();

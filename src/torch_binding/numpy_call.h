@@ -7,6 +7,9 @@
 
 namespace cudarelu::binding {
 
+/// Throws the exception for an error on arrays: ValueError, TypeError, MemoryError or RuntimeError.
+void raise_python(const Status& status);
+
 /// Whether the object is a numpy.ndarray. False for a masked array, whose mask would be lost.
 bool is_numpy_array(nanobind::handle object);
 

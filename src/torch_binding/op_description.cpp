@@ -78,11 +78,32 @@ nb::dict describe(const AttributeSpec& attribute) {
   return result;
 }
 
+nb::tuple describe(const Expression& expression) {
+  constexpr std::array kinds{"input", "output", "output_gradient", "attribute", "number", "call",
+                             "sum",   "none"};
+  return nb::make_tuple(
+      kinds[static_cast<std::size_t>(expression.kind)], expression.index, expression.number,
+      expression.op == nullptr ? nb::none() : nb::object(qualified_name(*expression.op)),
+      expression.output,
+      tuple_of(expression.arguments, [](const Expression& each) { return describe(each); }),
+      to_str(expression.text));
+}
+
 }  // namespace
 
 nb::str namespace_of(const Op& op) { return to_str(op.module->name); }
 
 nb::str qualified_name(const Op& op) { return to_str(op.qualified_name()); }
+
+nb::dict describe_gradient(const Op& op) {
+  const Op* const form = training_form_of(op);
+  nb::dict result;
+  result["training_form"] = form == nullptr ? nb::none() : nb::object(qualified_name(*form));
+  result["terms"] = tuple_of(gradient_of(form == nullptr ? op : *form), [](const Gradient& each) {
+    return nb::make_tuple(each.input, describe(each.value));
+  });
+  return result;
+}
 
 nb::dict describe_module(const Module& module) {
   nb::dict result;

@@ -22,4 +22,9 @@ nanobind::dict describe(const Signature& signature);
 /// Returns the declaration as a dictionary with the keys "namespace", "name", "inputs", ....
 nanobind::dict describe(const Op& op);
 
+/// Returns the parsed gradient as a dictionary: "terms", pairs of the position of an input and an
+/// expression, and "training_form", the name of the op that has the gradient, or None. An
+/// expression is a tuple of the members of cudarelu::Expression.
+nanobind::dict describe_gradient(const Op& op);
+
 }  // namespace cudarelu::binding

@@ -18,6 +18,7 @@
 #include "numpy_call.h"
 #include "op_description.h"
 #include "python_arguments.h"
+#include "symbolic_shapes.h"
 
 namespace nb = nanobind;
 
@@ -224,13 +225,18 @@ nb::object module_object(const Op& op) {
   return result;
 }
 
+const Op& op_named(const std::string& name_of_module, const std::string& name) {
+  const Module& module = module_named(name_of_module);
+  if (const Op* const op = module.find(name)) return *op;
+  throw nb::value_error((std::string(module.name) + " has no op " + name).c_str());
+}
+
 /// Creates the built-in function of an op. `documentation` begins with the signature, as Python
 /// expects of built-in functions.
 nb::object make_function(const std::string& name_of_module, std::string name,
                          std::string documentation) {
-  const Module& module = module_named(name_of_module);
-  const Op* const op = module.find(name);
-  if (op == nullptr) throw nb::value_error(("no op has the name " + name).c_str());
+  const Op* const op = &op_named(name_of_module, name);
+  const Module& module = *op->module;
   struct Definition {  // Python keeps pointers to its members
     std::string name;
     std::string documentation;
@@ -247,6 +253,15 @@ nb::object make_function(const std::string& name_of_module, std::string name,
                        definition.documentation.c_str()};
   const nb::object self = is_own ? module_object(*op) : nb::cast(BoundOp{op, name_of_module});
   return nb::steal(PyCFunction_NewEx(&definition.method, self.ptr(), to_str(module.name).ptr()));
+}
+
+nb::dict gradient(const std::string& module, const std::string& op) {
+  return describe_gradient(op_named(module, op));
+}
+
+nb::list infer(const std::string& module, const std::string& op, const nb::sequence& inputs,
+               const nb::sequence& attributes) {
+  return infer_types(op_named(module, op), inputs, attributes);
 }
 
 nb::list describe_ops(const std::string& module) {
@@ -275,6 +290,13 @@ NB_MODULE(_C, module) {
              "A signature as a dictionary. Raises ValueError if it cannot be parsed.");
   module.def("ops", describe_ops, nb::arg("module"),
              "The declarations of the ops of a module, as dictionaries, in the table's order.");
+  module.def("gradient", gradient, nb::arg("module"), nb::arg("op"),
+             "The parsed gradient of an op as a dictionary; see OpInfo.gradient.");
+  module.def("infer", infer, nb::arg("module"), nb::arg("op"), nb::arg("inputs"),
+             nb::arg("attributes"),
+             "The dtypes and shapes of the outputs of a call. An input is None or its dtype and "
+             "shape, whose sizes may be symbols; an attribute is a number, or the position of a "
+             "label. Raises TypeError for a dtype, ValueError for anything else.");
   module.def(
       "cublaslt_problem", cublaslt_problem,
       "Why matrix products on CUDA cannot use cuBLASLt, and how to correct it; empty if they can.");

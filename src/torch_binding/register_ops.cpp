@@ -225,6 +225,8 @@ void check_new_name(std::string_view name) {
 
 std::vector<Gradient> gradient_of(const Op& op) { return parse_gradient(op); }
 
+const Op* training_form_of(const Op& op) { return training_form(op); }
+
 std::string cublaslt_problem() {
   const cudarelu_engines* const engines = find_engines();
   return engines != nullptr ? engines->cublaslt_problem()

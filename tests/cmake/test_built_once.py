@@ -8,9 +8,7 @@ installed too. On two cores that takes a minute with a warm ccache.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -24,7 +22,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from support.commands import SLOW, dynamic, environment, install_wheel, needs, run
+from support.commands import SLOW, dynamic, environment, install_wheel, needs, python_3_12, run
 from support.onnx_runtimes import RUNTIMES, VERSIONS, run_with
 from support.op_modules import LIBRARY
 from support.ort_infer import BUILD, BUILT, ORT_INFER
@@ -161,16 +159,6 @@ def example(tmp_path) -> tuple[Path, Path, Path]:
     np.save(files[1], x)
     np.save(files[2], x / (1 + np.exp(-2 * x)))
     return files
-
-
-def python_3_12() -> Path:
-    """A Python 3.12 on the PATH, or of pyenv, whose commands on the PATH may lead nowhere."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    found = [shutil.which("python3.12"), *pyenv.glob("versions/3.12.*/bin/python3.12")]
-    for path in filter(None, found):
-        if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
-            return Path(path)
-    pytest.skip("python3.12 is missing")
 
 
 @pytest.mark.skipif(not LIBRARY.exists(), reason=f"{LIBRARY} has not been built")

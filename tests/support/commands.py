@@ -66,3 +66,13 @@ def install_wheel(wheel: Path, folder: Path) -> Path:
         *("--disable-pip-version-check", "--target", folder),
     )
     return folder
+
+
+def python_3_12() -> Path:
+    """A Python 3.12 on the PATH, or of pyenv, whose commands on the PATH may lead nowhere."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [shutil.which("python3.12"), *pyenv.glob("versions/3.12.*/bin/python3.12")]
+    for path in filter(None, found):
+        if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return Path(path)
+    pytest.skip("python3.12 is missing")

@@ -18,22 +18,11 @@ from typing import Any
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
+from cudarelu._gradients import sums_rows
 from cudarelu._pytorch.functions import overload_of
 from cudarelu._table import OpInfo, Parameter, all_ops
 
 Placements = list[Placement | None]  # None for an absent input
-
-
-def _sums_of_rows() -> set[str]:
-    """The ops that compute the gradient of an input that all rows share, such as a bias. By the
-    chain rule, such a gradient is a sum over the rows."""
-    return {
-        called
-        for op in all_ops()
-        if all(each.leads for each in op.outputs)
-        for name, called in op.gradient_ops
-        if not next(each for each in op.inputs if each.name == name).leads
-    }
 
 
 def _rule(op: OpInfo, outputs: tuple[Parameter, ...], sharded: bool) -> Callable[..., Any]:
@@ -68,12 +57,11 @@ def _of_output(parameter: Parameter, rows: Placement) -> Placement:
 def register(added: Collection[OpInfo]) -> None:
     """Registers the rules of a module's ops, and again those of the ops in its gradients, which may
     be of other modules and known as sums of rows only now."""
-    sums = _sums_of_rows()
     called = {name for op in added for _, name in op.gradient_ops}
     for op in all_ops():
         if op not in added and op.qualified_name not in called:
             continue
-        sharded = all(each.leads for each in op.outputs) or op.qualified_name in sums
+        sharded = all(each.leads for each in op.outputs) or sums_rows(op)
         register_sharding(overload_of(op))(_rule(op, op.outputs, sharded))
         # DTensor assumes that an in-place op overwrites its first input.
         if op.overwritten == 0:

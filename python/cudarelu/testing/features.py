@@ -43,12 +43,16 @@ class Feature:
     devices: tuple[str, ...] = ("cpu", "cuda")
 
 
+def wide_dtype(op: OpInfo) -> str:
+    """The dtype that features are checked for: float64, if the op has it."""
+    return "float64" if "float64" in op.dtypes else op.dtypes[0]
+
+
 def features(op: OpInfo) -> Iterator[tuple[str, Feature]]:
     """The features to check for an op, each with the dtype that it is checked for."""
-    wide = "float64" if "float64" in op.dtypes else op.dtypes[0]
     for feature in FEATURES:
         if feature.applies(op):
-            yield wide, feature
+            yield wide_dtype(op), feature
     for dtype in op.dtypes:
         yield dtype, Feature("opcheck", functools.partial(_opcheck, dtype, False))
         if op.in_place:
@@ -71,7 +75,7 @@ def _refuses(error: type[Exception], message: str, call: Callable[[], Any]) -> N
 # Gradients
 
 
-def _is_twice_differentiable(op: OpInfo) -> bool:
+def is_twice_differentiable(op: OpInfo) -> bool:
     """Whether every op that the op's gradient calls has a gradient. Forward mode needs it too."""
     called = re.findall(r"[\w:]+(?=\()", op.gradient)
     return all(_op_called(name, op).gradient for name in called)
@@ -84,7 +88,7 @@ def _op_called(name: str, op: OpInfo) -> OpInfo:
 
 def _check_gradients(op: OpInfo, function: Callable[..., Any], device: str) -> None:
     inputs = with_grad(inputs_of(op, device=device))
-    twice = _is_twice_differentiable(op)
+    twice = is_twice_differentiable(op)
     assert gradcheck(function, inputs, check_forward_ad=twice)
     if twice:
         assert gradgradcheck(function, inputs, check_fwd_over_rev=True)

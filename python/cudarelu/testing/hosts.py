@@ -41,8 +41,20 @@ class Host(Protocol):
     def unavailable(self) -> str | None:
         """Why the host cannot run here, or None."""
 
+    def serves(self, op: OpInfo, dtype: str) -> bool:
+        """Whether the host runs the op for this dtype of the type variable."""
+
     def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
         """The outputs of a case. Raises unittest.SkipTest if the host lacks the dtype."""
+
+
+class ForAllOps:
+    """A host that runs every op with a kernel for its device."""
+
+    device: str
+
+    def serves(self, op: OpInfo, dtype: str) -> bool:
+        return self.device in op.devices
 
 
 def onnx_type(dtype: np.dtype) -> int:
@@ -93,7 +105,7 @@ def one_op_model(op: OpInfo, runs: list[Case]) -> onnx.ModelProto:
     return onnx.helper.make_model(graph, ir_version=8, opset_imports=opsets)
 
 
-class Torch:
+class Torch(ForAllOps):
     """PyTorch: `torch.ops.<namespace>.<op>`."""
 
     runtime = "torch"
@@ -135,7 +147,7 @@ def numpy_of(tensor: torch.Tensor) -> np.ndarray:
     return tensor.cpu().numpy()
 
 
-class NumPy:
+class NumPy(ForAllOps):
     """The ops on NumPy arrays."""
 
     name = runtime = "numpy"
@@ -149,7 +161,7 @@ class NumPy:
         return [results] if isinstance(results, np.ndarray) else list(results)
 
 
-class CuPy:
+class CuPy(ForAllOps):
     """The ops on CuPy arrays."""
 
     name = runtime = "cupy"
@@ -179,7 +191,7 @@ class CuPy:
         return [numpy_of(torch.from_dlpack(output)) for output in outputs]
 
 
-class Jax:
+class Jax(ForAllOps):
     """The ops on JAX arrays."""
 
     runtime = "jax"
@@ -206,7 +218,7 @@ class Jax:
         return [np.asarray(output) for output in outputs]
 
 
-class Ort:
+class Ort(ForAllOps):
     """ONNX Runtime's Python package."""
 
     runtime = "onnxruntime"
@@ -274,7 +286,7 @@ def from_ort(value: Any) -> np.ndarray:
     return value.numpy()
 
 
-class OrtInfer:
+class OrtInfer(ForAllOps):
     """The executable ort_infer."""
 
     runtime = "ort_infer"
@@ -319,17 +331,3 @@ def _ort_infer_results(device: str, op: OpInfo, dtype: np.dtype) -> dict[str, li
 def _load_npy(path: Path) -> np.ndarray:
     array = np.load(path)
     return array.view(BFLOAT16) if array.dtype.kind == "V" else array
-
-
-HOSTS: list[Host] = [
-    Torch("cpu"),
-    Torch("cuda"),
-    NumPy(),
-    CuPy(),
-    Jax("cpu"),
-    Jax("cuda"),
-    Ort("cpu"),
-    Ort("cuda"),
-    OrtInfer("cpu"),
-    OrtInfer("cuda"),
-]

@@ -13,10 +13,28 @@ from .._modules import module_named
 from .._table import OWN_NAMESPACE, OpInfo, op_named
 from .cases import DTYPES, Case, Plan, cases, make_case, plans, unchanged
 from .exports import check_export
-from .features import features
-from .hosts import HOSTS, Host
+from .features import features, wide_dtype
+from .hosts import CuPy, Host, Jax, NumPy, Ort, OrtInfer, Torch
+from .jax import JAX_FEATURES, JaxGrad, JaxJit
 from .memory import check_memory
 from .reference import assert_close, reference
+
+HOSTS: list[Host] = [
+    Torch("cpu"),
+    Torch("cuda"),
+    NumPy(),
+    CuPy(),
+    Jax("cpu"),
+    Jax("cuda"),
+    JaxJit("cpu"),
+    JaxJit("cuda"),
+    JaxGrad("cpu"),
+    JaxGrad("cuda"),
+    Ort("cpu"),
+    Ort("cuda"),
+    OrtInfer("cpu"),
+    OrtInfer("cuda"),
+]
 
 
 @dataclass(frozen=True)
@@ -69,7 +87,7 @@ def checks(ops: Iterable[OpInfo]) -> Iterator[Check]:
     missing = missing_hosts()
     working = [host for host in HOSTS if host.name not in missing]
     for op in ops:
-        hosts = [host for host in working if host.device in op.devices]
+        hosts = [host for host in working if any(host.serves(op, dtype) for dtype in op.dtypes)]
         for dtype in op.dtypes:  # first, since such an op may crash or disturb other hosts
             for host in hosts:
                 if host.runtime == "numpy":
@@ -77,6 +95,8 @@ def checks(ops: Iterable[OpInfo]) -> Iterator[Check]:
         for dtype in op.dtypes:
             for plan in plans(op, DTYPES[dtype]):
                 for host in hosts:
+                    if not host.serves(op, dtype):
+                        continue
                     run = functools.partial(_check_case, op, host, dtype, plan)
                     yield Check(op, host, dtype, plan.id, run)
         for host in hosts:
@@ -85,6 +105,11 @@ def checks(ops: Iterable[OpInfo]) -> Iterator[Check]:
                     if host.device in feature.devices:
                         run = functools.partial(feature.run, op, host.device)
                         yield Check(op, host, dtype, feature.name, run)
+            elif host.runtime == "jax-jit":
+                for feature in JAX_FEATURES:
+                    if feature.applies(op):
+                        run = functools.partial(feature.run, op, host.device)
+                        yield Check(op, host, wide_dtype(op), feature.name, run)
             elif host.runtime == "onnxruntime":
                 run = functools.partial(check_export, op, host.device)
                 yield Check(op, host, op.dtypes[0], "exported", run)

@@ -8,8 +8,7 @@ from collections.abc import Collection
 
 from .._modules import load_library
 from .._table import OpInfo
-from .hosts import HOSTS
-from .matrix import Check, checks, missing_hosts
+from .matrix import HOSTS, Check, checks, missing_hosts
 from .memory import OutOfBoundsError
 
 _WIDTH = 160  # of the text of a failure

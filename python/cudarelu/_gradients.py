@@ -1,0 +1,157 @@
+"""The gradients of the ops for hosts that are programmed in Python.
+
+The declaration of an op has an expression for the gradient of each differentiable input, which
+calls further ops: "x = relu_backward(grad_y, y)". The library parses it; `Evaluator` evaluates it
+with the arrays of a host.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cudarelu import _C
+from cudarelu._table import Attribute, OpInfo, Parameter, all_ops, op_named
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A value in a gradient."""
+
+    kind: str  # "input", "output", "output_gradient", "attribute", "number", "call", "sum", "none"
+    index: int  # of the input, output or attribute
+    number: float
+    op: str | None  # the qualified name of the called op
+    output: int  # which output of the called op
+    arguments: tuple[Expression, ...]  # of a call, or the terms of a sum
+    text: str  # equal texts have equal values
+
+    @classmethod
+    def of(cls, fields: tuple[Any, ...]) -> Expression:
+        kind, index, number, op, output, arguments, text = fields
+        return cls(kind, index, number, op, output, tuple(map(cls.of, arguments)), text)
+
+
+@dataclass(frozen=True)
+class Derivative:
+    """The gradients of an op."""
+
+    op: OpInfo  # that runs where a gradient is needed: it may have more outputs
+    terms: dict[int, Expression]  # by the position of the input; others have no gradient
+
+
+@functools.cache
+def derivative_of(op: OpInfo) -> Derivative:
+    fields = _C.gradient(op.namespace, op.name)
+    form = fields["training_form"]
+    terms = {i: Expression.of(each) for i, each in fields["terms"]}
+    return Derivative(op if form is None else op_named(form), terms)
+
+
+def sums_rows(op: OpInfo) -> bool:
+    """Whether the outputs without `*` are sums over the rows. They are in an op that computes the
+    gradient of an input that all rows share, such as a bias, by the chain rule."""
+    return any(
+        called == op.qualified_name
+        and not next(each for each in other.inputs if each.name == name).leads
+        for other in all_ops()
+        if all(each.leads for each in other.outputs)
+        for name, called in other.gradient_ops
+    )
+
+
+class Host(Protocol):
+    """What an evaluator needs of a host. An absent array is None."""
+
+    def call(self, op: OpInfo, inputs: Sequence[Any], attributes: Sequence[Any]) -> Sequence[Any]:
+        """The outputs of an op."""
+
+    def add(self, a: Any, b: Any) -> Any:
+        """a + b"""
+
+    def full(self, shape: tuple[Any, ...], number: float, like: Any) -> Any:
+        """An array of one number, with the dtype of another array."""
+
+
+class Evaluator:
+    """The values of the expressions of one derivative for one call. Equal texts run once."""
+
+    def __init__(
+        self,
+        host: Host,
+        op: OpInfo,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        attributes: Sequence[float | int],
+        gradient: Callable[[int], Any],  # of an output; None: it is zero, and may be left out
+        zeros: Callable[[int], Any],  # of an output
+    ) -> None:
+        self.host, self.op, self.inputs, self.outputs = host, op, inputs, outputs
+        self.attributes, self.gradient, self.zeros = attributes, gradient, zeros
+        self._called: dict[str, Sequence[Any]] = {}
+
+    def value(self, expression: Expression) -> Any:
+        match expression.kind:
+            case "input":
+                return self.inputs[expression.index]
+            case "output":
+                return self.outputs[expression.index]
+            case "output_gradient":
+                given = self.gradient(expression.index)
+                return self.zeros(expression.index) if given is None else given
+            case "call":
+                return self._call(expression)[expression.output]
+            case "sum":
+                return self._sum(expression)
+            case _:
+                return None
+
+    def _call(self, expression: Expression) -> Sequence[Any]:
+        text = expression.text[: expression.text.rindex(")")]  # without the output
+        if text not in self._called:
+            assert expression.op is not None
+            op = op_named(expression.op)
+            count = len(op.inputs)
+            pairs = zip(expression.arguments, op.inputs, strict=False)
+            inputs = [self._argument(each, parameter) for each, parameter in pairs]
+            attributes = [
+                self._attribute(each, attribute)
+                for each, attribute in zip(expression.arguments[count:], op.attributes, strict=True)
+            ]
+            self._called[text] = self.host.call(op, inputs, attributes)
+        return self._called[text]
+
+    def _attribute(self, expression: Expression, attribute: Attribute) -> float | int:
+        if expression.kind == "attribute":
+            return self.attributes[expression.index]
+        return expression.number if attribute.type == "float" else int(expression.number)
+
+    def _argument(self, expression: Expression, parameter: Parameter) -> Any:
+        value = self.value(expression)
+        if value is not None or parameter.optional or expression.kind != "input":
+            return value
+        return self._stand_in(self.op.inputs[expression.index])
+
+    def _stand_in(self, absent: Parameter) -> Any:
+        """The value of an absent input: another input, or its number in the sizes of another."""
+        names = [each.name for each in self.op.inputs]
+        if absent.stand_in is not None:
+            return self.inputs[names.index(absent.stand_in)]
+        assert absent.number is not None
+        for parameter, x in zip(self.op.inputs, self.inputs, strict=True):
+            if x is not None and not parameter.optional and set(absent.dims) <= set(parameter.dims):
+                sizes = dict(zip(reversed(parameter.dims), reversed(x.shape), strict=False))
+                shape = tuple(sizes[dim] for dim in absent.dims)
+                return self.host.full(shape, absent.number, x)
+        raise AssertionError(f"{self.op.name}: {absent.name} has no shape")
+
+    def _sum(self, expression: Expression) -> Any:
+        total = None
+        for term in expression.arguments:
+            if term.kind == "output_gradient" and self.gradient(term.index) is None:
+                continue
+            value = self.value(term)
+            total = value if total is None else self.host.add(total, value)
+        return total

@@ -1,0 +1,85 @@
+#include "symbolic_shapes.h"
+
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "api.h"
+#include "cudarelu/infer.h"
+#include "numpy_call.h"
+#include "python_arguments.h"
+
+namespace nb = nanobind;
+
+namespace cudarelu {
+namespace binding {
+namespace {
+
+struct Size {
+  nb::object value;
+
+  Size() = default;
+  explicit Size(nb::handle value) : value(nb::borrow(value)) {}
+  explicit Size(std::int64_t number) : value(nb::int_(number)) {}
+};
+
+/// A tensor without data.
+struct Type {
+  bool present = false;
+  DType dtype{};
+  std::vector<Size> shape;
+};
+
+}  // namespace
+}  // namespace binding
+
+/// Sizes are compared by Python. A library that cannot decide raises an exception, or says that they
+/// differ.
+template <>
+struct DimTraits<binding::Size> {
+  static bool differ(const binding::Size& a, const binding::Size& b) {
+    return !a.value.equal(b.value);
+  }
+  static bool exceeds(const binding::Size& size, std::int64_t limit) {
+    return nb::isinstance<nb::int_>(size.value) && nb::cast<std::int64_t>(size.value) > limit;
+  }
+  static std::string text(const binding::Size& size) { return nb::str(size.value).c_str(); }
+};
+
+namespace binding {
+
+nb::list infer_types(const Op& op, const nb::sequence& inputs, const nb::sequence& attributes) {
+  std::vector<Type> types;
+  for (const nb::handle input : inputs) {
+    Type& type = types.emplace_back();
+    type.present = !input.is_none();
+    if (!type.present) continue;
+    const auto name = nb::cast<std::string>(input[0]);
+    const auto known = std::ranges::find(all_dtypes, name, name_of);
+    if (known == all_dtypes.end()) raise_python(unknown_dtype(op, types.size() - 1, name));
+    type.dtype = *known;
+    for (const nb::handle size : nb::sequence(input[1])) type.shape.emplace_back(size);
+  }
+  std::vector<Attribute> values;
+  for (const nb::handle attribute : attributes) {
+    const bool real = op.signature.attributes[values.size()].type == AttributeType::real;
+    values.push_back(real ? Attribute(nb::cast<double>(attribute))
+                          : Attribute(nb::cast<std::int64_t>(attribute)));
+  }
+  std::vector<OutputType<Size>> outputs(op.signature.outputs.size());
+  raise_python(infer(op, std::span<const Type>(types), values, std::span(outputs)));
+  nb::list result;
+  for (const OutputType<Size>& output : outputs) {
+    nb::list shape;
+    for (const Size& size : output.shape.span()) shape.append(size.value);
+    result.append(nb::make_tuple(to_str(name_of(output.dtype)), nb::tuple(shape)));
+  }
+  return result;
+}
+
+}  // namespace binding
+}  // namespace cudarelu
