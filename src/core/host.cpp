@@ -13,8 +13,8 @@
 namespace cudarelu {
 namespace {
 
-/// A loop whose parts are taken by the caller and by tasks. A task may start after the loop is done,
-/// so the tasks own it.
+/// A loop whose parts are taken by the caller and by tasks. A task may start after the loop is
+/// done, so the tasks own it.
 struct Loop {
   Loop(std::int64_t n, std::int64_t size, FunctionRef<void(std::int64_t, std::int64_t)> body)
       : n(n), size(size), parts((n + size - 1) / size), body(body) {}
@@ -134,7 +134,8 @@ void parallel_for(TaskQueue& queue, std::int64_t n, std::int64_t grain,
     for (std::int64_t i = 0; i < helpers; ++i) {
       auto share = std::make_unique<std::shared_ptr<Loop>>(loop);
       const auto task = [](void* state) {
-        const std::unique_ptr<std::shared_ptr<Loop>> mine(static_cast<std::shared_ptr<Loop>*>(state));
+        const std::unique_ptr<std::shared_ptr<Loop>> mine(
+            static_cast<std::shared_ptr<Loop>*>(state));
         (*mine)->take_parts();
       };
       if (!queue.schedule(task, share.get())) break;

@@ -37,8 +37,8 @@ struct Type {
 }  // namespace
 }  // namespace binding
 
-/// Sizes are compared by Python. A library that cannot decide raises an exception, or says that they
-/// differ.
+/// Sizes are compared by Python. A library that cannot decide raises an exception, or says that
+/// they differ.
 template <>
 struct DimTraits<binding::Size> {
   static bool differ(const binding::Size& a, const binding::Size& b) {

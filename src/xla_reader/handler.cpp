@@ -25,14 +25,22 @@ namespace {
 
 std::optional<DType> dtype_of(Type type) {
   switch (type) {
-    case Type::f32: return DType::float32;
-    case Type::f64: return DType::float64;
-    case Type::f16: return DType::float16;
-    case Type::bf16: return DType::bfloat16;
-    case Type::s8: return DType::int8;
-    case Type::u8: return DType::uint8;
-    case Type::s32: return DType::int32;
-    case Type::s64: return DType::int64;
+    case Type::f32:
+      return DType::float32;
+    case Type::f64:
+      return DType::float64;
+    case Type::f16:
+      return DType::float16;
+    case Type::bf16:
+      return DType::bfloat16;
+    case Type::s8:
+      return DType::int8;
+    case Type::u8:
+      return DType::uint8;
+    case Type::s32:
+      return DType::int32;
+    case Type::s64:
+      return DType::int64;
   }
   return std::nullopt;
 }
@@ -69,7 +77,7 @@ bool succeeded(const Api& api, Error* error) {
 
 /// Whether this version of XLA has a function of the API.
 template <class F>
-bool has(const Api& api, F Api::*function) {
+bool has(const Api& api, F Api::* function) {
   const auto* const place = reinterpret_cast<const char*>(&(api.*function));
   return place + sizeof(F) <= reinterpret_cast<const char*>(&api) + api.struct_size &&
          api.*function != nullptr;
@@ -139,7 +147,7 @@ class XlaExecution final : public HostExecution {
     arguments.context = frame.context;
     const bool on_cuda = device == DeviceType::cuda;
     return on_cuda && succeeded(*frame.api, frame.api->get_stream(&arguments)) ? arguments.stream
-                                                                              : nullptr;
+                                                                               : nullptr;
   }
 
   /// XLA makes the device of a call current; not every version tells which one it is.
@@ -175,7 +183,8 @@ T read(const void* from) {
 }
 
 std::optional<std::int64_t> integer_of(const Attributes& attributes, std::string_view name) {
-  const auto* const number = static_cast<const Number*>(find(attributes, name, AttributeKind::number));
+  const auto* const number =
+      static_cast<const Number*>(find(attributes, name, AttributeKind::number));
   if (number == nullptr) return std::nullopt;
   if (number->dtype == Type::s32) return read<std::int32_t>(number->value);
   if (number->dtype == Type::s64) return read<std::int64_t>(number->value);
@@ -183,7 +192,8 @@ std::optional<std::int64_t> integer_of(const Attributes& attributes, std::string
 }
 
 std::optional<double> real_of(const Attributes& attributes, std::string_view name) {
-  const auto* const number = static_cast<const Number*>(find(attributes, name, AttributeKind::number));
+  const auto* const number =
+      static_cast<const Number*>(find(attributes, name, AttributeKind::number));
   if (number == nullptr) return std::nullopt;
   if (number->dtype == Type::f32) return read<float>(number->value);
   if (number->dtype == Type::f64 || number->dtype == Type::s64) return read<double>(number->value);
@@ -204,7 +214,8 @@ struct Arguments {
 
 Status view(const Buffer& buffer, TensorView& to) {
   const std::optional<DType> dtype = dtype_of(buffer.dtype);
-  if (!dtype) return malformed("XLA's element type " + std::to_string(static_cast<int>(buffer.dtype)));
+  if (!dtype)
+    return malformed("XLA's element type " + std::to_string(static_cast<int>(buffer.dtype)));
   to = {buffer.data, *dtype, {buffer.dims, static_cast<std::size_t>(buffer.rank)}, true};
   return {};
 }
@@ -268,7 +279,8 @@ Status run(const CallFrame& frame, DeviceType device) {
   Arguments arguments;
   if (Status status = read_inputs(*op, frame, arguments); !status.ok()) return status;
   if (Status status = read_attributes(*op, frame, arguments); !status.ok()) return status;
-  const auto inputs = std::span<const TensorView>(arguments.inputs).first(op->signature.inputs.size());
+  const auto inputs =
+      std::span<const TensorView>(arguments.inputs).first(op->signature.inputs.size());
   const auto attributes =
       std::span<const Attribute>(arguments.attributes).first(op->signature.attributes.size());
   std::array<OutputType<std::int64_t>, max_outputs> inferred;
@@ -277,7 +289,8 @@ Status run(const CallFrame& frame, DeviceType device) {
   if (Status status = read_outputs(frame, types, arguments); !status.ok()) return status;
   const WithSubnormals environment;
   XlaExecution execution(frame, device);
-  return cudarelu::run(*op, inputs, std::span<const TensorView>(arguments.outputs).first(types.size()),
+  return cudarelu::run(*op, inputs,
+                       std::span<const TensorView>(arguments.outputs).first(types.size()),
                        attributes, execution);
 }
 

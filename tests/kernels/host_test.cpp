@@ -70,9 +70,9 @@ TEST(ParallelFor, VisitsEveryNumberOnce) {
       Threads one(1);
       Late late;
       Refuses refuses;
-      for (TaskQueue* queue : {static_cast<TaskQueue*>(&four), static_cast<TaskQueue*>(&one),
-                               static_cast<TaskQueue*>(&late), static_cast<TaskQueue*>(&refuses),
-                               &own_threads()}) {
+      for (TaskQueue* queue :
+           {static_cast<TaskQueue*>(&four), static_cast<TaskQueue*>(&one),
+            static_cast<TaskQueue*>(&late), static_cast<TaskQueue*>(&refuses), &own_threads()}) {
         expect_all(*queue, n, grain);
       }
       late.run();

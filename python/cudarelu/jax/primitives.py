@@ -138,10 +138,7 @@ def _primitives(op: OpInfo) -> tuple[Primitive, Primitive]:
         each.multiple_results = True
 
     def abstract(*arrays: Any, call: Call) -> list[Any]:
-        return [
-            arrays[0].update(shape=each.shape, dtype=each.dtype, weak_type=False)
-            for each in _types(op, arrays, call)
-        ]
+        return sharding.avals_of_outputs(op, call, arrays, _types(op, arrays, call))
 
     run = jax.jit(lambda *arrays, call: value.bind(*arrays, call=call), static_argnames="call")
     value.def_abstract_eval(abstract)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax._src.core import ShardingTypeError  # which has no public name
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -35,6 +36,32 @@ def vary_alike(arrays: Sequence[Any]) -> list[Any]:
 def _varying(aval: Any) -> frozenset[str]:
     axes = getattr(aval, "manual_axis_type", None)
     return aval.vma if axes is None else axes.varying  # the first is the name before JAX 0.10
+
+
+def avals_of_outputs(op: OpInfo, call: Any, arrays: Sequence[Any], types: Sequence[Any]) -> Any:
+    """The abstract values of the outputs: of these types, sharded as the rows of the inputs.
+
+    Raises ShardingTypeError if an axis of the mesh whose type is Explicit shards something else.
+    """
+    inputs = _given(op, call)
+    rows = _rows(op, inputs, arrays)
+    for parameter, x in zip(inputs, arrays, strict=True):
+        needed = _placed(parameter, x, rows)
+        if _spec(x) != needed:
+            raise ShardingTypeError(
+                f"{op.short_name}: {parameter.name} is sharded as {x.sharding.spec}, and the op "
+                f"needs {PartitionSpec(*needed)}: use jax.sharding.reshard"
+            )
+    mesh = next((x.sharding.mesh for x in arrays if any(_spec(x))), arrays[0].sharding.mesh)
+    return [
+        arrays[0].update(
+            shape=y.shape,
+            dtype=y.dtype,
+            weak_type=False,
+            sharding=NamedSharding(mesh, PartitionSpec(*_placed(parameter, y, rows))),
+        )
+        for parameter, y in zip(op.outputs, types, strict=True)
+    ]
 
 
 def partitioned(
@@ -60,9 +87,7 @@ def partitioned(
             )
 
         def place(parameter: Parameter, x: Any) -> NamedSharding:
-            fixed = len(x.shape) - len(rows)
-            spec = (*rows, *[None] * fixed) if parameter.leads else (None,) * len(x.shape)
-            return NamedSharding(mesh, PartitionSpec(*spec))
+            return NamedSharding(mesh, PartitionSpec(*_placed(parameter, x, rows)))
 
         placed = tuple(map(place, inputs, arrays))
         _warn_of_gathering(op, inputs, arrays, placed)
@@ -86,6 +111,12 @@ def _spec(x: Any) -> tuple[Any, ...]:
     """The axes of the mesh over which each dimension is sharded; None for none."""
     spec = tuple(x.sharding.spec)
     return (*spec, *[None] * (len(x.shape) - len(spec)))
+
+
+def _placed(parameter: Parameter, x: Any, rows: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The axes for the dimensions of an input or output: rows are sharded, and nothing else."""
+    fixed = len(x.shape) - len(rows)
+    return (*rows, *[None] * fixed) if parameter.leads else (None,) * len(x.shape)
 
 
 def _axes(part: Any) -> tuple[str, ...]:

@@ -123,13 +123,14 @@ template <class T>
 class Product {
  public:
   Product(const Call& call, const Gemm& gemm)
-      : call_(call), gemm_(gemm), row_panels_(parts(gemm.m, tile_.rows)),
+      : call_(call),
+        gemm_(gemm),
+        row_panels_(parts(gemm.m, tile_.rows)),
         column_panels_(parts(gemm.n, tile_.columns)) {}
 
   Status run() {
     const std::int64_t deep = std::min(depth, gemm_.k);
-    const std::int64_t size =
-        deep * (row_panels_ * tile_.rows + column_panels_ * tile_.columns);
+    const std::int64_t size = deep * (row_panels_ * tile_.rows + column_panels_ * tile_.columns);
     const std::size_t bytes = static_cast<std::size_t>(size) * sizeof(T);
     a_panels_ = static_cast<T*>(call_.execution.allocate(bytes));
     if (a_panels_ == nullptr) {
@@ -195,7 +196,8 @@ class Product {
       for (std::int64_t block = begin; block < end; ++block) {
         const std::int64_t row = block / across * rows_of_block;
         const std::int64_t column = block % across * columns_of_block;
-        for (std::int64_t j = column; j < std::min(column + columns_of_block, column_panels_); ++j) {
+        for (std::int64_t j = column; j < std::min(column + columns_of_block, column_panels_);
+             ++j) {
           for (std::int64_t i = row; i < std::min(row + rows_of_block, row_panels_); ++i) {
             multiply_tile(d, i, j, k, first);
           }
@@ -207,8 +209,8 @@ class Product {
   void multiply_tile(T* d, std::int64_t row_panel, std::int64_t column_panel, std::int64_t k,
                      bool first) {
     alignas(64) std::array<T, 12 * 128 / sizeof(T)> tile;
-    tile_.multiply(a_panels_ + row_panel * tile_.rows * k, b_panels_ + column_panel * tile_.columns * k,
-                   k, tile.data());
+    tile_.multiply(a_panels_ + row_panel * tile_.rows * k,
+                   b_panels_ + column_panel * tile_.columns * k, k, tile.data());
     const std::int64_t row = row_panel * tile_.rows;
     const std::int64_t column = column_panel * tile_.columns;
     const std::int64_t columns = std::min<std::int64_t>(tile_.columns, gemm_.n - column);

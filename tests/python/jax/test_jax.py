@@ -102,6 +102,27 @@ class TestSharding:
             found = jax.jit(cudarelu.grid_cluster)(placed(points, mesh_of(8), "a"), size)
         assert_close(found, cudarelu.grid_cluster(points, size))
 
+    def test_axes_in_types(self):
+        """A mesh with axes of the type Explicit, as jax.make_mesh makes it by default: the types of
+        arrays have their sharding."""
+        mesh = jax.make_mesh((8,), ("a",), devices=jax.devices("cpu")[:8])
+        types = []
+
+        def traced(x, weight):
+            y = cudarelu.linear(x, weight)
+            types.extend(jax.typeof(each).sharding.spec for each in (y, cudarelu.sum_rows(y)))
+            return y
+
+        x, weight = placed(X, mesh, "a", None), placed(WEIGHT, mesh)
+        with jax.set_mesh(mesh):
+            assert_close(jax.jit(traced)(x, weight), traced(X, WEIGHT))
+            assert types[:2] == [P("a", None), P(None)]
+            found = jax.jit(jax.grad(loss, (0, 1, 2)))(x, weight, placed(BIAS, mesh))
+            assert_close(found, jax.grad(loss, (0, 1, 2))(X, WEIGHT, BIAS))
+            with pytest.raises(Exception, match=r"^softmax: x is sharded as .*reshard") as caught:
+                jax.jit(cudarelu.softmax)(placed(X, mesh, None, "a"))
+            assert type(caught.value).__name__ == "ShardingTypeError"
+
     def test_without_jit(self):
         x = placed(X, mesh_of(8), "a")
         assert cudarelu.relu(x).sharding.spec == P("a")

@@ -46,9 +46,9 @@ class TaskQueue {
 /// OMP_NUM_THREADS. They start with the first task.
 TaskQueue& own_threads();
 
-/// Calls body(begin, end) for parts of [0, n) of at least `grain` items, in this thread and in those
-/// of the queue; returns when all are done. Does not wait for a task that has not started, so it
-/// cannot block in a thread of the queue.
+/// Calls body(begin, end) for parts of [0, n) of at least `grain` items, in this thread and in
+/// those of the queue; returns when all are done. Does not wait for a task that has not started, so
+/// it cannot block in a thread of the queue.
 void parallel_for(TaskQueue& queue, std::int64_t n, std::int64_t grain,
                   FunctionRef<void(std::int64_t, std::int64_t)> body);
 
