@@ -21,11 +21,17 @@ import torch
 from torch.utils.dlpack import DLDeviceType
 
 from cudarelu import _arrays
+from cudarelu._modules import load_library, modules
 from cudarelu.doctor import cuda_provider
 from cudarelu.ort.library import register
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
     import onnxruntime
+
+    Options: TypeAlias = onnxruntime.SessionOptions | Callable[[], onnxruntime.SessionOptions] | None
 
 Tensors = dict[str, torch.Tensor]
 Shape = tuple[int, ...]
@@ -74,6 +80,9 @@ class Session:
     copied if the model does not contain its shape. Threads may share a session: on CUDA, their
     calls run one after another on one stream.
 
+    A session can be pickled and copied, so it can be sent to other processes: each opens a session
+    of its own, from the same path or bytes, with the libraries of ops that are loaded here.
+
     Attributes: ``provider`` is "cpu" or "cuda"; ``why_cpu`` is the reason if "auto" chose the CPU,
     else None; ``inference_session`` is ONNX Runtime's own session.
     """
@@ -85,7 +94,7 @@ class Session:
         cuda_graph: bool = False,
         *,
         device: int = 0,
-        session_options: onnxruntime.SessionOptions | None = None,
+        session_options: Options = None,
     ) -> None:
         """Loads a model from a file or from bytes.
 
@@ -93,7 +102,8 @@ class Session:
         loads and there is a device, else "cpu", with a warning if there is a device. ``device`` is
         the number of the CUDA device. Nodes that the CUDA provider does not support run on the CPU,
         unless "session.disable_cpu_ep_fallback" is "1" in ``session_options``. The session
-        registers the ops with these options.
+        registers the ops with these options. They are options of ONNX Runtime or, for a session
+        that is to be pickled, a function that makes them, since options cannot be pickled.
 
         ``cuda_graph=True`` requires CUDA. The first call with inputs of new shapes captures a
         graph, and the session keeps it. No other thread may use the device during the capture.
@@ -110,6 +120,8 @@ class Session:
         if cuda_graph and provider == "cpu":
             raise ValueError("cuda_graph=True needs provider='cuda'")
         self._name = "the model" if isinstance(path, bytes) else os.path.basename(path)
+        model = path if isinstance(path, bytes) else os.path.abspath(path)
+        self._arguments = (model, provider, cuda_graph, device, session_options)
         self._cuda_graph = cuda_graph
         self._lock = threading.Lock()
         self._graphs: dict[tuple[Shape, ...], _Graph] = {}
@@ -134,11 +146,20 @@ class Session:
             if each.type not in _DTYPES:
                 raise TypeError(f"{self._name}: {each.name} has unsupported type {each.type}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        *_, session_options = self._arguments
+        if session_options is not None and not callable(session_options):
+            raise TypeError(
+                f"the session of {self._name} cannot be pickled, since its session_options cannot: "
+                "pass a function that makes them"
+            )
+        return _open, ([module.path for module in modules()], *self._arguments)
+
     def _load_on_cuda(
         self,
         path: str | os.PathLike[str] | bytes,
         device: int,
-        session_options: onnxruntime.SessionOptions | None,
+        session_options: Options,
     ) -> None:
         count = torch.cuda.device_count()
         if not 0 <= device < count:
@@ -339,9 +360,17 @@ class Session:
         return _Graph(self._bind(inputs, outputs), options, inputs, outputs)
 
 
+def _open(libraries: list[str], *arguments: Any) -> Session:
+    """A copy of a session that was pickled."""
+    for path in libraries:
+        load_library(path)
+    model, provider, cuda_graph, device, session_options = arguments
+    return Session(model, provider, cuda_graph, device=device, session_options=session_options)
+
+
 def _load(
     path: str | os.PathLike[str] | bytes,
-    session_options: onnxruntime.SessionOptions | None,
+    session_options: Options,
     provider: str,
     provider_options: dict[str, str],
 ) -> onnxruntime.InferenceSession:
@@ -351,7 +380,8 @@ def _load(
     if tuple(map(int, version.split(".")[:2])) < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))
         raise RuntimeError(f"a Session needs ONNX Runtime {oldest} or later; this is {version}")
-    options = register(session_options or onnxruntime.SessionOptions())
+    made = session_options() if callable(session_options) else session_options
+    options = register(made or onnxruntime.SessionOptions())
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     return onnxruntime.InferenceSession(
         path, options, providers=[(provider, provider_options)], enable_fallback=0

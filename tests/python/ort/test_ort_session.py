@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
+import pickle
 import subprocess
 import sys
 import warnings
@@ -32,6 +34,7 @@ from cudarelu.testing.environment import (
 from cudarelu.testing.hosts import Torch, numpy_of, one_op_model
 from support.cases import reversed_rows
 from support.models import OTHER, both_libraries, make_model, node, one_node, tensor
+from support.op_modules import LIBRARY
 
 OPS = {op.name: op for op in cudarelu.ops()}
 OP_DTYPES = [(op.name, dtype) for op in cudarelu.ops() for dtype in op.dtypes]
@@ -807,3 +810,53 @@ def test_onnxruntime_is_not_imported_before_it_is_needed():
     program = "import sys, cudarelu.ort; sys.exit('onnxruntime' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run([sys.executable, "-c", program], env=environment).returncode == 0
+
+
+# Copies and other processes
+
+
+def test_a_pickled_session_opens_the_model_again(tmp_path, monkeypatch):
+    """In another process, from a relative path, with the ops of another library."""
+    library = cudarelu.load_library(LIBRARY)
+    (op,) = [op for op in library.ops() if op.name == "swish"]
+    case = cases(op, np.dtype(np.float32))[0]
+    x = next(iter(case.inputs.values()))
+    monkeypatch.chdir(tmp_path)
+    onnx.save(one_op_model(op, [case]), "model.onnx")
+    np.save("x.npy", x)
+    session = cudarelu.ort.Session("model.onnx", "cpu", session_options=onnxruntime.SessionOptions)
+    np.save("y.npy", session(x))
+    for name, copied in (("deep", copy.deepcopy(session)), ("shallow", copy.copy(session))):
+        assert copied.inference_session is not session.inference_session, name
+        np.testing.assert_array_equal(copied(x), session(x))
+    Path("session").write_bytes(pickle.dumps(session))
+    code = f"""
+import os, pickle
+import numpy as np
+os.chdir("/")
+folder = {str(tmp_path)!r}
+session = pickle.load(open(folder + "/session", "rb"))
+np.testing.assert_array_equal(session(np.load(folder + "/x.npy")), np.load(folder + "/y.npy"))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_session_of_bytes_is_pickled_with_them():
+    model = one_node("Relu")
+    session = pickle.loads(pickle.dumps(cudarelu.ort.Session(model, "cpu")))
+    np.testing.assert_array_equal(session(X), RELU)
+
+
+def test_options_that_cannot_be_pickled():
+    model = one_node("Relu")
+    session = cudarelu.ort.Session(model, "cpu", session_options=onnxruntime.SessionOptions())
+    with pytest.raises(TypeError, match="the session of the model cannot be pickled, since its"):
+        pickle.dumps(session)
+
+
+def test_a_model_that_is_gone_when_a_session_is_unpickled(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(one_node("Relu"))
+    text = pickle.dumps(cudarelu.ort.Session(tmp_path / "model.onnx", "cpu"))
+    (tmp_path / "model.onnx").unlink()
+    with pytest.raises(Exception, match=r"model\.onnx"):
+        pickle.loads(text)
