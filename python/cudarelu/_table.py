@@ -103,6 +103,7 @@ class OpInfo:
     dtypes: tuple[str, ...]
     devices: tuple[str, ...]  # "cpu" and "cuda" where the module has a kernel for it
     elementwise: bool  # element i of an output is a function of elements i of the inputs
+    product: bool  # a matrix product, perhaps with a bias and an activation
     onnx: OnnxName
     definition: str  # what the op computes: the body of an ONNX function
     definition_opset: int  # the opset of the operators in `definition` and `written_out`

@@ -145,6 +145,7 @@ nb::dict describe(const Op& op) {
   result["signature"] = to_str(op.spec.signature);
   result["summary"] = to_str(op.spec.summary);
   result["elementwise"] = op.elementwise;
+  result["product"] = op.uses_gemm;
   result["dtypes"] = nb::tuple(dtypes);
   nb::list devices;
   if (op.cpu != nullptr) devices.append("cpu");

@@ -3,8 +3,10 @@
 The rows that `*` counts are independent. Therefore the dimensions of `*` may be sharded, in the
 same way in each input with `*`; inputs without `*` are replicated. An output with `*` is sharded
 like the inputs. An output without `*` is a partial sum if the op is known to sum over rows; any
-other op with such an output runs on replicated inputs. DTensor redistributes inputs with other
-placements, including partial sums, but refuses to redistribute an input that an op overwrites.
+other op with such an output runs on replicated inputs. A named dimension of a matrix product may be
+sharded too: where outputs have it, they are sharded in it, and where they do not, they are partial
+sums, unless an activation follows. DTensor redistributes inputs with other placements, including
+partial sums, but refuses to redistribute an input that an op overwrites.
 
 The import of torch.distributed.tensor takes long: the package imports this module only after the
 program has imported that.
@@ -12,6 +14,7 @@ program has imported that.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -33,12 +36,25 @@ def _rule(op: OpInfo, outputs: tuple[Parameter, ...], sharded: bool) -> Callable
         given = list(zip(op.inputs, inputs))  # noqa: B905
         ranks = [x.ndim - len(each.dims[1:]) for each, x in given if each.leads and x is not None]
         rows = [Shard(dim) for dim in range(ranks[0])] if ranks and sharded else []
-        return [
+        of_rows: list[tuple[Placements, Placements]] = [
             (
                 [_of_output(each, placement) for each in outputs],
                 [_of_input(each, x, placement) for each, x in given],
             )
             for placement in (Replicate(), *rows)
+        ]
+        dims = {dim: None for each, _ in given for dim in each.dims if dim != "*"}
+        rank = ranks[0] if ranks else 0
+        return of_rows + [
+            (
+                [_along(dim, each, rank, Partial()) for each in outputs],
+                [
+                    None if x is None else _along(dim, each, rank, _of_others(op, dim))
+                    for each, x in given
+                ],
+            )
+            for dim in dims
+            if op.product and (_is_in_outputs(op, dim) or _is_linear(op))
         ]
 
     return rule
@@ -52,6 +68,40 @@ def _of_input(parameter: Parameter, x: Any, rows: Placement) -> Placement | None
 
 def _of_output(parameter: Parameter, rows: Placement) -> Placement:
     return rows if parameter.leads or rows.is_replicate() else Partial()
+
+
+def _along(dim: str | int, parameter: Parameter, rank: int, other: Placement) -> Placement:
+    """A shard of the named dimension, or `other` for a tensor without it. `rank` is that of `*`."""
+    if dim not in parameter.dims:
+        return other
+    return Shard(parameter.dims.index(dim) + (rank - 1 if parameter.leads else 0))
+
+
+def _is_in_outputs(op: OpInfo, dim: str | int) -> bool:
+    return any(dim in each.dims for each in op.outputs)
+
+
+def _of_others(op: OpInfo, dim: str | int) -> Placement:
+    """The placement of inputs without the dimension: of a product of sums, they are addends."""
+    return Replicate() if _is_in_outputs(op, dim) else Partial()
+
+
+# The operators in the definition of a product without an activation.
+_LINEAR = {
+    "Add",
+    "Concat",
+    "Constant",
+    "Gemm",
+    "MatMul",
+    "ReduceProd",
+    "Reshape",
+    "Shape",
+    "Transpose",
+}
+
+
+def _is_linear(op: OpInfo) -> bool:
+    return set(re.findall(r"= (\w+)[<(]", op.definition)) <= _LINEAR
 
 
 def register(added: Collection[OpInfo]) -> None:

@@ -77,6 +77,7 @@ def read_signature(namespace: str, signature: str, dtypes: Sequence[str]) -> OpI
         dtypes=tuple(dtypes),
         devices=("cpu", "cuda"),
         elementwise=False,
+        product=False,
         onnx=OnnxName(namespace, op_type, 1, None),
         definition="",
         definition_opset=OPSET,

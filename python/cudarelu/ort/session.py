@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     import onnxruntime
+    from onnxruntime import SessionOptions
 
-    Options: TypeAlias = onnxruntime.SessionOptions | Callable[[], onnxruntime.SessionOptions] | None
+    Options: TypeAlias = SessionOptions | Callable[[], SessionOptions] | None
 
 Tensors = dict[str, torch.Tensor]
 Shape = tuple[int, ...]

@@ -16,7 +16,11 @@ import traceback
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 import torch.multiprocessing
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import (
     DTensor,
     Partial,
@@ -26,6 +30,11 @@ from torch.distributed.tensor import (
     init_device_mesh,
 )
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 import cudarelu
 import cudarelu.nn
@@ -219,13 +228,15 @@ def is_right_on_any_placements(mesh, name):
 
 
 def communicates_where_rows_are_cut(mesh, name):
-    """All inputs are sharded in their last dimension, which `*` does not include."""
+    """All inputs are sharded in their last dimension, which `*` does not include. Products may keep
+    it: the result is then a partial sum."""
     op = OPS[name]
     inputs = whole_inputs(mesh, op)
     cut = distributed(mesh, inputs, [Shard(x.ndim - 1) for x in inputs])
     with CommDebugMode() as communication:
         results = as_tuple(call_of(op)(*cut))
-    assert communication.get_total_counts() > 0
+    partial = any(placement.is_partial() for (placement,) in placements_of(results))
+    assert communication.get_total_counts() > 0 or (op.product and partial)
     assert_same(results, as_tuple(call_of(op)(*inputs)))
     if op.in_place:
         with pytest.raises(RuntimeError, match="in-place operations that require placement"):
@@ -333,6 +344,76 @@ def trains_with_a_sharded_batch(mesh, compiled):
         model = torch.compile(model, backend="aot_eager", fullgraph=True)
     assert placements_of([model(sharded[0])]) == [(Shard(0),)]
     assert_same(trained(model, *sharded), trained(alone, x, target))
+
+
+def mlp():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        cudarelu.nn.LinearGELU(6, 8), cudarelu.nn.LayerNorm(8), cudarelu.nn.Linear(8, 4)
+    ).double()
+
+
+def trains_tensor_parallel(mesh):
+    """Products along one dimension of the weights: no weight is gathered."""
+    model = torch.nn.Sequential(mlp()[0], cudarelu.nn.Linear(8, 4).double()).to(mesh.device_type)
+    alone = copy.deepcopy(model)
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    assert placements_of(list(model.parameters()))[:3] == [(Shard(0),), (Shard(0),), (Shard(1),)]
+    x, target = batch(mesh)
+    with CommDebugMode() as communication:
+        y = model(x)
+    counts = {str(each): count for each, count in communication.get_comm_counts().items() if count}
+    assert counts == {"c10d_functional.all_reduce": 1}, counts
+    torch.testing.assert_close(y, alone(x))
+    assert_same(trained(model, x, target), trained(alone, x, target))
+
+
+def trains_fully_sharded(mesh, checkpointed):
+    """FSDP2, with each module's weights gathered for its turn; perhaps with activations computed
+    again for the gradient."""
+    x, target = batch(mesh)
+    half = slice(4 * mesh.get_rank(), 4 * mesh.get_rank() + 4)
+    model = mlp().to(mesh.device_type)
+    alone = copy.deepcopy(model)
+    if checkpointed:
+        model = torch.nn.Sequential(*map(checkpoint_wrapper, model))
+    for module in model:
+        fully_shard(module, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    actual, expected = trained(model, x[half], target[half]), trained(alone, x, target)
+    assert placements_of(actual) == [(Shard(0),)] * len(expected)
+    assert_same(actual, expected)
+
+
+def saves_what_is_sharded(mesh, folder):
+    """torch.distributed.checkpoint: saved by two processes, loaded into another sharding."""
+    model = mlp().to(mesh.device_type)
+    expected = model.state_dict()
+    expected = {name: value.clone() for name, value in expected.items()}
+    fully_shard(model, mesh=mesh)
+    dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=folder)
+    other = mlp().to(mesh.device_type)
+    for parameter in other.parameters():
+        torch.nn.init.zeros_(parameter)
+    parallelize_module(other, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    state = get_model_state_dict(other)
+    dcp.load({"model": state}, checkpoint_id=folder)
+    set_model_state_dict(other, state)
+    found = {name: getattr(x, "full_tensor", lambda x=x: x)() for name, x in state.items()}
+    torch.testing.assert_close(found, dict(expected))
+
+
+def test_tensor_parallel(pair):
+    pair.run(trains_tensor_parallel)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_fsdp(pair, checkpointed):
+    pair.run(trains_fully_sharded, checkpointed)
+
+
+def test_checkpoints(pair, tmp_path):
+    pair.run(saves_what_is_sharded, str(tmp_path / "checkpoint"))
 
 
 def test_ddp(pair):
