@@ -25,6 +25,7 @@ KERNELS = ROOT / "src/kernels"
 MODULE = ROOT / "src/module"
 CORE = ROOT / "src/core"
 BINDING = ROOT / "src/torch_binding"
+TVM_FFI = ROOT / "src/tvm_ffi_reader"
 
 
 def kernel_sources(generated: Path) -> dict[str, list[str]]:
@@ -73,6 +74,7 @@ def extension(build_directory: Path, *, cuda: bool) -> dict:
     generated = build_directory / "generated"
     kernels = kernel_sources(generated)
     sources = [*kernels["cpu"], str(MODULE / "module_call.cpp"), *map(str, CORE.glob("*.cpp"))]
+    sources += map(str, TVM_FFI.glob("*.cpp"))  # which the kernels refer to
     sources += [str(BINDING / name) for name in (BINDING / "sources.txt").read_text().split()]
     includes = [CORE / "include", MODULE / "include", KERNELS, generated]
     # The flags of the CMake build, for the same results.

@@ -5,7 +5,8 @@
 #   usage: generate.sh FOLDER MODULE NAMESPACE FILE...
 #
 # FILE is a header, a .cpp or a .cu. An op is a struct of the C++ namespace NAMESPACE whose first
-# member is `static constexpr OpSpec spec`. all_ops.h includes the headers and lists the ops. A
+# member is `static constexpr OpSpec spec`, whose signature is a literal. all_ops.h includes the
+# headers, lists the ops, and defines the functions that tvm-ffi finds by the names of the ops. A
 # header that includes cudarelu/elementwise.h has functors: a source for each device instantiates the
 # engine for them.
 set -eu
@@ -20,22 +21,34 @@ update() {
   [ "$(cat "$1" 2>/dev/null)" = "$2" ] || printf '%s\n' "$2" >"$1"
 }
 
-# ops_of HEADER: prints the ops that a header declares as LINE:NAME.
+# ops_of HEADER: prints the ops that a header declares as LINE:STRUCT:NAME. The name is that in the
+# signature, with which the first literal of the spec begins; empty if it is not found.
 ops_of() {
-  awk '/^ *(struct|class) [A-Za-z0-9_]+/ { name = $2; sub(/[:{].*/, "", name) }
-       /static constexpr (cudarelu::)?OpSpec spec/ { print NR ":" name }' "$1"
+  awk '
+    function found(name) { print op ":" name; op = "" }
+    /^ *(struct|class) [A-Za-z0-9_]+/ { type = $2; sub(/[:{].*/, "", type) }
+    /static constexpr (cudarelu::)?OpSpec spec/ { if (op) found(""); op = NR ":" type }
+    op {
+      text = $0
+      sub(/\/\/.*/, "", text)
+      if (sub(/^[^"]*"[ (]*/, "", text)) { sub(/[^a-z0-9_T].*/, "", text); found(text) }
+    }
+    END { if (op) found("") }' "$1"
 }
 
-# instantiate PART ENGINE SUFFIX HEADER LINE:OP...: generates the source of a header's elementwise
-# ops for a device. They share one source, since reading the headers takes most of the time.
+# instantiate PART ENGINE SUFFIX HEADER LINE:STRUCT:NAME...: generates the source of a header's
+# elementwise ops for a device. They share one source, since reading the headers takes most of the
+# time.
 instantiate() {
-  part=$1 header=$4 source=$generated/elementwise/${5#*:}.$3
+  part=$1 header=$4 first=${5%:*}
+  source=$generated/elementwise/${first#*:}.$3
   text="#include \"$4\"
 #include \"cudarelu/$2\"
 
 // Errors name the line of the declaration."
   shift 4
   for declared in "$@"; do
+    declared=${declared%:*}
     text="$text
 #line ${declared%%:*} \"$header\"
 template cudarelu::Status cudarelu::elementwise_$part<$namespace::${declared#*:}>(const Call&);"
@@ -44,7 +57,7 @@ template cudarelu::Status cudarelu::elementwise_$part<$namespace::${declared#*:}
   echo "$part $source"
 }
 
-includes= ops= checks=
+includes= ops= checks= functions=
 for file in "$@"; do
   case $file in
   *.cpp) echo "cpu $file" ;;
@@ -54,11 +67,15 @@ for file in "$@"; do
 "
     found=$(ops_of "$file")
     for declared in $found; do
-      line=${declared%%:*} op=${declared#*:}
+      line=${declared%%:*} name=${declared##*:} op=${declared#*:}
+      op=${op%:*}
       checks="$checks#line $line \"$file\"
 static_assert(cudarelu::detail::is_declared<$namespace::$op>);
 "
       ops="$ops${ops:+, }$namespace::$op"
+      functions="$functions#line $line \"$file\"
+CUDARELU_TVM_FFI($namespace::$op, $name)
+"
     done
     if [ -n "$found" ] && grep -q '^ *# *include *[<"]cudarelu/elementwise.h[>"]' "$file"; then
       instantiate cpu cpu/elementwise.h cpp "$file" $found
@@ -76,4 +93,6 @@ update "$generated/all_ops.h" "// The ops of the module $module.
 $includes
 // A declaration that does not compile is an error in its line.
 $checks
-using CudareluOps = cudarelu::detail::List<$ops>;"
+using CudareluOps = cudarelu::detail::List<$ops>;
+
+$functions"

@@ -1,0 +1,388 @@
+// The reader of op modules for tvm-ffi. Every module exports a function for each of its ops, which
+// module.h's table does not contain: generate.sh writes it, and it calls cudarelu_tvm_ffi().
+//
+// The arguments of a call: the inputs of the signature, None where one is absent; then numbers and
+// strings, the attributes in their order; then tensors, the outputs, or none, where the call
+// allocates and returns them. Inputs and attributes at the end may be left out if they are
+// optional.
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cudarelu/host.h"
+#include "cudarelu/infer.h"
+#include "tvm_ffi.h"
+
+namespace cudarelu::tvm_ffi {
+namespace {
+
+using Code = Status::Code;
+
+constexpr std::int32_t cpu = 1, cuda = 2;  // the types of devices
+
+/// Functions of tvm-ffi, null if the program has not loaded it: a module must load without them. A
+/// result of type int is 0 unless the function has set an error.
+struct Library {
+  // Python loads it for itself alone. Null is the whole program, of which it may be a part.
+  void* const handle = dlopen("libtvm_ffi.so", RTLD_NOW | RTLD_NOLOAD);
+
+  template <class F>
+  void find(const char* name, F*& function) {
+    function = reinterpret_cast<F*>(dlsym(handle, name));
+  }
+  Library() {
+    find("TVMFFIEnvGetStream", get_stream);
+    find("TVMFFIEnvGetDLPackManagedTensorAllocator", get_allocator);
+    find("TVMFFIEnvTensorAlloc", allocate);
+    find("TVMFFIErrorSetRaisedFromCStr", raise);
+    find("TVMFFIObjectDecRef", release);
+    find("TVMFFIFunctionGetGlobal", get_function);
+    find("TVMFFIFunctionCall", call);
+  }
+  /// Whether the library of the arguments allocates tensors.
+  bool has_allocator() const { return get_allocator != nullptr && get_allocator() != nullptr; }
+
+  void* (*get_stream)(std::int32_t device_type, std::int32_t device_index);
+  void* (*get_allocator)();
+  int (*allocate)(Tensor* prototype, Object** tensor);
+  void (*raise)(const char* kind, const char* message);
+  int (*release)(Object*);
+  int (*get_function)(const Text* name, Object** function);
+  int (*call)(Object* function, const Any* arguments, std::int32_t count, Any* result);
+};
+
+const Library& library() {
+  static const Library functions;
+  return functions;
+}
+
+struct Release {
+  void operator()(Object* object) const { library().release(object); }
+};
+using Owned = std::unique_ptr<Object, Release>;
+
+/// An error that tvm-ffi has set, which the call passes on.
+Status already_set() { return {Code::internal, ""}; }
+
+Status value_error(const Op& op, std::string_view name, const std::string& what) {
+  return detail::error(Code::invalid_argument, op, std::string(name) + what);
+}
+Status type_error(const Op& op, std::string_view name, const std::string& what) {
+  return detail::error(Code::unsupported_dtype, op, std::string(name) + what);
+}
+
+constexpr std::array<ElementType, all_dtypes.size()> element_types{
+    {{2, 32, 1}, {2, 64, 1}, {2, 16, 1}, {4, 16, 1}, {0, 8, 1}, {1, 8, 1}, {0, 32, 1}, {0, 64, 1}}};
+
+template <class T>
+const T* content_of(const Object* object) {
+  return reinterpret_cast<const T*>(object + 1);
+}
+
+const Tensor* tensor_of(const Any& any) {
+  if (any.type == Type::tensor) return content_of<Tensor>(any.object);
+  return any.type == Type::tensor_pointer ? static_cast<const Tensor*>(any.pointer) : nullptr;
+}
+
+bool is_dense(const Tensor& tensor, std::span<const std::int64_t> shape) {
+  if (tensor.strides == nullptr || std::ranges::find(shape, 0) != shape.end()) return true;
+  std::int64_t expected = 1;
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] != 1 && tensor.strides[i] != expected) return false;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+/// A call whose memory is not on the heap: a small op takes less time than an allocation.
+struct Arguments {
+  Device device{};
+  const Parameter* first = nullptr;  // the input that has determined the device
+  bool outputs_given = false;
+  std::array<TensorView, max_inputs> inputs;
+  std::array<TensorView, max_outputs> outputs;
+  std::array<Attribute, max_attributes> attributes;
+};
+
+Status read_tensor(const Op& op, const Parameter& parameter, const Any& from, Arguments& arguments,
+                   TensorView& to) {
+  const std::string_view name = parameter.name;
+  const Tensor* const tensor = tensor_of(from);
+  if (tensor == nullptr) return type_error(op, name, " must be a tensor");
+  const auto dtype = std::ranges::find(element_types, tensor->dtype);
+  if (dtype == element_types.end()) {
+    const bool varies = parameter.kind == ElementKind::type_variable;
+    return type_error(op, name,
+                      " has another dtype; supported are " +
+                          names_of(varies ? op.spec.dtypes : DTypeSet::of({parameter.dtype({})})));
+  }
+  if (arguments.first == nullptr) {
+    arguments.first = &parameter;
+    arguments.device = tensor->device;
+    if (tensor->device.type != cpu && tensor->device.type != cuda) {
+      return value_error(op, name, " is neither on the CPU nor on CUDA");
+    }
+  } else if (tensor->device != arguments.device) {
+    return value_error(op, name,
+                       " is on another device than " + std::string(arguments.first->name));
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor->data) + tensor->byte_offset;
+  to = {reinterpret_cast<void*>(address),
+        all_dtypes[dtype - element_types.begin()],
+        {tensor->shape, static_cast<std::size_t>(tensor->rank)}};
+  if (!is_dense(*tensor, to.shape)) return value_error(op, name, " is not contiguous");
+  if (address % size_of(to.dtype) == 0) return {};
+  return value_error(op, name, " is not aligned to the size of its elements");
+}
+
+std::optional<std::string_view> text_of(const Any& any) {
+  if (any.type == Type::text_pointer) return any.c_text;
+  if (any.type == Type::small_text) return std::string_view(any.small, any.small_size);
+  if (any.type != Type::text) return std::nullopt;
+  const Text& text = *content_of<Text>(any.object);
+  return std::string_view(text.data, text.size);
+}
+
+Status read_attribute(const Op& op, const AttributeSpec& spec, const Any& from, Attribute& to) {
+  const std::string_view name = spec.name;
+  if (spec.type == AttributeType::label) {
+    const std::optional<std::string_view> label = text_of(from);
+    if (!label) return type_error(op, name, " must be a str");
+    const auto found = std::ranges::find(spec.labels, *label);
+    to = std::int64_t{found - spec.labels.begin()};
+    if (found != spec.labels.end()) return {};
+    return value_error(op, name, " must be " + kind_of(spec) + ", not " + std::string(*label));
+  }
+  if (from.type == Type::integer) {
+    to = from.integer;
+    if (spec.type == AttributeType::real) to = static_cast<double>(from.integer);
+    return {};
+  }
+  to = from.real;
+  if (from.type == Type::real && spec.type == AttributeType::real) return {};
+  if (from.type == Type::big_integer) return value_error(op, name, " is out of range");
+  return type_error(op, name,
+                    (spec.type == AttributeType::real ? " must be a float" : " must be an int"));
+}
+
+Status read_arguments(const Op& op, std::span<const Any> given, Arguments& to) {
+  const Signature& signature = op.signature;
+  for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
+    const Parameter& input = signature.inputs[i];
+    to.inputs[i].present = !given.empty() && given[0].type != Type::none;
+    if (to.inputs[i].present) {
+      Status status = read_tensor(op, input, given[0], to, to.inputs[i]);
+      if (!status.ok()) return status;
+    } else if (!input.optional) {
+      return type_error(op, input.name, " is missing");
+    }
+    if (!given.empty()) given = given.subspan(1);
+  }
+  for (std::size_t i = 0; i < signature.attributes.size(); ++i) {
+    const AttributeSpec& spec = signature.attributes[i];
+    if (!given.empty() && tensor_of(given[0]) == nullptr) {
+      Status status = read_attribute(op, spec, given[0], to.attributes[i]);
+      if (!status.ok()) return status;
+      given = given.subspan(1);
+    } else if (spec.required) {
+      return type_error(op, spec.name, " is missing");
+    } else {
+      to.attributes[i] = default_of(spec);
+    }
+  }
+  to.outputs_given = !given.empty();
+  if (to.outputs_given && given.size() != signature.outputs.size()) {
+    return type_error(op, std::to_string(given.size()),
+                      " outputs are given, but it has " + std::to_string(signature.outputs.size()));
+  }
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    Status status = read_tensor(op, signature.outputs[i], given[i], to, to.outputs[i]);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+bool overlap(const TensorView& a, const TensorView& b) {
+  const auto begin = [](const TensorView& x) { return static_cast<const std::byte*>(x.data); };
+  const auto bytes = [](const TensorView& x) { return x.size() * std::int64_t(size_of(x.dtype)); };
+  return a.size() * b.size() != 0 && begin(a) < begin(b) + bytes(b) &&
+         begin(b) < begin(a) + bytes(a);
+}
+
+Status check_output(const Op& op, int o, const OutputType<std::int64_t>& type,
+                    const Arguments& arguments) {
+  const TensorView& output = arguments.outputs[o];
+  const std::string_view name = op.signature.outputs[o].name;
+  if (output.dtype != type.dtype) {
+    return type_error(op, name,
+                      " must be " + std::string(name_of(type.dtype)) + ", not " +
+                          std::string(name_of(output.dtype)));
+  }
+  if (!std::ranges::equal(output.shape, type.shape.span())) {
+    return value_error(op, name,
+                       " must be " + detail::text_of(type.shape.span()) + ", not " +
+                           detail::text_of(output.shape));
+  }
+  for (int i = 0; i < static_cast<int>(op.signature.inputs.size()); ++i) {
+    const TensorView& input = arguments.inputs[i];
+    const bool in_place = op.in_place_input == i && op.in_place_output == o;
+    if (!input.present || !overlap(input, output)) continue;
+    if ((op.elementwise || in_place) && input.data == output.data) continue;
+    return value_error(op, name, " overlaps " + std::string(op.signature.inputs[i].name));
+  }
+  for (int i = 0; i < o; ++i) {
+    if (!overlap(arguments.outputs[i], output)) continue;
+    return value_error(op, name, " overlaps " + std::string(op.signature.outputs[i].name));
+  }
+  return {};
+}
+
+Status unavailable(const Op& op, const std::string& remedy) {
+  return detail::error(Code::unavailable, op,
+                       "the library of the arguments allocates no tensors: " + remedy);
+}
+
+/// Allocates a tensor by the library of the arguments. Returns null if there is none, or if it has
+/// failed and has set the error. Its library uses the memory again only for work of the same
+/// stream.
+Owned allocate(Device device, DType dtype, std::span<const std::int64_t> shape) {
+  Tensor prototype{};
+  prototype.device = device;
+  prototype.rank = static_cast<std::int32_t>(shape.size());
+  prototype.dtype = element_types[static_cast<std::size_t>(dtype)];
+  prototype.shape = const_cast<std::int64_t*>(shape.data());
+  Object* object = nullptr;
+  const bool done = library().allocate != nullptr && library().allocate(&prototype, &object) == 0;
+  return Owned(done ? object : nullptr);
+}
+
+class TvmExecution final : public HostExecution {
+ public:
+  explicit TvmExecution(Device device)
+      : HostExecution(device.type == cuda ? DeviceType::cuda : DeviceType::cpu, device.index,
+                      stream_of(device)),
+        device_(device) {}
+
+  void* allocate(std::size_t bytes) override {
+    if (device_type == DeviceType::cpu) return HostExecution::allocate(bytes);
+    const std::array<std::int64_t, 1> shape{static_cast<std::int64_t>(bytes)};
+    try {
+      workspace_.push_back(tvm_ffi::allocate(device_, DType::uint8, shape));
+    } catch (const std::bad_alloc&) {
+      return nullptr;
+    }
+    return workspace_.back() == nullptr ? nullptr
+                                        : content_of<Tensor>(workspace_.back().get())->data;
+  }
+
+ private:
+  static void* stream_of(Device device) {
+    if (device.type != cuda || library().get_stream == nullptr) return nullptr;
+    return library().get_stream(device.type, device.index);
+  }
+
+  const Device device_;
+  std::vector<Owned> workspace_;
+};
+
+/// The result of a call that has allocated its outputs: a tensor, or an Array of tensors.
+Status return_outputs(std::span<Owned> outputs, Any& result) {
+  if (outputs.size() == 1) {
+    result = {.type = Type::tensor, .small_size = 0, .object = outputs[0].release()};
+    return {};
+  }
+  static Object* const make_array = [] {
+    constexpr std::string_view name = "ffi.Array";
+    const Text text{name.data(), name.size()};
+    Object* function = nullptr;
+    return library().get_function(&text, &function) == 0 ? function : nullptr;
+  }();
+  if (make_array == nullptr) return {Code::internal, "this version of tvm-ffi has no ffi.Array"};
+  std::array<Any, max_outputs> views{};
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    views[i] = {.type = Type::tensor, .small_size = 0, .object = outputs[i].get()};
+  }
+  const auto count = static_cast<std::int32_t>(outputs.size());
+  return library().call(make_array, views.data(), count, &result) == 0 ? Status() : already_set();
+}
+
+Status run(const Op& op, std::span<const Any> given, Any& result) {
+  Arguments arguments;
+  if (Status status = read_arguments(op, given, arguments); !status.ok()) return status;
+  const Signature& signature = op.signature;
+  const auto inputs = std::span<const TensorView>(arguments.inputs).first(signature.inputs.size());
+  const auto attributes =
+      std::span<const Attribute>(arguments.attributes).first(signature.attributes.size());
+  std::array<OutputType<std::int64_t>, max_outputs> inferred;
+  const auto types = std::span(inferred).first(signature.outputs.size());
+  if (Status status = infer(op, inputs, attributes, types); !status.ok()) return status;
+
+  std::array<Owned, max_outputs> allocated;
+  if (arguments.outputs_given) {
+    for (std::size_t i = 0; i < types.size(); ++i) {
+      Status status = check_output(op, static_cast<int>(i), types[i], arguments);
+      if (!status.ok()) return status;
+    }
+  } else if (!library().has_allocator()) {
+    return unavailable(op, "give the outputs");
+  }
+  for (std::size_t i = 0; i < types.size() && !arguments.outputs_given; ++i) {
+    allocated[i] = allocate(arguments.device, types[i].dtype, types[i].shape.span());
+    if (allocated[i] == nullptr) return already_set();
+    const Any any{.type = Type::tensor, .small_size = 0, .object = allocated[i].get()};
+    Status status = read_tensor(op, signature.outputs[i], any, arguments, arguments.outputs[i]);
+    if (!status.ok()) return status;
+  }
+
+  const WithSubnormals environment;
+  TvmExecution execution(arguments.device);
+  const auto outputs = std::span<const TensorView>(arguments.outputs).first(types.size());
+  Status status = cudarelu::run(op, inputs, outputs, attributes, execution);
+  if (status.code() == Code::out_of_memory && arguments.device.type == cuda &&
+      !library().has_allocator()) {
+    return unavailable(op, "give tensors of PyTorch, as the op needs workspace");
+  }
+  if (!status.ok() || arguments.outputs_given) return status;
+  return return_outputs(std::span(allocated).first(types.size()), result);
+}
+
+const char* kind_of(Code code) {
+  if (code == Code::invalid_argument) return "ValueError";
+  return code == Code::unsupported_dtype ? "TypeError" : "RuntimeError";
+}
+
+}  // namespace
+}  // namespace cudarelu::tvm_ffi
+
+extern "C" int cudarelu_tvm_ffi(const char* name, const void* arguments, std::int32_t count,
+                                void* result) {
+  using namespace cudarelu;
+  Status status;
+  try {
+    const Op& op = *own_module().find(name);
+    const std::span given(static_cast<const tvm_ffi::Any*>(arguments),
+                          static_cast<std::size_t>(count));
+    status = tvm_ffi::run(op, given, *static_cast<tvm_ffi::Any*>(result));
+  } catch (const std::bad_alloc&) {
+    status = Status::out_of_memory();
+  } catch (const std::exception& error) {  // of own_module()
+    status = {Status::Code::internal, error.what()};
+  }
+  if (status.ok()) return 0;
+  if (!status.message().empty() && tvm_ffi::library().raise != nullptr) {
+    tvm_ffi::library().raise(tvm_ffi::kind_of(status.code()), status.message().c_str());
+  }
+  return -1;
+}
