@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the other versions of ONNX Runtime and JAX with which the tests use one library, each into
-# a folder of its own in FOLDER. What is installed is skipped. A version that cannot be installed is
-# reported in one line, and its test is skipped.
+# Installs the other versions of ONNX Runtime, JAX and tvm-ffi with which the tests use one library,
+# each into a folder of its own in FOLDER. What is installed is skipped. A version that cannot be
+# installed is reported in one line, and its test is skipped.
 #
 #   usage: old_runtimes.sh PYTHON FOLDER
 set -euo pipefail
@@ -31,3 +31,4 @@ install 1.23.2 onnxruntime==1.23.2
 install python3.12 onnxruntime==1.23.2 numpy --python-version 3.12
 install jax-0.5.3 jax==0.5.3 jaxlib==0.5.3
 install jax-0.12.0 jax==0.12.0 jaxlib==0.12.0 numpy scipy ml_dtypes opt_einsum --python-version 3.12
+install tvm-ffi-0.1.0 apache-tvm-ffi==0.1.0 typing_extensions

@@ -214,8 +214,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     command.add_argument(
         "--host",
         metavar="NAME,...",
-        help="check only in these: torch, onnxruntime, ort_infer, numpy, cupy, jax, jax-jit, "
-        "jax-grad",
+        help="check only in these, such as torch, onnxruntime or jax-jit",
     )
     command.add_argument(
         "--provider", choices=["cpu", "cuda"], help="check only on this device (default: both)"

@@ -55,6 +55,13 @@ def cupy_missing() -> str | None:
     return None if importlib.util.find_spec("cupy") else "CuPy is not installed"
 
 
+def tvm_ffi_missing(device: str) -> str | None:
+    """Why tvm-ffi cannot run on PyTorch's tensors of the device here, or None."""
+    if device == "cuda" and (reason := torch_cuda_missing()):
+        return reason
+    return None if importlib.util.find_spec("tvm_ffi") else "tvm-ffi is not installed"
+
+
 @functools.cache
 def jax_missing(device: str) -> str | None:
     """Why JAX has no such device here, or None. Sets JAX up for the tests."""

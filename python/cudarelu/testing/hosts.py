@@ -26,6 +26,7 @@ from .environment import (
     ort_infer,
     ort_missing,
     torch_cuda_missing,
+    tvm_ffi_missing,
 )
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -216,6 +217,35 @@ class Jax(ForAllOps):
         assert all(isinstance(output, jax.Array) for output in outputs)
         assert all(output.devices() == {device} for output in outputs)
         return [np.asarray(output) for output in outputs]
+
+
+class TvmFfi(ForAllOps):
+    """The functions of the module's library for tvm-ffi, on PyTorch's tensors."""
+
+    runtime = "tvm-ffi"
+
+    def __init__(self, device: str) -> None:
+        self.name = f"tvm-ffi-{device}"
+        self.device = device
+
+    def unavailable(self) -> str | None:
+        return tvm_ffi_missing(self.device)
+
+    def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
+        import tvm_ffi
+
+        function = tvm_ffi.load_module(module_named(op.namespace).path)[op.name]
+        tensors = [Torch(self.device).tensor(array) for array in case.inputs.values()]
+        arguments: list[Any] = [x if x is None else x.contiguous() for x in tensors]
+        arguments += [case.attributes.get(each.name, each.default) for each in op.attributes]
+        results = function(*arguments)
+        outputs = [results] if isinstance(results, torch.Tensor) else list(results)
+        given = [torch.empty_like(output) for output in outputs]
+        assert function(*arguments, *given) is None
+        for output, into in zip(outputs, given, strict=True):
+            assert output.device.type == self.device
+            torch.testing.assert_close(into, output, equal_nan=True)
+        return [numpy_of(output) for output in outputs]
 
 
 class Ort(ForAllOps):

@@ -14,7 +14,7 @@ from .._table import OWN_NAMESPACE, OpInfo, op_named
 from .cases import DTYPES, Case, Plan, cases, make_case, plans, unchanged
 from .exports import check_export
 from .features import features, wide_dtype
-from .hosts import CuPy, Host, Jax, NumPy, Ort, OrtInfer, Torch
+from .hosts import CuPy, Host, Jax, NumPy, Ort, OrtInfer, Torch, TvmFfi
 from .jax import JAX_FEATURES, JaxGrad, JaxJit
 from .memory import check_memory
 from .reference import assert_close, reference
@@ -30,6 +30,8 @@ HOSTS: list[Host] = [
     JaxJit("cuda"),
     JaxGrad("cpu"),
     JaxGrad("cuda"),
+    TvmFfi("cpu"),
+    TvmFfi("cuda"),
     Ort("cpu"),
     Ort("cuda"),
     OrtInfer("cpu"),
