@@ -138,12 +138,11 @@ Status read_tensor(const Op& op, const Parameter& parameter, const Any& from, Ar
     return value_error(op, name,
                        " is on another device than " + std::string(arguments.first->name));
   }
-  const auto address = reinterpret_cast<std::uintptr_t>(tensor->data) + tensor->byte_offset;
-  to = {reinterpret_cast<void*>(address),
+  to = {static_cast<std::byte*>(tensor->data) + tensor->byte_offset,
         all_dtypes[dtype - element_types.begin()],
         {tensor->shape, static_cast<std::size_t>(tensor->rank)}};
   if (!is_dense(*tensor, to.shape)) return value_error(op, name, " is not contiguous");
-  if (address % size_of(to.dtype) == 0) return {};
+  if (reinterpret_cast<std::uintptr_t>(to.data) % size_of(to.dtype) == 0) return {};
   return value_error(op, name, " is not aligned to the size of its elements");
 }
 
