@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <mutex>
 #include <new>
 #include <thread>
+#include <tuple>
 
 #include "cudarelu/boundary.h"
 
@@ -60,7 +63,9 @@ class OwnThreads final : public TaskQueue {
 
   static int count_processors() {
     if (const char* const text = std::getenv("OMP_NUM_THREADS")) {
-      if (const int number = std::atoi(text); number > 0) return number;
+      int number = 0;
+      const auto read = std::from_chars(text, text + std::strlen(text), number);
+      if (read.ec == std::errc() && number > 0) return number;
     }
     return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   }
@@ -139,7 +144,7 @@ void parallel_for(TaskQueue& queue, std::int64_t n, std::int64_t grain,
         (*mine)->take_parts();
       };
       if (!queue.schedule(task, share.get())) break;
-      (void)share.release();
+      std::ignore = share.release();
     }
   } catch (const std::bad_alloc&) {  // this thread does the rest
     if (loop == nullptr) return body(0, n);

@@ -208,7 +208,7 @@ class Product {
 
   void multiply_tile(T* d, std::int64_t row_panel, std::int64_t column_panel, std::int64_t k,
                      bool first) {
-    alignas(64) std::array<T, 12 * 128 / sizeof(T)> tile;
+    alignas(64) std::array<T, std::size_t{12} * 128 / sizeof(T)> tile;
     tile_.multiply(a_panels_ + row_panel * tile_.rows * k,
                    b_panels_ + column_panel * tile_.columns * k, k, tile.data());
     const std::int64_t row = row_panel * tile_.rows;
