@@ -17,13 +17,14 @@
 extern "C" int cudarelu_tvm_ffi(const char* name, const void* arguments, std::int32_t count,
                                 void* result);
 
-/// Defines the function of an op that tvm-ffi finds by the op's name.
-#define CUDARELU_TVM_FFI(op, op_name)                                                \
-  static_assert(cudarelu::parse_signature(op::spec.signature).name == #op_name,      \
-                "the signature must be a literal, which begins with the op's name"); \
-  extern "C" __attribute__((visibility("default"))) int __tvm_ffi_##op_name(         \
-      void* /*self*/, const void* arguments, std::int32_t count, void* result) {     \
-    return cudarelu_tvm_ffi(#op_name, arguments, count, result);                     \
+/// Defines the function of an op that tvm-ffi finds by the op's name. `used`: nothing here calls
+/// it.
+#define CUDARELU_TVM_FFI(op, op_name)                                                     \
+  static_assert(cudarelu::parse_signature(op::spec.signature).name == #op_name,           \
+                "the signature must be a literal, which begins with the op's name");      \
+  extern "C" inline __attribute__((visibility("default"), used)) int __tvm_ffi_##op_name( \
+      void* /*self*/, const void* arguments, std::int32_t count, void* result) {          \
+    return cudarelu_tvm_ffi(#op_name, arguments, count, result);                          \
   }
 
 namespace cudarelu::detail {
