@@ -38,6 +38,11 @@ def call(name: str, inputs: list[Any], attributes: Attributes) -> Any:
         from cudarelu.jax import call as call_jax
 
         return call_jax(name, inputs, attributes)
+    tf = sys.modules.get("tensorflow")
+    if tf is not None and any(_needs_tensorflow(x, tf) for x in inputs):
+        from cudarelu.tensorflow import call as call_tensorflow
+
+        return call_tensorflow(name, inputs, attributes)
     op = op_named(name)
     given = {p.name: x for p, x in zip(op.inputs, inputs, strict=True) if x is not None}
     library = common_library(op.name, given)
@@ -59,6 +64,12 @@ def _needs_jax(x: Any, jax: Any) -> bool:
     return isinstance(x, jax.Array) and (
         isinstance(x, jax.core.Tracer) or len(x.sharding.device_set) > 1
     )
+
+
+def _needs_tensorflow(x: Any, tf: Any) -> bool:
+    """Whether it is a tensor or a variable of TensorFlow, or one of Keras."""
+    kinds = "__tf_tensor__", "_keras_history"
+    return tf.is_tensor(x) or any(hasattr(x, each) for each in kinds)
 
 
 def _library_of(x: Any) -> Any:

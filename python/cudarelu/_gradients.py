@@ -71,6 +71,9 @@ class Host(Protocol):
     def add(self, a: Any, b: Any) -> Any:
         """a + b"""
 
+    def size(self, x: Any, axis: int) -> Any:
+        """The size of an axis, which is negative: it counts from the last one."""
+
     def full(self, shape: tuple[Any, ...], number: float, like: Any) -> Any:
         """An array of one number, with the dtype of another array."""
 
@@ -142,8 +145,8 @@ class Evaluator:
         assert absent.number is not None
         for parameter, x in zip(self.op.inputs, self.inputs, strict=True):
             if x is not None and not parameter.optional and set(absent.dims) <= set(parameter.dims):
-                sizes = dict(zip(reversed(parameter.dims), reversed(x.shape), strict=False))
-                shape = tuple(sizes[dim] for dim in absent.dims)
+                axes = {dim: i - len(parameter.dims) for i, dim in enumerate(parameter.dims)}
+                shape = tuple(self.host.size(x, axes[dim]) for dim in absent.dims)
                 return self.host.full(shape, absent.number, x)
         raise AssertionError(f"{self.op.name}: {absent.name} has no shape")
 

@@ -99,6 +99,7 @@ def _register(fields: Mapping[str, Any]) -> None:
     after_import("torch._dynamo", lambda: substitute_in_graphs(added))
     after_import("torch.distributed.tensor", lambda: _add("cudarelu._pytorch.dtensor", added))
     after_import("jax", lambda: _xla.register(fields))
+    after_import("cudarelu.tensorflow", lambda: _add("cudarelu.tensorflow", added))
     after_import("cudarelu.inductor", lambda: _add("cudarelu.inductor", added))
     _MODULES[fields["name"]] = OpModule(fields)
 

@@ -225,6 +225,9 @@ class _Host:
     def add(self, a: Any, b: Any) -> Any:
         return a + b
 
+    def size(self, x: Any, axis: int) -> Any:
+        return x.shape[axis]
+
     def full(self, shape: tuple[Any, ...], number: float, like: Any) -> Any:
         return jnp.full(shape, number, like.dtype)
 
