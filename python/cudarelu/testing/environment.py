@@ -78,3 +78,9 @@ def jax_missing(device: str) -> str | None:
     except RuntimeError as error:
         return f"JAX has no {device}: {error}"
     return None
+
+
+@functools.cache
+def tensorflow_missing() -> str | None:
+    """Why TensorFlow cannot run here, or None."""
+    return None if importlib.util.find_spec("tensorflow") else "TensorFlow is not installed"

@@ -18,6 +18,7 @@ from .hosts import CuPy, Host, Jax, NumPy, Ort, OrtInfer, Torch, TvmFfi
 from .jax import JAX_FEATURES, JaxGrad, JaxJit
 from .memory import check_memory
 from .reference import assert_close, reference
+from .tensorflow import TENSORFLOW_FEATURES, TensorFlow
 
 HOSTS: list[Host] = [
     Torch("cpu"),
@@ -32,11 +33,14 @@ HOSTS: list[Host] = [
     JaxGrad("cuda"),
     TvmFfi("cpu"),
     TvmFfi("cuda"),
+    TensorFlow(),
     Ort("cpu"),
     Ort("cuda"),
     OrtInfer("cpu"),
     OrtInfer("cuda"),
 ]
+
+FEATURES_OF = {"jax-jit": JAX_FEATURES, "tensorflow": TENSORFLOW_FEATURES}  # by runtime
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,8 @@ def checks(ops: Iterable[OpInfo]) -> Iterator[Check]:
                     if host.device in feature.devices:
                         run = functools.partial(feature.run, op, host.device)
                         yield Check(op, host, dtype, feature.name, run)
-            elif host.runtime == "jax-jit":
-                for feature in JAX_FEATURES:
+            elif host.runtime in FEATURES_OF:
+                for feature in FEATURES_OF[host.runtime]:
                     if feature.applies(op):
                         run = functools.partial(feature.run, op, host.device)
                         yield Check(op, host, wide_dtype(op), feature.name, run)
