@@ -3,6 +3,7 @@
 #
 #   make demo     build all but the tests, write build/myrelu.onnx, run ./build/ort_infer on it
 #   make test     build, install old ONNX Runtimes for the tests, run ctest, which runs pytest too
+#   make test-tensorflow   install TensorFlow, 274 MB, and an old one; run the tests that need it
 #   make check    build, then check formatting, lint and types, and correct what can be corrected
 #   make tidy     clang-tidy
 #   make asan     C++ tests, plugin and ort_infer under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -23,7 +24,7 @@ ifneq ($(words $(CURDIR)),1)
 $(error make does not work in a folder whose path contains a space: $(CURDIR))
 endif
 
-.PHONY: demo test build packages kernels check tidy asan clean
+.PHONY: demo test test-tensorflow build packages kernels check tidy asan clean
 .DEFAULT_GOAL := build
 
 build: build/build.ninja
@@ -70,6 +71,22 @@ demo: build/build.ninja
 test: $(VENV)/.dev build
 	@$(PROGRESS) bash tools/old_runtimes.sh $(BIN)/python $(VENV)/ort
 	@$(PROGRESS) $(BIN)/ctest --test-dir build --output-on-failure -j 2
+
+# TensorFlow is in folders of their own, since it brings its own NumPy, and old versions need old
+# packages.
+TENSORFLOW := $(VENV)/tensorflow
+
+$(TENSORFLOW) $(TENSORFLOW)-%: | $(VENV)/.dev
+	rm -rf $@.part
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile --target $@.part \
+	 tensorflow-cpu$(if $*,==$*)
+	mv $@.part $@
+
+test-tensorflow: $(VENV)/.dev build $(TENSORFLOW) $(TENSORFLOW)-2.16.2
+	@PYTHONPATH=$(TENSORFLOW):$(CURDIR)/build/python CUDARELU_BUILD_DIR=$(CURDIR)/build \
+	 $(PROGRESS) $(BIN)/python -m pytest -q -n 2 --dist loadgroup \
+	 -k "test_tf or tensorflow" \
+	 tests/python/tf tests/ops/test_ops.py tests/docs/test_docs.py
 
 check: $(VENV)/.dev build
 	$(BIN)/pre-commit run --all-files --show-diff-on-failure

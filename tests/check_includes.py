@@ -2,9 +2,8 @@
 
 src/module, src/kernels and src/core include no header of PyTorch, ONNX Runtime or Python.
 src/module/include, which authors of ops use, includes nothing else of this project, and src/core
-includes only that. The readers (src/torch_binding, src/ort_plugin, src/tvm_ffi_reader,
-src/xla_reader) include only their own headers and those of src/core/include and
-src/module/include. None of them, nor src/core, names an op.
+includes only that. The readers, which are all other parts, include only their own headers and those
+of src/core/include and src/module/include. None of them, nor src/core, names an op.
 """
 
 import re

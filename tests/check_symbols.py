@@ -37,9 +37,13 @@ def problems(build):
     if "Ort" in output_of("nm", "-D", "--undefined-only", ops):
         yield f"{ops.name} has undefined symbols of ONNX Runtime"
 
+    tensorflow = build / "python/cudarelu/libcudarelu_tensorflow.so"
+    if exported := output_of("nm", "-D", "--defined-only", tensorflow).split():
+        yield f"{tensorflow.name} exports {exported}"
+
     # Device code exists once; readers are small, so that there can be one for each PyTorch.
     of_pytorch = [*build.glob("python/cudarelu/pytorch_*/*.so")]
-    readers = [*of_pytorch, *build.glob("ort_infer")]
+    readers = [*of_pytorch, tensorflow, *build.glob("ort_infer")]
     for reader in readers:
         if ".nv_fatbin" in output_of("readelf", "-S", "-W", reader):
             yield f"{reader.name} has device code"
@@ -50,7 +54,11 @@ def problems(build):
 
     for path in [ops, *readers]:
         # libc10 and libtorch_cpu always exist; libraries with "cuda" in the name may be missing.
-        cuda = [name for name in needed(path) if re.search(r"cuda|cublas|nvrtc|onnxruntime", name)]
+        cuda = [
+            name
+            for name in needed(path)
+            if re.search(r"cuda|cublas|nvrtc|onnxruntime|tensorflow", name)
+        ]
         cuda = [name for name in cuda if name != "libcudarelu_torch.so"]
         if cuda:
             yield f"{path.name} does not load without {cuda}"

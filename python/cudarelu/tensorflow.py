@@ -278,4 +278,3 @@ def _keras_layer() -> Any:
             return {**super().get_config(), **own}
 
     return Op
-

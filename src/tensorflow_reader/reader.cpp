@@ -386,9 +386,8 @@ class Run {
       const auto input = static_cast<std::size_t>(op_.in_place_input);
       int forwarded = -1;
       input_owners_[input].reset();
-      output_owners_[i].reset(api().forward_or_allocate(context_, &positions_[input], 1, output,
-                                                        shape.data(), rank, &forwarded,
-                                                        status.get()));
+      output_owners_[i].reset(api().forward_or_allocate(
+          context_, &positions_[input], 1, output, shape.data(), rank, &forwarded, status.get()));
       if (cudarelu::Status result = result_of(status); !result.ok()) return result;
       outputs_[i].data = api().data_of(output_owners_[i].get());
       if (forwarded < 0) return read_input(input);

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cudarelu.testing.environment import tensorflow_missing
 from support.ort_infer import BUILD, BUILT
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -41,6 +42,8 @@ def run_snippets(document: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("document", sorted(SNIPPETS.keys() - {"your-op.md"}))
 def test_snippets(document, tmp_path):
+    if document == "tensorflow.md" and (reason := tensorflow_missing()):
+        pytest.skip(reason)
     run_snippets(document, tmp_path)
 
 

@@ -58,8 +58,7 @@ def _results(op: OpInfo, dtype: np.dtype) -> dict[str, list[np.ndarray]]:
     with unchanged(*runs), tf.device("CPU"):
         results = graph.get_concrete_function(*specs)(*map(tf.constant, arrays))
     return {
-        case.id: [y.numpy() for y in outputs]
-        for case, outputs in zip(runs, results, strict=True)
+        case.id: [y.numpy() for y in outputs] for case, outputs in zip(runs, results, strict=True)
     }
 
 
@@ -99,7 +98,7 @@ def _derivatives(op: OpInfo, device: str, second: bool) -> None:
             outer.watch(moved)
             with tf.GradientTape() as tape:
                 tape.watch(moved)
-                outputs = as_tuple(FUNCTIONS[op.qualified_name](*arrays, **attributes))
+                outputs: Any = as_tuple(FUNCTIONS[op.qualified_name](*arrays, **attributes))
                 total = tf.add_n([tf.reduce_sum(y**2) for y in outputs if y.dtype.is_floating])
             found = tape.gradient(total, moved, unconnected_gradients="zero")
             again = tf.add_n([tf.reduce_sum(tf.cos(g)) for g in found])

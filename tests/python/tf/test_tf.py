@@ -61,7 +61,9 @@ def test_graphs_of_unknown_sizes(shape):
 
     assert function.get_concrete_function().output_shapes.rank == (2 if shape else None)
     for rows in (0, 1, 16):
-        assert_close(function(X[:rows]), cudarelu.softmax(cudarelu.linear_gelu(X[:rows], WEIGHT, BIAS)))
+        assert_close(
+            function(X[:rows]), cudarelu.softmax(cudarelu.linear_gelu(X[:rows], WEIGHT, BIAS))
+        )
 
 
 def test_shapes_of_graphs():
@@ -382,5 +384,3 @@ def test_an_op_without_a_gradient():
         tape.watch(points)
         y = tf.cast(cudarelu.grid_cluster(points, size), tf.float32)
     assert tape.gradient(y, points) is None
-
-
