@@ -476,7 +476,7 @@ std::string declaration_of(const AttributeSpec& spec) {
   for (const std::string_view label : spec.labels) {
     text += (label == spec.labels[0] ? "'" : ", '") + std::string(label) + "'";
   }
-  text += "}";
+  text += '}';
   return spec.required ? text : text + " = '" + std::string(spec.labels[position]) + "'";
 }
 
@@ -538,10 +538,12 @@ void register_op(const Op& op, const Callbacks& functions) {
   }
 }
 
-/// The modules of this library: the first one's ops are registered.
+/// The modules of this library, at least one: the first one's ops are registered.
 std::vector<std::filesystem::path> module_paths() {
   Dl_info self{};
-  if (dladdr(reinterpret_cast<const void*>(&module_paths), &self) == 0) return {};
+  if (dladdr(reinterpret_cast<const void*>(&module_paths), &self) == 0) {
+    throw std::runtime_error("the dynamic linker does not know the path of this library");
+  }
   const std::filesystem::path own(self.dli_fname);
   std::vector<std::filesystem::path> paths;
   std::ifstream file(own.string() + ".module");
@@ -553,17 +555,15 @@ std::vector<std::filesystem::path> module_paths() {
 }
 
 void register_ops() {
-  const Module* first = nullptr;
-  for (const std::filesystem::path& path : module_paths()) {
-    const Module& module = add_module(open_module(path));
-    if (first == nullptr) first = &module;
-  }
+  const std::vector<std::filesystem::path> paths = module_paths();
+  const Module& module = add_module(open_module(paths.front()));
+  for (const auto& other : std::span(paths).subspan(1)) add_module(open_module(other));
   std::size_t count = 0;
-  for (const Op& op : first->ops) {
+  for (const Op& op : module.ops) {
     if (op.cpu == nullptr) continue;
     if (count == max_ops) {
       throw std::runtime_error("at most " + std::to_string(max_ops) + " ops of " +
-                               first->path.string() + " can be registered");
+                               module.path.string() + " can be registered");
     }
     registered[count] = &op;
     register_op(op, callbacks[count]);

@@ -177,7 +177,12 @@ class TestWheel:
             if path.suffix in (".py", ".pyi", ".typed")
             or ("scaffold" in path.parts and path.is_file() and path.suffix != ".pyc")
         }
-        package |= {"libcudarelu_ops.so", "_build_info.py", "_functions.pyi"}
+        package |= {
+            "libcudarelu_ops.so",
+            "libcudarelu_tensorflow.so",
+            "_build_info.py",
+            "_functions.pyi",
+        }
         package |= {f"{READERS}/_C{suffix}", f"{READERS}/libcudarelu_torch.so"}
         module = ROOT / "src/module"
         package |= {f"sdk/{path.relative_to(module)}" for path in module.rglob("include/**/*.*")}
@@ -280,6 +285,8 @@ class TestWheel:
         for path in [*installed.glob("cudarelu/**/*.so"), installed / "bin/ort_infer"]:
             torch_library = path.name.startswith(("_C.", "libcudarelu_torch"))
             expected = ["$ORIGIN:$ORIGIN/../../torch/lib"] if torch_library else []
+            if path.name == "libcudarelu_tensorflow.so":
+                expected = ["$ORIGIN"]
             assert dynamic(path, "RUNPATH") + dynamic(path, "RPATH") == expected, path.name
 
 
