@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -257,15 +258,33 @@ def _generator() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
+def _with_line(path: str, error: Exception) -> str:
+    """The message of an exception of a Python file, after its last line in this file."""
+    lines = [
+        each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == path
+    ]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    if message.startswith(f"{path}:"):
+        return message
+    place = path if line is None else f"{path}:{line}"
+    return f"{place}: {type(error).__name__}: {message}"
+
+
 def library_of(path: str | os.PathLike[str]) -> Library:
     """Runs a Python file and returns the library that is one of its global names.
 
     Raises:
-        ValueError: if there is none, or if there are several.
+        ValueError: if there is none, or if there are several, and for an exception of the file, with
+            its line.
+        OSError: if the file cannot be read.
     """
+    Path(path).read_bytes()
     sys.path.insert(0, str(Path(path).resolve().parent))  # as Python does for a program
     try:
         values = runpy.run_path(os.fspath(path)).values()
+    except Exception as error:
+        raise ValueError(_with_line(os.fspath(path), error)) from error
     finally:
         del sys.path[0]
     found = {id(each): each for each in values if isinstance(each, Library)}

@@ -18,6 +18,7 @@ import cudarelu
 import cudarelu.nn
 import cudarelu.onnx
 import cudarelu.ort
+from cudarelu.__main__ import main
 from cudarelu._table import ops_of
 from cudarelu.elementwise import clip, leaky_relu, relu, round, sigmoid, softplus, tanh, where
 from support.ort_infer import succeed
@@ -211,6 +212,27 @@ def test_the_command(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert f"{file} must have one cudarelu.Library: it has none" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return x * undefined", ":5: NameError: name 'undefined' is not defined"),
+        ("if x > 0: return x", ":5: the definition of an op cannot branch on a value: use"),
+        ("return (", ":5: SyntaxError: '(' was never closed"),
+    ],
+)
+def test_the_command_names_the_line_of_an_exception(tmp_path, capsys, body, message):
+    file = tmp_path / "ops.py"
+    file.write_text(
+        "import cudarelu\n"
+        "with cudarelu.Library('wrong') as library:\n"
+        "    @cudarelu.define('f(x: T[*]) -> y: T[*]')\n"
+        "    def f(x):\n"
+        f"        {body}\n"
+    )
+    assert main(["build", str(file), "-o", str(tmp_path / "libwrong.so")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {file}{message}")
 
 
 def test_constants_that_python_takes_for_equal():
