@@ -275,7 +275,7 @@ def library_of(path: str | os.PathLike[str]) -> Library:
     """Runs a Python file and returns the library that is one of its global names.
 
     Raises:
-        ValueError: if there is none, or if there are several, and for an exception of the file, with
+        ValueError: if there is none, if there are several, and for an exception of the file, with
             its line.
         OSError: if the file cannot be read.
     """
