@@ -16,7 +16,8 @@ shift 3
 mkdir -p "$generated/elementwise"
 generated=$(cd "$generated" && pwd)
 
-# update FILE TEXT: writes the file if its text changes; a build compares times.
+# update FILE TEXT: writes the file if its text changes; a build compares times. The text does not
+# end with a newline.
 update() {
   [ "$(cat "$1" 2>/dev/null)" = "$2" ] || printf '%s\n' "$2" >"$1"
 }
@@ -73,9 +74,9 @@ for file in "$@"; do
 static_assert(cudarelu::detail::is_declared<$namespace::$op>);
 "
       ops="$ops${ops:+, }$namespace::$op"
-      functions="$functions#line $line \"$file\"
-CUDARELU_TVM_FFI($namespace::$op, $name)
-"
+      functions="$functions
+#line $line \"$file\"
+CUDARELU_TVM_FFI($namespace::$op, $name)"
     done
     if [ -n "$found" ] && grep -q '^ *# *include *[<"]cudarelu/elementwise.h[>"]' "$file"; then
       instantiate cpu cpu/elementwise.h cpp "$file" $found
@@ -94,5 +95,4 @@ $includes
 // A declaration that does not compile is an error in its line.
 $checks
 using CudareluOps = cudarelu::detail::List<$ops>;
-
 $functions"

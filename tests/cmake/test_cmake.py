@@ -418,7 +418,10 @@ class TestArchitectures:
         commands = {
             name(Path(command["file"])): command["command"]
             for command in json.loads(text)
-            if re.search(r"cudarelu_(core|module|kernels|hopper|torch)\.dir", command["command"])
+            if re.search(
+                r"cudarelu_(core|module|kernels|hopper|torch|tvm_ffi_reader)\.dir",
+                command["command"],
+            )
         }
 
         monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
