@@ -32,7 +32,10 @@ ops_of() {
     op {
       text = $0
       sub(/\/\/.*/, "", text)
-      if (sub(/^[^"]*"[ (]*/, "", text)) { sub(/[^a-z0-9_T].*/, "", text); found(text) }
+      if (sub(/^[^"]*R"[^(]*[(] */, "", text) || sub(/^[^"]*" */, "", text)) {
+        sub(/[^a-z0-9_T].*/, "", text)
+        found(text)
+      }
     }
     END { if (op) found("") }' "$1"
 }
