@@ -22,6 +22,7 @@ from torch.utils.dlpack import DLDeviceType
 
 from cudarelu import _arrays
 from cudarelu._modules import load_library, modules
+from cudarelu._table import OpInfo
 from cudarelu.doctor import cuda_provider
 from cudarelu.ort.library import register
 
@@ -82,7 +83,7 @@ class Session:
     calls run one after another on one stream.
 
     A session can be pickled and copied, so it can be sent to other processes: each opens a session
-    of its own, from the same path or bytes, with the libraries of ops that are loaded here.
+    of its own, from the same path or bytes, and loads the libraries of the model's ops.
 
     Attributes: ``provider`` is "cpu" or "cuda"; ``why_cpu`` is the reason if "auto" chose the CPU,
     else None; ``inference_session`` is ONNX Runtime's own session.
@@ -154,7 +155,14 @@ class Session:
                 f"the session of {self._name} cannot be pickled, since its session_options cannot: "
                 "pass a function that makes them"
             )
-        return _open, ([module.path for module in modules()], *self._arguments)
+        nodes = self.inference_session.get_provider_graph_assignment_info()
+        domains = {node.domain for each in nodes for node in each.get_nodes()}
+        libraries = [
+            module.path
+            for module in modules()
+            if domains & {name for op in module.ops() for name in _domains_of(op)}
+        ]
+        return _open, (libraries, *self._arguments)
 
     def _load_on_cuda(
         self,
@@ -361,10 +369,17 @@ class Session:
         return _Graph(self._bind(inputs, outputs), options, inputs, outputs)
 
 
+def _domains_of(op: OpInfo) -> list[str]:
+    """The domains of an op in ONNX models."""
+    return [op.onnx.domain] + ([op.onnx.alias[0]] if op.onnx.alias else [])
+
+
 def _open(libraries: list[str], *arguments: Any) -> Session:
     """A copy of a session that was pickled."""
+    loaded = {module.path for module in modules()}
     for path in libraries:
-        load_library(path)
+        if path not in loaded:
+            load_library(path)
     model, provider, cuda_graph, device, session_options = arguments
     return Session(model, provider, cuda_graph, device=device, session_options=session_options)
 

@@ -166,7 +166,7 @@ def test_a_right_op_passes(wrong):
     ("arguments", "message"),
     [
         (["--op", "swosh"], "no op 'swosh': the library has swish, "),
-        (["--host", "tensorflow"], "no host 'tensorflow': there are torch, "),
+        (["--host", "mxnet"], "no host 'mxnet': there are torch, "),
         (["--host", "numpy", "--provider", "cuda"], "no host to check in (none runs on cuda)"),
     ],
 )

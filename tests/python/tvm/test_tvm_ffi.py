@@ -390,6 +390,6 @@ def test_symbols():
     done = subprocess.run(
         ["nm", "-D", cudarelu.tvm_ffi.library_path()], capture_output=True, text=True, check=True
     )
-    functions = set(re.findall(r" T __tvm_ffi_(\w+)", done.stdout))
+    functions = set(re.findall(r" W __tvm_ffi_(\w+)", done.stdout))
     assert functions == {op.name for op in cudarelu.ops() if op.namespace == "cudarelu"}
     assert not re.search(r" U \w*TVMFFI", done.stdout)
