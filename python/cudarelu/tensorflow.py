@@ -204,9 +204,6 @@ class _Host:
     def call(self, op: OpInfo, inputs: Sequence[Any], attributes: Numbers) -> Sequence[Any]:
         return _run(op, inputs, attributes)
 
-    def add(self, a: Any, b: Any) -> Any:
-        return a + b
-
     def size(self, x: Any, axis: int) -> Any:
         return tf.shape(x)[axis]
 

@@ -222,9 +222,6 @@ class _Host:
         arrays = [x for x in inputs if x is not None]
         return _bind(op, sharding.vary_alike(arrays), Call.of(inputs, attributes))
 
-    def add(self, a: Any, b: Any) -> Any:
-        return a + b
-
     def size(self, x: Any, axis: int) -> Any:
         return x.shape[axis]
 

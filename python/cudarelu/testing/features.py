@@ -48,6 +48,11 @@ def wide_dtype(op: OpInfo) -> str:
     return "float64" if "float64" in op.dtypes else op.dtypes[0]
 
 
+def has_gradient_in_float64(op: OpInfo) -> bool:
+    """Whether the gradient can be compared with that of another host."""
+    return bool(op.gradient) and "float64" in op.dtypes
+
+
 def features(op: OpInfo) -> Iterator[tuple[str, Feature]]:
     """The features to check for an op, each with the dtype that it is checked for."""
     for feature in FEATURES:

@@ -14,7 +14,7 @@ from .._pytorch.functions import FUNCTIONS, overload_of
 from .._table import OpInfo
 from .cases import Case, cases, unchanged
 from .environment import jax_missing
-from .features import Feature, is_twice_differentiable, samples_of, subsets
+from .features import Feature, has_gradient_in_float64, is_twice_differentiable, samples_of, subsets
 from .hosts import ForAllOps, Torch, dtype_of, numpy_of
 from .torch_calls import as_tuple, attributes_of, call_of, inputs_of, loss_of, with_grad
 
@@ -271,18 +271,14 @@ def _export(op: OpInfo, device: str) -> None:
                 np.testing.assert_array_equal(np.asarray(actual), np.asarray(expected))
 
 
-def _has_gradient(op: OpInfo) -> bool:
-    return bool(op.gradient) and "float64" in op.dtypes
-
-
 JAX_FEATURES = [
     Feature(
         "second-derivatives",
         _second_derivatives,
-        lambda op: _has_gradient(op) and is_twice_differentiable(op),
+        lambda op: has_gradient_in_float64(op) and is_twice_differentiable(op),
     ),
     Feature("vmap", _vmap_values),
-    Feature("vmap-gradients", _vmap_gradients, _has_gradient),
+    Feature("vmap-gradients", _vmap_gradients, has_gradient_in_float64),
     Feature("scan", _scan),
     Feature("export", _export),
 ]

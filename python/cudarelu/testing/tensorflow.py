@@ -12,7 +12,7 @@ from .._pytorch.functions import FUNCTIONS, overload_of
 from .._table import OpInfo
 from .cases import Case, cases, unchanged
 from .environment import tensorflow_missing
-from .features import Feature, is_twice_differentiable
+from .features import Feature, has_gradient_in_float64, is_twice_differentiable
 from .hosts import ForAllOps, dtype_of
 from .torch_calls import as_tuple, attributes_of, inputs_of, loss_of, with_grad
 
@@ -114,15 +114,11 @@ def _derivatives(op: OpInfo, device: str, second: bool) -> None:
         _compare(graph(*tensors), expected)
 
 
-def _has_gradient(op: OpInfo) -> bool:
-    return bool(op.gradient) and "float64" in op.dtypes
-
-
 TENSORFLOW_FEATURES = [
-    Feature("gradients", functools.partial(_derivatives, second=False), _has_gradient),
+    Feature("gradients", functools.partial(_derivatives, second=False), has_gradient_in_float64),
     Feature(
         "second-gradients",
         functools.partial(_derivatives, second=True),
-        lambda op: _has_gradient(op) and is_twice_differentiable(op),
+        lambda op: has_gradient_in_float64(op) and is_twice_differentiable(op),
     ),
 ]
