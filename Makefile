@@ -7,6 +7,7 @@
 #   make check    build, then check formatting, lint and types, and correct what can be corrected
 #   make tidy     clang-tidy
 #   make asan     C++ tests, plugin and ort_infer under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make fuzz     the readers of texts and files, and models, on random input for FUZZ_SECONDS (3600)
 #
 #   CMAKE_FLAGS   additional CMake options, for example -DCUDARELU_CUDA=OFF
 
@@ -24,7 +25,7 @@ ifneq ($(words $(CURDIR)),1)
 $(error make does not work in a folder whose path contains a space: $(CURDIR))
 endif
 
-.PHONY: demo test test-tensorflow build packages kernels check tidy asan clean
+.PHONY: demo test test-tensorflow build packages kernels check tidy asan fuzz clean
 .DEFAULT_GOAL := build
 
 build: build/build.ninja
@@ -76,11 +77,17 @@ test: $(VENV)/.dev build
 # packages.
 TENSORFLOW := $(VENV)/tensorflow
 
-$(TENSORFLOW) $(TENSORFLOW)-%: | $(VENV)/.dev
-	rm -rf $@.part
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile --target $@.part \
-	 tensorflow-cpu$(if $*,==$*)
-	mv $@.part $@
+define install_alone
+rm -rf $@.part
+$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile --target $@.part $(1)
+mv $@.part $@
+endef
+
+$(TENSORFLOW): | $(VENV)/.dev
+	$(call install_alone,tensorflow-cpu)
+
+$(TENSORFLOW)-%: | $(VENV)/.dev
+	$(call install_alone,tensorflow-cpu==$*)
 
 test-tensorflow: $(VENV)/.dev build $(TENSORFLOW) $(TENSORFLOW)-2.16.2
 	@PYTHONPATH=$(TENSORFLOW):$(CURDIR)/build/python CUDARELU_BUILD_DIR=$(CURDIR)/build \
@@ -108,5 +115,15 @@ asan: $(VENV)/.dev build
 	 PYTHONPATH=$(CURDIR)/build-asan/python CUDARELU_BUILD_DIR=$(CURDIR)/build-asan \
 	 $(PROGRESS) $(BIN)/python -m pytest -q -n 2 -k "not memory" tests/ort_plugin/test_ort_plugin.py tests/cli_app
 
+# Needs Clang.
+FUZZ_SECONDS := 3600
+fuzz: $(VENV)/.dev build
+	@$(PROGRESS) $(BIN)/cmake --preset fuzz -DPython_EXECUTABLE=$(BIN)/python
+	@$(PROGRESS) $(BIN)/cmake --build --preset fuzz
+	bash tools/fuzz.sh build-fuzz $$(($(FUZZ_SECONDS) * 3 / 4))
+	PYTHONPATH=$(CURDIR)/build/python CUDARELU_BUILD_DIR=$(CURDIR)/build \
+	 CUDARELU_FUZZ_SECONDS=$$(($(FUZZ_SECONDS) / 4)) \
+	 $(BIN)/python -m pytest -q -s -k further tests/python/onnx/test_onnx_random.py
+
 clean:
-	rm -rf build build-asan
+	rm -rf build build-asan build-fuzz

@@ -12,8 +12,8 @@
 namespace cudarelu::cli {
 
 Tensor read_array(const std::filesystem::path& path, const std::string& name, bool or_only) {
-  if (path.extension() == ".npz") return read_npz(path, name, or_only);
   const MappedFile file(path);
+  if (path.extension() == ".npz") return parse_npz(file.bytes(), path.string(), name, or_only);
   if (path.extension() == ".pb") return parse_tensor_proto(file.bytes(), path.string());
   return parse_npy(file.bytes(), path.string());
 }

@@ -135,6 +135,8 @@ int infer_batch(const Options& options, const BatchOptions& batch) {
     } catch (const Error& error) {
       result.error = error.what();
       if (!result.error.starts_with(items[i])) result.error.insert(0, items[i] + ": ");
+    } catch (const std::bad_alloc&) {
+      result.error = items[i] + ": out of memory";
     }
     if (result.error.empty()) {
       if (std::exchange(traced, false)) {

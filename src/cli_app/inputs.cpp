@@ -170,6 +170,7 @@ Inputs make_inputs(const std::vector<InputInfo>& infos, const InputRequest& requ
                           ? default_size
                           : inputs.sizes.emplace(dim.symbol, default_size).first->second);
     }
+    check_size(bytes_of(*infos[i].type, shape).value_or(0), "input " + infos[i].name);
     inputs.tensors[i] = make_tensor(*infos[i].type, shape);
     double value = inputs.sources[i] == "ones" ? 1 : 0;
     if (inputs.sources[i] == "random") {

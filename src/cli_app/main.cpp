@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   try {
     const std::optional<Options> options = parse_options(argc, argv);
     if (!options) return 0;
+    max_array_bytes = options->max_array_bytes.value_or(max_array_bytes);
     note_interrupts();
     return options->batch ? infer_batch(*options, *options->batch) : infer(*options);
   } catch (const std::bad_alloc&) {

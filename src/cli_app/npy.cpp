@@ -154,6 +154,7 @@ Tensor parse_npy(std::string_view bytes, const std::string& label) {
                std::to_string(*size) + " bytes of data, and there are " +
                std::to_string(data.size()));
   }
+  check_size(*size, label);
   Tensor tensor = make_tensor(*type, header->shape);
   std::ranges::copy(std::as_bytes(std::span(data)), tensor.data.get());
   return header->fortran_order && tensor.shape.size() > 1 ? transposed(tensor) : tensor;

@@ -6,12 +6,10 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
-#include <ranges>
 #include <string_view>
 #include <vector>
 
 #include "error.h"
-#include "mapped_file.h"
 #include "npy.h"
 
 namespace cudarelu::cli {
@@ -147,24 +145,26 @@ std::optional<std::string> inflated(std::string_view packed, std::uint64_t size)
 
 }  // namespace
 
-Tensor read_npz(const std::filesystem::path& path, const std::string& name, bool or_only) {
-  const MappedFile file(path);
-  const Archive archive(file.bytes());
+Tensor parse_npz(std::string_view file, const std::string& label, const std::string& name,
+                 bool or_only) {
+  const Archive archive(file);
   std::vector<Entry> entries;
   try {
     entries = archive.entries();
   } catch (const std::out_of_range&) {
-    throw Error(path.string() + ": not a .npz file, or a truncated one");
+    throw Error(label + ": not a .npz file, or a truncated one");
   }
   const auto entry = or_only && entries.size() == 1
                          ? entries.begin()
                          : std::ranges::find(entries, name + ".npy", &Entry::name);
   if (entry == entries.end()) {
-    throw Error(path.string() + ": has no array " + name + "; it has " +
-                joined(entries | std::views::transform(&Entry::name)));
+    std::vector<std::string> names;
+    names.reserve(entries.size());
+    for (const Entry& each : entries) names.push_back(each.name);
+    throw Error(label + ": has no array " + name + "; it has " + joined(names));
   }
-  const std::string label = path.string() + ", " + entry->name;
-  const auto damaged = [&] { return Error(label + ": damaged"); };
+  const std::string array = label + ", " + entry->name;
+  const auto damaged = [&] { return Error(array + ": damaged"); };
   std::string_view bytes;
   try {
     bytes = archive.packed(*entry);
@@ -173,17 +173,18 @@ Tensor read_npz(const std::filesystem::path& path, const std::string& name, bool
   }
   std::optional<std::string> unpacked;
   if (entry->method == deflated) {
+    check_size(entry->size, array);
     unpacked = inflated(bytes, entry->size);
     if (!unpacked) throw damaged();
     bytes = *unpacked;
   } else if (entry->method != stored) {
-    throw Error(label + ": compression method " + std::to_string(entry->method) +
+    throw Error(array + ": compression method " + std::to_string(entry->method) +
                 " is not supported; write it with numpy.savez or numpy.savez_compressed");
   }
   if (crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()) != entry->crc) {
     throw damaged();
   }
-  return parse_npy(bytes, label);
+  return parse_npy(bytes, array);
 }
 
 }  // namespace cudarelu::cli

@@ -17,14 +17,13 @@ Inputs without --input are random: floating-point numbers in [-1, 1), integers f
 Exit code: 0; 1 if an output differs; 2 after an error, with one line on stderr; 130 after Ctrl-C.
 Examples:
   ort_infer model.onnx --input x=x.npy --output-dir out --compare y=y.npy
-  ort_infer model.onnx --provider cuda --dim N=32 --seconds 5 --concurrency 4 --json
-  ort_infer model.onnx --list inputs/ --output-dir out --resume)";
+  ort_infer model.onnx --provider cuda --dim N=32 --seconds 5 --concurrency 4 --json)";
 
 /// The options as text, before they are parsed.
 struct Texts {
   std::string require_provider, tolerance, warmup, iterations, seconds, concurrency, on_error, list;
   std::string device = "0", seed = "0";
-  std::string max_memcpy, batches;
+  std::string max_memcpy, batches, max_array;
   std::vector<std::string> dims;
   bool cuda_graph = false, io_binding = false, no_io_binding = false, resume = false;
 };
@@ -62,6 +61,8 @@ void declare(CLI::App& app, Options& options, Texts& texts) {
          "read input_0.pb, ... from DIR; compare with its output_0.pb, ...");
   list(group, "--dim", texts.dims, "NAME=SIZE", "size of a free dimension (4); repeatable");
   option(group, "--seed", texts.seed, "S", "seed of the random inputs, a whole number (0)");
+  option(group, "--max-array", texts.max_array, "MB",
+         "the largest input that is read or made (half of the memory)");
 
   group = "Outputs";
   option(group, "--output-dir", options.output_dir, "DIR", "write each output to DIR/<name>.npy");
@@ -251,7 +252,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   } catch (const CLI::CallForHelp&) {
     std::string text = app.help();  // fits a screen without its empty lines
     const auto doubled = [](char a, char b) { return a == '\n' && b == '\n'; };
-    text.erase(std::ranges::unique(text, doubled).begin(), text.end());
+    text.erase(std::unique(text.begin(), text.end(), doubled), text.end());
     std::cout << text;
     return std::nullopt;
   } catch (const CLI::Success& request) {  // --version
@@ -274,6 +275,10 @@ std::optional<Options> parse_options(int argc, char** argv) {
     if (!options.sizes.emplace(name, size).second) refuse("--dim", name, "given twice");
   }
   options.seed = whole_number<std::uint64_t>("--seed", texts.seed);
+  if (app.count("--max-array") > 0) {
+    options.max_array_bytes =
+        std::size_t{whole_number<std::uint32_t>("--max-array", texts.max_array)} << 20;
+  }
   if (app.count("--tolerance") > 0) options.tolerance = tolerance(texts.tolerance);
   options.measure = measure_options(app, texts);
   options.batch = batch_options(app, options, texts);

@@ -41,6 +41,7 @@ struct Options {
   std::string input_folder;
   std::map<std::string, std::int64_t> sizes;  // of free dimensions, by name
   std::uint64_t seed = 0;
+  std::optional<std::size_t> max_array_bytes;
 
   std::string output_dir;
   std::vector<std::string> compared;  // each NAME=FILE, for by_name()

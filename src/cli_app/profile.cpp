@@ -45,19 +45,22 @@ ProfileFolder::~ProfileFolder() {
 std::vector<NodeRun> read_profile(const std::filesystem::path& file, const ModelOps& ops) {
   constexpr std::string_view suffix = "_kernel_time";
   std::ifstream stream(file);
-  const auto events = Json::parse(stream, nullptr, /*allow_exceptions=*/false);
   std::vector<NodeRun> nodes;
-  if (!events.is_array()) return nodes;  // A bad trace does not make the run an error.
-  for (const auto& event : events) {
-    std::string name = event.value("name", "");
-    if (name == "model_run") break;  // the end of the first run
-    if (event.value("cat", "") != "Node" || !name.ends_with(suffix)) continue;
-    name.resize(name.size() - suffix.size());
-    const auto& arguments = event.at("args");
-    const std::string type = arguments.value("op_name", "");
-    nodes.push_back({name, ops.domain_of(name, type), type, arguments.value("provider", ""),
-                     tensors(arguments, "input_type_shape"),
-                     tensors(arguments, "output_type_shape")});
+  // A bad trace does not make the run an error. It contains the names that a model has chosen.
+  try {
+    for (const Json& event : Json::parse(stream)) {
+      std::string name = event.value("name", "");
+      if (name == "model_run") break;  // the end of the first run
+      if (event.value("cat", "") != "Node" || !name.ends_with(suffix)) continue;
+      name.resize(name.size() - suffix.size());
+      const Json& arguments = event.at("args");
+      const std::string type = arguments.value("op_name", "");
+      nodes.push_back({name, ops.domain_of(name, type), type, arguments.value("provider", ""),
+                       tensors(arguments, "input_type_shape"),
+                       tensors(arguments, "output_type_shape")});
+    }
+  } catch (const Json::exception&) {
+    nodes.clear();
   }
   return nodes;
 }

@@ -109,6 +109,8 @@ Session::Session(const Runtime& runtime, const std::filesystem::path& model,
         runtime->AddSessionConfigEntry(options.get(), "session.disable_cpu_ep_fallback", "1"));
   }
   if (choice.cuda_graph) skip_graph_in_run();
+  ops_ = read_model_ops(model, own);
+  check_model(model, ops_);
 
   OrtSession* session = nullptr;
   try {
@@ -118,10 +120,9 @@ Session::Session(const Runtime& runtime, const std::filesystem::path& model,
       throw Error(model.string() + ": --require-provider cuda: some of its nodes run on the CPU; " +
                   "to list them, run with --explain and without --require-provider");
     }
-    throw Error(why_not_loaded(model, own, error.what()));
+    throw Error(why_not_loaded(model, ops_, own, error.what()));
   }
   session_ = {session, runtime->ReleaseSession};
-  ops_ = read_model_ops(model, own);
   if (!ops_.mistake.empty()) throw Error(model.string() + ": " + ops_.mistake);
   describe();
 }

@@ -1,5 +1,7 @@
 #include "tensor.h"
 
+#include <unistd.h>
+
 #include <cstdint>
 
 #include "error.h"
@@ -19,6 +21,15 @@ Tensor make_tensor(const ElementType& type, Sizes shape) {
   if (!bytes) throw Error("a tensor's sizes overflow");
   const auto count = static_cast<std::int64_t>(*bytes / type.size);
   return {&type, std::move(shape), count, std::make_shared_for_overwrite<std::byte[]>(*bytes)};
+}
+
+std::size_t max_array_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
+                              static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) / 2;
+
+void check_size(std::size_t bytes, const std::string& label) {
+  if (bytes <= max_array_bytes) return;
+  throw Error(label + ": has " + std::to_string(bytes) + " bytes, and at most " +
+              std::to_string(max_array_bytes) + " are allowed; --max-array MB allows more");
 }
 
 std::string text_of(const Tensor& tensor) {

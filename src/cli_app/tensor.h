@@ -60,6 +60,12 @@ std::optional<std::size_t> bytes_of(const ElementType& type, const Sizes& shape)
 /// Allocates an uninitialized tensor. Throws an Error if its size overflows.
 Tensor make_tensor(const ElementType& type, Sizes shape);
 
+/// The most bytes of one input or expected output: half of the machine's memory, or --max-array.
+extern std::size_t max_array_bytes;
+
+/// Throws an Error that begins with `label` if an array of this size is not allowed.
+void check_size(std::size_t bytes, const std::string& label);
+
 /// Describes the type and shape: "float32 [2, 3]".
 std::string text_of(const Tensor& tensor);
 

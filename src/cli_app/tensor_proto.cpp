@@ -127,6 +127,7 @@ Tensor parse_tensor_proto(std::string_view bytes, const std::string& label) {
   if (!size || *size != data.size()) {
     throw fail("its shape does not fit its " + std::to_string(data.size()) + " bytes of data");
   }
+  check_size(*size, label);
   Tensor tensor = make_tensor(*type, content.shape);
   std::ranges::copy(std::as_bytes(std::span(data)), tensor.data.get());
   return tensor;
