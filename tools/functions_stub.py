@@ -40,10 +40,11 @@ def function(op: dict[str, Any], array: str, result: str) -> str:
         f"{each['name']}: {array}" + (" | None = None" if each["optional"] else "")
         for each in op["inputs"]
     ]
-    attributes = [
-        f"{each['name']}: {each['type']}" + ("" if each["required"] else f" = {each['default']!r}")
-        for each in op["attributes"]
-    ]
+    attributes = []
+    for each in op["attributes"]:
+        optional = " | None" if each["default"] is None and not each["required"] else ""
+        default = "" if each["required"] else f" = {each['default']!r}"
+        attributes.append(f"{each['name']}: {each['type']}{optional}{default}")
     parameters = ", ".join(inputs + ["*"] * bool(attributes) + attributes)
     return f"\n@overload\ndef {op['name']}({parameters}) -> {result}: ...\n"
 

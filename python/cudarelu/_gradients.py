@@ -74,6 +74,9 @@ class Host(Protocol):
     def full(self, shape: tuple[Any, ...], number: float, like: Any) -> Any:
         """An array of one number, with the dtype of another array."""
 
+    def sum_to(self, x: Any, like: Any) -> Any:
+        """The sums over the axes along which another array broadcasts to x, in its shape."""
+
 
 class Evaluator:
     """The values of the expressions of one derivative for one call. Equal texts run once."""
@@ -91,6 +94,11 @@ class Evaluator:
         self.host, self.op, self.inputs, self.outputs = host, op, inputs, outputs
         self.attributes, self.gradient, self.zeros = attributes, gradient, zeros
         self._called: dict[str, Sequence[Any]] = {}
+
+    def gradient_of(self, i: int, expression: Expression) -> Any:
+        """The gradient of input i, which is the value of the expression, in the input's shape."""
+        value = self.value(expression)
+        return self.host.sum_to(value, self.inputs[i]) if self.op.inputs[i].broadcasts else value
 
     def value(self, expression: Expression) -> Any:
         match expression.kind:
@@ -141,7 +149,8 @@ class Evaluator:
             return self.inputs[names.index(absent.stand_in)]
         assert absent.number is not None
         for parameter, x in zip(self.op.inputs, self.inputs, strict=True):
-            if x is not None and not parameter.optional and set(absent.dims) <= set(parameter.dims):
+            has_all = set(absent.dims) <= set(parameter.dims) and not parameter.broadcasts
+            if x is not None and not parameter.optional and has_all:
                 axes = {dim: i - len(parameter.dims) for i, dim in enumerate(parameter.dims)}
                 shape = tuple(self.host.size(x, axes[dim]) for dim in absent.dims)
                 return self.host.full(shape, absent.number, x)

@@ -4,44 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ._table import OpInfo
+from ._documentation import attribute_text, conditions, example, kind, notes, tensor_text
+from ._table import OWN_NAMESPACE, OpInfo
+
+_INTRODUCTION = """\
+`T` is one of the dtypes of the op, the same for all tensors of a call; `f32` is float32. Equal
+names of dimensions are equal sizes, and `*` stands for any number of leading dimensions, none
+included. The function of an op takes its inputs in this order, and its attributes by name. The page
+is made from the declarations of the ops:
+
+    python -m cudarelu ops --markdown"""
 
 
 def reference(ops: Iterable[OpInfo]) -> str:
-    """The reference of ops: for each module a table of its ops, and a section for each op."""
+    """The reference of ops: for each module a table of its ops, and a section for each op.
+
+    Each section has an example. All examples run in order, in one process.
+    """
     by_module: dict[str, list[OpInfo]] = {}
     for op in ops:
         by_module.setdefault(op.namespace, []).append(op)
     parts = []
     for namespace, members in by_module.items():
         rows = [(f"[{op.name}](#{_anchor(op)})", op.summary, _dtypes(op)) for op in members]
-        parts.append(f"# {namespace}\n\n" + _table(("op", "result", "T"), rows))
+        imports = f"import torch\n\nimport {OWN_NAMESPACE}"
+        if namespace != OWN_NAMESPACE:
+            library = f"lib{namespace}_ops.so"
+            imports += f'\n\n{namespace} = {OWN_NAMESPACE}.load_library("{library}")'
+        head = (f"# The ops of {namespace}", _INTRODUCTION, _code(imports))
+        parts += [*head, _table(("op", "result", "T"), rows)]
         parts += [_section(op) for op in members]
     return "\n\n".join(parts)
 
 
 def _section(op: OpInfo) -> str:
-    name, gradient = op.onnx, " ".join(op.gradient.split())
-    alias = f", also `{'::'.join(name.alias)}`" if name.alias else ""
-    output, _, target = op.in_place.partition(" = ")
-    in_place = f"`torch.ops.{op.namespace}.{op.name}_` writes {output} over {target}"
-    rows = [
-        ("T", _dtypes(op)),
-        ("gradient", f"`{gradient}`" if gradient else "none"),
-        ("in place", in_place if op.in_place else "no"),
-        ("ONNX", f"`{name.domain}::{name.op_type}`{alias}, version {name.version}"),
+    entries = [
+        *((each.name, tensor_text(each), conditions(each)) for each in op.inputs),
+        *((each.name, kind(each), attribute_text(each)) for each in op.attributes),
+        *((each.name, tensor_text(each), "result") for each in op.outputs),
     ]
+    rows = [(f"`{name}`", f"`{what}`", more) for name, what, more in entries]
+    more = [(name, f"`{text}`" if "(" in text else text) for name, text in notes(op)]
     definition = "\n".join(line.strip() for line in op.definition.strip().splitlines())
     return "\n\n".join(
         (
             f"## {op.qualified_name}",
             op.summary,
             f"```\n{op.signature}\n```",
-            _table(("", ""), rows),
+            _table(("", "", ""), rows),
+            _table(("", ""), more),
+            _code("\n".join(example(op))),
             f"Definition, in the operators of ONNX opset {op.definition_opset}:",
             f"```\n{definition}\n```",
         )
     )
+
+
+def _code(text: str) -> str:
+    return f"```python\n{text}\n```"
 
 
 def _dtypes(op: OpInfo) -> str:

@@ -5,7 +5,7 @@ An op module is a library of ops with a namespace. The first one is the project'
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ class Parameter:
     name: str
     dtype: str  # "T" is one of the op's dtypes, the same for every "T"
     dims: tuple[str | int, ...]  # equal names are equal sizes; a leading "*" is any shape
+    or_bool: bool = False  # the dtype may be bool instead
+    broadcasts: bool = False  # the shape may be any that broadcasts to the dims, as in NumPy
     optional: bool = False
     # An absent optional input has the value of at most one of these three:
     stand_in: str | None = None  # another input
@@ -35,9 +37,24 @@ class Parameter:
         return self.dims[:1] == ("*",)
 
     @property
+    def varies(self) -> bool:
+        """Whether a call may give the input another dtype or shape than the declared ones."""
+        return self.or_bool or self.broadcasts
+
+    @property
     def always_there(self) -> bool:
         """Whether every call has a tensor for the input: its own or its stand-in's."""
         return not self.optional or self.stand_in is not None
+
+    def axes_of(self, shape: Sequence[Any], leading: int) -> list[int | str | None]:
+        """What each axis of a tensor is: the number of one of the `leading` dimensions that `*`
+        counts, or a name; None for a fixed size, and for a size of 1 that broadcasts."""
+        named = [dim if isinstance(dim, str) else None for dim in self.dims[self.leads :]]
+        axes: list[int | str | None] = [*range(leading), *named] if self.leads else [*named]
+        if not self.broadcasts:
+            return axes
+        axes = axes[len(axes) - len(shape) :]
+        return [None if size == 1 else axis for size, axis in zip(shape, axes, strict=True)]
 
     @property
     def if_absent(self) -> str:
@@ -54,17 +71,22 @@ class Attribute:
     """An attribute of an op."""
 
     name: str
-    type: str  # "int", "float", or "str" where the value is one of `labels`
+    type: str  # "int", "float", "bool", or "str" where the value is one of `labels`
     labels: tuple[str, ...]  # in ONNX the value is the index of the label
     required: bool
-    default: int | float | str | None  # None: required
+    default: int | float | str | None  # None: required, or a number that may be None
     lowest: int | float | None  # None: no bound
     highest: int | float | None
 
     @property
     def onnx_type(self) -> str:
         """The type in ONNX models: "int" or "float"."""
-        return "int" if self.labels else self.type
+        return "float" if self.type == "float" else "int"
+
+    @property
+    def optional(self) -> bool:
+        """Whether the value may be None, which in ONNX models is NaN."""
+        return self.default is None and not self.required
 
     def outside(self, value: float) -> str | None:
         """The declared range as text if `value` is outside it, which NaN always is; or None."""
@@ -76,6 +98,10 @@ class Attribute:
 
     def onnx_value(self, value: Any) -> int | float:
         """The value of the attribute in an ONNX model. Raises ValueError for an unknown label."""
+        if self.optional and value is None:
+            return math.nan
+        if self.type == "bool":
+            return int(value)
         return self.labels.index(value) if self.labels else value
 
 
@@ -100,14 +126,15 @@ class OpInfo:
     inputs: tuple[Parameter, ...]
     attributes: tuple[Attribute, ...]
     outputs: tuple[Parameter, ...]
+    divisibilities: tuple[tuple[str, str], ...]  # ("g", "h"): the size h is a multiple of g
     dtypes: tuple[str, ...]
     devices: tuple[str, ...]  # "cpu" and "cuda" where the module has a kernel for it
     elementwise: bool  # element i of an output is a function of elements i of the inputs
     product: bool  # a matrix product, perhaps with a bias and an activation
     onnx: OnnxName
     definition: str  # what the op computes: the body of an ONNX function
-    definition_opset: int  # the opset of the operators in `definition` and `written_out`
-    written_out: str  # the same in the operators that models use instead; empty: no such form
+    definition_opset: int  # the opset of the operators in `definition`
+    written_out: str  # the same in the operators that models use instead; empty lines divide forms
     gradient: str  # "x = relu_backward(grad_y, y)"; empty: not differentiable
     # ("x", "cudarelu::relu_backward"): the qualified name of an op in the gradient of x
     gradient_ops: tuple[tuple[str, str], ...]
@@ -131,6 +158,17 @@ class OpInfo:
         """The values of attributes in an ONNX model."""
         declared = {each.name: each for each in self.attributes}
         return {name: declared[name].onnx_value(value) for name, value in values.items()}
+
+    def leading_of(self, ranks: Sequence[int | None]) -> int:
+        """The number of leading dimensions in a call with inputs of these ranks; 0 without `*`."""
+        return next(
+            (
+                rank - len(each.dims) + 1
+                for each, rank in zip(self.inputs, ranks)  # noqa: B905
+                if each.leads and not each.broadcasts and rank is not None
+            ),
+            0,
+        )
 
     @property
     def overwritten(self) -> int | None:

@@ -28,7 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from cudarelu import _C
-from cudarelu._cache import cache_folder
+from cudarelu._cache import cache_folder, check_private, make_private
 from cudarelu._gradients import Evaluator, derivative_of
 from cudarelu._table import OWN_NAMESPACE, OpInfo, op_named
 
@@ -107,12 +107,13 @@ def _library_path(namespace: str) -> str:
     folder = cache_folder() / "tensorflow" / f"{namespace}-{key}"
     copy = folder / f"lib{namespace}_tensorflow.so"
     if not copy.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         with tempfile.TemporaryDirectory(dir=folder) as made:  # other processes may do the same
             shutil.copyfile(reader, Path(made, "library"))
             Path(made, "module").write_text(lines)
             os.replace(Path(made, "module"), f"{copy}.module")
             os.replace(Path(made, "library"), copy)
+    check_private(copy)
     return str(copy)
 
 
@@ -210,6 +211,10 @@ class _Host:
     def full(self, shape: tuple[Any, ...], number: float, like: Any) -> Any:
         return tf.fill(shape, tf.cast(number, like.dtype))
 
+    def sum_to(self, x: Any, like: Any) -> Any:
+        axes, _ = tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(like), s1=tf.shape(x))
+        return tf.reshape(tf.reduce_sum(x, axes), tf.shape(like))
+
 
 def _gradient(op: OpInfo, node: Any, *given: Any) -> list[Any]:
     """The gradients of the inputs of a node of TensorFlow, from those of its outputs."""
@@ -238,7 +243,7 @@ def _gradient(op: OpInfo, node: Any, *given: Any) -> list[Any]:
     )
     terms = derivative_of(derivative.op).terms
     return [
-        evaluator.value(terms[i]) if i in terms else None
+        evaluator.gradient_of(i, terms[i]) if i in terms else None
         for i, x in enumerate(inputs)
         if x is not None
     ]

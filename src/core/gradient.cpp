@@ -16,6 +16,9 @@ using Kind = Expression::Kind;
 /// The name of the gradient of an output is this and the name of the output.
 constexpr std::string_view gradient_prefix = "grad_";
 
+/// Deeper expressions would overflow the stack of some thread.
+constexpr int max_depth = 64;
+
 /// Begins the gradient of an op that has a training_form().
 constexpr std::string_view form_prefix = "as ";
 
@@ -92,6 +95,9 @@ class GradientParser {
     Expression result;
     result.text = name;
     if (accept('(')) {
+      if (++depth_ > max_depth) {
+        fail("has more than " + std::to_string(max_depth) + " calls in one another");
+      }
       result.kind = Kind::call;
       result.op = find_op(name, *op_.module);
       if (result.op == nullptr) fail("calls " + result.text + ", which no loaded module has");
@@ -104,6 +110,7 @@ class GradientParser {
         result.arguments.push_back(expression());
         result.text += result.arguments.back().text;
       }
+      --depth_;
       result.text += ')';
       const Signature& called = result.op->signature;
       if (result.arguments.size() != called.inputs.size() + called.attributes.size()) {
@@ -152,7 +159,7 @@ class GradientParser {
   /// Whether a tensor is of type T.
   template <class Tensors>
   static bool is_generic(const Tensors& tensors, int i) {
-    return tensors[static_cast<std::size_t>(i)].kind == ElementKind::type_variable;
+    return tensors[static_cast<std::size_t>(i)].is_generic();
   }
 
   static bool is_tensor(const Expression& expression) {
@@ -225,6 +232,7 @@ class GradientParser {
 
   const Op& op_;
   std::string_view rest_;
+  int depth_ = 0;  // of calls
 };
 
 }  // namespace

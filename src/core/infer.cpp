@@ -31,12 +31,23 @@ std::string names_of(DTypeSet dtypes) {
   return names;
 }
 
+DTypeSet dtypes_of(const Op& op, const Parameter& input) {
+  if (!input.is_generic()) return DTypeSet::of({input.dtype({})});
+  DTypeSet dtypes = op.spec.dtypes;
+  if (input.kind == ElementKind::variable_or_bool) {
+    dtypes.bits |= DTypeSet::of({DType::boolean}).bits;
+  }
+  return dtypes;
+}
+
 std::string kind_of(const AttributeSpec& spec) {
   switch (spec.type) {
     case AttributeType::real:
-      return "a floating-point number";
+      return spec.optional ? "a floating-point number or none" : "a floating-point number";
     case AttributeType::integer:
       return "an integer";
+    case AttributeType::boolean:
+      return "false (0) or true (1)";
     case AttributeType::label:
       break;
   }
@@ -56,7 +67,9 @@ bool in_range(const AttributeSpec& spec, double value) {
 }
 
 std::string range_of(const AttributeSpec& spec) {
-  if (spec.type == AttributeType::label) return kind_of(spec);
+  if (spec.type == AttributeType::label || spec.type == AttributeType::boolean) {
+    return kind_of(spec);
+  }
   std::ostringstream text;
   text << "in [" << spec.lowest << ", " << spec.highest << "]";
   return text.str();

@@ -102,9 +102,8 @@ Op read_op(const cudarelu_op& from, const Module& module) {
   op.uses_gemm = (from.flags & CUDARELU_PRODUCT) != 0;
   op.cpu = from.cpu;
   op.cuda = from.cuda;
-  const bool generic = std::ranges::any_of(op.signature.inputs, [](const Parameter& input) {
-    return input.kind == ElementKind::type_variable;
-  });
+  const bool generic = std::ranges::any_of(
+      op.signature.inputs, [](const Parameter& input) { return input.is_generic(); });
   if (generic && op.spec.dtypes.bits == 0) fail(std::string(op.name) + ": T has no dtypes");
   if (op.spec.dtypes.bits >> all_dtypes.size() != 0 ||
       from.autocast > static_cast<std::uint32_t>(Autocast::lower)) {

@@ -84,7 +84,10 @@ CustomOp::CustomOp(const Runtime& runtime, const Op& op, std::string_view onnx_t
 
   GetInputTypeCount = [](const OrtCustomOp* self) { return of(self).op.signature.inputs.size(); };
   GetInputType = [](const OrtCustomOp* self, std::size_t index) {
-    return onnx_type_of(of(self).op.signature.inputs[index].dtype(of(self).variable));
+    const Parameter& input = of(self).op.signature.inputs[index];
+    // Undefined: any type, which infer() restricts.
+    if (input.kind == ElementKind::variable_or_bool) return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+    return onnx_type_of(input.dtype(of(self).variable));
   };
   GetInputCharacteristic = input_characteristic;
   GetInputMemoryType = [](const OrtCustomOp*, std::size_t) { return OrtMemTypeDefault; };

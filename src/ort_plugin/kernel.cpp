@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <span>
+#include <string>
 
 #include "attributes.h"
 #include "cudarelu/infer.h"
+#include "element_type.h"
 #include "execution.h"
 #include "tensor.h"
 
@@ -43,6 +45,20 @@ Kernel::Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo
   gemm_.emplace(api, node, custom_op.variable == DType::float64 ? DType::float64 : DType::float32);
 }
 
+namespace {
+
+/// The dtype of an input that may be bool: its type in the kernel's declaration is any.
+DType read_dtype(const OrtApi& api, const Op& op, const Parameter& input, const OrtValue& value) {
+  ONNXTensorElementDataType type{};
+  check(api.GetTensorElementType(type_info(api, value).get(), &type));
+  if (const std::optional<DType> dtype = dtype_of(type)) return *dtype;
+  fail(api, {Status::Code::unsupported_dtype,
+             std::string(op.name) + ": " + std::string(input.name) +
+                 " has another dtype; supported are " + names_of(dtypes_of(op, input))});
+}
+
+}  // namespace
+
 void Kernel::compute(OrtKernelContext& context) const {
   const Op& op = custom_op_.op;
   const Signature& signature = op.signature;
@@ -62,8 +78,11 @@ void Kernel::compute(OrtKernelContext& context) const {
       continue;
     }
     located = value;
-    std::construct_at(&input_views[i], data_of(api_, *value),
-                      signature.inputs[i].dtype(custom_op_.variable),
+    const Parameter& input = signature.inputs[i];
+    const DType dtype = input.kind == ElementKind::variable_or_bool
+                            ? read_dtype(api_, op, input, *value)
+                            : input.dtype(custom_op_.variable);
+    std::construct_at(&input_views[i], data_of(api_, *value), dtype,
                       shape_of(custom_op_.runtime, *value, shapes[i]));
   }
 

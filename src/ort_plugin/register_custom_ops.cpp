@@ -104,8 +104,7 @@ class Domains {
 
   void add(const Op& op, const OnnxName& name, DeviceType device) {
     const auto& inputs = op.signature.inputs;
-    const bool generic = std::ranges::any_of(
-        inputs, [](const Parameter& input) { return input.kind == ElementKind::type_variable; });
+    const bool generic = std::ranges::any_of(inputs, &Parameter::is_generic);
     for (const DType variable : all_dtypes) {
       // An op whose inputs do not depend on T has one kernel.
       if (generic ? !op.spec.dtypes.contains(variable) : variable != all_dtypes.front()) continue;

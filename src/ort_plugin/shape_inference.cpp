@@ -35,6 +35,11 @@ struct DimTraits<SymbolicSize> {
     return a.number >= 0 && b.number >= 0 && a.number != b.number;
   }
   static bool exceeds(const SymbolicSize& a, std::int64_t limit) { return a.number > limit; }
+  static bool is_one(const SymbolicSize& a) { return a.number == 1; }
+  static bool is_multiple(const SymbolicSize& a, const SymbolicSize& of) {
+    return a.number < 0 || of.number < 0 ||
+           DimTraits<std::int64_t>::is_multiple(a.number, of.number);
+  }
   static std::string text(const SymbolicSize& size) {
     return size.number >= 0 ? std::to_string(size.number) : size.symbol;
   }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "cudarelu/infer.h"
@@ -20,6 +21,16 @@ inline void* data_of(const OrtApi& api, const OrtValue& tensor) {
   void* data = nullptr;
   check(api.GetTensorMutableData(const_cast<OrtValue*>(&tensor), &data));
   return data;
+}
+
+using TypeInfo =
+    std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(OrtApi::ReleaseTensorTypeAndShapeInfo)>;
+
+/// Copies the dtype and shape of a tensor, as every runtime can.
+inline TypeInfo type_info(const OrtApi& api, const OrtValue& tensor) {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  check(api.GetTensorTypeAndShape(&tensor, &info));
+  return {info, api.ReleaseTensorTypeAndShapeInfo};
 }
 
 /// GetTensorElementTypeAndShapeDataReference, which does not allocate memory, exists since 1.24.

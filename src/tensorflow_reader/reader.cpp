@@ -48,6 +48,10 @@ struct DimTraits<tf::Size> {
   static bool differ(const tf::Size& a, const tf::Size& b) {
     return a.value >= 0 && b.value >= 0 && a.value != b.value;
   }
+  static bool is_one(const tf::Size& a) { return a.value == 1; }
+  static bool is_multiple(const tf::Size& a, const tf::Size& of) {
+    return a.value < 0 || of.value < 0 || DimTraits<std::int64_t>::is_multiple(a.value, of.value);
+  }
   static bool exceeds(const tf::Size& size, std::int64_t limit) { return size.value > limit; }
   static std::string text(const tf::Size& size) {
     return size.value < 0 ? "?" : std::to_string(size.value);
@@ -77,7 +81,8 @@ constexpr std::array<TypeName, all_dtypes.size()> types{{{Type::float32, "float"
                                                          {Type::int8, "int8"},
                                                          {Type::uint8, "uint8"},
                                                          {Type::int32, "int32"},
-                                                         {Type::int64, "int64"}}};
+                                                         {Type::int64, "int64"},
+                                                         {Type::boolean, "bool"}}};
 
 const TypeName& type_of(DType dtype) { return types[static_cast<std::size_t>(dtype)]; }
 
@@ -97,6 +102,12 @@ std::string name_of(const Op& op) {
 
 /// The attribute that has the length of the list of an optional input.
 std::string count_of(const Parameter& input) { return "n_" + std::string(input.name); }
+
+/// The attribute that has the dtype of a tensor: T, or that of an input that may be bool too.
+std::string type_attribute_of(const Parameter& tensor) {
+  const bool own = tensor.kind == ElementKind::variable_or_bool;
+  return own ? "T_" + std::string(tensor.name) : "T";
+}
 
 // Statuses
 
@@ -255,6 +266,7 @@ cudarelu::Status read_attribute(Construction* from, const AttributeSpec& spec, A
       to = static_cast<double>(value);
       break;
     }
+    case AttributeType::boolean:
     case AttributeType::integer: {
       std::int64_t value = 0;
       api().get_integer(from, name.c_str(), &value, status.get());
@@ -466,7 +478,9 @@ std::string declaration_of(const AttributeSpec& spec) {
   const auto position = static_cast<std::size_t>(spec.default_value);
   switch (spec.type) {
     case AttributeType::real:
+      if (spec.optional) return text + ": float = nan";
       return text + ": float" + (spec.required ? "" : " = " + text_of(spec.default_value));
+    case AttributeType::boolean:
     case AttributeType::integer:
       return text + ": int" + (spec.required ? "" : " = " + text_of(spec.default_value));
     case AttributeType::label:
@@ -481,37 +495,40 @@ std::string declaration_of(const AttributeSpec& spec) {
 }
 
 std::string declaration_of(const Parameter& tensor) {
-  const bool variable = tensor.kind == ElementKind::type_variable;
   return std::string(tensor.name) + ": " +
          (tensor.optional ? count_of(tensor) + " * " : std::string()) +
-         (variable ? "T" : type_of(tensor.dtype(DType::int32)).name);
+         (tensor.is_generic() ? type_attribute_of(tensor) : type_of(tensor.dtype({})).name);
 }
 
-/// Adds T, if a tensor has it. The default is for calls without a tensor that has it.
-void add_type_variable(OpBuilder* builder, const Op& op) {
-  bool used = false;
-  bool required = false;
+/// Adds the attributes that have the dtypes of the inputs. A default is for calls without a tensor
+/// that has it.
+void add_type_attributes(OpBuilder* builder, const Op& op) {
+  std::vector<std::string> added;
   for (const Parameter& input : op.signature.inputs) {
-    const bool variable = input.kind == ElementKind::type_variable;
-    used = used || variable;
-    required = required || (variable && !input.optional);
+    const std::string name = type_attribute_of(input);
+    if (!input.is_generic() || std::ranges::find(added, name) != added.end()) continue;
+    added.push_back(name);
+    const bool required = std::ranges::any_of(op.signature.inputs, [&](const Parameter& other) {
+      return other.is_generic() && !other.optional && type_attribute_of(other) == name;
+    });
+    std::string text;
+    std::string last;
+    for (const DType dtype : all_dtypes) {
+      if (!dtypes_of(op, input).contains(dtype)) continue;
+      last = type_of(dtype).name;
+      text += text.empty() ? name + ": {" : ", ";
+      text += last;
+    }
+    std::ranges::transform(last, last.begin(), [](unsigned char c) { return std::toupper(c); });
+    text += required ? "}" : "} = DT_" + last;
+    api().add_attribute(builder, text.c_str());
   }
-  if (!used) return;
-  std::string text;
-  std::string last;
-  for (const DType dtype : all_dtypes) {
-    if (!op.spec.dtypes.contains(dtype)) continue;
-    last = type_of(dtype).name;
-    text += (text.empty() ? "T: {" : ", ") + last;
-  }
-  text += required ? "}" : "} = DT_" + last;
-  api().add_attribute(builder, text.c_str());
 }
 
 void register_op(const Op& op, const Callbacks& functions) {
   const std::string name = name_of(op);
   OpBuilder* const builder = api().new_op(name.c_str());
-  add_type_variable(builder, op);
+  add_type_attributes(builder, op);
   for (const Parameter& input : op.signature.inputs) {
     if (input.optional) {
       api().add_attribute(builder, (count_of(input) + ": int >= 0").c_str());

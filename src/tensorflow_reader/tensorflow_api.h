@@ -38,6 +38,7 @@ enum class Type : int {
   uint8 = 4,
   int8 = 6,
   int64 = 9,
+  boolean = 10,
   bfloat16 = 14,
   float16 = 19
 };

@@ -7,6 +7,7 @@
 #include <ATen/core/stack.h>
 #include <c10/util/SmallVector.h>
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <span>
@@ -61,13 +62,15 @@ inline const char* python_type(AttributeType type) {
       return "float";
     case AttributeType::integer:
       return "int";
+    case AttributeType::boolean:
+      return "bool";
     case AttributeType::label:
       break;
   }
   return "str";
 }
 
-/// Returns the labelmeration's value, which check_attributes() must have accepted.
+/// Returns the label of an enumeration's value, which check_attributes() must have accepted.
 inline std::string_view label_of(const AttributeSpec& spec, const Attribute& value) {
   return spec.labels[static_cast<std::size_t>(std::get<std::int64_t>(value))];
 }
@@ -79,6 +82,8 @@ inline std::string_view label_of(const AttributeSpec& spec, const Attribute& val
 /// Converts an attribute to the type of PyTorch's schema: of an enumeration, the label as a str.
 inline c10::IValue ivalue_of(const AttributeSpec& spec, const Attribute& value) {
   if (spec.type == AttributeType::label) return std::string(label_of(spec, value));
+  if (spec.type == AttributeType::boolean) return std::get<std::int64_t>(value) != 0;
+  if (spec.optional && std::isnan(std::get<double>(value))) return {};
   return std::visit([](auto number) { return c10::IValue(number); }, value);
 }
 
@@ -95,6 +100,9 @@ inline c10::IValue ivalue_of(const AttributeSpec& spec, const Attribute& value) 
 [[gnu::visibility("default")]] bool call_plain(const Op& op, Inputs inputs,
                                                std::span<const Attribute> attributes,
                                                Tensors& outputs);
+
+/// Calls with(op), which may throw, before TorchScript's tracer records an in-place operator.
+[[gnu::visibility("default")]] void check_traced_writes(void (*with)(const Op& op));
 
 /// Returns the error for an input whose dtype no op supports.
 [[gnu::visibility("default")]] Status unknown_dtype(const Op& op, std::size_t input,

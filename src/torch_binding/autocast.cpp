@@ -10,7 +10,7 @@
 namespace cudarelu::binding {
 namespace {
 
-bool is_castable(const Parameter& input) { return input.kind == ElementKind::type_variable; }
+bool is_castable(const Parameter& input) { return input.is_generic(); }
 
 class AutocastKernel final : public c10::OperatorKernel {
  public:

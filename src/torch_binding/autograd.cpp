@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "api.h"
 #include "backend.h"
@@ -467,9 +468,10 @@ Tensors record(const Op& op, const Tensors& inputs, const Attributes& attributes
     return compute();
   }();
   if (needs_gradient) {
-    for (const at::Tensor& output : outputs) {
-      if (ag::isDifferentiableType(output.scalar_type())) {
-        ag::set_history(output, node);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (ag::isDifferentiableType(outputs[i].scalar_type()) &&
+          op.signature.outputs[i].is_generic()) {
+        ag::set_history(outputs[i], node);
       } else {
         node->add_input_metadata(ag::Node::undefined_input());  // keeps the outputs' positions
       }
@@ -489,6 +491,20 @@ Tensors record(const Op& op, const Tensors& inputs, const Attributes& attributes
     }
   }
   return outputs;
+}
+
+/// The layout of at::functorch::TensorWrapper, which wraps the tensors of a torch.func transform.
+/// Its header includes one that PyTorch's packages lack.
+struct TransformedTensor : c10::TensorImpl {
+  at::Tensor value;
+  std::int64_t level;
+  bool captured;  // whether the tensor is from outside of the transform, or a view of such a tensor
+  std::shared_ptr<bool> alive;
+};
+
+bool is_captured(const at::Tensor& tensor) {
+  return tensor.key_set().has(c10::DispatchKey::FuncTorchGradWrapper) &&
+         static_cast<const TransformedTensor*>(tensor.unsafeGetTensorImpl())->captured;
 }
 
 class AutogradKernel final : public c10::OperatorKernel {
@@ -537,12 +553,9 @@ class AutogradKernel final : public c10::OperatorKernel {
       error.add_context(c10::str("in ", handle.schema().operator_name()));
       throw;
     }
-    // torch.func wraps a captured tensor for one call, so only the stack and `inputs` refer to the
-    // wrapper, and the gradient would be lost with it. A view of a captured tensor is not detected:
-    // torch's function for that needs a header that its packages lack.
-    const bool captured =
-        target.key_set().has(c10::DispatchKey::FuncTorchGradWrapper) && target.use_count() == 2;
-    TORCH_CHECK(!captured,
+    // torch refuses this only for in-place ops that return their target. The gradient would be
+    // lost.
+    TORCH_CHECK(!is_captured(target),
                 "During a grad (vjp, jvp, grad, etc) transform, the function provided attempted to "
                 "call in-place operation (",
                 handle.schema().operator_name(),

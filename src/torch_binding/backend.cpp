@@ -29,6 +29,14 @@ struct DimTraits<c10::SymInt> {
   static bool differ(const c10::SymInt& a, const c10::SymInt& b) {
     return !a.sym_eq(b).expect_true(__FILE__, __LINE__);
   }
+  /// False for a symbol of which it is not known.
+  static bool is_one(const c10::SymInt& a) {
+    return a.sym_eq(1).guard_or_false(__FILE__, __LINE__);
+  }
+  static bool is_multiple(const c10::SymInt& a, const c10::SymInt& of) {
+    if (of.maybe_as_int() == 0) return !differ(a, 0);
+    return !differ(a % of, 0);
+  }
   /// False for symbols: a guard would ask users to bound a size that the call checks anyway.
   static bool exceeds(const c10::SymInt& a, std::int64_t limit) {
     return a.maybe_as_int().value_or(0) > limit;
@@ -125,16 +133,18 @@ bool is_transposed(const Parameter& parameter, const at::Tensor& tensor) {
 /// A call whose arguments have been checked.
 template <class Dim>
 struct Checked {
+  /// An aggregate would be cleared as a whole, which takes as long as a small kernel.
+  explicit Checked(c10::Device where) : device(where) {}
+
   c10::SmallVector<View<Dim>, 4> inputs;  // without data
   c10::SmallVector<OutputType<Dim>, 1> outputs;
-  const at::Tensor* pattern;  // the result of common_layout()
+  const at::Tensor* pattern = nullptr;  // the result of common_layout()
   c10::Device device;
 };
 
 template <class Dim>
 Checked<Dim> check(const Op& op, Inputs inputs, AttributeSpan attributes) {
-  Checked<Dim> call{
-      .inputs = {}, .outputs = {}, .pattern = nullptr, .device = checked_device(op, inputs)};
+  Checked<Dim> call(checked_device(op, inputs));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     View<Dim>& view = call.inputs.emplace_back();
     view.present = inputs[i] != nullptr;
@@ -168,6 +178,13 @@ at::Tensor allocate(const OutputType<Dim>& type, const Checked<Dim>& call) {
   return at::symint::empty_strided<Dim>(sizes, at::symint::strides<Dim>(*call.pattern), options);
 }
 
+/// For a tensor whose storage was freed, as by untyped_storage().resize_(0).
+[[noreturn]] void raise_no_memory(const Op& op, std::size_t input) {
+  const std::string what = std::string(op.signature.inputs[input].name) +
+                           " has elements, but its storage has no memory: it was freed";
+  raise(detail::error(Status::Code::invalid_argument, op, what));
+}
+
 /// Runs the op on tensors that check() has accepted.
 void compute(const Op& op, Inputs inputs, AttributeSpan attributes,
              std::span<const at::Tensor> outputs, Checked<std::int64_t>& call) {
@@ -180,6 +197,7 @@ void compute(const Op& op, Inputs inputs, AttributeSpan attributes,
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i] == nullptr) continue;
     const at::Tensor* input = inputs[i];
+    if (!input->unsafeGetTensorImpl()->storage_initialized()) raise_no_memory(op, i);
     if (call.pattern == nullptr && !input->is_contiguous()) {
       call.inputs[i].transposed = op.uses_gemm && is_transposed(op.signature.inputs[i], *input);
       if (!call.inputs[i].transposed) input = &dense.emplace_back(input->contiguous());
@@ -221,9 +239,11 @@ c10::OptionalDeviceGuard guard_device(Inputs inputs) {
 Attribute attribute_of(const Op& op, const AttributeSpec& spec, const c10::IValue& value) {
   switch (spec.type) {
     case AttributeType::real:
-      return value.toDouble();
+      return value.isNone() ? default_of(spec) : value.toDouble();
     case AttributeType::integer:
       return value.toInt();
+    case AttributeType::boolean:
+      return std::int64_t{value.toBool()};
     case AttributeType::label:
       break;
   }
@@ -349,8 +369,9 @@ bool call_plain(const Op& op, Inputs inputs, std::span<const Attribute> attribut
 Status unknown_dtype(const Op& op, std::size_t input, std::string_view dtype) {
   const Parameter& parameter = op.signature.inputs[input];
   std::string what(parameter.name);
-  if (parameter.kind == ElementKind::type_variable) {
-    what.append(" is ").append(dtype).append("; supported are ").append(names_of(op.spec.dtypes));
+  if (parameter.is_generic()) {
+    what.append(" is ").append(dtype).append("; supported are ");
+    what.append(names_of(dtypes_of(op, parameter)));
   } else {
     what.append(" must be ").append(name_of(parameter.dtype({}))).append(", not ").append(dtype);
   }

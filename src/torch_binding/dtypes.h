@@ -28,6 +28,8 @@ inline std::optional<DType> dtype_of(c10::ScalarType type) {
       return DType::int32;
     case c10::ScalarType::Long:
       return DType::int64;
+    case c10::ScalarType::Bool:
+      return DType::boolean;
     default:
       return std::nullopt;
   }
@@ -37,7 +39,7 @@ inline c10::ScalarType scalar_type_of(DType dtype) {
   constexpr std::array<c10::ScalarType, all_dtypes.size()> types{
       c10::ScalarType::Float,    c10::ScalarType::Double, c10::ScalarType::Half,
       c10::ScalarType::BFloat16, c10::ScalarType::Char,   c10::ScalarType::Byte,
-      c10::ScalarType::Int,      c10::ScalarType::Long};
+      c10::ScalarType::Int,      c10::ScalarType::Long,   c10::ScalarType::Bool};
   return types[static_cast<std::size_t>(dtype)];
 }
 

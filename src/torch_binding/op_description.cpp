@@ -36,10 +36,10 @@ nb::dict describe(const Signature& signature, const Parameter& parameter) {
   }
   nb::dict result;
   result["name"] = to_str(parameter.name);
-  result["dtype"] = parameter.kind == ElementKind::type_variable
-                        ? nb::str("T")
-                        : to_str(name_of(parameter.dtype({})));
+  result["dtype"] = parameter.is_generic() ? nb::str("T") : to_str(name_of(parameter.dtype({})));
+  result["or_bool"] = parameter.kind == ElementKind::variable_or_bool;
   result["dims"] = nb::tuple(dims);
+  result["broadcasts"] = parameter.broadcasts;
   result["optional"] = parameter.optional;
   const auto source = [&] {
     return to_str(signature.inputs[static_cast<std::size_t>(parameter.source)].name);
@@ -63,6 +63,7 @@ nb::dict describe(const AttributeSpec& attribute) {
   const auto number = [&](double value) -> nb::object {
     if (std::isinf(value)) return nb::none();
     if (labelled) return to_str(attribute.labels[static_cast<std::size_t>(value)]);
+    if (attribute.type == AttributeType::boolean) return nb::bool_(value != 0);
     return attribute.type == AttributeType::integer
                ? nb::object(nb::int_(static_cast<std::int64_t>(value)))
                : nb::object(nb::float_(value));
@@ -72,9 +73,11 @@ nb::dict describe(const AttributeSpec& attribute) {
   result["type"] = python_type(attribute.type);
   result["labels"] = tuple_of(attribute.labels, to_str);
   result["required"] = attribute.required;
-  result["default"] = attribute.required ? nb::none() : number(attribute.default_value);
-  result["lowest"] = labelled ? nb::none() : number(attribute.lowest);
-  result["highest"] = labelled ? nb::none() : number(attribute.highest);
+  const bool has_range = !labelled && attribute.type != AttributeType::boolean;
+  const bool has_default = !attribute.required && !attribute.optional;
+  result["default"] = has_default ? number(attribute.default_value) : nb::none();
+  result["lowest"] = has_range ? number(attribute.lowest) : nb::none();
+  result["highest"] = has_range ? number(attribute.highest) : nb::none();
   return result;
 }
 
@@ -123,6 +126,9 @@ nb::dict describe(const Signature& signature) {
   result["inputs"] = tuple_of(signature.inputs, parameter);
   result["attributes"] =
       tuple_of(signature.attributes, [](const AttributeSpec& each) { return describe(each); });
+  result["divisibilities"] = tuple_of(signature.divisibilities, [](const Divisibility& each) {
+    return nb::make_tuple(to_str(each.divisor), to_str(each.multiple));
+  });
   result["outputs"] = tuple_of(signature.outputs, parameter);
   return result;
 }

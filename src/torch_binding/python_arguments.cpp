@@ -49,6 +49,11 @@ Attribute attribute_of(const Op& op, const AttributeSpec& spec, nb::handle value
     if (!status.ok()) throw nb::value_error(status.message().c_str());
     return position;
   }
+  if (spec.optional && value.is_none()) return default_of(spec);
+  if (spec.type == AttributeType::boolean) {
+    if (!nb::isinstance<nb::bool_>(value)) refuse_type(op, spec, value);
+    return std::int64_t{value.is(Py_True)};
+  }
   // Accepts numbers with __index__ or __float__, but not bool, nor tensors or arrays of one
   // element.
   if (!nb::isinstance<nb::bool_>(value) && !nb::hasattr(value, "__dlpack__")) {

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -133,6 +134,22 @@ bool has_torch_function(nb::handle input) {
   return THPVariable_Check(input.ptr()) || nb::hasattr(input.type(), "__torch_function__");
 }
 
+/// Returns an attribute as the functions of ops take it.
+nb::object python_value(const AttributeSpec& spec, const Attribute& value) {
+  switch (spec.type) {
+    case AttributeType::label:
+      return to_str(label_of(spec, value));
+    case AttributeType::boolean:
+      return nb::bool_(std::get<std::int64_t>(value) != 0);
+    case AttributeType::integer:
+      return nb::int_(std::get<std::int64_t>(value));
+    case AttributeType::real:
+      break;
+  }
+  const double number = std::get<double>(value);
+  return spec.optional && std::isnan(number) ? nb::none() : nb::object(nb::float_(number));
+}
+
 /// Calls Python code for arrays of other libraries. It raises TypeError for other objects.
 nb::object call_in_python(const Op& op, const Arguments& arguments) {
   nb::list inputs;
@@ -142,11 +159,7 @@ nb::object call_in_python(const Op& op, const Arguments& arguments) {
   nb::dict attributes;
   for (std::size_t i = 0; i < arguments.attributes.size(); ++i) {
     const AttributeSpec& spec = op.signature.attributes[i];
-    const Attribute& value = arguments.attributes[i];
-    attributes[to_str(spec.name)] =
-        spec.type != AttributeType::label
-            ? std::visit([](auto number) { return nb::cast(number); }, value)
-            : nb::object(to_str(label_of(spec, value)));
+    attributes[to_str(spec.name)] = python_value(spec, arguments.attributes[i]);
   }
   const nb::object call = nb::module_::import_("cudarelu._arrays").attr("call");
   return call(qualified_name(op), inputs, attributes);
@@ -270,6 +283,16 @@ nb::list describe_ops(const std::string& module) {
   return result;
 }
 
+/// torch's older exporter to ONNX would leave out an operator that returns nothing.
+void refuse_in_export(const Op& op) {
+  const nb::gil_scoped_acquire acquired;
+  if (!nb::cast<bool>(nb::module_::import_("torch.onnx").attr("is_in_onnx_export")())) return;
+  C10_THROW_ERROR(NotImplementedError,
+                  c10::str("torch.ops.", op.module->name, ".", op.name,
+                           "_ cannot be exported: use a module of cudarelu.nn instead, which can "
+                           "also work in place"));
+}
+
 }  // namespace
 
 NB_MODULE(_C, module) {
@@ -279,6 +302,7 @@ NB_MODULE(_C, module) {
   nb::class_<BoundOp>(module, "BoundOp").def("__reduce__", &BoundOp::reduce);
   // Functions, and thus the objects that they are bound to, live until the process ends.
   nb::set_leak_warnings(false);
+  check_traced_writes(refuse_in_export);
   module.def("modules", describe_modules,
              "The loaded op modules, as dictionaries, in the order of loading.");
   module.def("load_module", load, nb::arg("path"),

@@ -15,6 +15,7 @@
 #include "autograd.h"
 #include "backend.h"
 #include "registered_op.h"
+#include "tracing.h"
 
 /// Defined if the module `cudarelu` is part of this library, as in a build of all sources at once.
 extern "C" __attribute__((weak, visibility("hidden"))) const cudarelu_module* cudarelu_get_module();
@@ -31,6 +32,10 @@ std::string operator_name(const Op& op, Form form) {
 }
 
 std::string default_text(const AttributeSpec& attribute) {
+  if (attribute.optional) return "None";
+  if (attribute.type == AttributeType::boolean) {
+    return attribute.default_value != 0 ? "True" : "False";
+  }
   if (attribute.type == AttributeType::label) {
     return '"' + std::string(label_of(attribute, default_of(attribute))) + '"';
   }
@@ -57,7 +62,8 @@ std::string schema_of(const Op& op, Form form) {
   }
   if (!signature.attributes.empty()) text += ", *";
   for (const AttributeSpec& attribute : signature.attributes) {
-    text.append(", ").append(python_type(attribute.type)).append(" ").append(attribute.name);
+    text.append(", ").append(python_type(attribute.type)).append(attribute.optional ? "? " : " ");
+    text.append(attribute.name);
     if (!attribute.required) text.append("=").append(default_text(attribute));
   }
   text += ") -> (";
@@ -146,6 +152,10 @@ void Registration::define() {
   implement(Key::ADInplaceOrView, [](const Op& op, Form form) -> Kernel {
     if (form == Form::functional) return std::nullopt;
     return version_kernel(op);
+  });
+  implement(Key::Tracer, [](const Op& op, Form form) -> Kernel {
+    if (form == Form::functional) return std::nullopt;
+    return tracer_kernel(op);
   });
   // Only the functional forms: an in-place op cannot change the dtype of its target. torch's own
   // in-place ops are not cast either.

@@ -44,6 +44,12 @@ struct DimTraits<binding::Size> {
   static bool differ(const binding::Size& a, const binding::Size& b) {
     return !a.value.equal(b.value);
   }
+  static bool is_one(const binding::Size& size) { return !differ(size, binding::Size(1)); }
+  static bool is_multiple(const binding::Size& size, const binding::Size& of) {
+    if (!nb::isinstance<nb::int_>(size.value) || !nb::isinstance<nb::int_>(of.value)) return true;
+    return DimTraits<std::int64_t>::is_multiple(nb::cast<std::int64_t>(size.value),
+                                                nb::cast<std::int64_t>(of.value));
+  }
   static bool exceeds(const binding::Size& size, std::int64_t limit) {
     return nb::isinstance<nb::int_>(size.value) && nb::cast<std::int64_t>(size.value) > limit;
   }

@@ -83,8 +83,15 @@ Status type_error(const Op& op, std::string_view name, const std::string& what) 
   return detail::error(Code::unsupported_dtype, op, std::string(name) + what);
 }
 
-constexpr std::array<ElementType, all_dtypes.size()> element_types{
-    {{2, 32, 1}, {2, 64, 1}, {2, 16, 1}, {4, 16, 1}, {0, 8, 1}, {1, 8, 1}, {0, 32, 1}, {0, 64, 1}}};
+constexpr std::array<ElementType, all_dtypes.size()> element_types{{{2, 32, 1},
+                                                                    {2, 64, 1},
+                                                                    {2, 16, 1},
+                                                                    {4, 16, 1},
+                                                                    {0, 8, 1},
+                                                                    {1, 8, 1},
+                                                                    {0, 32, 1},
+                                                                    {0, 64, 1},
+                                                                    {6, 8, 1}}};
 
 template <class T>
 const T* content_of(const Object* object) {
@@ -123,10 +130,8 @@ Status read_tensor(const Op& op, const Parameter& parameter, const Any& from, Ar
   if (tensor == nullptr) return type_error(op, name, " must be a tensor");
   const auto dtype = std::ranges::find(element_types, tensor->dtype);
   if (dtype == element_types.end()) {
-    const bool varies = parameter.kind == ElementKind::type_variable;
     return type_error(op, name,
-                      " has another dtype; supported are " +
-                          names_of(varies ? op.spec.dtypes : DTypeSet::of({parameter.dtype({})})));
+                      " has another dtype; supported are " + names_of(dtypes_of(op, parameter)));
   }
   if (arguments.first == nullptr) {
     arguments.first = &parameter;
@@ -163,6 +168,14 @@ Status read_attribute(const Op& op, const AttributeSpec& spec, const Any& from, 
     to = std::int64_t{found - spec.labels.begin()};
     if (found != spec.labels.end()) return {};
     return value_error(op, name, " must be " + kind_of(spec) + ", not " + std::string(*label));
+  }
+  if (spec.optional && from.type == Type::none) {
+    to = default_of(spec);
+    return {};
+  }
+  if (from.type == Type::boolean && spec.type == AttributeType::boolean) {
+    to = from.integer;
+    return {};
   }
   if (from.type == Type::integer) {
     to = from.integer;

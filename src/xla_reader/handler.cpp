@@ -25,6 +25,8 @@ namespace {
 
 std::optional<DType> dtype_of(Type type) {
   switch (type) {
+    case Type::pred:
+      return DType::boolean;
     case Type::f32:
       return DType::float32;
     case Type::f64:
@@ -136,7 +138,7 @@ class XlaExecution final : public HostExecution {
     AllocateArguments arguments;
     arguments.context = frame_.context;
     arguments.size = bytes;
-    arguments.alignment = 256;
+    arguments.alignment = 16;  // the largest that XLA accepts
     if (!succeeded(*frame_.api, frame_.api->allocate(&arguments))) return nullptr;
     return arguments.data;  // XLA frees it after the call, in the order of the stream
   }

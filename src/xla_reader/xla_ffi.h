@@ -44,7 +44,17 @@ struct Text {
 };
 
 /// The type of an array's elements and of a number.
-enum class Type : int { s8 = 2, s32 = 4, s64 = 5, u8 = 6, f16 = 10, f32 = 11, f64 = 12, bf16 = 16 };
+enum class Type : int {
+  pred = 1,
+  s8 = 2,
+  s32 = 4,
+  s64 = 5,
+  u8 = 6,
+  f16 = 10,
+  f32 = 11,
+  f64 = 12,
+  bf16 = 16
+};
 
 struct Buffer {
   std::size_t struct_size;

@@ -196,7 +196,8 @@ inline Status run_arguments(const Op& op, Arguments& arguments, Execution& execu
 }
 
 /// Shapes at the limits of the engines: empty, one element, around the size of a vector, odd,
-/// longer than a warp's row. Matrix products get only small ones.
+/// longer than a warp's row. Matrix products, and ops with more sizes than these, get only small
+/// ones.
 inline std::vector<Dimensions> edge_dimensions(const Op& op) {
   std::vector<Dimensions> all{{{0}, 3},    {{2}, 0},    {{}, 1},   {{1}, 1},
                               {{3, 5}, 7}, {{2}, 1025}, {{2}, 130}};
@@ -204,9 +205,11 @@ inline std::vector<Dimensions> edge_dimensions(const Op& op) {
     all.push_back({{n}, n});
   }
   all.push_back({{1000, 37}, 40});
-  if (op.uses_gemm) {
-    std::erase_if(all, [](const Dimensions& dimensions) {
-      std::int64_t products = dimensions.other * dimensions.other * dimensions.other;
+  const bool has_scores = op.signature.inputs[0].dims.size() > 2;  // for each pair of elements
+  if (op.uses_gemm || has_scores) {
+    std::erase_if(all, [&](const Dimensions& dimensions) {
+      const std::int64_t n = dimensions.other;
+      std::int64_t products = has_scores ? n * n * n * n : n * n * n;
       for (const std::int64_t dim : dimensions.leading) products *= dim;
       return products > 5'000'000;
     });

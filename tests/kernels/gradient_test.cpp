@@ -71,6 +71,14 @@ TEST(Gradient, MalformedExpressionsAreRejected) {
   }
 }
 
+TEST(Gradient, DeepExpressionsAreRejected) {
+  std::string gradient = "x = ";
+  for (int i = 0; i < 1'000'000; ++i) gradient += "scale(";
+  Op op = *find_own("relu");
+  op.spec.gradient = gradient;
+  EXPECT_THROW(parse_gradient(op), std::invalid_argument);
+}
+
 TEST(Gradient, ImpossibleExpressionsAreRejectedWithAMessage) {
   struct Case {
     const char* op;

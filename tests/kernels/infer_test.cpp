@@ -55,6 +55,28 @@ TEST(Infer, LeadingAndNamedDimensions) {
   EXPECT_EQ(infer_op("relu", {{f32, {}}}).shapes[0], Sizes{});
 }
 
+TEST(Infer, ShapesThatBroadcast) {
+  const auto attention = [](const Sizes& k, const Argument& mask) {
+    const Sizes v{2, k[1], k[2], 5};
+    return infer_op("attention", {{f16, {2, 4, 3, 8}}, {f16, k}, {f16, v}, mask}).status;
+  };
+  for (const Sizes& shape : {Sizes{}, {1}, {6}, {3, 1}, {4, 3, 6}, {2, 1, 3, 6}, {1, 4, 1, 1}}) {
+    EXPECT_TRUE(attention({2, 2, 6, 8}, {f16, shape}).ok());
+    EXPECT_TRUE(attention({2, 1, 6, 8}, {DType::boolean, shape}).ok());
+  }
+  EXPECT_EQ(attention({2, 2, 6, 8}, {f16, {3, 6, 1}}).message(),
+            "attention: attn_mask is [3, 6, 1], which does not broadcast to [*, h, s, t], here "
+            "[2, 4, 3, 6]");
+  EXPECT_FALSE(attention({2, 2, 6, 8}, {f16, {1, 2, 4, 3, 6}}).ok());
+  EXPECT_EQ(attention({2, 2, 6, 8}, {f32, {6}}).message(),
+            "attention: attn_mask is float32 but q is float16");
+  EXPECT_EQ(attention({2, 2, 6, 8}, {i32, {6}}).message(),
+            "attention: attn_mask is int32; supported are float32, float64, float16, bfloat16, "
+            "bool");
+  EXPECT_EQ(attention({2, 3, 6, 8}, {f16, {6}}).message(),
+            "attention: dimension h is 4, which is no multiple of dimension g, 3");
+}
+
 TEST(Infer, OutputSizesFromAttributesAndAbsentInputs) {
   const std::vector<Argument> full{{f32, {9, 3}}, {i32, {2}}, {f32, {5, 3}}, {i32, {2}}};
   Result result = infer_op("knn_query", full, {std::int64_t{7}});

@@ -1,4 +1,5 @@
-// Tests of run(): replacements of absent inputs, checks of values, and exceptions.
+// Tests of run(): replacements of absent inputs, checks of values, exceptions, and allocations that
+// fail.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,13 +10,15 @@
 #include "cudarelu/define_module.h"
 
 namespace {
-thread_local bool no_memory = false;  // true: every allocation on this thread fails
+/// The allocations on this thread that succeed before all others fail; negative: all succeed.
+thread_local int allocations = -1;
 }  // namespace
 
 // Not inlined, since the compiler warns if it inlines only one function of a pair.
 [[gnu::noinline]] void* operator new(std::size_t size) {
-  void* const memory = no_memory ? nullptr : std::malloc(size > 0 ? size : 1);
+  void* const memory = allocations == 0 ? nullptr : std::malloc(size > 0 ? size : 1);
   if (memory == nullptr) throw std::bad_alloc();
+  if (allocations > 0) --allocations;
   return memory;
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
@@ -111,7 +114,7 @@ Status run_throwing() {
   const Sizes two{2};
   const TensorView input{x.data(), DType::float32, two};
   Status status = run_signature<kernel>("f(x: T[n]) -> y: i64[1]", std::array{input});
-  no_memory = false;
+  allocations = -1;
   return status;
 }
 
@@ -120,12 +123,12 @@ const std::string long_text(100, 'x');  // too long for the internal buffer of s
 Status throw_text(const Call& /*call*/) { throw std::runtime_error(long_text); }
 Status throw_number(const Call& /*call*/) { throw 1; }
 Status throw_bad_alloc(const Call& /*call*/) {
-  no_memory = true;
+  allocations = 0;
   throw std::bad_alloc();
 }
 Status throw_without_memory(const Call& /*call*/) {
   const std::runtime_error error(long_text);
-  no_memory = true;
+  allocations = 0;
   throw error;  // a copy shares the text
 }
 
@@ -134,6 +137,73 @@ TEST(Run, ExceptionsBecomeErrors) {
   EXPECT_EQ(status.code(), Status::Code::internal);
   EXPECT_EQ(status.message(), long_text);
   EXPECT_EQ(run_throwing<throw_number>().code(), Status::Code::internal);
+}
+
+/// Lends a number of blocks of workspace, and none after these.
+class ScarceExecution final : public SerialExecution {
+ public:
+  explicit ScarceExecution(int blocks) : SerialExecution(0), blocks_(blocks) {}
+  void* allocate(std::size_t bytes) override {
+    if (blocks_ == 0) return nullptr;
+    --blocks_;
+    return SerialExecution::allocate(bytes);
+  }
+  bool has_rest() const { return blocks_ > 0; }
+
+ private:
+  int blocks_;
+};
+
+std::vector<std::vector<std::uint8_t>> outputs_of(Arguments& arguments) {
+  std::vector<std::vector<std::uint8_t>> all;
+  for (GuardedTensor& each : arguments.outputs) {
+    all.emplace_back(each.data().begin(), each.data().end());
+  }
+  return all;
+}
+
+/// Every block of workspace, or every allocation of memory, of a call fails in turn.
+void expect_errors(const Op& op, DType dtype, bool of_workspace) {
+  constexpr int most = 1000;
+  constexpr int unlimited = 1 << 20;
+  std::mt19937 random(0);
+  Arguments arguments = make_arguments(op, dtype, {{3}, 6}, 0, random);
+  std::vector<TensorView> inputs;
+  std::vector<TensorView> outputs;
+  for (GuardedTensor& each : arguments.inputs) inputs.push_back(each.view());
+  for (GuardedTensor& each : arguments.outputs) outputs.push_back(each.view());
+  ScarceExecution ample(unlimited);
+  ASSERT_TRUE(run_arguments(op, arguments, ample).ok());
+  const auto expected = outputs_of(arguments);
+  int count = 0;
+  for (bool has_rest = false; !has_rest; ++count) {
+    ASSERT_LT(count, most);
+    ScarceExecution execution(of_workspace ? count : unlimited);
+    if (!of_workspace) allocations = count;
+    const Status status = run(op, inputs, outputs, arguments.attributes, execution);
+    has_rest = of_workspace ? execution.has_rest() : allocations > 0;
+    allocations = -1;
+    if (has_rest) {
+      EXPECT_TRUE(status.ok()) << status.message();
+    } else {
+      EXPECT_TRUE(status.ok() || status.code() == Status::Code::out_of_memory) << status.message();
+    }
+    for (GuardedTensor& output : arguments.outputs) EXPECT_TRUE(output.intact());
+    ScarceExecution again(unlimited);
+    ASSERT_TRUE(run_arguments(op, arguments, again).ok());
+    EXPECT_EQ(outputs_of(arguments), expected);
+  }
+}
+
+TEST(Run, EveryAllocationMayFail) {
+  for (const Op& op : op_table()) {
+    for (const DType dtype : dtypes_of(op)) {
+      for (const bool of_workspace : {true, false}) {
+        SCOPED_TRACE(std::string(op.name) + " " + std::string(name_of(dtype)));
+        expect_errors(op, dtype, of_workspace);
+      }
+    }
+  }
 }
 
 TEST(Run, OutOfMemoryErrorsDoNotAllocate) {

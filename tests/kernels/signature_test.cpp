@@ -66,6 +66,39 @@ TEST(Signature, EnumerationsAreIntegersWithLabels) {
   EXPECT_EQ(s.attributes[1].highest, 2);
 }
 
+TEST(Signature, BooleansAndNumbersThatMayBeNone) {
+  const Signature s = parse_signature(
+      "f(x: T[*], *, flag: bool = true, other: bool, scale: float?) -> (y: T[*], z: f32[*])");
+  EXPECT_EQ(s.attributes[0].type, AttributeType::boolean);
+  EXPECT_EQ(s.attributes[0].default_value, 1);
+  EXPECT_TRUE(s.attributes[1].required);
+  EXPECT_TRUE(s.attributes[2].optional);
+  EXPECT_FALSE(s.attributes[2].required);
+  EXPECT_EQ(s.outputs[1].dtype(DType::float16), DType::float32);
+  for (const char* wrong :
+       {"f(x: T[*], *, a: bool = 1) -> y: T[*]", "f(x: T[*], *, a: int?) -> y: T[*]"}) {
+    EXPECT_THROW(parse_signature(wrong), std::invalid_argument) << wrong;
+  }
+}
+
+TEST(Signature, SizesThatBroadcastAndDivide) {
+  const Signature s = parse_signature(
+      "f(q: T[*, h, s], k: T[*, g divides h, s], mask: broadcast T | bool[*, h, s]? = 0) "
+      "-> y: T[*, h, s]");
+  EXPECT_EQ(s.inputs[2].kind, ElementKind::variable_or_bool);
+  EXPECT_TRUE(s.inputs[2].broadcasts);
+  EXPECT_EQ(s.inputs[2].absent, Absent::number);
+  ASSERT_EQ(s.divisibilities.size(), 1u);
+  EXPECT_EQ(s.divisibilities[0].divisor, "g");
+  EXPECT_EQ(s.divisibilities[0].multiple, "h");
+  for (const char* wrong :
+       {"f(x: T[c], m: broadcast T[d]) -> y: T[c]", "f(x: T[c], m: broadcast T[*, c]) -> y: T[c]",
+        "f(x: T[c divides n]) -> y: T[c]", "f(x: T[c]) -> y: broadcast T[c]",
+        "f(x: T[c]) -> y: T | bool[c]", "f(m: broadcast T[c]) -> y: T[c]"}) {
+    EXPECT_THROW(parse_signature(wrong), std::invalid_argument) << wrong;
+  }
+}
+
 TEST(Signature, NumbersAreTheNearestDoubles) {
   const auto value = [](const char* number) {
     static std::string text;
@@ -77,6 +110,14 @@ TEST(Signature, NumbersAreTheNearestDoubles) {
   EXPECT_EQ(value("1e-5"), 1e-5);
   EXPECT_EQ(value("0.044715"), 0.044715);
   EXPECT_EQ(value("-inf"), -std::numeric_limits<double>::infinity());
+  EXPECT_EQ(value("1e99999999999"), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(value("1e-99999999999"), 0);
+}
+
+TEST(Signature, ANumberOfTooManyDigitsIsRejected) {
+  const std::string digits(400, '9');
+  const std::string text = "f(x: T[n], *, k: float = " + digits + "." + digits + ") -> y: T[n]";
+  EXPECT_THROW(parse_signature(text), std::invalid_argument);
 }
 
 TEST(Signature, IsUniformIfAllTensorsHaveTheSameShape) {
@@ -209,6 +250,9 @@ INSTANTIATE_TEST_SUITE_P(
         {"f(x: T[n], *, k: int in [4, 1]) -> y: T[n]", "the range of k is empty"},
         {"f(x: T[n], *, k: a | b | a) -> y: T[n]", "the labels of k must differ: a stands twice"},
         {"f(x: T[n], *, k: float = 1.2.3) -> y: T[n]", "`,` is missing before `.3)"},
+        {"f(x: T[n], *, k: float = 1e) -> y: T[n]", "an exponent is missing before `)"},
+        {"f(x: T[n], *, k: float = 1e1e1) -> y: T[n]", "`,` is missing before `e1)"},
+        {"f(x: T[n], *, k: float = 1einf) -> y: T[n]", "an exponent is missing before `inf)"},
         {"f(x: T[2.5]) -> y: T[2]", "a dimension must be an integer"},
         {"f(x: T[1e30]) -> y: T[2]", "a dimension must be an integer"},
         {"f(x: T[n], o: offsets(n)[]) -> y: T[n]", "o must have one dimension, as offsets have"},

@@ -187,6 +187,38 @@ def test_rows_of_one_value(device):
     torch.testing.assert_close(cudarelu.layer_norm(x, bias=bias), bias.expand(3, 100))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("columns", [2, 5, 64, 129, 1000, 9001, 200001])
+def test_rows_whose_sum_overflows(columns, dtype):
+    """Their mean does not overflow on the CPU."""
+    x = torch.full((2, columns), torch.finfo(dtype).max / 3, dtype=dtype)
+    x[1] *= -1
+    assert torch.equal(cudarelu.layer_norm(x), torch.zeros_like(x))
+    torch.testing.assert_close(torch.ops.cudarelu.row_mean(x), x)
+    if dtype is not torch.float64:  # where the square of the mean's rounding error overflows
+        rstd = torch.full_like(x, 1e-5**-0.5)
+        torch.testing.assert_close(torch.ops.cudarelu.row_rstd(x), rstd, rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+def test_a_row_that_is_not_finite_has_no_mean(value):
+    x = torch.zeros(2, 200)
+    x[1, 7] = value
+    expected = x.mean(-1, keepdim=True).expand_as(x)
+    torch.testing.assert_close(torch.ops.cudarelu.row_mean(x), expected, equal_nan=True)
+    assert cudarelu.layer_norm(x)[1].isnan().all()
+
+
+def test_the_gradient_at_elements_whose_variance_overflows():
+    """The square of the distance of the first base, an outlier, from the mean overflows."""
+    x = torch.zeros(1, 129, dtype=torch.float64)
+    x[0, [0, 64]] = 1.5e154
+    x[0, 1:64] = -1.5e154
+    grad_y = torch.cos(torch.arange(129.0, dtype=torch.float64))[None]
+    gradients = torch.ops.cudarelu.layer_norm_backward(grad_y, x)
+    assert [bool(each.isfinite().all()) for each in gradients] == [True] * 3
+
+
 def test_eps_must_not_be_negative():
     with pytest.raises(RuntimeError, match=r"layer_norm: eps must be in \[0, inf\], not -1"):
         cudarelu.layer_norm(torch.ones(2, 3), eps=-1.0)

@@ -310,19 +310,21 @@ def test_ops_in_markdown(capsys):
     assert main(["ops", "--library", str(LIBRARY), "--module", "my", "--markdown"]) == 0
     text = capsys.readouterr().out
     headings = [line for line in text.splitlines() if line.startswith("#")]
-    assert headings == ["# my", *(f"## my::{op.name}" for op in my().ops())]
+    assert headings == ["# The ops of my", *(f"## my::{op.name}" for op in my().ops())]
     swish = text.partition("## my::swish\n")[2].partition("\n## ")[0]
     for part in (
         op_named("my::swish").signature,
         "| T | float32, float64, float16, bfloat16 |",
-        "| gradient | `x = swish_backward(grad_y, x, beta)` |",
-        "| in place | `torch.ops.my.swish_` writes y over x |",
-        f"| ONNX | `my::Swish`, version {op_named('my::swish').onnx.version} |",
+        "| `beta` | `float` | 0.0 or more, default 1.0 |",
+        "| Gradient | `x = swish_backward(grad_y, x, beta)` |",
+        "| In place | torch.ops.my.swish_ writes y over x |",
+        f"| ONNX | my::Swish, version {op_named('my::swish').onnx.version} |",
+        "\ny = my.swish(x)\n",
         "\ny = Mul(x, s)\n",
     ):
         assert part in swish
     assert main(["ops", "--markdown"]) == 0
-    assert "also `custom_domain::CustomRelu`" in capsys.readouterr().out
+    assert "also custom_domain::CustomRelu" in capsys.readouterr().out
     assert main(["ops", "--module", "your"]) == 2
     assert "no op module 'your' is loaded" in capsys.readouterr().err
 

@@ -105,25 +105,62 @@ def test_forward_mode_of_an_op_without_derivative_is_refused():
             cudarelu.knn_query(*inputs)
 
 
-def check_refuses_captured(transform):
-    """A tensor from outside the transform is rejected before it is overwritten."""
+def check_refuses_captured(transform, view):
+    """A tensor from outside the transform is rejected before it is overwritten, by a view too."""
     for name in IN_PLACE:
         function, target = in_place_of(OPS[name])
         inputs = inputs_of(OPS[name])
         captured = inputs[target].clone()
 
         def overwrite(x, function=function, target=target, inputs=inputs, captured=captured):
-            return function(*inputs[:target], captured, *inputs[target + 1 :]).sum() * x.sum()
+            others = inputs[:target], inputs[target + 1 :]
+            return function(*others[0], view(captured), *others[1]).sum() * x.sum()
 
         with pytest.raises(RuntimeError, match=rf"{name}_\) that would mutate a captured Tensor"):
             transform(overwrite, torch.ones(3))
         assert torch.equal(captured, inputs[target])
 
 
-def test_torch_func_refuses_to_overwrite_a_captured_tensor():
-    check_refuses_captured(lambda f, x: torch.func.grad(f)(x))
-    check_refuses_captured(lambda f, x: torch.func.jvp(f, (x,), (x,)))
-    check_refuses_captured(lambda f, x: torch.vmap(torch.func.grad(f))(x[None]))
+VIEWS = {
+    "itself": lambda x: x,
+    "slice": lambda x: x[:],
+    "view": lambda x: x.flatten().view_as(x),
+    "detached": lambda x: x.detach(),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_torch_func_refuses_to_overwrite_a_captured_tensor(view):
+    check_refuses_captured(lambda f, x: torch.func.grad(f)(x), view)
+    check_refuses_captured(lambda f, x: torch.func.jvp(f, (x,), (x,)), view)
+    check_refuses_captured(lambda f, x: torch.vmap(torch.func.grad(f))(x[None]), view)
+    check_refuses_captured(lambda f, x: torch.func.grad(lambda y: torch.vmap(f)(y).sum())(x), view)
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_torch_func_overwrites_tensors_of_the_transform(view):
+    outside = torch.tensor([-1.0, 2.0, 3.0])
+
+    def of(overwrite):
+        def function(x, y):
+            for tensor in (x * 2, y, outside.clone(), torch.ones(3), torch.ones(9)[::3]):
+                target = view(tensor)
+                overwrite(target)
+                x = x * (target + tensor)
+            return x.sum()
+
+        return function
+
+    def transformed(function):
+        arguments = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([-1.0, 2.0, 3.0])
+        yield torch.func.grad(function)(*arguments)
+        yield torch.func.grad(lambda x, y: torch.func.grad(function)(x, y).sum())(*arguments)
+        yield torch.vmap(torch.func.grad(function))(*(each[None] for each in arguments))
+        yield torch.func.jvp(function, arguments, arguments)[1]
+
+    ours = transformed(of(torch.ops.cudarelu.relu_))
+    for found, expected in zip(ours, transformed(of(torch.relu_)), strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -258,6 +295,43 @@ def test_torchscript_and_fx_see_the_op():
         # The pattern excludes the folder of this file, which TorchScript writes after each node.
         assert re.findall(r"cudarelu(?:::|\.)(\w+)", str(traced.graph)) == ["relu", "leaky_relu"]
         torch.testing.assert_close(traced(x), function(x), rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace", "ignore:The .grad attribute of a Tensor")
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_torchscript_traces_in_place_ops(name):
+    function, target = in_place_of(OPS[name])
+    inputs = inputs_of(OPS[name])
+
+    def overwrite(*inputs):
+        inputs = [*inputs[:target], inputs[target] * 2, *inputs[target + 1 :]]
+        whole = inputs[target]
+        inputs[target] = whole.view_as(whole)
+        function(*inputs)
+        return whole + 1
+
+    x = with_grad(inputs)
+    traced = torch.jit.trace(overwrite, tuple(x))
+    assert re.findall(r"cudarelu::(\w+)", str(traced.graph)) == [f"{name}_"]
+    others = [t + 1 if t.is_floating_point() else t for t in inputs]
+    torch.testing.assert_close(traced(*others), overwrite(*others), rtol=0, atol=0)
+    if OPS[name].gradient:
+        gradients = [torch.autograd.grad(f(*x).sum(), x[target]) for f in (traced, overwrite)]
+        torch.testing.assert_close(*gradients)
+
+
+def test_torchscript_traces_attributes_of_in_place_ops():
+    def overwrite(x):
+        torch.ops.cudarelu.leaky_relu_(x, negative_slope=0.5)
+        torch.ops.cudarelu.gelu_(x, approximate="tanh")
+        return x
+
+    x = torch.randn(8)
+    traced = torch.jit.trace(overwrite, (x.clone(),))
+    torch.testing.assert_close(traced(x.clone()), overwrite(x.clone()), rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match="approximate must be"):
+        torch.jit.trace(lambda x: torch.ops.cudarelu.gelu_(x, approximate="no"), (x.clone(),))
+    torch.testing.assert_close(traced(x.clone()), overwrite(x.clone()), rtol=0, atol=0)
 
 
 def test_threads_in_anomaly_mode():
@@ -564,6 +638,33 @@ def test_errors(name, inputs, attributes, error, message):
     assert type(raised.value) is error
 
 
+def freed(x):
+    """A tensor like x, not contiguous, whose storage has no memory, as in a sharded model."""
+    result = torch.empty((*x.shape, 2), dtype=x.dtype)[..., 1]
+    result.untyped_storage().resize_(0)
+    return result
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_freed_storage(name):
+    op, inputs = OPS[name], inputs_of(OPS[name])
+    for i, each in enumerate(op.inputs):
+        given = [*inputs[:i], freed(inputs[i]), *inputs[i + 1 :]]
+        functions = [call_of(op, getattr(cudarelu, name)), call_of(op)]
+        functions += [in_place_of(op)[0]] if op.in_place else []
+        for function in functions:
+            with pytest.raises(RuntimeError, match=rf"^{name}: {each.name} has elements, but its"):
+                function(*given)
+
+
+def test_storage_freed_before_the_backward_pass():
+    x = torch.randn(4, 5, requires_grad=True)
+    y = cudarelu.softmax(x)
+    y.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="softmax_backward: y has elements, but its storage"):
+        y.backward(torch.ones(4, 5))
+
+
 def test_a_wrong_label_in_the_dispatcher():
     for x in (X, X.to("meta")):
         with pytest.raises(RuntimeError, match=r"must be none \(0\) or tanh \(1\), not fast"):
@@ -640,8 +741,12 @@ def test_functions_are_documented_and_pickled():
         function = getattr(cudarelu, op.name)
         assert pickle.loads(pickle.dumps(function)) is function
         assert copy.deepcopy(function) is function
-        assert op.summary in function.__doc__
         names = [each.name for each in (*op.inputs, *op.attributes)]
+        summary, sections = function.__doc__.split("\n\nParameters\n----------\n")
+        assert summary == op.summary
+        arguments, results, *_ = re.split(r"\n\n\w+\n-+\n", sections)
+        assert re.findall(r"^(\w+) : ", arguments, re.MULTILINE) == names
+        assert re.findall(r"^(\w+) : ", results, re.MULTILINE) == [x.name for x in op.outputs]
         assert list(inspect.signature(function).parameters) == names
 
 

@@ -34,17 +34,16 @@ def _rule(op: OpInfo, outputs: tuple[Parameter, ...], sharded: bool) -> Callable
     def rule(*inputs: Any, **_: Any) -> list[tuple[Placements, Placements]]:
         # PyTorch leaves out absent inputs at the end: the lengths may differ.
         given = list(zip(op.inputs, inputs))  # noqa: B905
-        ranks = [x.ndim - len(each.dims[1:]) for each, x in given if each.leads and x is not None]
-        rows = [Shard(dim) for dim in range(ranks[0])] if ranks and sharded else []
+        rank = op.leading_of([None if x is None else x.ndim for x in inputs])
+        rows = range(rank) if sharded else []
         of_rows: list[tuple[Placements, Placements]] = [
             (
-                [_of_output(each, placement) for each in outputs],
-                [_of_input(each, x, placement) for each, x in given],
+                [_of_output(each, row) for each in outputs],
+                [_of_input(each, x, row, rank) for each, x in given],
             )
-            for placement in (Replicate(), *rows)
+            for row in (None, *rows)
         ]
         dims = {dim: None for each, _ in given for dim in each.dims if dim != "*"}
-        rank = ranks[0] if ranks else 0
         return of_rows + [
             (
                 [_along(dim, each, rank, Partial()) for each in outputs],
@@ -60,14 +59,18 @@ def _rule(op: OpInfo, outputs: tuple[Parameter, ...], sharded: bool) -> Callable
     return rule
 
 
-def _of_input(parameter: Parameter, x: Any, rows: Placement) -> Placement | None:
+def _of_input(parameter: Parameter, x: Any, row: int | None, rank: int) -> Placement | None:
+    """The placement if the leading dimension `row` is sharded, or none if it is None."""
     if x is None:
         return None
-    return rows if parameter.leads else Replicate()
+    axes = [] if row is None else parameter.axes_of(x.shape, rank)
+    return Shard(axes.index(row)) if row in axes else Replicate()
 
 
-def _of_output(parameter: Parameter, rows: Placement) -> Placement:
-    return rows if parameter.leads or rows.is_replicate() else Partial()
+def _of_output(parameter: Parameter, row: int | None) -> Placement:
+    if row is None:
+        return Replicate()
+    return Shard(row) if parameter.leads else Partial()
 
 
 def _along(dim: str | int, parameter: Parameter, rank: int, other: Placement) -> Placement:

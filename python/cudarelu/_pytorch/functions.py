@@ -9,40 +9,10 @@ import torch
 from torch.jit import _builtins
 
 from cudarelu import _C
-from cudarelu._table import OpInfo, Parameter, op_named
+from cudarelu._documentation import docstring
+from cudarelu._table import OpInfo, op_named
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of all loaded modules, by qualified name
-
-
-def _describe(parameter: Parameter) -> str:
-    dims = ", ".join(map(str, parameter.dims))
-    text = f"    {parameter.name}: {parameter.dtype}[{dims}]"
-    if parameter.offsets_into:
-        text += f": the end of each batch of {parameter.offsets_into}"
-    if parameter.optional:
-        text += f"; if absent: {parameter.if_absent}"
-    if parameter.positive:
-        text += "; greater than 0"
-    return text
-
-
-def _documentation(op: OpInfo) -> str:
-    lines = [op.summary, "", f"T: {', '.join(op.dtypes)}"]
-    lines += ["", "Inputs:", *map(_describe, op.inputs)]
-    if op.attributes:
-        lines += ["", "Attributes:"]
-    for attribute in op.attributes:
-        kind = " or ".join(map(repr, attribute.labels)) or attribute.type
-        lines.append(f"    {attribute.name}: {kind}")
-        if attribute.lowest is not None:
-            lines[-1] += f", {attribute.lowest} or more"
-        if attribute.highest is not None:
-            lines[-1] += f", {attribute.highest} or less"
-    lines += ["", "Outputs:", *map(_describe, op.outputs)]
-    if op.autocast != "promote":
-        lines += ["", f"Under torch.autocast: {op.autocast}"]
-    lines += ["", f"Gradient: {' '.join(op.gradient.split()) or 'none'}"]
-    return "\n".join(lines)
 
 
 def _parameters(op: OpInfo) -> str:
@@ -54,7 +24,7 @@ def _parameters(op: OpInfo) -> str:
 
 def _function(op: OpInfo) -> Callable[..., Any]:
     """The function of an op: a builtin, since a Python function would double the cost of a call."""
-    documentation = f"{op.name}({_parameters(op)})\n--\n\n{_documentation(op)}"
+    documentation = f"{op.name}({_parameters(op)})\n--\n\n{docstring(op)}"
     function = _C.make_function(op.namespace, op.name, documentation)
     _builtins._register_builtin(function, op.qualified_name)  # for torch.jit.script
     return function

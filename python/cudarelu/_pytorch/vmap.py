@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cudarelu._pytorch.functions import overload_of
-from cudarelu._table import OpInfo
+from cudarelu._table import OpInfo, Parameter
 
 Inputs = tuple[torch.Tensor | None, ...]
 Dims = tuple[int | None, ...]  # the batch dimension of each input; None if it is not batched
@@ -64,16 +64,26 @@ def _is_one_call(op: OpInfo, dims: Dims) -> bool:
 
 
 def _whole(op: OpInfo, size: int, dims: Dims, inputs: Inputs) -> Inputs:
+    ranks = [
+        None if x is None else x.ndim - (dim is not None)
+        for x, dim in zip(inputs, dims, strict=True)
+    ]
+    leading = op.leading_of(ranks)
     return tuple(
-        _with_batch(x, dim, size) if each.leads else x
+        _with_batch(each, x, dim, size, leading)
         for x, dim, each in zip(inputs, dims, op.inputs)  # noqa: B905
     )
 
 
-def _with_batch(x: torch.Tensor | None, dim: int | None, size: int) -> torch.Tensor | None:
-    if x is None:
-        return None
-    return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+def _with_batch(
+    parameter: Parameter, x: torch.Tensor | None, dim: int | None, size: int, leading: int
+) -> torch.Tensor | None:
+    if x is None or not parameter.leads or (dim is None and parameter.broadcasts):
+        return x
+    if dim is None:
+        return x.expand(size, *x.shape)
+    missing = leading + len(parameter.dims) - x.ndim if parameter.broadcasts else 0
+    return x.movedim(dim, 0)[(slice(None), *[None] * missing)]
 
 
 def _samples(size: int, dims: Dims, inputs: Inputs) -> Iterator[Inputs]:

@@ -113,7 +113,8 @@ class _Numbers:
         kind = self.dtype if dtype == "T" else getattr(torch, dtype)
         options: Any = {"generator": self.generator, "dtype": kind, "device": self.device}
         if kind.is_floating_point:
-            return torch.randn(shape, **options)
+            # A statistic in float32, the logarithm of a sum of exponentials, is above most of them.
+            return torch.randn(shape, **options) + (0 if dtype == "T" else 5)
         return torch.randint(max(-100, torch.iinfo(kind).min), 100, shape, **options)
 
 
@@ -147,9 +148,9 @@ def default_attributes(op: OpInfo) -> dict[str, Any]:
     """Returns attributes; a float is 0.5, which changes every result and is exact in float32."""
     return {
         each.name: 0.5
-        if each.type == "float"
+        if each.type == "float" and not each.optional
         else each.default
-        if each.default is not None
+        if not each.required
         else int(each.lowest or 1)
         for each in op.attributes
     }

@@ -13,6 +13,7 @@ from typing import Any
 
 from .launches import POINTERS, Launch, Symbol, Tensor
 
+_TRIES = 5
 _MOST_SIZES = 3  # whose alignments are combined with one another
 
 # Bytes of shared memory that a block can have, by architecture, from the CUDA programming guide.
@@ -161,7 +162,6 @@ class Compiler:
         aligned: set[str],
         architecture: int,
     ) -> Cubin:
-        import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
 
@@ -175,9 +175,7 @@ class Compiler:
         )
         what = f"{self._op}: the kernel {kernel.__name__}"
         try:
-            done = triton.compile(
-                source, target=GPUTarget("cuda", architecture, 32), options=dict(launch.options)
-            )
+            done = _compiled(source, GPUTarget("cuda", architecture, 32), dict(launch.options))
         except Exception as error:  # Triton's own, of many kinds
             raise RuntimeError(f"{what} does not compile: {error}") from error
         made = done.metadata
@@ -197,3 +195,14 @@ class Compiler:
             max(made.global_scratch_align, 1),
             done.asm["cubin"],
         )
+
+
+def _compiled(source: Any, target: Any, options: dict[str, Any]) -> Any:
+    """What `triton.compile` returns. CPython may count the depth of ast.parse for all threads
+    together, so that two at once raise SystemError (gh-106905): it is tried again."""
+    import triton
+
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(SystemError):
+            return triton.compile(source, target=target, options=options)
+    return triton.compile(source, target=target, options=options)

@@ -74,6 +74,7 @@ def read_signature(namespace: str, signature: str, dtypes: Sequence[str]) -> OpI
         inputs=tuple(Parameter(**each) for each in fields["inputs"]),
         attributes=tuple(Attribute(**each) for each in fields["attributes"]),
         outputs=tuple(Parameter(**each) for each in fields["outputs"]),
+        divisibilities=tuple(fields["divisibilities"]),
         dtypes=tuple(dtypes),
         devices=("cpu", "cuda"),
         elementwise=False,
@@ -103,13 +104,13 @@ def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str
     shape = op.outputs[0].dims
     row = shape[-1:] if shape[:1] == ("*",) and len(shape) == 2 else shape
     for each in (*op.inputs, *op.outputs):
-        if each.dtype != "T" or each.optional or each.positive:
+        if each.dtype != "T" or each.optional or each.positive or each.varies:
             raise ValueError(f"{op.name}: {each.name} must be a required T[...] without conditions")
         if each.dims not in (shape, row):
             allowed = " or ".join(dict.fromkeys(map(_dims, (shape, row))))
             raise ValueError(f"{op.name}: {each.name} must be {allowed} to broadcast to the output")
     for attribute in op.attributes:
-        if attribute.type == "int" and not attribute.labels:
+        if (attribute.type != "float" and not attribute.labels) or attribute.optional:
             raise ValueError(f"{op.name}: {attribute.name} must be a float or have labels")
     if unknown := set(dtypes) - set(FLOATING):
         raise ValueError(f"{op.name}: no dtype {min(unknown)}: there are {', '.join(FLOATING)}")

@@ -65,7 +65,7 @@ def functor_body(y: Expression, taken: Collection[str]) -> list[str]:
             known[part] = identifier(part.name)
         elif isinstance(part, Literal):
             known[part] = _number(part)
-        else:
+        elif isinstance(part, Call):
             code = _code(part, known)
             if part is y:
                 return [*lines, f"return {code};"]

@@ -79,6 +79,9 @@ def triton_op(
             raise ValueError(f"{op.name}: no dtype {min(unknown)}: there are {', '.join(POINTERS)}")
         if not any(each.dtype == "T" for each in op.inputs):
             raise ValueError(f"{op.name}: no input has the dtype T")
+        for each in op.inputs:
+            if each.varies:
+                raise ValueError(f"{op.name}: {each.name} must have one dtype and not broadcast")
         tensors = [each.name for each in (*op.inputs, *op.outputs)]
         attributes = [each.name for each in op.attributes]
         dims = {dim for each in op.inputs for dim in each.dims}

@@ -21,7 +21,7 @@ from jax.interpreters import ad, batching, mlir
 from cudarelu import _C
 from cudarelu._gradients import Evaluator, derivative_of
 from cudarelu._pytorch.functions import op_of
-from cudarelu._table import OpInfo, all_ops, op_named
+from cudarelu._table import OpInfo, Parameter, all_ops, op_named
 from cudarelu._xla import PLATFORMS, target
 from cudarelu.jax import sharding
 
@@ -123,7 +123,12 @@ def _bind(op: OpInfo, arrays: Sequence[Any], call: Call) -> Sequence[Any]:
 
 
 def _float_outputs(op: OpInfo, outputs: Sequence[Any]) -> list[int]:
-    return [i for i, y in enumerate(outputs) if jnp.issubdtype(y.dtype, jnp.floating)]
+    """The outputs that have a derivative: those of dtype T, if that is a floating-point one."""
+    return [
+        i
+        for i, (each, y) in enumerate(zip(op.outputs, outputs, strict=True))
+        if each.dtype == "T" and jnp.issubdtype(y.dtype, jnp.floating)
+    ]
 
 
 @functools.cache
@@ -228,6 +233,12 @@ class _Host:
     def full(self, shape: tuple[Any, ...], number: float, like: Any) -> Any:
         return jnp.full(shape, number, like.dtype)
 
+    def sum_to(self, x: Any, like: Any) -> Any:
+        missing = x.ndim - like.ndim
+        axes = [i for i in range(like.ndim) if like.shape[i] != x.shape[missing + i]]
+        summed = jnp.sum(x, axis=(*range(missing), *(missing + i for i in axes)))
+        return jnp.expand_dims(summed, axes)
+
 
 def _jvp(op: OpInfo, primals: Any, tangents: Any, call: Call) -> Any:
     derivative = derivative_of(op)
@@ -246,7 +257,7 @@ def _jvp(op: OpInfo, primals: Any, tangents: Any, call: Call) -> Any:
         parameters = {"call": call._replace(overwrites=False), "active": tuple(active)}
         primitive = _primitives(derivative.op)[1]
         found = primitive.bind(*sharding.vary_alike([*given, *primals, *outputs]), **parameters)
-        for i, t in zip(_float_outputs(op, outputs), found, strict=True):
+        for i, t in zip(_float_outputs(derivative.op, outputs), found, strict=True):
             results[i] = t
     return outputs[: len(op.outputs)], results[: len(op.outputs)]
 
@@ -266,7 +277,7 @@ def _gradients(
         zeros=lambda i: jnp.zeros_like(outputs[i]),
     )
     terms = derivative_of(op).terms
-    return lambda i: evaluator.value(terms[i])
+    return lambda i: evaluator.gradient_of(i, terms[i])
 
 
 def _reverse(op: OpInfo, cotangents: Any, *operands: Any, call: Call, active: Any) -> list[Any]:
@@ -329,8 +340,10 @@ def _batch(op: OpInfo, arrays: Any, dims: Any, call: Call) -> Any:
     batched = [p for p, dim in zip(inputs, dims, strict=True) if dim is not None]
     if all(each.leads for each in (*batched, *op.outputs)):
         size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
+        ranks = [x.ndim - (d is not None) for x, d in zip(arrays, dims, strict=True)]
+        leading = op.leading_of(call.inputs(ranks))
         whole = [
-            _with_batch(x, dim, size) if p.leads else x
+            _with_batch(p, x, dim, size, leading)
             for p, x, dim in zip(inputs, arrays, dims, strict=True)
         ]
         results = _bind(op, whole, call)
@@ -347,5 +360,10 @@ def _batch(op: OpInfo, arrays: Any, dims: Any, call: Call) -> Any:
     return results, [0] * len(results)
 
 
-def _with_batch(x: Any, dim: int | None, size: int) -> Any:
-    return jnp.broadcast_to(x, (size, *x.shape)) if dim is None else jnp.moveaxis(x, dim, 0)
+def _with_batch(parameter: Parameter, x: Any, dim: int | None, size: int, leading: int) -> Any:
+    if not parameter.leads or (dim is None and parameter.broadcasts):
+        return x
+    if dim is None:
+        return jnp.broadcast_to(x, (size, *x.shape))
+    missing = leading + len(parameter.dims) - x.ndim if parameter.broadcasts else 0
+    return jnp.expand_dims(jnp.moveaxis(x, dim, 0), range(1, 1 + missing))

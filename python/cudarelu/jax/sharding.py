@@ -44,7 +44,7 @@ def avals_of_outputs(op: OpInfo, call: Any, arrays: Sequence[Any], types: Sequen
     Raises ShardingTypeError if an axis of the mesh whose type is Explicit shards something else.
     """
     inputs = _given(op, call)
-    rows = _rows(op, inputs, arrays)
+    rows = _rows(op, call, arrays)
     for parameter, x in zip(inputs, arrays, strict=True):
         needed = _placed(parameter, x, rows)
         if _spec(x) != needed:
@@ -76,7 +76,7 @@ def partitioned(
 
     def partition(call: Any, mesh: Any, arrays: Sequence[Any], results: Sequence[Any]) -> Any:
         inputs = _given(op, call)
-        rows = _rows(op, inputs, arrays)
+        rows = _rows(op, call, arrays)
         axes = tuple(itertools.chain(*map(_axes, rows)))
 
         def on_device(*shards: Any) -> Any:
@@ -97,7 +97,7 @@ def partitioned(
         return partition(call, mesh, arrays, results)[2]
 
     def rule(call: Any, mesh: Any, arrays: Sequence[Any], results: Sequence[Any]) -> Any:
-        return _shardy_rule(op, _given(op, call), arrays, results)
+        return _shardy_rule(op, call, arrays, results)
 
     whole.def_partition(partition=partition, infer_sharding_from_operands=infer, sharding_rule=rule)
     return lambda *arrays, call: list(whole(call, *arrays))
@@ -115,8 +115,8 @@ def _spec(x: Any) -> tuple[Any, ...]:
 
 def _placed(parameter: Parameter, x: Any, rows: tuple[Any, ...]) -> tuple[Any, ...]:
     """The axes for the dimensions of an input or output: rows are sharded, and nothing else."""
-    fixed = len(x.shape) - len(rows)
-    return (*rows, *[None] * fixed) if parameter.leads else (None,) * len(x.shape)
+    axes = parameter.axes_of(x.shape, len(rows))
+    return tuple(rows[each] if isinstance(each, int) else None for each in axes)
 
 
 def _axes(part: Any) -> tuple[str, ...]:
@@ -127,17 +127,23 @@ def _keeps_rows(op: OpInfo) -> bool:
     return all(each.leads for each in op.outputs) or sums_rows(op)
 
 
-def _rows(op: OpInfo, inputs: list[Parameter], arrays: Sequence[Any]) -> tuple[Any, ...]:
+def _leading(op: OpInfo, call: Any, shapes: Sequence[Any]) -> int:
+    """The number of leading dimensions in a call with arrays of these shapes."""
+    return op.leading_of(call.inputs([len(each) for each in shapes]))
+
+
+def _rows(op: OpInfo, call: Any, arrays: Sequence[Any]) -> tuple[Any, ...]:
     """How the rows are sharded: as in the first input whose rows are."""
-    found = [
-        _spec(x)[: len(x.shape) - len(p.dims) + 1]
-        for p, x in zip(inputs, arrays, strict=True)
-        if p.leads
-    ]
-    if not found:
-        return ()
-    none = (None,) * len(found[0])
-    return next((rows for rows in found if any(rows)), none) if _keeps_rows(op) else none
+    leading = _leading(op, call, [x.shape for x in arrays])
+    none = (None,) * leading
+    if not _keeps_rows(op):
+        return none
+    found = (
+        _spec(x)[:leading]
+        for p, x in zip(_given(op, call), arrays, strict=True)
+        if p.leads and not p.broadcasts
+    )
+    return next((rows for rows in found if any(rows)), none)
 
 
 _WARNED: set[tuple[str, str]] = set()
@@ -158,23 +164,24 @@ def _warn_of_gathering(
             )
 
 
-def _shardy_rule(
-    op: OpInfo, inputs: list[Parameter], arrays: Sequence[Any], results: Sequence[Any]
-) -> str:
+def _shardy_rule(op: OpInfo, call: Any, arrays: Sequence[Any], results: Sequence[Any]) -> str:
     """The dimensions in Shardy's notation: equal names are sharded alike."""
     numbers = itertools.count()
+    inputs = [getattr(x, "type", x).shape for x in arrays]
+    outputs = [getattr(y, "type", y).shape for y in results]
+    leading = _leading(op, call, inputs)
 
-    def names(parameter: Parameter, x: Any) -> str:
-        dims = list(parameter.dims)
-        rows = []
-        if parameter.leads:
-            dims = dims[1:]
-            count = len(x.type.shape if hasattr(x, "type") else x.shape) - len(dims)
-            rows = [f"row{i}" if _keeps_rows(op) else f"d{next(numbers)}" for i in range(count)]
+    def name(axis: int | str | None) -> str:
+        if isinstance(axis, str):
+            return f"{axis}_"
         # A size that is a number, such as 3, has no name: it is a dimension of its own.
-        return " ".join(
-            rows + [f"d{next(numbers)}" if isinstance(d, int) else f"{d}_" for d in dims]
-        )
+        return f"d{next(numbers)}" if axis is None or not _keeps_rows(op) else f"row{axis}"
 
-    texts = [", ".join(map(names, ps, xs)) for ps, xs in ((inputs, arrays), (op.outputs, results))]
+    texts = [
+        ", ".join(
+            " ".join(map(name, p.axes_of(shape, leading)))
+            for p, shape in zip(parameters, shapes, strict=True)
+        )
+        for parameters, shapes in ((_given(op, call), inputs), (op.outputs, outputs))
+    ]
     return " -> ".join(texts)

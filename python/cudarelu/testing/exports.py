@@ -45,9 +45,7 @@ def symbols(op: OpInfo, cases: list[Case], of: str = "inputs") -> list[list[str 
     result = []
     for number, case in enumerate(cases):
         known = {a.name: a.default for a in op.attributes} | case.attributes
-        leads = next((p for p in op.inputs if p.leads), None)
-        example = case.inputs[leads.name] if leads else None
-        rows = example.ndim - len(leads.dims) + 1 if leads and example is not None else 0
+        rows = op.leading_of([None if a is None else a.ndim for a in case.inputs.values()])
         for parameter in getattr(op, of):
             if of == "inputs" and case.inputs[parameter.name] is None:
                 continue

@@ -82,6 +82,8 @@ def _refuses(error: type[Exception], message: str, call: Callable[[], Any]) -> N
 
 def is_twice_differentiable(op: OpInfo) -> bool:
     """Whether every op that the op's gradient calls has a gradient. Forward mode needs it too."""
+    if op.gradient.startswith("as "):  # it runs another op if a gradient is needed
+        return is_twice_differentiable(_op_called(op.gradient.removeprefix("as "), op))
     called = re.findall(r"[\w:]+(?=\()", op.gradient)
     return all(_op_called(name, op).gradient for name in called)
 
@@ -129,15 +131,18 @@ def _saved_tensors_elsewhere(op: OpInfo, device: str) -> None:
 
 def _autocast(op: OpInfo, device: str) -> None:
     inputs = inputs_of(op, device=device)
-    floating = [i for i, x in enumerate(inputs) if x.is_floating_point()]
-    half = [x.bfloat16() if x.is_floating_point() else x for x in inputs]
+    floating = [
+        i for i, x in enumerate(inputs) if x.is_floating_point() and op.inputs[i].dtype == "T"
+    ]
+    half = [x.bfloat16() if i in floating else x for i, x in enumerate(inputs)]
     mixed = [x.float() if i == floating[-1] else x for i, x in enumerate(half)]
     expected = torch.float32 if op.autocast == "float32" else torch.bfloat16
     promoted = torch.bfloat16 if op.autocast == "lower" else torch.float32
     with torch.autocast(device, dtype=torch.bfloat16):
         for arguments, dtype in ((half, expected), (mixed, promoted), (inputs, torch.float64)):
-            for output in as_tuple(call_of(op, FUNCTIONS[op.qualified_name])(*arguments)):
-                assert output.dtype == dtype or not output.is_floating_point()
+            results = as_tuple(call_of(op, FUNCTIONS[op.qualified_name])(*arguments))
+            for each, output in zip(op.outputs, results, strict=True):
+                assert output.dtype == dtype or each.dtype != "T"
         if not op.gradient:
             return
         leaves = with_grad(mixed)
@@ -188,8 +193,13 @@ def samples_of(x: torch.Tensor, count: int = BATCH) -> list[torch.Tensor]:
 
 
 def subsets(inputs: Tensors) -> list[tuple[bool, ...]]:
-    """Every choice of one or more batched inputs."""
-    return [c for c in itertools.product([True, False], repeat=len(inputs)) if any(c)]
+    """Every choice of one or more batched inputs; of more than five inputs the choices of all, of
+    one, and of all but one."""
+    count = len(inputs)
+    if count <= 5:
+        return [c for c in itertools.product([True, False], repeat=count) if any(c)]
+    ones = [tuple(i == each for i in range(count)) for each in range(count)]
+    return [(True,) * count, *ones, *(tuple(not x for x in each) for each in ones)]
 
 
 def looped(

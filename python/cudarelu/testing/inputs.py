@@ -18,7 +18,7 @@ class Numbers(Protocol):
         """Numbers greater than 0, of the dtype of "T"."""
 
     def any(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """Numbers of the dtype of this name; "T" is the type variable."""
+        """Numbers of the dtype of this name; "T" is the type variable. It may be "bool"."""
 
 
 def shape_of(
@@ -37,21 +37,45 @@ def draw(
     sizes: Mapping[Any, int],
     numbers: Numbers,
     absent: Collection[str] = (),
+    broadcast: str = "not",
+    boolean: bool = False,
 ) -> dict[str, Any]:
-    """The inputs by name; None for an absent input."""
+    """The inputs by name; None for an absent input.
+
+    Args:
+        op: the op.
+        leading: the dimensions for `*`.
+        sizes: the sizes of the named dimensions.
+        numbers: makes the arrays.
+        absent: the names of the inputs to leave out.
+        broadcast: which dimensions are broadcast of inputs that may: "not", "partly", with sizes of
+            1, or "leading", which also leaves out dimensions.
+        boolean: whether inputs that may be bool are.
+    """
     inputs: dict[str, Any] = {}
     for each in op.inputs:
         if each.name in absent:
             inputs[each.name] = None
             continue
         shape = shape_of(each, leading, sizes)
+        if each.broadcasts and broadcast != "not":
+            # Every second dimension from the last but one on is 1.
+            shape = tuple(1 if (len(shape) - i) % 2 == 0 else d for i, d in enumerate(shape))
+            shape = shape[-1:] if broadcast == "leading" else shape
         if each.offsets_into:
             inputs[each.name] = numbers.offsets(shape[0], sizes[each.offsets_into])
         elif each.positive:
             inputs[each.name] = numbers.positive(shape)
         else:
-            inputs[each.name] = numbers.any(shape, each.dtype)
+            inputs[each.name] = numbers.any(
+                shape, "bool" if each.or_bool and boolean else each.dtype
+            )
     return inputs
+
+
+def multiples(op: OpInfo, sizes: Mapping[Any, int]) -> dict[Any, int]:
+    """The sizes, changed where one must be a multiple of another: it is twice as large."""
+    return {**sizes, **{h: 2 * sizes[g] for g, h in op.divisibilities}}
 
 
 def equal_batches(batches: int, total: int) -> list[int]:

@@ -89,7 +89,7 @@ class JaxGrad(JaxJit):
         chosen = _differentiable(op, case)
         leaves = [x.requires_grad_() for name in chosen if (x := tensors[name]) is not None]
         outputs = as_tuple(overload_of(op)(*tensors.values(), **case.attributes))
-        floats = [y for y in outputs if y.is_floating_point()]
+        floats = [y for y in outputs if y.requires_grad]
         weights = [torch.from_numpy(_weights(tuple(y.shape))).to(y.dtype) for y in floats]
         gradients = torch.autograd.grad(floats, leaves, weights, materialize_grads=True)
         return {name: numpy_of(g) for name, g in zip(chosen, gradients, strict=True)}
@@ -98,7 +98,9 @@ class JaxGrad(JaxJit):
 def _differentiable(op: OpInfo, case: Case) -> list[str]:
     terms = derivative_of(op).terms
     given = zip(op.inputs, case.inputs.values(), strict=True)
-    return [p.name for i, (p, x) in enumerate(given) if i in terms and x is not None]
+    return [
+        p.name for i, (p, x) in enumerate(given) if i in terms and x is not None and x.dtype != bool
+    ]
 
 
 def _weights(shape: tuple[int, ...]) -> np.ndarray:

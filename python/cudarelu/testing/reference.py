@@ -68,10 +68,14 @@ def evaluate(
 def reference(op: OpInfo, case: Case) -> list[np.ndarray]:
     """The expected outputs of a case, in float64 and int64."""
     wide = {
-        name: each if each is None else each.astype(np.float64 if is_float(each.dtype) else "int64")
+        name: each if each is None or each.dtype == bool else each.astype(_wide(each.dtype))
         for name, each in case.inputs.items()
     }
     return evaluate(op, wide, case.attributes)
+
+
+def _wide(dtype: np.dtype) -> Any:
+    return np.float64 if is_float(dtype) else np.int64
 
 
 def is_composed(op: OpInfo) -> bool:
@@ -139,7 +143,7 @@ def allowance(
 def attribute_rounding(op: OpInfo, case: Case) -> float:
     """The relative error of defaults that ONNX rounds to float32, such as 0.01."""
     left_out = [a for a in op.attributes if a.name not in case.attributes]
-    defaults = [a.default for a in left_out if a.type == "float"]
+    defaults = [a.default for a in left_out if a.type == "float" and a.default is not None]
     return 2.0**-24 if any(value != float(np.float32(value)) for value in defaults) else 0.0
 
 

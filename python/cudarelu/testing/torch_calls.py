@@ -11,7 +11,7 @@ import torch
 from .._pytorch.functions import overload_of
 from .._table import OpInfo
 from .cases import attribute_values
-from .inputs import draw, equal_batches
+from .inputs import draw, equal_batches, multiples
 
 
 @dataclass
@@ -28,10 +28,13 @@ class _AwayFromZero:
         return torch.rand(shape, generator=self.generator, dtype=torch.float64) + 0.2
 
     def any(self, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+        if dtype == "bool":
+            return torch.randint(0, 2, shape, generator=self.generator).bool()
         if dtype != "T" and not getattr(torch, dtype).is_floating_point:
             return torch.randint(0, 5, shape, generator=self.generator).to(getattr(torch, dtype))
         magnitude = self.positive(shape)
-        return (torch.randint(0, 2, shape, generator=self.generator) * 2 - 1) * magnitude
+        signed = (torch.randint(0, 2, shape, generator=self.generator) * 2 - 1) * magnitude
+        return signed if dtype == "T" else signed.to(getattr(torch, dtype))
 
 
 def inputs_of(
@@ -42,9 +45,10 @@ def inputs_of(
     `lead` is the shape for *. Every named dimension is `size`, or they all differ if it is None.
     """
     names = sorted({dim for each in op.inputs for dim in each.dims if isinstance(dim, str)})
-    sizes = {name: size or 4 + i for i, name in enumerate(names)} | {"b": 2}
+    sizes = multiples(op, {name: size or 4 + i for i, name in enumerate(names)} | {"b": 2})
     numbers = _AwayFromZero(torch.Generator().manual_seed(0))
-    inputs = [x.to(device) for x in draw(op, lead, sizes, numbers).values()]
+    drawn = draw(op, lead, sizes, numbers, broadcast="partly")
+    inputs = [x.to(device) for x in drawn.values()]
     if "float64" in op.dtypes:
         return inputs
     dtype = getattr(torch, op.dtypes[0])

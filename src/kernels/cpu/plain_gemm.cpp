@@ -1,123 +1,18 @@
-// Blocks of the operands are copied to panels, in the order in which the innermost loop reads them;
-// it keeps a tile of the result in registers. The method is that of Goto and van de Geijn, "Anatomy
-// of High-Performance Matrix Multiplication" (2008).
-
 #include "cpu/plain_gemm.h"
 
 #include <algorithm>
 #include <array>
 #include <string>
-#if defined(__x86_64__) && defined(__GNUC__)
-#include <immintrin.h>
-#endif
 
-#include "cudarelu/cpu/vectorised.h"
-#include "cudarelu/types.h"
+#include "cpu/product_tile.h"
 
 namespace cudarelu::cpu {
 namespace {
 
+// Blocks of the operands are copied to panels for the innermost loop of product_tile.h.
+
 /// The steps of k between two writes of a tile.
 constexpr std::int64_t depth = 320;
-
-/// A tile of `rows` rows and two vectors; multiply_add() is one instruction where the CPU has it.
-template <class T>
-struct AnyCpu {
-  using Vector [[gnu::vector_size(16)]] = T;
-  static constexpr int rows = 4;
-  static void load(const T* from, Vector& to) { __builtin_memcpy(&to, from, sizeof(Vector)); }
-  static void multiply_add(Vector& sum, T a, const Vector& b) { sum += a * b; }
-};
-
-#if defined(__x86_64__) && defined(__GNUC__)
-
-template <class T>
-struct Avx2 {
-  using Vector [[gnu::vector_size(32)]] = T;
-  static constexpr int rows = 6;
-  [[gnu::target("avx2,fma")]] static void load(const T* from, Vector& to) {
-    if constexpr (sizeof(T) == 4) to = _mm256_loadu_ps(from);
-    if constexpr (sizeof(T) == 8) to = _mm256_loadu_pd(from);
-  }
-  [[gnu::target("avx2,fma")]] static void multiply_add(Vector& sum, T a, const Vector& b) {
-    if constexpr (sizeof(T) == 4) sum = _mm256_fmadd_ps(_mm256_set1_ps(a), b, sum);
-    if constexpr (sizeof(T) == 8) sum = _mm256_fmadd_pd(_mm256_set1_pd(a), b, sum);
-  }
-};
-
-template <class T>
-struct Avx512 {
-  using Vector [[gnu::vector_size(64)]] = T;
-  static constexpr int rows = 12;
-  [[gnu::target("avx512f")]] static void load(const T* from, Vector& to) {
-    if constexpr (sizeof(T) == 4) to = _mm512_loadu_ps(from);
-    if constexpr (sizeof(T) == 8) to = _mm512_loadu_pd(from);
-  }
-  [[gnu::target("avx512f")]] static void multiply_add(Vector& sum, T a, const Vector& b) {
-    if constexpr (sizeof(T) == 4) sum = _mm512_fmadd_ps(_mm512_set1_ps(a), b, sum);
-    if constexpr (sizeof(T) == 8) sum = _mm512_fmadd_pd(_mm512_set1_pd(a), b, sum);
-  }
-};
-
-#endif
-
-/// tile[rows][columns] = the product of a panel of a and a panel of b.
-template <class Cpu, class T>
-inline void multiply(const T* a, const T* b, std::int64_t k, T* tile) {
-  typename Cpu::Vector sums[Cpu::rows][2] = {};
-  constexpr int lanes = sizeof(sums[0][0]) / sizeof(T);
-  for (std::int64_t i = 0; i < k; ++i, a += Cpu::rows, b += 2 * lanes) {
-    typename Cpu::Vector b0;
-    typename Cpu::Vector b1;
-    Cpu::load(b, b0);
-    Cpu::load(b + lanes, b1);
-#pragma GCC unroll 16
-    for (int row = 0; row < Cpu::rows; ++row) {
-      Cpu::multiply_add(sums[row][0], a[row], b0);
-      Cpu::multiply_add(sums[row][1], a[row], b1);
-    }
-  }
-  __builtin_memcpy(tile, sums, sizeof sums);
-}
-
-#if defined(__x86_64__) && defined(__GNUC__)
-template <class T>
-[[gnu::target("avx512f"), gnu::flatten]] void multiply_with_avx512(const T* a, const T* b,
-                                                                   std::int64_t k, T* tile) {
-  multiply<Avx512<T>>(a, b, k, tile);
-}
-template <class T>
-[[gnu::target("avx2,fma"), gnu::flatten]] void multiply_with_avx2(const T* a, const T* b,
-                                                                  std::int64_t k, T* tile) {
-  multiply<Avx2<T>>(a, b, k, tile);
-}
-#endif
-
-/// The innermost loop for the CPU that runs it, and the size of its tile.
-template <class T>
-struct Tile {
-  int rows;
-  int columns;
-  void (*multiply)(const T* a, const T* b, std::int64_t k, T* tile);
-};
-
-template <class T>
-const Tile<T>& tile_for_cpu() {
-  static const Tile<T> tile = [] {
-#if defined(__x86_64__) && defined(__GNUC__)
-    if (has_avx512()) {
-      return Tile<T>{12, 128 / sizeof(T), multiply_with_avx512<T>};
-    }
-    if (has_avx2() && __builtin_cpu_supports("fma")) {
-      return Tile<T>{6, 64 / sizeof(T), multiply_with_avx2<T>};
-    }
-#endif
-    return Tile<T>{4, 32 / sizeof(T), multiply<AnyCpu<T>, T>};
-  }();
-  return tile;
-}
-
-std::int64_t parts(std::int64_t size, std::int64_t part) { return (size + part - 1) / part; }
 
 template <class T>
 class Product {
@@ -157,30 +52,15 @@ class Product {
   }
 
  private:
-  /// Copies k steps of `size` lines, which are rows of a or columns of b, to panels of `width`
-  /// lines. The last panel is filled with zeros.
+  /// Copies k steps of `size` lines, which are rows of a or columns of b, to panels.
   void pack(const T* from, std::int64_t line_stride, std::int64_t step_stride, std::int64_t size,
             std::int64_t k, std::int64_t width, T* panels) {
     const std::int64_t grain = std::max<std::int64_t>(1, 16384 / (k * width));
     call_.execution.parallel_for(
         parts(size, width), grain, [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t panel = begin; panel < end; ++panel) {
-            T* const to = panels + panel * k * width;
-            const std::int64_t lines = std::min(width, size - panel * width);
-            const T* const first = from + panel * width * line_stride;
-            if (lines < width) std::fill_n(to, k * width, T{});
-            if (line_stride == 1) {
-              for (std::int64_t i = 0; i < k; ++i) {
-                std::copy_n(first + i * step_stride, lines, to + i * width);
-              }
-            } else {
-              for (std::int64_t line = 0; line < lines; ++line) {
-                for (std::int64_t i = 0; i < k; ++i) {
-                  to[i * width + line] = first[line * line_stride + i * step_stride];
-                }
-              }
-            }
-          }
+          cpu::pack(from + begin * width * line_stride, line_stride, step_stride,
+                    std::min(end * width, size) - begin * width, k, width,
+                    panels + begin * k * width);
         });
   }
 
@@ -208,9 +88,9 @@ class Product {
 
   void multiply_tile(T* d, std::int64_t row_panel, std::int64_t column_panel, std::int64_t k,
                      bool first) {
-    alignas(64) std::array<T, std::size_t{12} * 128 / sizeof(T)> tile;
+    alignas(64) std::array<T, tile_bytes / sizeof(T)> tile;
     tile_.multiply(a_panels_ + row_panel * tile_.rows * k,
-                   b_panels_ + column_panel * tile_.columns * k, k, tile.data());
+                   b_panels_ + column_panel * tile_.columns * k, k, tile.data(), false);
     const std::int64_t row = row_panel * tile_.rows;
     const std::int64_t column = column_panel * tile_.columns;
     const std::int64_t columns = std::min<std::int64_t>(tile_.columns, gemm_.n - column);

@@ -81,7 +81,8 @@ void add_row(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bia
   };
 
   // The base is the median of three elements: near the mean unless two of them are outliers. If it
-  // is too far for precise sums, they are computed again about the mean.
+  // is too far for precise sums, or if its distance overflows, they are computed again about the
+  // mean.
   const C first = load(x[0]);
   const C middle = load(x[of.columns / 2]);
   C base =
@@ -96,8 +97,8 @@ void add_row(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bia
   add_up();
   const double share = 1 / static_cast<double>(of.columns);
   double rest = sums.d * share;
-  if (rest * rest > 4 * (sums.squares * share - rest * rest)) {
-    base += static_cast<C>(rest);
+  if (!(rest * rest <= 4 * (sums.squares * share - rest * rest))) {
+    base = static_cast<C>(cpu::mean_of_row(x, of.columns));
     add_up();
     rest = sums.d * share;
   }

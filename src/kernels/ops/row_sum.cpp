@@ -6,16 +6,15 @@
 namespace cudarelu::ops {
 namespace {
 
-/// The sum of each row, divided by `divisor`.
-Status quotient_of_sums(const Call& call, double divisor) {
+/// Fills each row with of_row(its elements, their number).
+template <class OfRow>
+Status fill_rows(const Call& call, const OfRow& of_row) {
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    using C = Compute<T>;
     const std::int64_t columns = call.inputs[0].shape.back();
     cpu::for_each_row<cpu::sum_width<T>>(call, [&](std::int64_t row) {
-      const T* x = static_cast<const T*>(call.inputs[0].data) + row;
-      const double sum = cpu::sum_of_row(x, columns, [](C value) { return value; });
+      const double value = of_row(static_cast<const T*>(call.inputs[0].data) + row, columns);
       std::fill_n(static_cast<T*>(call.outputs[0].data) + row, columns,
-                  store<T>(static_cast<C>(sum / divisor)));
+                  store<T>(static_cast<Compute<T>>(value)));
     });
     return Status();
   });
@@ -23,10 +22,14 @@ Status quotient_of_sums(const Call& call, double divisor) {
 
 }  // namespace
 
-Status RowSum::cpu(const Call& call) { return quotient_of_sums(call, 1); }
+Status RowSum::cpu(const Call& call) {
+  return fill_rows(call, []<class T>(const T* x, std::int64_t columns) {
+    return cpu::sum_of_row(x, columns, [](Compute<T> value) { return value; });
+  });
+}
 
 Status RowMean::cpu(const Call& call) {
-  return quotient_of_sums(call, static_cast<double>(call.inputs[0].shape.back()));
+  return fill_rows(call, [](const auto* x, std::int64_t n) { return cpu::mean_of_row(x, n); });
 }
 
 }  // namespace cudarelu::ops

@@ -124,8 +124,10 @@ def distributed(mesh, inputs, placements):
     return [distributed_one(mesh, x, [placement]) for x, placement in pairs]
 
 
-def on_rows(op, placement):
-    return [placement if "*" in each.dims else Replicate() for each in op.inputs]
+def on_rows(op, inputs, dim):
+    """The placements of inputs whose leading dimension `dim` is sharded; None: none is."""
+    axes = [each.axes_of(x.shape, len(LEAD)) for each, x in zip(op.inputs, inputs, strict=True)]
+    return [Shard(each.index(dim)) if dim in each else Replicate() for each in axes]
 
 
 def placements_of(results):
@@ -142,7 +144,7 @@ def keeps_the_sharding_of_rows(mesh, name):
     inputs = whole_inputs(mesh, op)
     expected = as_tuple(call_of(op)(*inputs))
     for dim in range(len(LEAD)):
-        sharded = distributed(mesh, inputs, on_rows(op, Shard(dim)))
+        sharded = distributed(mesh, inputs, on_rows(op, inputs, dim))
         with CommDebugMode() as communication:
             results = as_tuple(call_of(op)(*sharded))
         assert communication.get_total_counts() == 0
@@ -157,9 +159,11 @@ def has_gradients_sharded_alike(mesh, name):
     # One output at a time; the others have no gradient.
     for output, dim in itertools.product(range(len(op.outputs)), range(len(LEAD))):
         y = as_tuple(call_of(op)(*inputs))[output]
+        if not y.requires_grad:
+            continue
         upstream = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).view_as(y)
         expected = torch.autograd.grad(y, inputs, upstream, materialize_grads=True)
-        placements = on_rows(op, Shard(dim))
+        placements = on_rows(op, inputs, dim)
         sharded = [x.detach().requires_grad_() for x in distributed(mesh, inputs, placements)]
         y = as_tuple(call_of(op)(*sharded))[output]
         placement = Shard(dim) if op.outputs[output].leads else Replicate()
@@ -182,7 +186,7 @@ def overwrites_its_shard(mesh, name):
     inputs = whole_inputs(mesh, op)
     expected = call_of(op)(*inputs)
     for dim in range(len(LEAD)):
-        target, *others = distributed(mesh, inputs, on_rows(op, Shard(dim)))
+        target, *others = distributed(mesh, inputs, on_rows(op, inputs, dim))
         address = target.to_local().data_ptr()
         with CommDebugMode() as communication:
             call_of(op, overload)(target, *others)
@@ -192,7 +196,9 @@ def overwrites_its_shard(mesh, name):
         assert_same([target], [expected])
     partial = DTensor.from_local(inputs[0], mesh, [Partial()])
     with pytest.raises(RuntimeError, match="in-place operations that require placement changes"):
-        call_of(op, overload)(partial, *distributed(mesh, inputs[1:], on_rows(op, Replicate())[1:]))
+        call_of(op, overload)(
+            partial, *distributed(mesh, inputs[1:], [Replicate()] * (len(inputs) - 1))
+        )
 
 
 def has_gradients_in_place(mesh, name):
@@ -207,7 +213,7 @@ def has_gradients_in_place(mesh, name):
         found = torch.autograd.grad(target.square().sum(), inputs, allow_unused=True)
         return [x for x in found if x is not None]
 
-    sharded = distributed(mesh, inputs, on_rows(op, Shard(0)))
+    sharded = distributed(mesh, inputs, on_rows(op, inputs, 0))
     assert_same(gradients(sharded), gradients(inputs))
 
 
@@ -217,7 +223,7 @@ def is_right_on_any_placements(mesh, name):
     inputs = whole_inputs(mesh, op)
     expected = as_tuple(call_of(op)(*inputs))
     for i, x in enumerate(inputs):
-        whole = distributed(mesh, inputs, on_rows(op, Shard(0)))
+        whole = distributed(mesh, inputs, on_rows(op, inputs, 0))
         others = [distributed_one(mesh, x, [Shard(dim)]) for dim in range(x.ndim)]
         if x.is_floating_point():
             share = x * (0.25 if mesh.get_rank() == 0 else 0.75)
@@ -251,7 +257,7 @@ def two_dimensional(mesh):
 def keeps_the_sharding_on_two_dimensions_of_a_mesh(mesh, name):
     op = OPS[name]
     inputs = whole_inputs(mesh, op)
-    pairs = zip(*(on_rows(op, Shard(dim)) for dim in range(2)), strict=True)
+    pairs = zip(*(on_rows(op, inputs, dim) for dim in range(2)), strict=True)
     sharded = [
         distributed_one(two_dimensional(mesh), x, placements)
         for x, placements in zip(inputs, pairs, strict=True)

@@ -331,6 +331,19 @@ def branches(x):
         ),
         ("f(x: T[*]) -> (y: T[*], z: T[*])", "y = Neg(x)", ValueError, "has one output"),
         ("f(x: T[*], n: i32[*]) -> y: T[*]", "y = Neg(x)", ValueError, "n must be a required T"),
+        (
+            "f(x: T[*, c], m: broadcast T[*, c]) -> y: T[*, c]",
+            "y = Add(x, m)",
+            ValueError,
+            "m must be a required T",
+        ),
+        (
+            "f(x: T[*], *, a: bool = true) -> y: T[*]",
+            "y = Neg(x)",
+            ValueError,
+            "a must be a float",
+        ),
+        ("f(x: T[*], *, a: float?) -> y: T[*]", "y = Neg(x)", ValueError, "a must be a float"),
         ("f(x: T[*], *, n: int = 1) -> y: T[*]", "y = Neg(x)", ValueError, "n must be a float or"),
         ("f(x: T[*)", "y = Neg(x)", ValueError, "column"),
         (

@@ -400,6 +400,34 @@ def test_what_does_not_compile():
         build(lambda call: (large_kernel, 1, {"x": call.x, "y": call.y} | options))
 
 
+@triton.jit
+def copy_kernel(x, y):
+    tl.store(y, tl.load(x))
+
+
+@pytest.mark.parametrize("failures", [2, 100])
+def test_several_threads_parse(monkeypatch, failures):
+    """CPython's parser raises SystemError at times where several threads use it."""
+    remaining = iter([True] * failures)
+    compiler = triton.compile
+
+    def failing(*arguments, **options):
+        if next(remaining, False):
+            raise SystemError("AST constructor recursion depth mismatch")
+        return compiler(*arguments, **options)
+
+    monkeypatch.setattr(triton, "compile", failing)
+
+    def function(call):  # a kernel of its own, which no cache has
+        return (copy_kernel, 1, {"x": call.x, "y": call.y, "num_warps": 2 ** (failures == 2)})
+
+    if failures == 2:
+        build(function)
+    else:
+        with pytest.raises(RuntimeError, match="does not compile: AST constructor recursion"):
+            build(function)
+
+
 def test_bad_declarations():
     with pytest.raises(ValueError, match="NonZero"):
         build(shift, definition="i = NonZero(x)  y = Gather(x, i)")
@@ -411,6 +439,7 @@ def test_bad_declarations():
         ("op(workspace: T[*]) -> y: T[*]", "workspace is a name that a call has already"),
         ("op(x: T[*, c], *, c: float) -> y: T[*, c]", "c is also the name of a dimension"),
         ("op(x: i64[*]) -> y: i64[*]", "no input has the dtype T"),
+        ("op(x: T[n], m: broadcast T[n]) -> y: T[n]", "m must have one dtype and not broadcast"),
     ):
         with pytest.raises(ValueError, match=f"op: {message}"):
             cudarelu.triton_op(signature, definition="y = Identity(x)")(shift)

@@ -150,7 +150,7 @@ def test_other_threads():
         ),
         (lambda: OPS.add(X, X[0]), ValueError, "add: dimensions * are [3, 8] in a but [8] in b"),
         (
-            lambda: OPS.softmax(X.bool()),
+            lambda: OPS.softmax(X.to(torch.complex64)),
             TypeError,
             "softmax: x has another dtype; supported are float32, float64, float16, bfloat16",
         ),
@@ -160,7 +160,7 @@ def test_other_threads():
             "softmax: x is int32; supported are float32, float64, float16, bfloat16",
         ),
         (
-            lambda: OPS.knn_query(POINTS, ENDS.bool()),
+            lambda: OPS.knn_query(POINTS, ENDS.to(torch.complex64)),
             TypeError,
             "knn_query: offset has another dtype; supported are int32",
         ),

@@ -1,7 +1,8 @@
 // Checks the arguments of a call against the op's signature, and infers the outputs.
 //
 // The code is a template over the type of a size, which DimTraits describes: sizes may be numbers
-// or symbols (PyTorch's SymInt, ONNX Runtime's dim_param).
+// or symbols (PyTorch's SymInt, ONNX Runtime's dim_param). What symbols do not decide is accepted,
+// or becomes a condition of the host.
 #pragma once
 
 #include <array>
@@ -21,6 +22,8 @@ template <class Dim>
 struct DimTraits {
   static bool differ(const Dim& a, const Dim& b) { return a != b; }
   static bool exceeds(const Dim& a, std::int64_t limit) { return a > limit; }
+  static bool is_one(const Dim& a) { return a == 1; }
+  static bool is_multiple(const Dim& a, const Dim& of) { return of == 0 ? a == 0 : a % of == 0; }
   static std::string text(const Dim& dim) { return std::to_string(dim); }
 };
 
@@ -49,6 +52,9 @@ struct OutputType {
 /// The names of the dtypes of a set: "float32, float64".
 std::string names_of(DTypeSet dtypes);
 
+/// The dtypes that an input may have.
+DTypeSet dtypes_of(const Op& op, const Parameter& input);
+
 /// The type of an attribute: "a floating-point number", "an integer", "none (0) or tanh (1)".
 std::string kind_of(const AttributeSpec& spec);
 
@@ -63,6 +69,7 @@ Status check_attributes(const Op& op, std::span<const Attribute> attributes);
 
 /// The value of an attribute that the caller leaves out.
 inline Attribute default_of(const AttributeSpec& spec) {
+  if (spec.optional) return std::numeric_limits<double>::quiet_NaN();
   return to_attribute(spec.type, spec.default_value);
 }
 
@@ -104,6 +111,48 @@ class Binding {
     for (std::size_t i = 0; i < fixed; ++i) {
       Status status = bind_dimension(op, input, input.dims[i], shape[lead + i]);
       if (!status.ok()) return status;
+    }
+    return {};
+  }
+
+  /// The same for an input that broadcasts, after the others.
+  Status bind_broadcast(const Op& op, const Parameter& input, std::span<const Dim> shape) const {
+    const std::size_t rank = input.dims.size() + (input.leading ? leading_.size() : 0);
+    bool fits = shape.size() <= rank;
+    for (std::size_t i = rank - shape.size(); fits && i < rank; ++i) {
+      const std::size_t lead = rank - input.dims.size();
+      const Dim& size = shape[i - (rank - shape.size())];
+      if (DimTraits<Dim>::is_one(size)) continue;
+      if (i < lead) {
+        fits = !DimTraits<Dim>::differ(size, leading_[i]);
+      } else if (const Dimension& dim = input.dims[i - lead]; dim.name.empty()) {
+        fits = !DimTraits<Dim>::differ(size, Dim(dim.size));
+      } else {
+        fits = !DimTraits<Dim>::differ(size, *size_of(dim.name));
+      }
+    }
+    if (fits) return {};
+    std::string full = input.leading ? text_of(leading_) : "[";
+    if (input.leading) full.pop_back();
+    for (const Dimension& dim : input.dims) {
+      if (full.size() > 1) full += ", ";
+      full +=
+          dim.name.empty() ? std::to_string(dim.size) : DimTraits<Dim>::text(*size_of(dim.name));
+    }
+    return error(Status::Code::invalid_argument, op,
+                 std::string(input.name) + " is " + text_of(shape) +
+                     ", which does not broadcast to " + text_of(input) + ", here " + full + "]");
+  }
+
+  Status check_divisibilities(const Op& op) const {
+    for (const Divisibility& each : op.signature.divisibilities) {
+      const Dim& divisor = *size_of(each.divisor);
+      const Dim& multiple = *size_of(each.multiple);
+      if (DimTraits<Dim>::is_multiple(multiple, divisor)) continue;
+      return error(Status::Code::invalid_argument, op,
+                   "dimension " + std::string(each.multiple) + " is " +
+                       DimTraits<Dim>::text(multiple) + ", which is no multiple of dimension " +
+                       std::string(each.divisor) + ", " + DimTraits<Dim>::text(divisor));
     }
     return {};
   }
@@ -181,6 +230,7 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
   const Parameter* typed = nullptr;  // the input that determines T
   DType variable{};
   detail::Binding<Dim> binding;
+  bool broadcasts = false;
   for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
     const Parameter& input = signature.inputs[i];
     const View& view = inputs[signature.source_of(i, inputs[i].present)];
@@ -188,7 +238,9 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
       if (input.optional) continue;
       return detail::error(Code::invalid_argument, op, std::string(input.name) + " is missing");
     }
-    if (input.kind != ElementKind::type_variable) {
+    if (input.kind == ElementKind::variable_or_bool && view.dtype == DType::boolean) {
+      // As it is.
+    } else if (!input.is_generic()) {
       if (view.dtype != input.dtype(variable)) {
         return detail::error(Code::unsupported_dtype, op,
                              std::string(input.name) + " must be " +
@@ -198,7 +250,7 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
     } else if (!op.spec.dtypes.contains(view.dtype)) {
       return detail::error(Code::unsupported_dtype, op,
                            std::string(input.name) + " is " + std::string(name_of(view.dtype)) +
-                               "; supported are " + names_of(op.spec.dtypes));
+                               "; supported are " + names_of(dtypes_of(op, input)));
     } else if (typed == nullptr) {
       typed = &input;
       variable = view.dtype;
@@ -208,8 +260,23 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
                                " but " + std::string(typed->name) + " is " +
                                std::string(name_of(variable)));
     }
+    if (input.broadcasts) {
+      broadcasts = true;
+      continue;
+    }
     Status status = binding.bind(op, input, std::span<const Dim>(view.shape));
     if (!status.ok()) return status;
+  }
+  if (broadcasts) {
+    for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
+      const Parameter& input = signature.inputs[i];
+      if (!input.broadcasts || !inputs[i].present) continue;
+      Status status = binding.bind_broadcast(op, input, std::span<const Dim>(inputs[i].shape));
+      if (!status.ok()) return status;
+    }
+  }
+  if (!signature.divisibilities.empty()) {
+    if (Status status = binding.check_divisibilities(op); !status.ok()) return status;
   }
 
   for (const Parameter& input : signature.inputs) {

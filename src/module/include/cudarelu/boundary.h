@@ -12,7 +12,7 @@
 namespace cudarelu {
 
 // The enumerations have the same values on both sides.
-static_assert(static_cast<int>(DType::int64) == CUDARELU_INT64);
+static_assert(static_cast<int>(DType::boolean) == CUDARELU_BOOL);
 static_assert(static_cast<int>(Activation::silu) == CUDARELU_ACTIVATION_SILU);
 static_assert(static_cast<int>(Status::Code::internal) == CUDARELU_INTERNAL);
 

@@ -38,6 +38,7 @@ using Attribute = std::variant<double, std::int64_t>;
 inline Attribute to_attribute(AttributeType type, double value) {
   switch (type) {
     case AttributeType::integer:
+    case AttributeType::boolean:
     case AttributeType::label:
       return static_cast<std::int64_t>(value);
     case AttributeType::real:
@@ -116,6 +117,7 @@ struct Call {
   Execution& execution;
 
   double real(std::size_t attribute) const { return std::get<double>(attributes[attribute]); }
+  bool boolean(std::size_t attribute) const { return integer(attribute) != 0; }
   std::int64_t integer(std::size_t attribute) const {
     return std::get<std::int64_t>(attributes[attribute]);
   }

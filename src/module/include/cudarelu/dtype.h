@@ -9,16 +9,26 @@
 
 namespace cudarelu {
 
-enum class DType : std::uint8_t { float32, float64, float16, bfloat16, int8, uint8, int32, int64 };
+enum class DType : std::uint8_t {
+  float32,
+  float64,
+  float16,
+  bfloat16,
+  int8,
+  uint8,
+  int32,
+  int64,
+  boolean,  // a byte, 0 or 1
+};
 
 inline constexpr std::array all_dtypes{DType::float32,  DType::float64, DType::float16,
                                        DType::bfloat16, DType::int8,    DType::uint8,
-                                       DType::int32,    DType::int64};
+                                       DType::int32,    DType::int64,   DType::boolean};
 
 namespace detail {
 inline constexpr std::array<std::string_view, all_dtypes.size()> dtype_names{
-    "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"};
-inline constexpr std::array<std::size_t, all_dtypes.size()> dtype_sizes{4, 8, 2, 2, 1, 1, 4, 8};
+    "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "bool"};
+inline constexpr std::array<std::size_t, all_dtypes.size()> dtype_sizes{4, 8, 2, 2, 1, 1, 4, 8, 1};
 }  // namespace detail
 
 constexpr std::string_view name_of(DType dtype) {

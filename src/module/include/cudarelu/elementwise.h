@@ -45,7 +45,9 @@ inline constexpr Work work_of = [] {
 template <class F>
 constexpr bool takes_attributes() {
   for (const AttributeSpec& attribute : signature_of<F>.attributes) {
-    if (attribute.type == AttributeType::integer) return false;
+    if (attribute.type == AttributeType::integer || attribute.type == AttributeType::boolean) {
+      return false;
+    }
   }
   return true;
 }

@@ -49,7 +49,8 @@ enum {
   CUDARELU_INT8 = 4,
   CUDARELU_UINT8 = 5,
   CUDARELU_INT32 = 6,
-  CUDARELU_INT64 = 7
+  CUDARELU_INT64 = 7,
+  CUDARELU_BOOL = 8 /* a byte, 0 or 1 */
 };
 
 /* A dense tensor in row-major order. The layout is that of TensorView in C++. */
@@ -62,8 +63,8 @@ typedef struct cudarelu_tensor {
   uint8_t transposed; /* 1: the last two dimensions are swapped in memory */
 } cudarelu_tensor;
 
-/* The value of an attribute: `real` for a floating-point number, else `integer`, which for a label
- * is its position. */
+/* The value of an attribute: `real` for a floating-point number, NaN for none; else `integer`,
+ * which for a label is its position, and for a bool 0 or 1. */
 typedef struct cudarelu_attribute {
   int64_t is_integer;
   union {

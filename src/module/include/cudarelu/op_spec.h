@@ -1,6 +1,8 @@
 // The declaration of an op, which every runtime reads.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -20,7 +22,28 @@ enum class Autocast : std::uint8_t {
   lower,    // all become autocast's dtype of half precision: the op is a matrix product
 };
 
-/// The texts are literals.
+namespace detail {
+
+/// Texts one after the other, with a NUL at the end.
+template <const std::string_view&... texts>
+inline constexpr auto joined_texts = [] {
+  std::array<char, (texts.size() + ... + 1)> all{};
+  std::size_t size = 0;
+  const auto add = [&](std::string_view text) {
+    for (const char c : text) all[size++] = c;
+  };
+  (add(texts), ...);
+  return all;
+}();
+
+}  // namespace detail
+
+/// The text of several constants, for definitions that have a part in common.
+template <const std::string_view&... texts>
+inline constexpr std::string_view joined{detail::joined_texts<texts...>.data(),
+                                         (texts.size() + ...)};
+
+/// The texts are literals, or joined ones.
 struct OpSpec {
   std::string_view signature;      // names, dtypes, shapes, attributes: see signature.h
   std::string_view summary;        // one line for a reader
@@ -30,7 +53,7 @@ struct OpSpec {
   Autocast autocast = Autocast::promote;
   OnnxName onnx_alias = {};           // a second name under which models call the op
   std::string_view definition;        // the meaning: the body of an ONNX function
-  std::string_view written_out = {};  // the same in simpler operators, as models may contain it
+  std::string_view written_out = {};  // the same as models contain it; empty lines divide forms
 };
 
 }  // namespace cudarelu

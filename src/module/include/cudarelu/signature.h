@@ -10,13 +10,17 @@
 //              name: dtype[dims]? = min(other)   if absent: the minimum over the rows of `other`;
 //                                                or max(other)
 //              name: dtype[dims] > 0             every element must be over 0
+//              name: broadcast dtype[dims]       a shape that broadcasts to dims, as in NumPy
 //   output     name: dtype[dims]
-//   dtype      T (one of the op's dtypes, the same for all)   i32   i64
+//   dtype      T (one of the op's dtypes, the same for all)   f32   i32   i64
+//              T | bool: T or bool
 //              offsets(n): int32, the end of each batch of the rows of dimension n; they do not
 //              decrease, and none is over n
 //   dims       a name has one size in all tensors, a number is a fixed size, a leading * is any
 //              shape; in outputs a name may also be an integer attribute of values from 0 on
+//              g divides h: the size h is a multiple of g
 //   attribute  name: float = 1.0      name: int = 16 in [1, 1024]      (no default: required)
+//              name: bool = false     name: float?   (a number or none, which the op defines)
 //              name: none | tanh = none   (an enumeration: a label, whose position is its value)
 //
 // Required inputs come first, and there is at least one: it determines the device of a call. The
@@ -79,7 +83,14 @@ struct Dimension {
   constexpr bool operator==(const Dimension&) const = default;
 };
 
-enum class ElementKind { type_variable, int32, int64, offsets };
+enum class ElementKind {
+  type_variable,
+  variable_or_bool,  // T or bool
+  float32,
+  int32,
+  int64,
+  offsets,
+};
 
 /// The value of an optional input that is absent.
 enum class Absent {
@@ -90,11 +101,13 @@ enum class Absent {
   maximum,
 };
 
+/// A tensor of a signature.
 struct Parameter {
   std::string_view name;
   ElementKind kind = ElementKind::type_variable;
   std::string_view offsets_into;   // of kind offsets: the dimension that the offsets divide
   bool leading = false;            // the dims begin with *
+  bool broadcasts = false;         // the shape may be any that broadcasts to the dims
   FixedVector<Dimension, 8> dims;  // those after the *
   bool optional = false;
   bool positive = false;  // every element must be over 0
@@ -112,14 +125,23 @@ struct Parameter {
 
   /// Whether the two always have the same dtype and the same shape.
   constexpr bool is_like(const Parameter& other) const {
-    return kind == other.kind && leading == other.leading && dims == other.dims;
+    return kind == other.kind && leading == other.leading && dims == other.dims && !broadcasts &&
+           !other.broadcasts;
   }
 
-  /// The element type if T is `variable`.
+  /// Whether the dtype depends on T. Other tensors have no gradient.
+  constexpr bool is_generic() const {
+    return kind == ElementKind::type_variable || kind == ElementKind::variable_or_bool;
+  }
+
+  /// The element type if T is `variable`; also bool for variable_or_bool.
   constexpr DType dtype(DType variable) const {
     switch (kind) {
       case ElementKind::type_variable:
+      case ElementKind::variable_or_bool:
         return variable;
+      case ElementKind::float32:
+        return DType::float32;
       case ElementKind::int64:
         return DType::int64;
       default:
@@ -131,7 +153,8 @@ struct Parameter {
 enum class AttributeType {
   real,
   integer,
-  label,  // one of the labels of an enumeration; the value is its position
+  boolean,  // the integer 0 or 1
+  label,    // one of the labels of an enumeration; the value is its position
 };
 
 struct AttributeSpec {
@@ -139,6 +162,7 @@ struct AttributeSpec {
   AttributeType type = AttributeType::real;
   FixedVector<std::string_view, 8> labels;  // empty except for AttributeType::label
   bool required = false;
+  bool optional = false;  // may be none, which is NaN in a call
   double default_value = 0;
   double lowest = -std::numeric_limits<double>::infinity();
   double highest = std::numeric_limits<double>::infinity();
@@ -146,11 +170,18 @@ struct AttributeSpec {
   constexpr bool operator==(const AttributeSpec&) const = default;
 };
 
+/// The size of dimension `multiple` is a multiple of that of dimension `divisor`.
+struct Divisibility {
+  std::string_view divisor;
+  std::string_view multiple;
+};
+
 struct Signature {
   std::string_view name;
   FixedVector<Parameter, 8> inputs;
   FixedVector<AttributeSpec, 8> attributes;
   FixedVector<Parameter, 4> outputs;
+  FixedVector<Divisibility, 4> divisibilities;
   bool restricts_values = false;  // there are offsets, or elements that must be over 0
 
   /// The input whose tensor is used as input i: itself, or its stand-in if it is not present.
@@ -163,6 +194,7 @@ struct Signature {
   /// dimensions, from which a tensor of that number gets its shape. -1 if there is none.
   constexpr int shape_source_of(std::size_t i) const {
     for (std::size_t other = 0; other < inputs.size(); ++other) {
+      if (inputs[i].broadcasts || inputs[other].broadcasts) continue;
       const bool has_all =
           std::all_of(inputs[i].dims.begin(), inputs[i].dims.end(), [&](const Dimension& dim) {
             return !dim.name.empty() && index_of(inputs[other].dims, dim.name) >= 0;
@@ -178,7 +210,7 @@ struct Signature {
   constexpr bool uniform() const {
     const auto is_free = [](const Parameter& tensor) {
       return tensor.kind == ElementKind::type_variable && tensor.leading && tensor.dims.empty() &&
-             !tensor.optional;
+             !tensor.optional && !tensor.broadcasts;
     };
     return std::all_of(inputs.begin(), inputs.end(), is_free) &&
            std::all_of(outputs.begin(), outputs.end(), is_free);
@@ -191,7 +223,7 @@ struct Signature {
     return outputs.size() == 1 && output.kind == ElementKind::type_variable &&
            std::all_of(inputs.begin(), inputs.end(), [&](const Parameter& input) {
              const bool is_row = output.leading && !output.dims.empty() && !input.leading &&
-                                 input.dims.size() == 1 &&
+                                 !input.broadcasts && input.dims.size() == 1 &&
                                  input.dims[0] == output.dims[output.dims.size() - 1];
              return input.kind == output.kind && input.always_there() &&
                     (is_row || input.is_like(output));
@@ -239,6 +271,7 @@ class SignatureParser {
     }
     if (!rest_.empty()) fail("there is `", rest_, "` after the outputs");
     check_inputs();
+    check_divisibilities();
     for (const Parameter& input : signature_.inputs) {
       if (input.positive || input.kind == ElementKind::offsets) signature_.restricts_values = true;
     }
@@ -320,11 +353,19 @@ class SignatureParser {
     if (!rest_.empty() && rest_.front() == 'e') {
       rest_.remove_prefix(1);
       const bool negative = accept("-");
-      const int exponent = static_cast<int>(number());
+      if (rest_.empty() || !is_digit(rest_.front())) {
+        fail("an exponent is missing before `", rest_, "`");
+      }
+      int exponent = 0;
+      for (; !rest_.empty() && is_digit(rest_.front()); rest_.remove_prefix(1)) {
+        exponent = std::min(exponent * 10 + (rest_.front() - '0'), 1000);  // 1e1000 is infinite
+      }
       for (int i = 0; i < exponent; ++i) (negative ? divisor : digits) *= 10;
     }
     skip_space();
-    return sign * digits / divisor;
+    const double value = sign * digits / divisor;
+    if (value != value) fail("a number has too many digits");  // infinity / infinity
+    return value;
   }
   /// An integer of at most 15 digits, which double and int64 represent exactly.
   constexpr double integer(std::string_view of) {
@@ -340,25 +381,39 @@ class SignatureParser {
     if (!rest_.empty() && is_digit(rest_.front())) {
       return {{}, static_cast<std::int64_t>(integer("a dimension"))};
     }
-    return {word(), -1};
+    const Dimension result{word(), -1};
+    if (accept("divides")) {
+      signature_.divisibilities.push_back({result.name, word()},
+                                          "signature: more than 4 dimensions divide others");
+    }
+    return result;
   }
   /// name: dtype[dims]
   constexpr Parameter tensor() {
     Parameter result;
     result.name = name();
     expect(":");
-    const std::string_view dtype = word();
+    std::string_view dtype = word();
+    if (dtype == "broadcast") {
+      result.broadcasts = true;
+      dtype = word();
+    }
     if (dtype == "offsets") {
       result.kind = ElementKind::offsets;
       expect("(");
       result.offsets_into = word();
       expect(")");
+    } else if (dtype == "f32") {
+      result.kind = ElementKind::float32;
     } else if (dtype == "i32") {
       result.kind = ElementKind::int32;
     } else if (dtype == "i64") {
       result.kind = ElementKind::int64;
     } else if (dtype != "T") {
-      fail("the dtype of ", result.name, " must be T, i32, i64 or offsets(n), not ", dtype);
+      fail("the dtype of ", result.name, " must be T, f32, i32, i64 or offsets(n), not ", dtype);
+    } else if (accept("|")) {
+      expect("bool");
+      result.kind = ElementKind::variable_or_bool;
     }
     expect("[");
     if (accept("*")) result.leading = true;
@@ -413,11 +468,15 @@ class SignatureParser {
     expect(":");
     const std::string_view type = word();
     if (accept("|")) return enumeration(result, type);
+    if (type == "bool") return boolean(result);
     if (type != "int" && type != "float") {
-      fail("the type of ", result.name, " must be int, float or two or more labels, not ", type);
+      fail("the type of ", result.name, " must be int, float, bool or two or more labels, not ",
+           type);
     }
     result.type = type == "int" ? AttributeType::integer : AttributeType::real;
-    result.required = !accept("=");
+    result.optional = type == "float" && accept("?");
+    result.required = !result.optional && !accept("=");
+    if (result.optional) return result;
     if (!result.required) {
       result.default_value = type == "int" ? integer(result.name) : number();
     }
@@ -433,6 +492,20 @@ class SignatureParser {
     if (!result.required && (value < result.lowest || value > result.highest)) {
       fail("the default of ", result.name, " must be in its range");
     }
+    return result;
+  }
+  /// The rest of an attribute of type bool.
+  constexpr AttributeSpec boolean(AttributeSpec result) {
+    result.type = AttributeType::boolean;
+    result.highest = 1;
+    result.lowest = 0;
+    result.required = !accept("=");
+    if (result.required) return result;
+    const std::string_view value = word();
+    if (value != "true" && value != "false") {
+      fail("the default of ", result.name, " must be true or false, not ", value);
+    }
+    result.default_value = value == "true" ? 1 : 0;
     return result;
   }
   /// The rest of an attribute, after its first label.
@@ -469,7 +542,7 @@ class SignatureParser {
   /// Whether every call determines the size of the dimension.
   constexpr bool is_bound(const Dimension& dimension) const {
     return has_input([&](const Parameter& input) {
-      return input.always_there() && has_dimension(input, dimension);
+      return input.always_there() && !input.broadcasts && has_dimension(input, dimension);
     });
   }
 
@@ -485,10 +558,31 @@ class SignatureParser {
       }
       optional = input.optional;
       if (optional) check_optional(input);
+      if (input.broadcasts) check_broadcast(input);
       if (input.kind == ElementKind::offsets && !is_bound({input.offsets_into, -1})) {
         fail(input.offsets_into, ", which ", input.name,
              " divides, must be a dimension of an input that is never absent");
       }
+    }
+  }
+  /// Other inputs determine the shape to which the input broadcasts.
+  constexpr void check_broadcast(const Parameter& input) const {
+    const bool fits = std::all_of(input.dims.begin(), input.dims.end(),
+                                  [&](const Dimension& dim) { return is_bound(dim); });
+    const bool has_leading = has_input([](const Parameter& other) {
+      return other.always_there() && !other.broadcasts && other.leading;
+    });
+    if (!fits || (input.leading && !has_leading) || input.positive ||
+        input.kind == ElementKind::offsets) {
+      fail(input.name, ", which broadcasts, must have dimensions of inputs that are never absent, ",
+           "and neither offsets nor > 0");
+    }
+  }
+  constexpr void check_divisibilities() const {
+    for (const Divisibility& each : signature_.divisibilities) {
+      if (is_bound({each.divisor, -1}) && is_bound({each.multiple, -1})) continue;
+      fail(each.divisor, " divides ", each.multiple,
+           ": both must be dimensions of inputs that are never absent");
     }
   }
   constexpr void check_optional(const Parameter& input) const {
@@ -509,10 +603,11 @@ class SignatureParser {
   }
   /// A number takes the place of the input: required inputs must determine its shape.
   constexpr void check_number(const Parameter& input) const {
+    if (input.broadcasts) return;  // the number itself, as a scalar
     bool has_shape = !input.leading && !input.dims.empty();
     for (const Dimension& dim : input.dims) {
       has_shape = has_shape && has_input([&](const Parameter& other) {
-                    return !other.optional && has_dimension(other, dim);
+                    return !other.optional && !other.broadcasts && has_dimension(other, dim);
                   });
     }
     if (!has_shape) {
@@ -524,7 +619,8 @@ class SignatureParser {
   constexpr void check_source(const Parameter& input, const Parameter& source) const {
     const bool of_rows = input.absent != Absent::input;
     const std::size_t rows = of_rows ? 1 : 0;
-    bool fits = !source.optional && source.kind == input.kind && source.leading == input.leading &&
+    bool fits = !source.optional && !source.broadcasts && !input.broadcasts &&
+                source.kind == input.kind && source.leading == input.leading &&
                 !(of_rows && input.leading) && source.dims.size() == input.dims.size() + rows;
     for (std::size_t i = 0; fits && i < input.dims.size(); ++i) {
       fits = source.dims[i + rows].size == input.dims[i].size;
@@ -540,8 +636,12 @@ class SignatureParser {
     if (output.kind == ElementKind::type_variable && !has_type) {
       fail(output.name, " is of type T: an input that is never absent must be, too");
     }
-    const bool has_leading =
-        has_input([](const Parameter& input) { return input.always_there() && input.leading; });
+    if (output.broadcasts || output.kind == ElementKind::variable_or_bool) {
+      fail(output.name, ", an output, must have one dtype and one shape");
+    }
+    const bool has_leading = has_input([](const Parameter& input) {
+      return input.always_there() && !input.broadcasts && input.leading;
+    });
     if (output.leading && !has_leading) {
       fail(output.name, " begins with *: an input that is never absent must, too");
     }

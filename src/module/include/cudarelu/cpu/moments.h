@@ -23,7 +23,7 @@ template <class T>
 Normaliser<Compute<T>> normaliser_of(const T* x, std::int64_t n, double eps) {
   using C = Compute<T>;
   const auto count = static_cast<double>(n);
-  const double mean = sum_of_row(x, n, [](C value) { return value; }) / count;
+  const double mean = mean_of_row(x, n);
   const C base = static_cast<C>(mean);
   const double rest = mean - static_cast<double>(base);
   const double squares = sum_of_row(x, n, [&](C value) { return (value - base) * (value - base); });

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <limits>
 
@@ -108,6 +109,20 @@ double sum_of_row(const T* x, std::int64_t n, const Term& term) {
     sum.add(count, [&](std::int64_t i) { return term(values[i]); });
   });
   return sum.total();
+}
+
+/// The mean of a row of n elements, which is finite if they are.
+template <class T>
+double mean_of_row(const T* x, std::int64_t n) {
+  using C = Compute<T>;
+  const auto count = static_cast<double>(n);
+  const double mean = sum_of_row(x, n, [](C value) { return value; }) / count;
+  if (std::isfinite(mean)) return mean;
+  // The sum overflowed, unless an element is not finite. No sum of terms this small overflows.
+  constexpr double small = 0x1p-64;
+  constexpr double largest = small * std::numeric_limits<double>::max();
+  const double scaled = sum_of_row(x, n, [](C value) { return value * small; }) / count;
+  return (std::isfinite(scaled) ? std::clamp(scaled, -largest, largest) : scaled) / small;
 }
 
 }  // namespace cudarelu::cpu

@@ -1,0 +1,204 @@
+// The innermost loop of matrix products on the CPU: the product of two panels, whose elements are
+// in the order in which it reads them, as a tile that it keeps in registers. The method is that of
+// Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
+
+#include "cudarelu/cpu/vectorised.h"
+#include "cudarelu/status.h"
+#include "cudarelu/types.h"
+
+namespace cudarelu::cpu {
+namespace detail {
+
+/// A tile of `rows` rows and two vectors; multiply_add() is one instruction where the CPU has it.
+template <class T>
+struct AnyCpu {
+  using Vector [[gnu::vector_size(16)]] = T;
+  static constexpr int rows = 4;
+  static void load(const T* from, Vector& to) { __builtin_memcpy(&to, from, sizeof(Vector)); }
+  static void store(const Vector& from, T* to) { __builtin_memcpy(to, &from, sizeof(Vector)); }
+  static void multiply_add(Vector& sum, T a, const Vector& b) { sum += a * b; }
+};
+
+#if defined(__x86_64__) && defined(__GNUC__)
+
+template <class T>
+struct Avx2 {
+  using Vector [[gnu::vector_size(32)]] = T;
+  static constexpr int rows = 6;
+  [[gnu::target("avx2,fma")]] static void load(const T* from, Vector& to) {
+    if constexpr (sizeof(T) == 4) to = _mm256_loadu_ps(from);
+    if constexpr (sizeof(T) == 8) to = _mm256_loadu_pd(from);
+  }
+  [[gnu::target("avx2,fma")]] static void store(const Vector& from, T* to) {
+    if constexpr (sizeof(T) == 4) _mm256_storeu_ps(to, from);
+    if constexpr (sizeof(T) == 8) _mm256_storeu_pd(to, from);
+  }
+  [[gnu::target("avx2,fma")]] static void multiply_add(Vector& sum, T a, const Vector& b) {
+    if constexpr (sizeof(T) == 4) sum = _mm256_fmadd_ps(_mm256_set1_ps(a), b, sum);
+    if constexpr (sizeof(T) == 8) sum = _mm256_fmadd_pd(_mm256_set1_pd(a), b, sum);
+  }
+};
+
+template <class T>
+struct Avx512 {
+  using Vector [[gnu::vector_size(64)]] = T;
+  static constexpr int rows = 12;
+  [[gnu::target("avx512f")]] static void load(const T* from, Vector& to) {
+    if constexpr (sizeof(T) == 4) to = _mm512_loadu_ps(from);
+    if constexpr (sizeof(T) == 8) to = _mm512_loadu_pd(from);
+  }
+  [[gnu::target("avx512f")]] static void store(const Vector& from, T* to) {
+    if constexpr (sizeof(T) == 4) _mm512_storeu_ps(to, from);
+    if constexpr (sizeof(T) == 8) _mm512_storeu_pd(to, from);
+  }
+  [[gnu::target("avx512f")]] static void multiply_add(Vector& sum, T a, const Vector& b) {
+    if constexpr (sizeof(T) == 4) sum = _mm512_fmadd_ps(_mm512_set1_ps(a), b, sum);
+    if constexpr (sizeof(T) == 8) sum = _mm512_fmadd_pd(_mm512_set1_pd(a), b, sum);
+  }
+};
+
+#endif
+
+/// tile[rows][columns] = or += the product of a panel of a and a panel of b. Each vector is loaded
+/// and stored on its own: an array that is initialised or copied as a whole is one in memory.
+template <class Cpu, class T>
+inline void multiply(const T* a, const T* b, std::int64_t k, T* tile, bool adds) {
+  typename Cpu::Vector sums[Cpu::rows][2];
+  constexpr int lanes = sizeof(sums[0][0]) / sizeof(T);
+#pragma GCC unroll 16
+  for (int row = 0; row < Cpu::rows; ++row) {
+    if (adds) {
+      Cpu::load(tile + 2 * row * lanes, sums[row][0]);
+      Cpu::load(tile + (2 * row + 1) * lanes, sums[row][1]);
+    } else {
+      sums[row][0] = typename Cpu::Vector{};
+      sums[row][1] = typename Cpu::Vector{};
+    }
+  }
+  for (std::int64_t i = 0; i < k; ++i, a += Cpu::rows, b += 2 * lanes) {
+    typename Cpu::Vector b0;
+    typename Cpu::Vector b1;
+    Cpu::load(b, b0);
+    Cpu::load(b + lanes, b1);
+#pragma GCC unroll 16
+    for (int row = 0; row < Cpu::rows; ++row) {
+      Cpu::multiply_add(sums[row][0], a[row], b0);
+      Cpu::multiply_add(sums[row][1], a[row], b1);
+    }
+  }
+#pragma GCC unroll 16
+  for (int row = 0; row < Cpu::rows; ++row) {
+    Cpu::store(sums[row][0], tile + 2 * row * lanes);
+    Cpu::store(sums[row][1], tile + (2 * row + 1) * lanes);
+  }
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+template <class T>
+[[gnu::target("avx512f"), gnu::flatten]] void multiply_with_avx512(const T* a, const T* b,
+                                                                   std::int64_t k, T* tile,
+                                                                   bool adds) {
+  multiply<Avx512<T>>(a, b, k, tile, adds);
+}
+template <class T>
+[[gnu::target("avx2,fma"), gnu::flatten]] void multiply_with_avx2(const T* a, const T* b,
+                                                                  std::int64_t k, T* tile,
+                                                                  bool adds) {
+  multiply<Avx2<T>>(a, b, k, tile, adds);
+}
+#endif
+
+}  // namespace detail
+
+/// The innermost loop for the CPU that runs it, and the size of its tile.
+template <class T>
+struct Tile {
+  int rows;
+  int columns;
+  void (*multiply)(const T* a, const T* b, std::int64_t k, T* tile, bool adds);
+};
+
+template <class T>
+const Tile<T>& tile_for_cpu() {
+  static const Tile<T> tile = [] {
+#if defined(__x86_64__) && defined(__GNUC__)
+    if (has_avx512()) {
+      return Tile<T>{12, 128 / sizeof(T), detail::multiply_with_avx512<T>};
+    }
+    if (has_avx2() && __builtin_cpu_supports("fma")) {
+      return Tile<T>{6, 64 / sizeof(T), detail::multiply_with_avx2<T>};
+    }
+#endif
+    return Tile<T>{4, 32 / sizeof(T), detail::multiply<detail::AnyCpu<T>, T>};
+  }();
+  return tile;
+}
+
+/// Calls f(columns) with the columns of the CPU's tile as a constant, std::integral_constant.
+template <class T, class F>
+Status with_tile_columns(const F& f) {
+  switch (static_cast<std::size_t>(tile_for_cpu<T>().columns) * sizeof(T)) {
+    case 128:
+      return f(std::integral_constant<std::int64_t, 128 / sizeof(T)>{});
+    case 64:
+      return f(std::integral_constant<std::int64_t, 64 / sizeof(T)>{});
+    default:
+      return f(std::integral_constant<std::int64_t, 32 / sizeof(T)>{});
+  }
+}
+
+/// Like vectorised(), compiled only for the CPUs whose tile has this number of columns.
+template <class T, std::int64_t columns, class F>
+void vectorised_for_tile(const F& f) {
+#if defined(__x86_64__) && defined(__GNUC__)
+  if constexpr (columns * sizeof(T) == 128) return detail::run_with_avx512(f);
+  if constexpr (columns * sizeof(T) == 64) return detail::run_with_avx2(f);
+#endif
+  f();
+}
+
+/// The rows of the tile that has this number of columns.
+template <class T, std::int64_t columns>
+inline constexpr std::int64_t rows_of_tile = columns * sizeof(T) == 128  ? 12
+                                             : columns * sizeof(T) == 64 ? 6
+                                                                         : 4;
+
+inline std::int64_t parts(std::int64_t size, std::int64_t part) { return (size + part - 1) / part; }
+
+/// The most elements of a tile, in bytes: 12 rows of two vectors of AVX-512.
+inline constexpr std::size_t tile_bytes = std::size_t{12} * 128;
+
+/// Copies a matrix of `lines` lines and `steps` steps to panels of `width` lines, in which the
+/// elements of a step are next to each other. The last panel is filled with zeros.
+template <class T, class C>
+void pack(const T* from, std::int64_t line_stride, std::int64_t step_stride, std::int64_t lines,
+          std::int64_t steps, std::int64_t width, C* panels) {
+  for (std::int64_t first = 0; first < lines; first += width) {
+    C* const to = panels + first * steps;
+    const T* const source = from + first * line_stride;
+    const std::int64_t count = std::min(width, lines - first);
+    const auto copy = [&](std::int64_t n) {
+      for (std::int64_t i = 0; i < steps; ++i) {
+        for (std::int64_t line = 0; line < n; ++line) {
+          to[i * width + line] = load(source[line * line_stride + i * step_stride]);
+        }
+      }
+    };
+    if (count == width) {
+      copy(width);  // a constant for some callers
+    } else {
+      std::fill_n(to, steps * width, C{});
+      copy(count);
+    }
+  }
+}
+
+}  // namespace cudarelu::cpu

@@ -1,0 +1,142 @@
+#include "ops/attention.h"
+
+#include "ops/attention/cpu.h"
+#include "ops/attention_with_lse.h"
+
+namespace cudarelu::ops {
+namespace {
+
+using namespace attention;
+
+template <class T, std::int64_t lanes>
+class Forward : Blocks<T, lanes> {
+ public:
+  using Base = Blocks<T, lanes>;
+  using typename Base::C;
+
+  /// `lse` may be null.
+  Forward(const Call& call, const Problem& p, float* lse) : Base(call, p), lse_(lse) {}
+
+  Status run() {
+    if (p_.batch * p_.heads * p_.queries == 0) return {};
+    const std::array<Packed, 2> matrices{
+        {{1, p_.keys, p_.width, false}, {2, p_.keys, p_.value_width, true}}};
+    const std::int64_t scratch = lanes * (p_.width + chunk + this->size_of(p_.value_width, 1));
+    return this->for_each_group(
+        matrices, [&](std::int64_t first, std::int64_t count, const auto& unit) {
+          return this->for_each_block(first, count, p_.group() * p_.queries, scratch,
+                                      [&](std::int64_t index, std::int64_t row, C* memory) {
+                                        compute(unit(index), row, memory);
+                                      });
+        });
+  }
+
+ private:
+  using Base::low;
+  using Base::p_;
+  using typename Base::Row;
+
+  /// The outputs for the rows from `first` on, one for each lane.
+  void compute(const Unit<C>& unit, std::int64_t first, C* memory) const {
+    const Panels<C>& keys = unit.panels[0];
+    const Panels<C>& values = unit.panels[1];
+    const std::int64_t count = std::min(lanes, unit.rows() - first);
+    const std::int64_t row = unit.index * unit.rows() + first;
+    C* const queries = memory;
+    C* const scores = queries + p_.width * lanes;
+    C* const sums = scores + chunk * lanes;
+    this->pack_lanes(this->input(0) + row * p_.width, count, p_.width, static_cast<C>(p_.scale),
+                     queries);
+    Positions<lanes> of_lanes;
+    Positions<chunk> of_items;
+    this->place_rows(unit, first, count, false, of_lanes);
+    Row largest;
+    Row totals;
+    largest.fill(low);
+    totals.fill(0);
+    std::fill_n(sums, this->size_of(p_.value_width, 1) * lanes, C(0));
+    const std::int64_t visible = this->visible_keys(of_lanes);
+    for (std::int64_t key = 0; key < visible; key += chunk) {
+      const std::int64_t items = std::min(chunk, visible - key);
+      this->multiply_items(keys, key, items, queries, scores);
+      this->place_keys(key, items, true, of_items);
+      this->finish_scores(scores, items, of_items, of_lanes);
+      exponentiate(scores, items, largest, totals, sums);
+      this->multiply(values, key, items, scores, sums, true);
+    }
+    T* const y = this->output(0) + row * p_.value_width;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto lane = static_cast<std::size_t>(i);
+      const C scale = totals[lane] == 0 ? C(0) : 1 / totals[lane];
+      for (std::int64_t j = 0; j < p_.value_width; ++j) {
+        y[i * p_.value_width + j] = store<T>(sums[j * lanes + i] * scale);
+      }
+      if (lse_ != nullptr) {
+        const C base = largest[lane] == low ? C(0) : largest[lane];
+        lse_[row + i] = static_cast<float>(base + std::log(totals[lane]));
+      }
+    }
+  }
+
+  /// Replaces scores by exp(score - the largest so far), and scales the earlier sums accordingly.
+  void exponentiate(C* scores, std::int64_t items, Row& largest, Row& totals, C* sums) const {
+    Row raised = largest;
+    for (std::int64_t j = 0; j < items; ++j) {
+      cpu::for_each_index(lanes, [&](std::int64_t l) {
+        const auto i = static_cast<std::size_t>(l);
+        const C score = scores[j * lanes + l];
+        const C most = raised[i];
+        raised[i] = score > most ? score : most;  // NaN propagates through the sum
+      });
+    }
+    Row base;
+    Row factors;
+    Row added{};
+    cpu::for_each_index_of_few(lanes, [&](std::int64_t l) {
+      const auto i = static_cast<std::size_t>(l);
+      base[i] = raised[i] == low ? C(0) : raised[i];  // -infinity less itself is NaN
+      factors[i] = largest[i] == raised[i] ? C(1) : math::exp(largest[i] - base[i]);
+    });
+    for (std::int64_t j = 0; j < items; ++j) {
+      cpu::for_each_index_of_few(lanes, [&](std::int64_t l) {
+        const auto i = static_cast<std::size_t>(l);
+        C& score = scores[j * lanes + l];
+        score = math::exp(score - base[i]);
+        added[i] += score;
+      });
+    }
+    bool scales = false;
+    for (const C factor : factors) scales = scales || factor != 1;
+    cpu::for_each_index_of_few(lanes, [&](std::int64_t l) {
+      const auto i = static_cast<std::size_t>(l);
+      totals[i] = totals[i] * factors[i] + added[i];
+      largest[i] = raised[i];
+    });
+    for (std::int64_t j = 0; scales && j < p_.value_width; ++j) {
+      cpu::for_each_index_of_few(lanes, [&](std::int64_t i) {
+        sums[j * lanes + i] *= factors[static_cast<std::size_t>(i)];
+      });
+    }
+  }
+
+  float* const lse_;
+};
+
+Status run(const Call& call, float* lse) {
+  Problem p = problem_of(call, 0);
+  return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
+    if (is_neutral<T>(p.mask)) p.mask = {};
+    return cpu::with_tile_columns<Compute<T>>(
+        [&](auto lanes) { return Forward<T, lanes>(call, p, lse).run(); });
+  });
+}
+
+}  // namespace
+
+Status Attention::cpu(const Call& call) { return run(call, nullptr); }
+
+Status AttentionWithLse::cpu(const Call& call) {
+  return run(call, static_cast<float*>(call.outputs[1].data));
+}
+
+}  // namespace cudarelu::ops

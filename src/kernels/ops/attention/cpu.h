@@ -1,0 +1,265 @@
+// Attention on the CPU: blocks of the scores, as many as the cache holds, for some queries and all
+// keys, or for some keys and all queries. The block has "lanes", one for each element of a vector
+// of the innermost loop of matrix products, and "items", in chunks: the lanes of the forward pass
+// are queries and its items keys. All sums are in an order that does not depend on the threads.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "cpu/product_tile.h"
+#include "cudarelu/cpu/vectorised.h"
+#include "cudarelu/transcendental.h"
+#include "cudarelu/workspace.h"
+#include "ops/attention/problem.h"
+
+namespace cudarelu::ops::attention {
+
+/// The items of a chunk: a multiple of the rows of all tiles.
+inline constexpr std::int64_t chunk = 240;
+
+/// A matrix of each unit, and its panels.
+struct Packed {
+  std::size_t input;
+  std::int64_t rows;
+  std::int64_t columns;
+  bool turned;  // the lines of the panels are columns
+
+  std::int64_t lines() const { return turned ? columns : rows; }
+  std::int64_t steps() const { return turned ? rows : columns; }
+};
+
+/// A matrix in panels of the rows of a tile.
+template <class C>
+struct Panels {
+  const C* data;
+  std::int64_t lines;
+  std::int64_t steps;
+};
+
+/// Where the lanes or items of a block are in the mask and in the order of causal attention.
+template <std::int64_t size>
+struct Positions {
+  std::array<std::int64_t, size> places;
+  std::array<std::int64_t, size> orders;  // an item is hidden from lanes of a lower number
+};
+
+/// One head of k and v, and the heads of q that share it. Their queries are the rows of one matrix.
+template <class C>
+struct Unit {
+  static constexpr std::size_t most_matrices = 7;
+
+  const Problem& p;
+  std::int64_t index;  // batch * kv_heads + head of k
+  std::array<Panels<C>, most_matrices> panels;
+
+  std::int64_t rows() const { return p.group() * p.queries; }
+  std::int64_t place(std::int64_t row) const {
+    const std::int64_t head = index % p.kv_heads * p.group() + row / p.queries;
+    return p.mask.place(index / p.kv_heads, head) + row % p.queries * p.mask.query_stride;
+  }
+};
+
+/// Whether the mask is one element that changes nothing, as models have it for an absent mask.
+template <class T>
+bool is_neutral(const Mask& mask) {
+  if (mask.data == nullptr || mask.elements != 1) return false;
+  return mask.is_bool ? *static_cast<const std::uint8_t*>(mask.data) != 0
+                      : load(*static_cast<const T*>(mask.data)) == 0;
+}
+
+/// Blocks of scores in the type C, which T is converted to; `lanes` are the columns of a tile.
+template <class T, std::int64_t lanes>
+class Blocks {
+ public:
+  using C = Compute<T>;
+
+  Blocks(const Call& call, const Problem& p) : call_(call), p_(p) {}
+
+ protected:
+  /// An element for each lane.
+  struct alignas(64) Row : std::array<C, lanes> {};
+
+  static constexpr std::int64_t tile_rows = cpu::rows_of_tile<C, lanes>;
+  static constexpr C low = -std::numeric_limits<C>::infinity();
+
+  std::int64_t units() const { return p_.batch * p_.kv_heads; }
+
+  /// The elements of panels that hold a matrix.
+  std::int64_t size_of(std::int64_t lines, std::int64_t steps) const {
+    return cpu::parts(lines, tile_rows) * tile_rows * steps;
+  }
+
+  /// Copies the matrices of the units to panels, for as many units at once as about 2^24 elements
+  /// hold, and calls f(first, count, unit) for each such group of units; unit(i) is Unit `i` of
+  /// all, with the panels in the order of the matrices.
+  template <class F>
+  Status for_each_group(std::span<const Packed> matrices, const F& f) const {
+    std::array<std::int64_t, Unit<C>::most_matrices + 1> offsets{};
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      offsets[i + 1] = offsets[i] + size_of(matrices[i].lines(), matrices[i].steps());
+    }
+    const std::int64_t size = offsets[matrices.size()];
+    const std::int64_t at_once =
+        std::clamp<std::int64_t>((1 << 24) / std::max<std::int64_t>(1, size), 1, units());
+    C* memory = nullptr;
+    if (Status status = allocate(call_, at_once * size, memory); !status.ok()) return status;
+    for (std::int64_t first = 0; first < units(); first += at_once) {
+      const std::int64_t count = std::min(at_once, units() - first);
+      const auto kinds = static_cast<std::int64_t>(matrices.size());
+      call_.execution.parallel_for(count * kinds, 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          const auto kind = static_cast<std::size_t>(i % kinds);
+          pack(matrices[kind], first + i / kinds, memory + i / kinds * size + offsets[kind]);
+        }
+      });
+      const auto unit = [&](std::int64_t index) {
+        Unit<C> result{p_, index, {}};
+        for (std::size_t i = 0; i < matrices.size(); ++i) {
+          result.panels[i] = {memory + (index - first) * size + offsets[i], matrices[i].lines(),
+                              matrices[i].steps()};
+        }
+        return result;
+      };
+      if (Status status = f(first, count, unit); !status.ok()) return status;
+    }
+    return {};
+  }
+
+  /// Calls f(index of a unit, first line, memory) for each block of `lines` lines of each unit, on
+  /// the host's threads, compiled for the CPU's vectors; `memory` has `size` elements.
+  template <class F>
+  Status for_each_block(std::int64_t first, std::int64_t count, std::int64_t lines,
+                        std::int64_t size, const F& f) const {
+    const std::int64_t of_unit = cpu::parts(lines, lanes);
+    const std::int64_t blocks = count * of_unit;
+    const std::int64_t slots = std::min<std::int64_t>(blocks, 64);
+    const std::int64_t padded = cpu::parts(size, 16) * 16;
+    C* memory = nullptr;
+    if (Status status = allocate(call_, slots * padded, memory); !status.ok()) return status;
+    call_.execution.parallel_for(slots, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t slot = begin; slot < end; ++slot) {
+        // Neighbouring blocks of causal attention take about the same time.
+        for (std::int64_t i = slot; i < blocks; i += slots) {
+          cpu::vectorised_for_tile<C, lanes>(
+              [&] { f(first + i / of_unit, i % of_unit * lanes, memory + slot * padded); });
+        }
+      }
+    });
+    return {};
+  }
+
+  /// Copies up to one row for each lane to [columns, lanes], times a factor.
+  void pack_lanes(const T* from, std::int64_t rows, std::int64_t columns, C factor, C* to) const {
+    cpu::pack(from, columns, 1, rows, columns, lanes, to);
+    cpu::for_each_index(columns * lanes, [&](std::int64_t i) { to[i] *= factor; });
+  }
+
+  /// out[line, lane] = or += the sum over steps of a[line, step] b[step, lane], for the steps from
+  /// `first` on. `out` has room for whole panels.
+  void multiply(const Panels<C>& a, std::int64_t first, std::int64_t steps, const C* b, C* out,
+                bool adds) const {
+    for (std::int64_t line = 0; line < a.lines; line += tile_rows) {
+      tile_.multiply(a.data + line * a.steps + first * tile_rows, b, steps, out + line * lanes,
+                     adds);
+    }
+  }
+
+  /// The same where the lines are the items of a chunk.
+  void multiply_items(const Panels<C>& a, std::int64_t item, std::int64_t items, const C* b,
+                      C* out) const {
+    multiply({a.data + item * a.steps, items, a.steps}, 0, a.steps, b, out, false);
+  }
+
+  /// Adds the mask to the products of a chunk, [item, lane], and hides what is hidden.
+  void finish_scores(C* scores, std::int64_t items, const Positions<chunk>& of_items,
+                     const Positions<lanes>& of_lanes) const {
+    if (p_.mask.data != nullptr) {
+      for (std::int64_t j = 0; j < items; ++j) {
+        for (std::int64_t i = 0; i < lanes; ++i) {
+          C& score = scores[j * lanes + i];
+          const std::int64_t place = of_items.places[static_cast<std::size_t>(j)] +
+                                     of_lanes.places[static_cast<std::size_t>(i)];
+          if (p_.mask.is_bool) {
+            if (static_cast<const std::uint8_t*>(p_.mask.data)[place] == 0) score = low;
+          } else {
+            const C bias = load(static_cast<const T*>(p_.mask.data)[place]);
+            score = bias == low ? low : score + bias;
+          }
+        }
+      }
+    }
+    if (!p_.is_causal) return;
+    const std::int64_t earliest = *std::ranges::min_element(of_lanes.orders);
+    for (std::int64_t j = 0; j < items; ++j) {
+      const std::int64_t order = of_items.orders[static_cast<std::size_t>(j)];
+      if (order <= earliest) continue;
+      cpu::for_each_index_of_few(lanes, [&](std::int64_t i) {
+        C& score = scores[j * lanes + i];
+        score = order > of_lanes.orders[static_cast<std::size_t>(i)] ? low : score;
+      });
+    }
+  }
+
+  /// Positions of `count` rows of a unit from `first` on; those of lanes without a row are those of
+  /// the last one.
+  template <std::int64_t size>
+  void place_rows(const Unit<C>& unit, std::int64_t first, std::int64_t count, bool are_items,
+                  Positions<size>& to) const {
+    if (p_.mask.data == nullptr && !p_.is_causal) return;
+    const std::int64_t used = are_items ? count : size;
+    for (std::int64_t i = 0; i < used; ++i) {
+      const std::int64_t row = first + std::min<std::int64_t>(i, count - 1);
+      const std::int64_t query = row % p_.queries;
+      if (p_.mask.data != nullptr) to.places[static_cast<std::size_t>(i)] = unit.place(row);
+      to.orders[static_cast<std::size_t>(i)] = are_items ? -query : query;
+    }
+  }
+  /// Likewise of keys.
+  template <std::int64_t size>
+  void place_keys(std::int64_t first, std::int64_t count, bool are_items,
+                  Positions<size>& to) const {
+    if (p_.mask.data == nullptr && !p_.is_causal) return;
+    const std::int64_t used = are_items ? count : size;
+    for (std::int64_t i = 0; i < used; ++i) {
+      const std::int64_t key = first + std::min<std::int64_t>(i, count - 1);
+      to.places[static_cast<std::size_t>(i)] = key * p_.mask.key_stride;
+      to.orders[static_cast<std::size_t>(i)] = are_items ? key : -key;
+    }
+  }
+
+  /// The keys from the first on that one of the queries may see.
+  std::int64_t visible_keys(const Positions<lanes>& queries) const {
+    if (!p_.is_causal) return p_.keys;
+    return std::min(p_.keys, *std::ranges::max_element(queries.orders) + 1);
+  }
+
+  template <class E = T>
+  const E* input(std::size_t i) const {
+    return static_cast<const E*>(call_.inputs[i].data);
+  }
+  template <class E = T>
+  E* output(std::size_t i) const {
+    return static_cast<E*>(call_.outputs[i].data);
+  }
+
+  const Call& call_;
+  const Problem& p_;
+
+ private:
+  void pack(const Packed& matrix, std::int64_t unit, C* to) const {
+    const T* const from = input(matrix.input) + unit * matrix.rows * matrix.columns;
+    const std::int64_t of_row = matrix.columns;
+    cpu::vectorised_for_tile<C, lanes>([&] {
+      cpu::pack(from, matrix.turned ? 1 : of_row, matrix.turned ? of_row : 1, matrix.lines(),
+                matrix.steps(), tile_rows, to);
+    });
+  }
+
+  const cpu::Tile<C>& tile_ = cpu::tile_for_cpu<C>();
+};
+
+}  // namespace cudarelu::ops::attention

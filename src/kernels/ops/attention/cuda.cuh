@@ -1,0 +1,88 @@
+// Attention on CUDA, a warp for each row of an output: for the architectures, sizes and dtypes that
+// have no faster kernel. The lanes of the warp hold the scores of 32 keys, or of 32 queries, and
+// then columns of the sum that these scores weight.
+#pragma once
+
+#include "cudarelu/cuda/rows.cuh"
+#include "ops/attention/problem.h"
+
+namespace cudarelu::ops::attention {
+
+inline constexpr int warps = 4;            // of a block
+inline constexpr int columns_of_lane = 8;  // of a sum; longer rows take several passes
+inline constexpr int pass = 32 * columns_of_lane;
+
+template <class C>
+inline constexpr C low = -std::numeric_limits<C>::infinity();
+
+template <class T>
+__device__ Compute<T> dot(const T* a, const T* b, std::int64_t size) {
+  Compute<T> sum = 0;
+  for (std::int64_t i = 0; i < size; ++i) sum += load(a[i]) * load(b[i]);
+  return sum;
+}
+
+/// The score of a query and a key whose element of the mask is at `place`.
+template <class T>
+__device__ Compute<T> score_of(const Problem& p, const T* query, const T* key, std::int64_t place) {
+  using C = Compute<T>;
+  const C score = dot(query, key, p.width) * static_cast<C>(p.scale);
+  if (p.mask.data == nullptr) return score;
+  if (p.mask.is_bool) {
+    return static_cast<const std::uint8_t*>(p.mask.data)[place] == 0 ? low<C> : score;
+  }
+  const C bias = load(static_cast<const T*>(p.mask.data)[place]);
+  return bias == low<C> ? low<C> : score + bias;
+}
+
+/// sums[i] += the sum over `count` lanes of the lane's weight times row `lane` of a matrix, for the
+/// columns of this lane from `first` on.
+template <class T>
+__device__ void add_rows(Compute<T> weight, const T* matrix, int count, std::int64_t columns,
+                         std::int64_t first, Compute<T> (&sums)[columns_of_lane]) {
+  for (int row = 0; row < count; ++row) {
+    const Compute<T> factor = __shfl_sync(0xffffffff, weight, row);
+#pragma unroll
+    for (int i = 0; i < columns_of_lane; ++i) {
+      const std::int64_t column = first + threadIdx.x % 32 + 32 * i;
+      if (column < columns) sums[i] += factor * load(matrix[row * columns + column]);
+    }
+  }
+}
+
+template <class T>
+__device__ void write_row(const Compute<T> (&sums)[columns_of_lane], Compute<T> factor,
+                          std::int64_t columns, std::int64_t first, T* to) {
+#pragma unroll
+  for (int i = 0; i < columns_of_lane; ++i) {
+    const std::int64_t column = first + threadIdx.x % 32 + 32 * i;
+    if (column < columns) to[column] = store<T>(sums[i] * factor);
+  }
+}
+
+/// The place of a row of q among the heads.
+struct Row {
+  std::int64_t query;
+  std::int64_t kv;     // the head of k, counted over the batch
+  std::int64_t place;  // of the first key in the mask
+
+  __device__ Row(const Problem& p, std::int64_t row) {
+    query = row % p.queries;
+    const std::int64_t head = row / p.queries % p.heads;
+    const std::int64_t batch = row / p.queries / p.heads;
+    kv = batch * p.kv_heads + head / p.group();
+    place = p.mask.data == nullptr ? 0 : p.mask.place(batch, head) + query * p.mask.query_stride;
+  }
+};
+
+/// The row of this warp.
+__device__ inline std::int64_t row_of_warp() {
+  return static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / 32;
+}
+
+/// A launch of a warp for each of `rows` rows.
+inline cuda::Grid grid_of(std::int64_t rows) {
+  return {cuda::blocks_for(rows, warps), static_cast<unsigned>(warps) * 32};
+}
+
+}  // namespace cudarelu::ops::attention

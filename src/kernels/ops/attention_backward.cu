@@ -1,0 +1,153 @@
+#include "ops/attention/cuda.cuh"
+#include "ops/attention_backward.h"
+#include "ops/attention_mask_backward.h"
+
+namespace cudarelu::ops {
+namespace {
+
+using namespace attention;
+
+template <class T>
+struct Inputs {
+  const T* grad_y;
+  const T* q;
+  const T* k;
+  const T* v;
+  const T* y;
+  const float* lse;
+};
+
+/// The weight and the gradient of one score.
+template <class C>
+struct Gradient {
+  C weight;
+  C value;
+};
+
+/// exp(score - lse) for a finite lse; where no key is visible, all scores are -infinity.
+template <class T>
+__device__ Gradient<Compute<T>> gradient_of(const Problem& p, const Inputs<T>& in, std::int64_t row,
+                                            std::int64_t key, std::int64_t place, bool hidden,
+                                            Compute<T> slope) {
+  using C = Compute<T>;
+  const C lse = in.lse[row];
+  const C score = hidden ? low<C> : score_of(p, in.q + row * p.width, in.k + key * p.width, place);
+  const C weight = exp(score - (lse == low<C> ? C(0) : lse));
+  const C product = dot(in.grad_y + row * p.value_width, in.v + key * p.value_width, p.value_width);
+  return {weight, weight * (product - slope)};
+}
+
+/// The gradient of q, and the sum of grad_y y for each query; or the gradient of the mask.
+template <class T, bool of_mask>
+__global__ void __launch_bounds__(32 * warps)
+    backward_of_queries(Inputs<T> in, T* output, Compute<T>* slopes, Problem p) {
+  using C = Compute<T>;
+  cuda::wait_for_previous_kernel();
+  const std::int64_t row = row_of_warp();
+  if (row >= p.batch * p.heads * p.queries) return;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const Row at(p, row);
+  C slope = 0;
+  for (std::int64_t i = lane; i < p.value_width; i += 32) {
+    const std::int64_t place = row * p.value_width + i;
+    slope += load(in.grad_y[place]) * load(in.y[place]);
+  }
+  slope = cuda::sum_in_warp<32>(slope);
+  if (!of_mask && lane == 0) slopes[row] = slope;
+  const std::int64_t first_key = at.kv * p.keys;
+  const std::int64_t visible = p.is_causal ? min(p.keys, at.query + 1) : p.keys;
+  for (std::int64_t first = 0; first == 0 || first < p.width; first += pass) {
+    C sums[columns_of_lane] = {};
+    for (std::int64_t key = 0; key < (of_mask ? p.keys : visible); key += 32) {
+      Gradient<C> gradient{};
+      if (key + lane < (of_mask ? p.keys : visible)) {
+        gradient =
+            gradient_of(p, in, row, first_key + key + lane,
+                        at.place + (key + lane) * p.mask.key_stride, key + lane >= visible, slope);
+        if constexpr (of_mask) output[row * p.keys + key + lane] = store<T>(gradient.value);
+      }
+      if constexpr (!of_mask) {
+        const int count = static_cast<int>(min(visible - key, std::int64_t{32}));
+        add_rows(gradient.value, in.k + (first_key + key) * p.width, count, p.width, first, sums);
+      }
+    }
+    if constexpr (of_mask) return;
+    write_row(sums, static_cast<C>(p.scale), p.width, first, output + row * p.width);
+  }
+}
+
+/// The gradients of k and v.
+template <class T>
+__global__ void __launch_bounds__(32 * warps)
+    backward_of_keys(Inputs<T> in, T* grad_k, T* grad_v, const Compute<T>* slopes, Problem p) {
+  using C = Compute<T>;
+  cuda::wait_for_previous_kernel();
+  const std::int64_t key = row_of_warp();  // counted over the batch and the heads
+  if (key >= p.batch * p.kv_heads * p.keys) return;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const std::int64_t position = key % p.keys;
+  const std::int64_t rows = p.group() * p.queries;  // that share the head of k
+  const std::int64_t first_row = key / p.keys * rows;
+  const std::int64_t columns = max(p.width, p.value_width);
+  for (std::int64_t first = 0; first < columns; first += pass) {
+    C key_sums[columns_of_lane] = {};
+    C value_sums[columns_of_lane] = {};
+    for (std::int64_t row = 0; row < rows; row += 32) {
+      Gradient<C> gradient{};
+      if (row + lane < rows) {
+        const std::int64_t own = first_row + row + lane;
+        const Row at(p, own);
+        gradient = gradient_of(p, in, own, key, at.place + position * p.mask.key_stride,
+                               p.is_causal && position > at.query, slopes[own]);
+      }
+      const int count = static_cast<int>(min(rows - row, std::int64_t{32}));
+      add_rows(gradient.value, in.q + (first_row + row) * p.width, count, p.width, first, key_sums);
+      add_rows(gradient.weight, in.grad_y + (first_row + row) * p.value_width, count, p.value_width,
+               first, value_sums);
+    }
+    write_row(key_sums, static_cast<C>(p.scale), p.width, first, grad_k + key * p.width);
+    write_row(value_sums, C(1), p.value_width, first, grad_v + key * p.value_width);
+  }
+}
+
+template <class T>
+Inputs<T> inputs_of(const Call& call) {
+  const auto tensor = [&](std::size_t i) { return static_cast<const T*>(call.inputs[i].data); };
+  return {tensor(0), tensor(1), tensor(2),
+          tensor(3), tensor(4), static_cast<const float*>(call.inputs[5].data)};
+}
+
+}  // namespace
+
+Status AttentionBackward::cuda(const Call& call) {
+  const Problem p = problem_of(call, 1);
+  const std::int64_t rows = p.batch * p.heads * p.queries;
+  const std::int64_t keys = p.batch * p.kv_heads * p.keys;
+  return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
+    const auto output = [&](std::size_t i) { return static_cast<T*>(call.outputs[i].data); };
+    const Inputs<T> in = inputs_of<T>(call);
+    Compute<T>* slopes = nullptr;
+    if (Status status = allocate(call, rows, slopes); !status.ok()) return status;
+    if (rows > 0) {
+      Status status = cuda::launch(call, backward_of_queries<T, false>, grid_of(rows), in,
+                                   output(0), slopes, p);
+      if (!status.ok()) return status;
+    }
+    if (keys == 0) return Status();
+    return cuda::launch(call, backward_of_keys<T>, grid_of(keys), in, output(1), output(2), slopes,
+                        p);
+  });
+}
+
+Status AttentionMaskBackward::cuda(const Call& call) {
+  const Problem p = problem_of(call, 1);
+  const std::int64_t rows = p.batch * p.heads * p.queries;
+  if (rows == 0) return {};
+  return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
+    return cuda::launch(call, backward_of_queries<T, true>, grid_of(rows), inputs_of<T>(call),
+                        static_cast<T*>(call.outputs[0].data), static_cast<Compute<T>*>(nullptr),
+                        p);
+  });
+}
+
+}  // namespace cudarelu::ops

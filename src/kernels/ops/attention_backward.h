@@ -1,0 +1,28 @@
+#pragma once
+
+#include "cudarelu/kernel.h"
+#include "ops/attention/scores.h"
+
+namespace cudarelu::ops {
+
+struct AttentionBackward {
+  static constexpr OpSpec spec{
+      .signature =
+          "attention_backward(grad_y: T[*, h, s, e], q: T[*, h, s, d], "
+          "k: T[*, g divides h, t, d], v: T[*, g, t, e], y: T[*, h, s, e], lse: f32[*, h, s], "
+          "attn_mask: broadcast T | bool[*, h, s, t]? = 0, *, is_causal: bool = false, "
+          "scale: float?) "
+          "-> (grad_q: T[*, h, s, d], grad_k: T[*, g, t, d], grad_v: T[*, g, t, e])",
+      .summary =
+          "The gradients of attention_with_lse in q, k and v, from its outputs y and lse; as "
+          "exact as lse, which is float32 also for float64.",
+      .dtypes = floating_types,
+      .autocast = Autocast::lower,
+      .definition =
+          joined<attention::scores_text, attention::gradients_text, attention::inputs_text>,
+  };
+  static Status cpu(const Call& call);
+  static Status cuda(const Call& call);
+};
+
+}  // namespace cudarelu::ops

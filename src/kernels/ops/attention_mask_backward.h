@@ -1,0 +1,24 @@
+#pragma once
+
+#include "cudarelu/kernel.h"
+#include "ops/attention/scores.h"
+
+namespace cudarelu::ops {
+
+struct AttentionMaskBackward {
+  static constexpr OpSpec spec{
+      .signature =
+          "attention_mask_backward(grad_y: T[*, h, s, e], q: T[*, h, s, d], "
+          "k: T[*, g divides h, t, d], v: T[*, g, t, e], y: T[*, h, s, e], lse: f32[*, h, s], "
+          "attn_mask: broadcast T | bool[*, h, s, t]? = 0, *, is_causal: bool = false, "
+          "scale: float?) -> grad_mask: T[*, h, s, t]",
+      .summary = "The gradient of attention_with_lse in a mask that has not been broadcast.",
+      .dtypes = floating_types,
+      .autocast = Autocast::lower,
+      .definition = joined<attention::scores_text, attention::gradients_text, attention::mask_text>,
+  };
+  static Status cpu(const Call& call);
+  static Status cuda(const Call& call);
+};
+
+}  // namespace cudarelu::ops

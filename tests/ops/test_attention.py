@@ -1,0 +1,128 @@
+"""Attention beside torch's scaled_dot_product_attention, of which it has the arguments."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention as torch_attention
+
+import cudarelu
+
+
+def inputs(shape=(2, 4, 37, 16), keys=53, kv_heads=2, width=24, **options):
+    generator = torch.Generator().manual_seed(0)
+    *batch, _, _, d = shape
+    q = torch.randn(shape, generator=generator, **options)
+    k = torch.randn((*batch, kv_heads, keys, d), generator=generator, **options)
+    v = torch.randn((*batch, kv_heads, keys, width), generator=generator, **options)
+    return q, k, v
+
+
+def check(q, k, v, mask=None, **attributes):
+    # torch takes no masks of one dimension or none.
+    whole = mask if mask is None or mask.ndim > 1 else mask.expand(q.shape[-2], k.shape[-2])
+    expected = torch_attention(q, k, v, whole, enable_gqa=True, **attributes)
+    torch.testing.assert_close(cudarelu.attention(q, k, v, mask, **attributes), expected)
+
+
+MASKS = {
+    "none": None,
+    "numbers": torch.randn(37, 53),
+    "bool": torch.rand(2, 1, 37, 53) > 0.3,
+    "of a head": torch.randn(4, 1, 53),
+    "of keys": torch.rand(53) > 0.5,
+    "a number": torch.tensor(0.5),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_masks(mask):
+    check(*inputs(), mask)
+
+
+@pytest.mark.parametrize("keys", [1, 31, 37, 241, 700])
+def test_causal_attention_is_aligned_to_the_upper_left(keys):
+    check(*inputs(keys=keys), is_causal=True)
+    check(*inputs((3, 8, 300, 8), keys=keys, kv_heads=8), is_causal=True, scale=0.3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_dtypes(dtype):
+    check(*inputs(dtype=dtype))
+
+
+def test_a_query_without_keys_gives_zeros():
+    mask = torch.ones(37, 53, dtype=torch.bool)
+    mask[5] = False
+    check(*inputs(), mask)
+    y, lse = cudarelu.attention_with_lse(*inputs(), mask)
+    assert (y[:, :, 5] == 0).all()
+    assert (lse[:, :, 5] == -math.inf).all()
+    check(*inputs(keys=0))
+
+
+def test_nan_in_a_hidden_key_does_not_reach_the_result():
+    q, k, v = inputs()
+    mask = torch.ones(53, dtype=torch.bool)
+    mask[7] = False
+    expected = cudarelu.attention(q, k, v, mask)
+    k[:, :, 7] = math.nan
+    torch.testing.assert_close(cudarelu.attention(q, k, v, mask), expected, rtol=0, atol=0)
+
+
+def test_parts_of_the_keys_can_be_combined():
+    q, k, v = inputs()
+    whole, lse = cudarelu.attention_with_lse(q, k, v)
+    parts = [
+        cudarelu.attention_with_lse(q, k[:, :, keys], v[:, :, keys])
+        for keys in (slice(0, 20), slice(20, None))
+    ]
+    torch.testing.assert_close(lse, torch.logsumexp(torch.stack([each for _, each in parts]), 0))
+    combined = sum(y * (each - lse).exp()[..., None] for y, each in parts)
+    torch.testing.assert_close(combined, whole)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mask", [None, torch.randn(4, 1, 53), torch.rand(37, 53) > 0.3])
+def test_gradients(mask, causal):
+    if causal and mask is not None:
+        pytest.skip("torch accepts no mask then")
+
+    def gradients(function, **options):
+        leaves = [x.requires_grad_() for x in inputs()]
+        given = mask
+        if mask is not None and mask.is_floating_point():
+            given = mask.clone().requires_grad_()
+            leaves.append(given)
+        y = function(*leaves[:3], given, is_causal=causal, **options)
+        return torch.autograd.grad(y.square().sum(), leaves)
+
+    expected = gradients(torch_attention, enable_gqa=True)
+    for actual, wanted in zip(gradients(cudarelu.attention), expected, strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_the_result_does_not_depend_on_the_threads():
+    q, k, v = inputs((2, 4, 200, 16), keys=500)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(cudarelu.attention(q, k, v))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(results[0], each) for each in results)
+
+
+def test_bad_arguments():
+    q, k, v = inputs()
+    with pytest.raises(TypeError, match="is_causal must be a bool, not int"):
+        cudarelu.attention(q, k, v, is_causal=1)
+    with pytest.raises(RuntimeError, match="h is 4, which is no multiple of dimension g, 3"):
+        cudarelu.attention(q, *(torch.randn(2, 3, 53, n) for n in (16, 24)))
+    with pytest.raises(RuntimeError, match=r"attn_mask is \[53, 37\], which does not broadcast"):
+        cudarelu.attention(q, k, v, torch.ones(53, 37))
+    assert torch.equal(cudarelu.attention(q, k, v, scale=None), cudarelu.attention(q, k, v))

@@ -1,0 +1,65 @@
+"""Calls with random shapes, strides, dtypes, values and attributes agree with the definitions.
+
+CUDARELU_RANDOM_CALLS is the number of calls of each op; by default they are few, and always the
+same.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import cudarelu
+from cudarelu.testing.cases import DTYPES, Plan, make_case
+from cudarelu.testing.hosts import NumPy, Torch
+from cudarelu.testing.inputs import named_dimensions
+from cudarelu.testing.reference import assert_close, reference
+
+OPS = {op.name: op for op in cudarelu.ops()}
+CALLS = int(os.environ.get("CUDARELU_RANDOM_CALLS", "12"))
+LAYOUTS = ["contiguous", "unaligned", "transposed", "expanded", "strided"]
+HOSTS = [Torch("cpu"), NumPy()]
+
+
+def plans(op: cudarelu.OpInfo) -> st.SearchStrategy[Plan]:
+    many = len(named_dimensions(op)) > 4
+    rows = st.lists(st.integers(0, 5), max_size=2 if many else 4).map(tuple)
+    optional = [each.name for each in op.inputs if each.optional]
+    broadcasts = any(each.broadcasts for each in op.inputs)
+    return st.builds(
+        Plan,
+        id=st.integers(0, 2**32).map("random-{}".format),  # the seed of the values
+        leading=rows,
+        # With two columns, the terms of layer_norm_backward cancel out.
+        size=st.integers(0, 20 if many else 70).filter(lambda n: n != 2),
+        layout=st.sampled_from(LAYOUTS),
+        attributes=st.sampled_from(["default", "low", "high"]),
+        absent=st.sets(st.sampled_from(optional)).map(tuple) if optional else st.just(()),
+        broadcast=st.sampled_from(["not", "partly", "leading"] if broadcasts else ["not"]),
+        boolean=st.booleans() if any(each.or_bool for each in op.inputs) else st.just(False),
+    )
+
+
+@pytest.mark.parametrize("name", OPS)
+@settings(
+    max_examples=CALLS,
+    derandomize="CUDARELU_RANDOM_CALLS" not in os.environ,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
+@given(data=st.data())
+def test_random_calls(name, data):
+    op = OPS[name]
+    dtype = DTYPES[data.draw(st.sampled_from(op.dtypes))]
+    case = make_case(op, dtype, data.draw(plans(op)))
+    expected = reference(op, case)
+    for host in HOSTS:
+        outputs = host.run(op, case)
+        for parameter, y, wanted in zip(op.outputs, outputs, expected, strict=True):
+            variable = dtype if parameter.dtype == "T" else DTYPES[parameter.dtype]
+            assert_close(op, case, y, wanted, variable)
