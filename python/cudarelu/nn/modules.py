@@ -1,56 +1,17 @@
-"""The ops as `torch.nn` modules.
-
-`ReLU`, `LeakyReLU`, `Tanh`, `GELU`, `Softmax`, `Linear`, `LayerNorm` and `Sequential` are
-subclasses of torch's modules of the same names and have the same arguments, attributes and
-representation. `LinearReLU` and `LinearGELU` are subclasses of torch's `Linear`. `replace` converts
-the modules of a model to these classes::
-
-    import cudarelu.nn
-
-    print(cudarelu.nn.replace(model))
-
-`Op` makes a module of any other op, also of an op of a loaded module::
-
-    my = cudarelu.load_library("libmy_ops.so")
-    cudarelu.nn.Op(my.swish, beta=2.0)
-
-Inputs are tensors of the ops' dtypes, on the CPU or CUDA. If an op has no kernel for the tensors of
-a call, such as quantised, sparse or nested tensors, a module that has the same name as its base
-class in torch runs the `forward` of that class.
-"""
+"""The modules of `torch.nn` that run one op, or an op for two of them."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 import numbers
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import cudarelu
 from cudarelu._pytorch.functions import op_of
-
-__all__ = [
-    "GELU",
-    "BiasReLU",
-    "LayerNorm",
-    "LeakyReLU",
-    "Linear",
-    "LinearGELU",
-    "LinearReLU",
-    "Op",
-    "ReLU",
-    "Replacement",
-    "Sequential",
-    "Softmax",
-    "Tanh",
-    "replace",
-]
-
 
 _Forward = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -202,7 +163,7 @@ class LayerNorm(torch.nn.LayerNorm):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
-        if reason := _unlike_ours(self):
+        if reason := unlike_ours(self):
             raise ValueError(reason)
 
     @_falls_back_to(torch.nn.LayerNorm)
@@ -218,32 +179,6 @@ def _has_last_size(input: torch.Tensor, size: int) -> bool:
     if not isinstance(input, torch.Tensor) or torch.jit.is_tracing():
         return True  # sizes in a trace are not numbers
     return input.dim() > 0 and input.shape[-1] == size
-
-
-_OPS = {op.name: op for op in cudarelu.ops()}
-
-
-def _unlike_ours(module: torch.nn.Module) -> str | None:
-    """The reason why a module of torch cannot run our op; None if it can."""
-    theirs, op = next((k, _OPS[op]) for k, (_, op) in _OURS.items() if isinstance(module, k))
-    for each in op.attributes:
-        value = getattr(module, each.name)
-        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if each.type == "float" and not is_number:
-            return f"{theirs.__name__} with {each.name} of class {type(value).__name__}"
-        if wanted := each.outside(value):
-            return f"{theirs.__name__} with {each.name} {value}, not in {wanted}"
-    if isinstance(module, torch.nn.LayerNorm) and len(module.normalized_shape) != 1:
-        shape = list(module.normalized_shape)
-        return f"LayerNorm over {shape}, not over the last dimension alone"
-    if isinstance(module, torch.nn.Linear):
-        weight = module.weight.data
-        # Other classes, such as quantised ones, may define their own product.
-        if type(weight) is not torch.Tensor:
-            return f"Linear with a weight of class {type(weight).__name__}"
-        if weight.dtype not in {getattr(torch, dtype) for dtype in op.dtypes}:
-            return f"Linear of {weight.dtype}"
-    return None
 
 
 class BiasReLU(torch.nn.Module):
@@ -398,14 +333,14 @@ class Sequential(torch.nn.Sequential):
         modules = list(self)
         while modules:
             module = modules.pop(0)
-            if modules and _is_pair(module, modules[0]):
-                input = _run_pair(module, modules.pop(0), input)
+            if modules and is_pair(module, modules[0]):
+                input = run_pair(module, modules.pop(0), input)
             else:
                 input = module(input)
         return input
 
 
-def _run_pair(linear: Any, activation: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
+def run_pair(linear: Any, activation: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
     try:
         return _run_fused(linear, activation, input)
     except NotImplementedError:  # each module can fall back to torch
@@ -419,7 +354,7 @@ def _run_fused(linear: Any, activation: torch.nn.Module, input: torch.Tensor) ->
     return cudarelu.linear_relu(input, linear.weight, linear.bias)
 
 
-def _is_pair(linear: torch.nn.Module, activation: torch.nn.Module) -> bool:
+def is_pair(linear: torch.nn.Module, activation: torch.nn.Module) -> bool:
     """Whether two modules can run as one op without a visible difference."""
     return (
         type(linear) is Linear
@@ -442,7 +377,7 @@ def _is_observed(module: torch.nn.Module) -> bool:
 
 
 # For each class of torch: our class, and the op that it runs.
-_OURS: dict[type[torch.nn.Module], tuple[type[torch.nn.Module], str]] = {
+OF_ONE_OP: dict[type[torch.nn.Module], tuple[type[torch.nn.Module], str]] = {
     torch.nn.ReLU: (ReLU, "relu"),
     torch.nn.LeakyReLU: (LeakyReLU, "leaky_relu"),
     torch.nn.Tanh: (Tanh, "tanh"),
@@ -451,73 +386,32 @@ _OURS: dict[type[torch.nn.Module], tuple[type[torch.nn.Module], str]] = {
     torch.nn.Linear: (Linear, "linear"),
     torch.nn.LayerNorm: (LayerNorm, "layer_norm"),
 }
+_OPS = {op.name: op for op in cudarelu.ops()}
 
 
-@dataclass(frozen=True)
-class Replacement:
-    """What `replace` did. The keys are the qualified names of modules, as in `named_modules`."""
-
-    swapped: dict[str, str]  # the name of the class, such as "ReLU"
-    left: dict[str, str]  # the reason
-
-    def __str__(self) -> str:
-        lines = []
-        for title, modules in (("swapped", self.swapped), ("left", self.left)):
-            lines.append(f"{title}: {len(modules)}")
-            lines += [f"  {name or '(the model)'}: {text}" for name, text in modules.items()]
-        return "\n".join(lines)
-
-
-def replace(model: torch.nn.Module) -> Replacement:
-    """Converts torch's modules in a model, in place, to the classes above, which run our ops.
-
-    A Sequential with a Linear followed by a ReLU or GELU becomes our `Sequential`, which runs the
-    two as one op.
-
-    Each module, including the model itself, remains the same object; only its class changes. Hooks,
-    the training mode, sharing and references to modules are kept. These modules are not converted:
-    instances of subclasses of torch's classes, such as parametrized modules; modules with their own
-    `forward`; LayerNorm over several dimensions; Linear with a quantised, complex or distributed
-    weight; and modules with an attribute that the op does not accept, such as a slope that is a
-    bool or a tensor, or a negative eps.
-
-    A converted module runs torch's own `forward` in each call whose tensors the op has no kernel
-    for. Examples are ReLU on a quantised tensor, and LayerNorm with float32 parameters on a
-    bfloat16 tensor. torch.compile breaks the graph at such a call.
-
-    If torch.compile has compiled the model before, it compiles it again.
-
-    Args:
-        model: the model to change.
-
-    Returns:
-        The converted and the unconverted modules. A shared module has an entry for each name.
-    """
-    swapped: dict[str, str] = {}
-    left: dict[str, str] = {}
-    classes: dict[torch.nn.Module, type] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        found = classes.setdefault(module, type(module))
-        if found in _OURS and "forward" in vars(module):
-            left[name] = f"{found.__name__} with a forward of its own"
-        elif found in _OURS and (reason := _unlike_ours(module)):
-            left[name] = reason
-        elif found in _OURS:
-            module.__class__, _ = _OURS[found]
-            swapped[name] = found.__name__
-        elif isinstance(module, tuple(_OURS)) and found.__module__ != __name__:
-            left[name] = f"{found.__name__}, a subclass"
-    for name, module in model.named_modules(remove_duplicate=False):
-        if classes[module] is not torch.nn.Sequential or "forward" in vars(module):
-            continue
-        if pairs := _pairs(module):
-            module.__class__ = Sequential
-            swapped[name] = f"Sequential, with {', '.join(pairs)} fused"
-    return Replacement(swapped, left)
+def unlike_ours(module: torch.nn.Module) -> str | None:
+    """The reason why a module of torch cannot run our op; None if it can."""
+    theirs, op = next((k, _OPS[op]) for k, (_, op) in OF_ONE_OP.items() if isinstance(module, k))
+    for each in op.attributes:
+        value = getattr(module, each.name)
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if each.type == "float" and not is_number:
+            return f"{theirs.__name__} with {each.name} of class {type(value).__name__}"
+        if wanted := each.outside(value):
+            return f"{theirs.__name__} with {each.name} {value}, not in {wanted}"
+    if isinstance(module, torch.nn.LayerNorm) and len(module.normalized_shape) != 1:
+        shape = list(module.normalized_shape)
+        return f"LayerNorm over {shape}, not over the last dimension alone"
+    if isinstance(module, torch.nn.Linear):
+        return weight_unlike_ours("Linear", module.weight)
+    return None
 
 
-def _pairs(sequence: torch.nn.Sequential) -> list[str]:
-    """The names of a Sequential's modules that run as one: "0 + 1"."""
-    # `named_children` would skip the second occurrence of a module.
-    following = itertools.pairwise(sequence._modules.items())
-    return [f"{a} + {b}" for (a, first), (b, second) in following if _is_pair(first, second)]
+def weight_unlike_ours(owner: str, weight: torch.Tensor) -> str | None:
+    """The reason why `cudarelu.linear` cannot take a weight of a module, which `owner` names."""
+    # Other classes, such as quantised ones, may define their own product.
+    if type(weight.data) is not torch.Tensor:
+        return f"{owner} with a weight of class {type(weight.data).__name__}"
+    if weight.dtype not in {getattr(torch, dtype) for dtype in _OPS["linear"].dtypes}:
+        return f"{owner} of {weight.dtype}"
+    return None
