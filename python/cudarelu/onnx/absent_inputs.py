@@ -48,7 +48,11 @@ def _nodes(
         nodes.append(onnx.helper.make_node(op_type, inputs, [output], **attributes))
         return output
 
-    if parameter.number is not None:
+    number = onnx.numpy_helper.from_array(np.array([parameter.number or 0], np.float32))
+    if parameter.number is not None and parameter.broadcasts:
+        scalar = add("Constant", value_float=parameter.number)
+        add("CastLike", scalar, given[op.inputs[0].name])
+    elif parameter.number is not None:
         sizes = []
         for dim in parameter.dims:
             source = next(each for each in op.inputs if dim in each.dims and not each.optional)
@@ -56,7 +60,6 @@ def _nodes(
             end = {"end": axis + 1} if axis < -1 else {}
             sizes.append(add("Shape", given[source.name], start=axis, **end))
         shape = add("Concat", *sizes, axis=0) if len(sizes) > 1 else sizes[0]
-        number = onnx.numpy_helper.from_array(np.array([parameter.number], np.float32))
         add("CastLike", add("ConstantOfShape", shape, value=number), given[op.inputs[0].name])
     elif parameter.extreme:
         kind, name = parameter.extreme

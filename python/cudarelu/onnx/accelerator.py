@@ -14,7 +14,7 @@ import onnx
 
 from .._table import OpInfo, all_ops
 from .definitions import LOWEST_OPSET
-from .files import in_a_line, load, save_beside
+from .files import check_external_data, in_a_line, load, save_beside
 from .graphs import NewNames, names_of, scopes, standard_opset
 from .models import attach_definitions
 from .nodes import is_ours
@@ -111,6 +111,7 @@ def _source(
 ) -> tuple[onnx.ModelProto, Path | None]:
     """A model with its external data left where it is, and the folder of that."""
     if isinstance(model, onnx.ModelProto):
+        check_external_data(model, Path())
         return model, None
     if isinstance(model, str | os.PathLike):
         file = Path(model).resolve()
@@ -124,7 +125,9 @@ def _source(
     }
     if len(folders) > 1:
         raise ValueError(f"the model's external data is in {len(folders)} folders: save it first")
-    return ir.to_proto(model), next(iter(folders), None)
+    source, folder = ir.to_proto(model), next(iter(folders), None)
+    check_external_data(source, folder or Path())
+    return source, folder
 
 
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -367,15 +370,21 @@ class _Rewriting:
         self.constants: list[ir.Value] = []
         self._replaced: list[Replaced] = []
         self._gone: set[ir.Node] = set()
+        self._done: set[tuple[str, ir.Node]] = set()  # the op and the last node
         # By op and last node. The first of several reasons is kept: those after it are of swapped
         # operands, and tell less.
         self._left: dict[tuple[str, ir.Node], tuple[Left, list[ir.Node]]] = {}
         self._with_another_attribute: dict[tuple[str, ir.Node], tuple[Left, list[ir.Node]]] = {}
 
     def report(self) -> Report:
-        # Nodes that another op replaced later are not reported.
-        found = {**self._with_another_attribute, **self._left}.values()
-        left = [each for each, nodes in found if not self._gone.issuperset(nodes)]
+        # Nodes that another op replaced later are not reported, nor are those of which the same op
+        # replaced a part.
+        found = {**self._with_another_attribute, **self._left}
+        left = [
+            each
+            for key, (each, nodes) in found.items()
+            if key not in self._done and not self._gone.issuperset(nodes)
+        ]
         return Report(self._replaced, left, [])
 
     def replace(self, pattern: Pattern, root: ir.Node, found: Found) -> None:
@@ -406,6 +415,7 @@ class _Rewriting:
             left.setdefault((op.short_name, root), (reported, nodes))
             return
         self._replaced.append(Replaced(op.short_name, name, operators))
+        self._done.add((op.short_name, root))
         self._gone.update(nodes)
         self.constants += [
             each for node in nodes for each in node.inputs if each and each.producer() not in nodes
@@ -413,7 +423,9 @@ class _Rewriting:
         values, tape = dict(match.values), ir.tape.Tape()
         # The data may be large and external, so runtimes fold the Transpose when they load it.
         for each in match.transposed:
-            values[each] = tape.op("Transpose", [values[each]], {"perm": [1, 0]})
+            *stay, rows, columns = range(len(values[each].shape))
+            perm = {"perm": [*stay, columns, rows]}
+            values[each] = tape.op("Transpose", [values[each]], perm)
         for each, array in constants.items():
             values[each] = tape.op("Constant", [], {"value": array})
         for node in tape.nodes:

@@ -54,13 +54,10 @@ def function(
     return result
 
 
-def written_out(op: OpInfo) -> onnx.FunctionProto | None:
-    """The definition in the operators that models use instead; None if the op has no such form."""
-    if not op.written_out:
-        return None
-    result = onnx.FunctionProto()
-    result.CopyFrom(_function(op, op.onnx.domain, op.onnx.op_type, op.written_out))
-    return result
+def written_out(op: OpInfo) -> list[onnx.FunctionProto]:
+    """The definition in the operators that models use instead, of any opset: each form of it."""
+    texts = op.written_out.split("\n\n") if op.written_out else []
+    return [_function(op, op.onnx.domain, op.onnx.op_type, each) for each in texts]
 
 
 def specialised(definition: onnx.FunctionProto, given: Mapping[str, int]) -> onnx.FunctionProto:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Collection
 from typing import Any
@@ -15,7 +14,7 @@ from onnx.defs import OpSchema
 from torch.onnx import symbolic_helper
 
 from .._pytorch.functions import overload_of
-from .._table import OpInfo, Parameter, all_ops
+from .._table import Attribute, OpInfo, Parameter, all_ops
 from .definitions import IR_VERSION
 from .files import in_a_line, placed
 from .graphs import scopes
@@ -94,8 +93,7 @@ def export(
 
     with placed(path) as file:
         try:
-            with contextlib.nullcontext() if dynamo else _RefuseInPlace():
-                torch.onnx.export(module, args, str(file), dynamo=dynamo, **options)
+            torch.onnx.export(module, args, str(file), dynamo=dynamo, **options)
         except torch.onnx.OnnxExporterError as error:
             raise RuntimeError(f"PyTorch cannot export the model: {_reason(error)}") from error
         model = onnx.load(file, load_external_data=False)
@@ -110,24 +108,6 @@ def export(
 
 def _definition_opset() -> int:
     return max(op.definition_opset for op in all_ops())
-
-
-class _RefuseInPlace(torch.overrides.TorchFunctionMode):
-    """Rejects in-place ops: the TorchScript exporter would drop them, as they return nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._refused = {f"{op.namespace}.{op.name}_" for op in all_ops() if op.in_place}
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if str(function).removesuffix(".default") in self._refused:
-            raise NotImplementedError(
-                f"torch.ops.{function} cannot be exported: use a module of cudarelu.nn instead, "
-                "which can also work in place"
-            )
-        return function(*args, **(kwargs or {}))
 
 
 def _reason(error: BaseException) -> str:
@@ -198,7 +178,7 @@ def _schema(op: OpInfo) -> OpSchema:
         option = OpSchema.FormalParameterOption
         return OpSchema.FormalParameter(
             parameter.name,
-            parameter.dtype if parameter.dtype == "T" else tensor(parameter.dtype),
+            _type_of(parameter) if parameter.dtype == "T" else tensor(parameter.dtype),
             param_option=option.Optional if parameter.optional else option.Single,
         )
 
@@ -208,12 +188,20 @@ def _schema(op: OpInfo) -> OpSchema:
         op.onnx.version,
         inputs=[formal(each) for each in op.inputs],
         outputs=[formal(each) for each in op.outputs],
-        type_constraints=[("T", [tensor(dtype) for dtype in op.dtypes], "")],
+        type_constraints=[
+            (name, [tensor(dtype) for dtype in op.dtypes] + ["tensor(bool)"] * (name != "T"), "")
+            for name in dict.fromkeys(_type_of(each) for each in op.inputs if each.dtype == "T")
+        ],
         attributes=[
             OpSchema.Attribute(each.name, _SCHEMA_TYPES[each.onnx_type], required=each.required)
             for each in op.attributes
         ],
     )
+
+
+def _type_of(parameter: Parameter) -> str:
+    """The type variable of a tensor: an input that may be bool has its own."""
+    return f"T_{parameter.name}" if parameter.or_bool else "T"
 
 
 def register_symbolics(opset_version: int | None = None) -> None:
@@ -233,15 +221,21 @@ def register_symbolics(opset_version: int | None = None) -> None:
         torch.onnx.register_custom_op_symbolic(op.qualified_name, _symbolic(op), opset)
 
 
+def _constant(attribute: Attribute, value: Any) -> Any:
+    """The value of an attribute in a graph of TorchScript."""
+    if attribute.optional and symbolic_helper._is_none(value):
+        return None
+    kind = "i" if attribute.type == "bool" else attribute.type[0]
+    return symbolic_helper._get_const(value, kind, attribute.name)
+
+
 def _symbolic(op: OpInfo) -> Callable[..., Any]:
     count = len(op.inputs)
 
     def symbolic(graph: Any, *arguments: Any) -> Any:
         inputs = arguments[:count]
         attributes = {
-            f"{each.name}_{each.onnx_type[0]}": each.onnx_value(
-                symbolic_helper._get_const(value, each.type[0], each.name)
-            )
+            f"{each.name}_{each.onnx_type[0]}": each.onnx_value(_constant(each, value))
             for each, value in zip(op.attributes, arguments[count:], strict=True)
         }
         name = f"{op.onnx.domain}::{op.onnx.op_type}"
@@ -249,7 +243,7 @@ def _symbolic(op: OpInfo) -> Callable[..., Any]:
         # Without a type, the exporter warns and knows less about the nodes that follow.
         for each, output in zip(op.outputs, result if len(op.outputs) > 1 else [result]):  # noqa: B905
             for like, value in zip(op.inputs, inputs, strict=True):
-                if (like.dtype, like.dims) == (each.dtype, each.dims):
+                if (like.dtype, like.dims) == (each.dtype, each.dims) and not like.broadcasts:
                     output.setType(value.type())
         return result
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeAlias
@@ -32,6 +33,7 @@ class Input:
     is_transposed: bool = False
     is_optional: bool = dataclasses.field(default=False, compare=False)
     number: float | None = dataclasses.field(default=None, compare=False)  # of an absent input
+    or_bool: bool = dataclasses.field(default=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Attribute:
     name: str
     is_optional: bool = dataclasses.field(default=False, compare=False)
     number: Any = dataclasses.field(default=None, compare=False)  # the default
+    power: float = 1  # the constant is the attribute to this power
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,6 +78,11 @@ class Literal:
 
 
 @dataclasses.dataclass(frozen=True)
+class Shape:
+    """The shape that a Reshape is given. It is not read: the shapes of the results are compared."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Call:
     """An output of an operator of ONNX."""
 
@@ -91,7 +99,7 @@ class Call:
         return self._hash  # computing it takes the hashes of all operands
 
 
-Expression: TypeAlias = Input | Attribute | Literal | Call
+Expression: TypeAlias = Input | Attribute | Literal | Shape | Call
 Rule: TypeAlias = Callable[[Call], Any]
 
 
@@ -103,10 +111,14 @@ def read(op: OpInfo, body: onnx.FunctionProto) -> list[Expression]:
             tensor, and a name that is not defined.
     """
     known: dict[str, Any] = {
-        each.name: Input(each.name, False, each.optional, each.number) for each in op.inputs
+        each.name: Input(each.name, False, each.optional, each.number, each.or_bool)
+        for each in op.inputs
     }
     attributes = {
-        each.name: Attribute(each.name, not each.required, each.default) for each in op.attributes
+        each.name: Attribute(
+            each.name, not each.required, math.nan if each.optional else each.default
+        )
+        for each in op.attributes
     }
     for node in body.node:
         try:
@@ -123,7 +135,7 @@ def read(op: OpInfo, body: onnx.FunctionProto) -> list[Expression]:
 
 def _read_node(op: OpInfo, node: onnx.NodeProto, known: dict, attributes: dict) -> list[Any]:
     """The outputs of a node."""
-    if node.domain or not onnx.defs.has(node.op_type, op.definition_opset, ""):
+    if node.domain or not onnx.defs.has(node.op_type):
         raise ValueError("it is not an operator of ONNX")
     operands = tuple(known[name] if name else None for name in node.input)
     given = {
@@ -230,7 +242,8 @@ def without(expression: Expression, absent: Collection[Any]) -> Expression | Non
 
     def shorter(call: Call) -> Any:
         if call.op_type in NEUTRAL:
-            gone = [each for each in absent if each.number == NEUTRAL[call.op_type]]
+            neutral = NEUTRAL[call.op_type]
+            gone = [each for each in absent if each.number == neutral or _is_factor(each, call)]
             operands = tuple(each for each in call.operands if each not in gone)
             return operands[0] if len(operands) == 1 else Call(call.op_type, operands)
         formal = onnx.defs.get_schema(call.op_type).inputs
@@ -244,13 +257,82 @@ def without(expression: Expression, absent: Collection[Any]) -> Expression | Non
     return None if {*parts(result)} & {*absent} else result
 
 
+def _is_factor(absent: Any, call: Call) -> bool:
+    """Whether an attribute that is none by default may be left out as a factor of 1."""
+    is_none = isinstance(absent, Attribute) and absent.number != absent.number
+    return is_none and call.op_type == "Mul"
+
+
 # Rules that give the forms of a call in models.
+
+#: Exchanges the last two dimensions, of a tensor of any rank.
+SWAP = (("perm", (0, 1, 3, 2)),)
+
+#: What hides a score from Softmax.
+_LOWEST = (-math.inf, float(np.finfo(np.float32).min))
+
+_ONE_ELEMENT: tuple[tuple[int, ...], ...] = ((), (1,))
 
 
 @functools.cache
-def forms(call: Call) -> tuple[Call, ...]:
-    """A call, and the calls that models have in its place."""
-    return call, *_leaky_relu(call), *_with_axes_as_attribute(call), *_other_products(call)
+def forms(call: Call) -> tuple[Call | Input, ...]:
+    """A call, and what models have in its place."""
+    return (
+        call,
+        *_leaky_relu(call),
+        *_with_axes_as_attribute(call),
+        *_other_products(call),
+        *_scaled_operands(call),
+        *_swapped(call),
+        *_added_where(call),
+        *_without_nan(call),
+    )
+
+
+def _scaled_operands(call: Call) -> Iterator[Call]:
+    """A product whose factor one operand has, or each of them its root; also as a divisor."""
+    is_scaled = call.op_type == "Mul" and len(call.operands) == 2
+    product, factor = call.operands if is_scaled else (None, None)
+    if not isinstance(product, Call) or not isinstance(factor, Attribute):
+        return
+    if product.op_type != "MatMul":
+        return
+    a, b = product.operands
+    divisor, root = (dataclasses.replace(factor, power=power) for power in (-1, 0.5))
+    yield Call("Div", (product, divisor))
+    for op_type, each in (("Mul", factor), ("Div", divisor)):
+        yield Call("MatMul", (Call(op_type, (a, each)), b))
+        yield Call("MatMul", (a, Call(op_type, (b, each))))
+    yield Call("MatMul", (Call("Mul", (a, root)), Call("Mul", (b, root))))
+
+
+def _swapped(call: Call) -> Iterator[Call | Input]:
+    """The last two dimensions exchanged while the others are one, as torch's exporter writes it;
+    or by a node that does more, after which they are exchanged again."""
+    if call.op_type == "Transpose" and call.attributes == SWAP:
+        (x,) = call.operands
+        turned = Call("Transpose", (Call("Reshape", (x, Shape())),), (("perm", (0, 2, 1)),))
+        yield Call("Reshape", (turned, Shape()))
+        if isinstance(x, Input):
+            yield dataclasses.replace(x, is_transposed=True)
+
+
+def _added_where(call: Call) -> Iterator[Call]:
+    """A mask of bool, where a definition adds an input that may be bool."""
+    if call.op_type != "Add":
+        return
+    for i, mask in enumerate(call.operands):
+        if isinstance(mask, Input) and mask.or_bool:
+            for shape, low in itertools.product(_ONE_ELEMENT, _LOWEST):
+                bias = Call("Where", (mask, Literal(shape, (0.0,)), Literal(shape, (low,))))
+                yield Call("Add", (*call.operands[:i], bias, *call.operands[i + 1 :]))
+
+
+def _without_nan(call: Call) -> Iterator[Call]:
+    """Weights that are 0 where a mask of bool hides the whole row, as in PyTorch."""
+    if call.op_type == "Softmax" and any(isinstance(x, Input) and x.or_bool for x in parts(call)):
+        for shape in _ONE_ELEMENT:
+            yield Call("Where", (Call("IsNaN", (call,)), Literal(shape, (0.0,)), call))
 
 
 def _leaky_relu(call: Call) -> Iterator[Call]:

@@ -67,6 +67,32 @@ def _opset_of_type(message: str) -> str:
     return ""
 
 
+def check_external_data(model: onnx.ModelProto, folder: Path) -> None:
+    """Raises ValueError if a model names external data outside of its folder, also by a link."""
+    for tensor in _external(model):
+        named = {each.key: each.value for each in tensor.external_data}.get("location", "")
+        inside = (folder / named).resolve().is_relative_to(folder.resolve())
+        if not inside or Path(named).is_absolute():
+            raise ValueError(f"the external data {named} is not in the folder of the model")
+
+
+def _external(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """The tensors whose data is in other files."""
+    for scope in scopes(model):
+        attributes = [each for node in scope.node for each in node.attribute]
+        if isinstance(scope, onnx.FunctionProto):
+            attributes += scope.attribute_proto
+        tensors = [tensor for each in attributes for tensor in (each.t, *each.tensors)]
+        sparse = [
+            tensor for each in attributes for tensor in (each.sparse_tensor, *each.sparse_tensors)
+        ]
+        if isinstance(scope, onnx.GraphProto):
+            tensors += scope.initializer
+            sparse += scope.sparse_initializer
+        tensors += [part for each in sparse for part in (each.values, each.indices)]
+        yield from filter(onnx.external_data_helper.uses_external_data, tensors)
+
+
 def load(path: Path) -> onnx.ModelProto:
     """Loads a model without its external data.
 
@@ -74,7 +100,8 @@ def load(path: Path) -> onnx.ModelProto:
     with inputs without a shape.
 
     Raises:
-        ValueError: for a file that is not a complete model, and an opset that onnx does not know.
+        ValueError: for a file that is not a complete model, an opset that onnx does not know, and
+            external data that is not in the model's folder.
         OSError: if the file cannot be read.
     """
     try:
@@ -89,6 +116,9 @@ def load(path: Path) -> onnx.ModelProto:
         raise ValueError(
             f"{path} is of opset {versions['']}, but the installed onnx knows up to {latest}"
         )
+    check_external_data(model, path.parent)
+    for tensor in _external(model):
+        tensor.ClearField("raw_data")  # which onnx.save would write to the file that it names
     return model
 
 
@@ -98,12 +128,7 @@ def save_beside(model: onnx.ModelProto, path: Path, folder: Path) -> None:
     If `path` is in another folder, the data is copied to `<path>.data`.
     """
     with placed(path) as file:
-        is_elsewhere = path.resolve().parent != folder.resolve() and any(
-            onnx.external_data_helper.uses_external_data(tensor)
-            for scope in scopes(model)
-            if isinstance(scope, onnx.GraphProto)
-            for tensor in scope.initializer
-        )
+        is_elsewhere = path.resolve().parent != folder.resolve() and any(_external(model))
         if is_elsewhere:
             with in_a_line("the external data cannot be read"):
                 onnx.external_data_helper.load_external_data_for_model(model, str(folder))

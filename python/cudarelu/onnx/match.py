@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from .._table import Parameter
 from .definitions import lowest_opset
-from .expressions import Attribute, Input
+from .expressions import SWAP, Attribute, Call, Input, Shape
 from .patterns import Pattern
 from .search import Found, constant, is_constant
 
@@ -40,7 +40,7 @@ class Match:
         #: The names of the inputs to transpose.
         self.transposed = {each.name for each in bound if each.is_transposed}
         self._constants = {
-            each.name: value for each, value in found.values.items() if isinstance(each, Attribute)
+            each: value for each, value in found.values.items() if isinstance(each, Attribute)
         }
         self._inputs = [each for each in self._op.inputs if each.name in self.values]
         ranks = [self.values[each.name].shape for each in self._inputs if each.leads]
@@ -65,15 +65,17 @@ class Match:
         given: dict[str, Any] = dict(self._labels)
         for node, declared in self._found.nodes.items():
             given |= self._of_node(node, dict(declared))
-        for name, constant_value in self._constants.items():
+        for attribute, constant_value in self._constants.items():
             array = _read(constant_value)
             assert array is not None
             if array.ndim > (self._rank or 0):
                 raise Kept(f"its constant is of rank {array.ndim}, which may be more than x's")
-            given[name] = array.item()
+            given[attribute.name] = _without_power(array.item(), attribute)
         result = {}
         for each in self._op.attributes:
-            value = given[each.name] if each.name in given else each.onnx_value(each.default)
+            value = given.get(each.name)
+            if value is None:
+                value = each.onnx_value(each.default)
             with np.errstate(over="ignore"):
                 exact = float(np.float32(value)) == value or value != value
             if each.type == "float" and not exact:
@@ -104,6 +106,8 @@ class Match:
                 value -= self._rank_of(node, value)
             if name == "perm" and value is None and expected is not None:
                 value = sorted(expected, reverse=True)
+            if name == "perm" and expected is not None:  # of another rank
+                value, expected = _from_back(value), _from_back(expected)
             if name == "axes" and value is not None and any(map(_is_from_front, value)):
                 value = [each - self._rank_of(node, value) for each in value]
             if _plain(value) != _plain(expected):
@@ -125,7 +129,11 @@ class Match:
             Constants that have to be reshaped, by the op's inputs: as they must be.
         """
         inputs = [(each, self.values[each.name]) for each in self._inputs]
-        dtypes = {_dtype(value) for _, value in inputs}
+        dtypes = {
+            _dtype(value)
+            for each, value in inputs
+            if not each.or_bool or value.dtype != ir.DataType.BOOL
+        }
         if len(dtypes) > 1 or not dtypes.issubset(self._op.dtypes):
             names = " and ".join(sorted(each or "of unknown dtype" for each in dtypes))
             raise Kept(f"{self._op.name} does not take inputs {names}")
@@ -133,14 +141,41 @@ class Match:
             return {}  # any shape is that of the signature
         sizes: dict[Any, Any] = {}
         constants = {}
-        for parameter, value in sorted(inputs, key=lambda each: not each[0].leads):
+        # A shape that broadcasts is compared with the sizes of the others.
+        for parameter, value in sorted(
+            inputs, key=lambda each: (each[0].broadcasts, not each[0].leads)
+        ):
             if value.shape is None:
                 raise Kept(f"the shape of {value.name} is not known")
-            if parameter.name in self.transposed and not is_constant(value):
+            is_weight = parameter.name in self.transposed and not parameter.leads
+            if is_weight and not is_constant(value):
                 raise Kept(f"{value.name} would be transposed in each run: it is no constant")
             if not _fits(parameter, self._shape(parameter), sizes):
                 constants[parameter.name] = self._broadcast(parameter, value, sizes)
+        for divisor, multiple in self._op.divisibilities:
+            if not _divides(sizes[divisor], sizes[multiple]):
+                raise self._wrong_shapes()
+        self._check_swaps()
         return constants
+
+    def _check_swaps(self) -> None:
+        """Raises Kept where a Reshape before and one after a Transpose may do more than it."""
+        for each, value in self._found.values.items():
+            if not isinstance(each, Call) or Shape() not in each.operands:
+                continue
+            (x, _), values = each.operands, self._found.values
+            assert x is not None
+            whole, flat = values[x].shape, value.shape
+            turned = values[Call("Transpose", (x,), SWAP)].shape
+            if whole is None or turned is None or flat is None:
+                raise Kept(f"the shape of {value.name} is not known")
+            *leading, rows, columns = whole
+            if not (
+                _are_same([*turned], [*leading, columns, rows])
+                and len(flat) == 3
+                and _are_same([*flat][1:], [rows, columns])
+            ):
+                raise Kept(f"{value.name} has another shape than a matrix of each head")
 
     def _broadcast(self, parameter: Parameter, value: Any, sizes: dict) -> ir.TensorProtocol:
         """A constant in the shape of the signature, where it broadcasts to that."""
@@ -161,7 +196,8 @@ class Match:
 
     def _shape(self, parameter: Parameter) -> list[Any]:
         shape = list(self.values[parameter.name].shape)
-        return shape[::-1] if parameter.name in self.transposed else shape
+        is_matrix = parameter.name in self.transposed and len(shape) > 1
+        return [*shape[:-2], *shape[:-3:-1]] if is_matrix else shape
 
     def _wrong_shapes(self) -> Kept:
         shapes = [
@@ -182,6 +218,11 @@ def _read(value: ir.Value) -> np.ndarray | None:
 def _fits(parameter: Parameter, shape: list[Any], sizes: dict[Any, Any]) -> bool:
     """Whether a shape is as the signature has it, where `sizes` are bound; binds the others."""
     own = [each for each in parameter.dims if each != "*"]
+    if parameter.broadcasts:
+        leading = [sizes["*", axis] for axis in range(sizes["*"])] if parameter.leads else []
+        full = [*leading, *(sizes.get(each, each) for each in own)]
+        pairs = zip(shape[::-1], full[::-1], strict=False)
+        return len(shape) <= len(full) and all(a == 1 or _is_same(a, b) for a, b in pairs)
     if len(shape) < len(own) or (len(shape) > len(own) and not parameter.leads):
         return False
     count = len(shape) - len(own)
@@ -200,6 +241,13 @@ def _is_from_front(axis: Any) -> bool:
     return isinstance(axis, int) and axis >= 0
 
 
+def _from_back(perm: Sequence[int]) -> list[int]:
+    """The order of the last dimensions, counted from the back, where the first ones stay."""
+    rank = len(perm)
+    stay = next((i for i, axis in enumerate(perm) if i != axis), rank)
+    return [axis - rank for axis in perm[stay:]]
+
+
 def _plain(value: Any) -> Any:
     """An attribute's value, of onnx or of onnx_ir, to be compared."""
     if isinstance(value, bytes):
@@ -210,6 +258,25 @@ def _plain(value: Any) -> Any:
 def _is_same(a: Any, b: Any) -> bool:
     """Whether two sizes are known to be equal; names of sizes are, throughout a model."""
     return a is b or (a == b and (isinstance(a, int) or a.value is not None))
+
+
+def _are_same(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    return len(a) == len(b) and all(map(_is_same, a, b))
+
+
+def _divides(divisor: Any, size: Any) -> bool:
+    if isinstance(divisor, int) and isinstance(size, int):
+        return size % divisor == 0 if divisor else size == 0
+    return divisor == 1 or _is_same(divisor, size)
+
+
+def _without_power(value: float, attribute: Attribute) -> float:
+    """The attribute of which a constant is a power, in float32 as in a model."""
+    if attribute.power == 1:
+        return value
+    if value == 0:
+        raise Kept(f"{attribute.name} is given by a constant that is 0")
+    return float(np.float32(value ** (1 / attribute.power)))
 
 
 def _size(dim: Any) -> str:

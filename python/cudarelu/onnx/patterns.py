@@ -50,11 +50,12 @@ class Pattern:
 
 
 def is_candidate(op: OpInfo) -> bool:
-    """Whether models are searched for the op.
+    """Whether models are searched for the definition of the op.
 
     They are not for the ops of gradients, which belong to training and take a gradient or have
-    none; for ops of several outputs or dtypes, whose definitions are long programs; and for a
-    matrix product alone, which is left to the runtime.
+    none; for ops of several outputs or dtypes, or with inputs that broadcast, whose definitions are
+    long programs, so that they have other forms; and for a matrix product alone, which is left to
+    the runtime.
 
     Raises:
         ValueError: for a definition that cannot be read.
@@ -65,6 +66,7 @@ def is_candidate(op: OpInfo) -> bool:
         and bool(op.gradient)
         and not is_the_runtimes(each.op_type for each in calls(whole))
         and all(each.dtype == "T" for each in (*op.inputs, *op.outputs))
+        and not any(each.varies for each in op.inputs)
         and not any(each.name.startswith("grad_") for each in op.inputs)
     )
 
@@ -86,10 +88,8 @@ def patterns() -> list[Pattern]:
 @functools.cache
 def _patterns(op: OpInfo) -> list[Pattern]:
     """Expressions of the definition's meaning, each with and without what may be absent."""
-    if not is_candidate(op):
-        return []
     found: dict[Expression, Mapping[str, int]] = {}
-    for labels in choices(op):
+    for labels in choices(op) if is_candidate(op) else ():
         body = specialised(function(op), labels)
         (whole,) = read(op, body)
         found[whole] = labels
@@ -97,8 +97,7 @@ def _patterns(op: OpInfo) -> list[Pattern]:
             whole = rewritten(whole, without_reshape)
             found[whole] = labels
         found |= dict.fromkeys(_single_operators(op, body, whole, labels), labels)
-    if other := written_out(op):
-        found |= {each: {} for each in read(op, other)}
+    found |= {each: {} for form in written_out(op) for each in read(op, form)}
     result = []
     for whole, given in found.items():
         leaves = dict.fromkeys(each for each in parts(whole) if isinstance(each, Input | Attribute))
@@ -110,7 +109,9 @@ def _patterns(op: OpInfo) -> list[Pattern]:
             for absent in itertools.combinations(optional, size):
                 expression = without(normal, absent)
                 if isinstance(expression, Call):
-                    result.append(Pattern(op, expression, given))
+                    # A factor that is none by default is 1 where there is no such factor.
+                    ones = {each.name: 1 for each in absent if each.number != each.number}
+                    result.append(Pattern(op, expression, {**given, **ones}))
     return result
 
 

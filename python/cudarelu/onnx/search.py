@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from .expressions import NEUTRAL, Call, Expression, Input, Literal, forms
+from .expressions import NEUTRAL, Attribute, Call, Expression, Input, Literal, Shape, forms
 
 
 class Found(NamedTuple):
@@ -36,8 +36,11 @@ def _find(wanted: Expression | None, value: ir.Value | None, found: Found) -> It
     if wanted is None or value is None:
         if value is wanted:
             yield found
+    elif isinstance(wanted, Shape):
+        yield found
     elif wanted in found.values:
-        if value is found.values[wanted]:
+        before = found.values[wanted]
+        if value is before or (isinstance(wanted, Attribute) and _are_equal(value, before)):
             yield found
     elif isinstance(wanted, Literal):
         if _is_literal(value, wanted.array()):
@@ -51,7 +54,9 @@ def _find_new(wanted: Expression, value: ir.Value, found: Found) -> Iterator[Fou
     """The same for a part that has no value yet, which the caller then adds."""
     if isinstance(wanted, Call):
         for form in forms(wanted):
-            if form.op_type in (*NEUTRAL, "Equal"):
+            if isinstance(form, Input):
+                yield from _find(form, value, found)
+            elif form.op_type in (*NEUTRAL, "Equal"):
                 yield from _find_combined(form.op_type, form.operands, value, found)
             else:
                 yield from _find_node(form, value, found)
@@ -137,6 +142,18 @@ def _tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     if node is not None and node.op_type in ("Cast", "CastLike"):
         return _tensor(node.inputs[0])
     return ir.convenience.get_const_tensor(value) if value and is_constant(value) else None
+
+
+def _are_equal(a: ir.Value, b: ir.Value) -> bool:
+    """Whether two values are constants of one element that are equal."""
+    tensors = [_tensor(each) for each in (a, b)]
+    if any(each is None or each.size != 1 for each in tensors):  # before any element is read
+        return False
+    try:
+        x, y = (constant(each) for each in (a, b))
+    except OSError:
+        return False
+    return x is not None and y is not None and x.item() == y.item()
 
 
 def _is_literal(value: ir.Value, wanted: np.ndarray) -> bool:
