@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from cudarelu import _C, _build_info
-from cudarelu._cache import cache_folder
+from cudarelu._cache import cache_folder, check_private, make_private
 from cudarelu._modules import OpModule, load_library
 from cudarelu._sdk import SDK
 
@@ -83,7 +83,7 @@ def kept_sources(name: str, identity: str, write: Callable[[], Mapping[str, str]
     that identifies them."""
     with _writing(name, cache_folder() / "inline" / _digest(identity.encode())) as folder:
         if not folder.exists():
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_private(folder.parent)
             with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
                 complete = Path(scratch) / "complete"
                 complete.mkdir()
@@ -94,7 +94,10 @@ def kept_sources(name: str, identity: str, write: Callable[[], Mapping[str, str]
                 except OSError:
                     if not folder.exists():  # it does if another process was faster
                         raise
-    return sorted(folder.iterdir())
+    sources = sorted(folder.iterdir())
+    for each in sources:
+        check_private(each)
+    return sources
 
 
 def chosen_architectures(
@@ -130,6 +133,7 @@ def build(
     with _locked_cache(name, key) as cache:
         for folder in sorted(cache.glob(f"{key}-*")):
             if _is_current(folder):
+                check_private(folder / f"lib{name}.so")
                 return folder / f"lib{name}.so"
         with tempfile.TemporaryDirectory(dir=cache) as path:
             scratch = Path(path)
@@ -239,6 +243,8 @@ def _writing(name: str, folder: Path) -> Iterator[Path]:
     try:
         yield folder
     except OSError as error:
+        if error.strerror is None:  # of check_private()
+            raise
         raise OSError(
             f"{name}: the cache folder {folder} cannot be written ({error.strerror}); "
             "set CUDARELU_CACHE_DIR to another one"
@@ -249,7 +255,7 @@ def _writing(name: str, folder: Path) -> Iterator[Path]:
 def _locked_cache(name: str, key: str) -> Iterator[Path]:
     """The module's folder in the cache; while one process builds a key, others wait."""
     with _writing(name, cache_folder() / "modules" / name) as folder:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         lock = (folder / f"{key}.lock").open("w")
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import cudarelu
+from cudarelu._markdown import reference
 from cudarelu.testing.environment import tensorflow_missing
 from support.ort_infer import BUILD, BUILT
 
@@ -45,6 +47,10 @@ def test_snippets(document, tmp_path):
     if document == "tensorflow.md" and (reason := tensorflow_missing()):
         pytest.skip(reason)
     run_snippets(document, tmp_path)
+
+
+def test_the_reference_is_that_of_the_table():
+    assert (DOCS / "ops.md").read_text() == reference(cudarelu.ops()) + "\n"
 
 
 # In your-op.md, the first line of a file of C++ has its name.

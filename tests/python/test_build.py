@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import textwrap
@@ -228,3 +229,46 @@ def test_modules_that_clash(header):
     assert replaced.endswith(
         "libtwice_ops.so has been replaced since it was loaded; load the new one in a new process"
     )
+
+
+# Other users
+
+
+def test_the_cache_is_private_to_the_user(header, tmp_path):
+    run("cudarelu.load('twice_ops', ['twice.h'], cuda=False)")
+    assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "cache" / "modules").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("place", ["cache", "cache/modules/twice_ops", "library"])
+def test_a_library_that_others_can_write_is_not_run(header, tmp_path, place):
+    run("cudarelu.load('twice_ops', ['twice.h'], cuda=False)")
+    (library,) = (tmp_path / "cache").glob("modules/*/*/*.so")
+    for folder in [*library.parents, library]:
+        if folder.is_relative_to(tmp_path / "cache"):
+            folder.chmod(0o755)
+    run("cudarelu.load('twice_ops', ['twice.h'], cuda=False)")  # others can read it
+    changed = library if place == "library" else tmp_path / place
+    changed.chmod(0o777)
+    run(f"""
+        try:
+            cudarelu.load('twice_ops', ['twice.h'], cuda=False)
+        except PermissionError as error:
+            assert "{changed} can be written by other users" in str(error), error
+        else:
+            raise AssertionError
+    """)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_cache_of_another_user_is_not_used(header, tmp_path):
+    run("cudarelu.load('twice_ops', ['twice.h'], cuda=False)")
+    os.chown(tmp_path / "cache", 12345, -1)
+    run("""
+        try:
+            cudarelu.load('twice_ops', ['twice.h'], cuda=False)
+        except PermissionError as error:
+            assert "can be written by other users" in str(error), error
+        else:
+            raise AssertionError
+    """)
