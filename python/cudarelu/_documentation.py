@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from ._table import Attribute, OpInfo, Parameter
 
@@ -95,11 +96,7 @@ def notes(op: OpInfo) -> Iterator[tuple[str, str]]:
 
 def example(op: OpInfo) -> list[str]:
     """Lines of Python that call the op with its required inputs."""
-    names = dict.fromkeys(
-        dim for each in op.inputs for dim in each.dims if isinstance(dim, str) and dim != "*"
-    )
-    sizes = {name: 2 + i for i, name in enumerate(names)}
-    sizes |= {multiple: 2 * sizes[size] for size, multiple in op.divisibilities}
+    sizes = op.with_multiples({name: 2 + i for i, name in enumerate(op.named_dimensions)})
     sizes |= {each.dims[0]: 2 for each in op.inputs if each.offsets_into}
     inputs = [each for each in op.inputs if not each.optional]
     lines = [f"{each.name} = {_made(op, each, sizes)}" for each in inputs]
@@ -109,7 +106,7 @@ def example(op: OpInfo) -> list[str]:
     return [*lines, f"{results} = {op.namespace}.{op.name}({', '.join(arguments)})"]
 
 
-def _made(op: OpInfo, parameter: Parameter, sizes: dict[str | int, int]) -> str:
+def _made(op: OpInfo, parameter: Parameter, sizes: dict[Any, int]) -> str:
     """An expression that makes an input."""
     if parameter.offsets_into:
         total = sizes[parameter.offsets_into]

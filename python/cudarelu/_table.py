@@ -171,6 +171,22 @@ class OpInfo:
         )
 
     @property
+    def named_dimensions(self) -> list[str]:
+        """The named dimensions of the required inputs, in the order of the signature."""
+        names = [
+            dim
+            for each in self.inputs
+            if not each.optional
+            for dim in each.dims
+            if isinstance(dim, str) and dim != "*"
+        ]
+        return list(dict.fromkeys(names))
+
+    def with_multiples(self, sizes: Mapping[Any, int]) -> dict[Any, int]:
+        """The sizes, changed where one must be a multiple of another: it is twice as large."""
+        return {**sizes, **{h: 2 * sizes[g] for g, h in self.divisibilities}}
+
+    @property
     def overwritten(self) -> int | None:
         """The index of the input that the in-place op overwrites; None if there is no such op."""
         if not self.in_place:

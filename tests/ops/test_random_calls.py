@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import cudarelu
 from cudarelu.testing.cases import DTYPES, Plan, make_case
 from cudarelu.testing.hosts import NumPy, Torch
-from cudarelu.testing.inputs import named_dimensions
 from cudarelu.testing.reference import assert_close, reference
 
 OPS = {op.name: op for op in cudarelu.ops()}
@@ -25,7 +24,7 @@ HOSTS = [Torch("cpu"), NumPy()]
 
 
 def plans(op: cudarelu.OpInfo) -> st.SearchStrategy[Plan]:
-    many = len(named_dimensions(op)) > 4
+    many = len(op.named_dimensions) > 4
     rows = st.lists(st.integers(0, 5), max_size=2 if many else 4).map(tuple)
     optional = [each.name for each in op.inputs if each.optional]
     broadcasts = any(each.broadcasts for each in op.inputs)

@@ -12,7 +12,7 @@ import torch
 
 from .._table import OpInfo, Parameter
 from ..onnx.definitions import function
-from ..testing.inputs import draw, equal_batches, named_dimensions, shape_of
+from ..testing.inputs import draw, equal_batches, shape_of
 
 Inputs = list[torch.Tensor | None]
 
@@ -161,7 +161,7 @@ def sized(op: OpInfo, dtype: str, elements: int, columns: int = 1024, **options:
 
     An op on rows gets rows of at most `columns` elements.
     """
-    named = named_dimensions(op)
+    named = op.named_dimensions
     columns = min(columns, elements) if leads(op) else elements
     sizes: dict[Any, int] = dict.fromkeys(named, columns)
     sizes |= {each.dims[0]: 1 for each in op.inputs if each.offsets_into and not each.optional}
@@ -173,7 +173,7 @@ def sized(op: OpInfo, dtype: str, elements: int, columns: int = 1024, **options:
 
 def with_rows(op: OpInfo, dtype: str, rows: int, columns: int, **options: Any) -> Case:
     """Returns a case of `rows` rows."""
-    sizes = dict.fromkeys(named_dimensions(op), columns)
+    sizes = dict.fromkeys(op.named_dimensions, columns)
     leading = (rows,) if sizes else (rows, columns)
     return Case(op, dtype, leading, sizes, default_attributes(op), **options)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from .._table import OpInfo
 from ..onnx.definitions import function
-from .inputs import draw, multiples, named_dimensions
+from .inputs import draw
 
 DTYPES = {
     name: np.dtype(getattr(ml_dtypes if name == "bfloat16" else np, name))
@@ -69,7 +69,7 @@ def plans(op: OpInfo, dtype: np.dtype) -> Iterator[Plan]:
     """The plans of an op's cases: edge sizes, layouts, special values, attributes and absent
     inputs."""
     width = 16 // dtype.itemsize  # elements of a 16-byte vector
-    many = len(named_dimensions(op)) > 4  # sizes, and so operations for each row
+    many = len(op.named_dimensions) > 4  # sizes, and so operations for each row
     yield Plan("no-rows", (0,), 3)
     yield Plan("no-columns", (2,), 0)
     yield Plan("scalar", (), 1)
@@ -119,7 +119,7 @@ def sizes_of(op: OpInfo, plan: Plan) -> dict[Any, int]:
                 size = min(plan.size, 40) if crowded else plan.size
                 apart = 0 if plan.absent else 2 * len(sizes)
                 sizes[dim] = size + apart if size else 0
-    sizes = multiples(op, sizes)
+    sizes = op.with_multiples(sizes)
     for parameter in op.inputs:
         if parameter.offsets_into:
             sizes[parameter.dims[0]] = 4 if plan.size else 1

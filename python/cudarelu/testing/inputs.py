@@ -73,23 +73,6 @@ def draw(
     return inputs
 
 
-def multiples(op: OpInfo, sizes: Mapping[Any, int]) -> dict[Any, int]:
-    """The sizes, changed where one must be a multiple of another: it is twice as large."""
-    return {**sizes, **{h: 2 * sizes[g] for g, h in op.divisibilities}}
-
-
 def equal_batches(batches: int, total: int) -> list[int]:
     """The ends of batches of about equal sizes."""
     return [total * (i + 1) // batches for i in range(batches)]
-
-
-def named_dimensions(op: OpInfo) -> list[str]:
-    """The named dimensions of the required inputs, in the order of the signature."""
-    names = [
-        dim
-        for each in op.inputs
-        if not each.optional
-        for dim in each.dims
-        if isinstance(dim, str) and dim != "*"
-    ]
-    return list(dict.fromkeys(names))
