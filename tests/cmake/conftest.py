@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.wheels import fill_with_wheels
+
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]:
@@ -28,3 +30,9 @@ def once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]:
         return folder
 
     return filled
+
+
+@pytest.fixture(scope="session")
+def wheels(once) -> Path:
+    """The folder that `fill_with_wheels` fills."""
+    return once("wheels", fill_with_wheels)

@@ -113,23 +113,9 @@ class TestDependencies:
 # The wheel
 
 
-def build_wheel(folder: Path) -> None:
-    build = folder / "build"
-    # Lets ccache reuse results in another build folder.
-    run(
-        *(sys.executable, "-m", "pip", "wheel", ROOT, "--no-deps", "--no-build-isolation"),
-        *("--no-index", "--disable-pip-version-check", "-v", "--wheel-dir", folder),
-        # The long form of -C, which pip before 23.1 lacks.
-        f"--config-settings=build-dir={build}",
-        "--config-settings=cmake.define.CUDARELU_CUDA=OFF",
-        env=environment(CCACHE_BASEDIR=build, CCACHE_NOHASHDIR=1),
-    )
-    shutil.rmtree(build)  # the wheel must not need it
-
-
 @pytest.fixture(scope="module")
-def wheel(once) -> Path:
-    (path,) = once("wheel", build_wheel).glob("cudarelu-*.whl")
+def wheel(wheels) -> Path:
+    (path,) = (wheels / "one").glob("cudarelu-*.whl")
     return path
 
 

@@ -9,7 +9,6 @@ installed too. On two cores that takes a minute with a warm ccache.
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import sysconfig
 import zipfile
@@ -19,18 +18,15 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import torch
 from onnx import TensorProto, helper
 
 from support.commands import SLOW, dynamic, environment, install_wheel, needs, python_3_12, run
 from support.onnx_runtimes import RUNTIMES, VERSIONS, run_with
 from support.op_modules import LIBRARY
-from support.ort_infer import BUILD, BUILT, ORT_INFER
+from support.ort_infer import BUILT, ORT_INFER
+from support.wheels import HERE, OTHER, WHEELS
 
 ROOT = Path(__file__).parents[2]
-HERE = ".".join(torch.__version__.split(".")[:2])
-OTHER = "2.14" if HERE == "2.11" else "2.11"  # the oldest that is supported, or the newest
-FOLDER = BUILD / "wheel"
 
 IN_PYTORCH = """
 import sys
@@ -68,27 +64,11 @@ print(onnxruntime.__version__)
 # One wheel for several versions of PyTorch
 
 
-def build_wheel(folder: Path) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, ROOT / "tools/wheel.py", HERE, OTHER, "--folder", FOLDER),
-            *("--wheel-dir", folder, "-C", "cmake.define.CUDARELU_CUDA=OFF"),
-            *("-C", "cmake.define.CUDARELU_ORT=OFF"),  # its part is in the test of the other wheel
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment(CCACHE_BASEDIR=FOLDER, CCACHE_NOHASHDIR=1),
-        check=False,
-    )
-    if f"PyTorch {OTHER} cannot be installed" in done.stdout:
-        pytest.skip(f"PyTorch {OTHER} cannot be installed")
-    assert done.returncode == 0, done.stdout[-6000:]
-
-
 @pytest.fixture(scope="module")
-def wheel(once) -> Path:
-    (path,) = once("wheel_for_several", build_wheel).glob("cudarelu-*.whl")
+def wheel(wheels) -> Path:
+    if (wheels / "missing").exists():
+        pytest.skip((wheels / "missing").read_text())
+    (path,) = (wheels / "several").glob("cudarelu-*.whl")
     return path
 
 
@@ -125,17 +105,14 @@ class TestWheelForSeveralPyTorches:
         between = "".join(f",!=2.{minor}.*" for minor in range(older + 1, newer))
         assert found == f">=2.{older},<2.{newer + 1}{between}"
 
-    def test_a_build_folder_has_the_reader_of_its_pytorch_alone(self, wheel):
+    def test_a_build_folder_has_the_reader_of_its_pytorch_alone(self, wheel, wheels):
         """A reader of another PyTorch, here of the first build, would be of older sources."""
-        newer = max(HERE, OTHER)
-        assert [path.name for path in FOLDER.glob("build/python/cudarelu/pytorch_*")] == [
-            f"pytorch_{newer}"
-        ]
+        assert (wheels / "readers").read_text() == f"pytorch_{max(HERE, OTHER)}"
 
     @pytest.mark.parametrize("version", [HERE, OTHER])
     def test_serves(self, version, installed, tmp_path):
         """Runs an op, and an op of a module that was built for none of these versions."""
-        path = f"{installed}:{FOLDER / f'torch-{OTHER}'}" if version == OTHER else installed
+        path = f"{installed}:{WHEELS / f'torch-{OTHER}'}" if version == OTHER else installed
         settings = environment(PYTHONPATH=path)
         said = run(sys.executable, "-c", IN_PYTORCH, LIBRARY, cwd=tmp_path, env=settings)
         found, reader, module = said.split()
