@@ -573,7 +573,8 @@ std::vector<std::filesystem::path> module_paths() {
 
 void register_ops() {
   const std::vector<std::filesystem::path> paths = module_paths();
-  const Module& module = add_module(open_module(paths.front()));
+  auto opened = open_module(paths.front());
+  const Module& module = add_module(std::move(opened));
   for (const auto& other : std::span(paths).subspan(1)) add_module(open_module(other));
   std::size_t count = 0;
   for (const Op& op : module.ops) {
