@@ -1,5 +1,6 @@
-// A thread has the angles of `width` pairs at one position, and rotates these pairs in several
-// vectors, which are those of the heads and the batch.
+// A thread has the angles of some pairs at one position, and rotates these pairs in all heads of
+// all batches. In the layout `halves`, the pairs are in two vectors of x that are far apart. In the
+// layout `pairs` they are in one, so that neighbouring threads access neighbouring vectors.
 #include <algorithm>
 
 #include "cudarelu/cuda/alignment.h"
@@ -13,7 +14,7 @@ namespace cuda = cudarelu::cuda;  // there is a global namespace of this name, t
 namespace {
 
 constexpr int block_size = 256;
-constexpr int at_once = 4;  // vectors of a thread whose loads are in flight at the same time
+constexpr int in_flight = 8;  // vectors that a thread loads at the same time
 
 template <class T>
 struct Arguments {
@@ -24,67 +25,71 @@ struct Arguments {
   RotarySizes sizes;
 };
 
-template <class T, int width, bool halves>
+template <class T, int width, int vectors, bool halves>
 __global__ void __launch_bounds__(block_size) rotate(Arguments<T> of) {
   using C = Compute<T>;
   using Vector = cuda::RowVector<T, width>;
+  constexpr int pairs = width * vectors / 2;  // of a thread
+  using Angles = cuda::RowVector<T, pairs>;
+  constexpr int at_once = in_flight / vectors;
   const std::int64_t position = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   cuda::wait_for_previous_kernel();
   if (position >= of.sizes.positions) return;
   const std::int64_t matrix = of.sizes.positions * 2 * of.sizes.pairs;
-  for (std::int64_t pair = threadIdx.x * width; pair < of.sizes.pairs; pair += blockDim.x * width) {
-    const Vector cos = *reinterpret_cast<const Vector*>(of.cos + position * of.sizes.pairs + pair);
-    const Vector sin = *reinterpret_cast<const Vector*>(of.sin + position * of.sizes.pairs + pair);
+  for (std::int64_t pair = threadIdx.x * pairs; pair < of.sizes.pairs; pair += blockDim.x * pairs) {
+    const Angles cos = *reinterpret_cast<const Angles*>(of.cos + position * of.sizes.pairs + pair);
+    const Angles sin = *reinterpret_cast<const Angles*>(of.sin + position * of.sizes.pairs + pair);
     const std::int64_t offset = position * 2 * of.sizes.pairs + (halves ? pair : 2 * pair);
     const std::int64_t apart = halves ? of.sizes.pairs : width;
     for (std::int64_t first = blockIdx.y * at_once; first < of.sizes.leading;
          first += gridDim.y * at_once) {
-      Vector x[at_once][2];
+      Vector x[at_once][vectors];
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
         if (first + i >= of.sizes.leading) continue;
-        const T* const from = of.x + (first + i) * matrix + offset;
-        x[i][0] = *reinterpret_cast<const Vector*>(from);
-        x[i][1] = *reinterpret_cast<const Vector*>(from + apart);
+#pragma unroll
+        for (int v = 0; v < vectors; ++v) {
+          x[i][v] =
+              *reinterpret_cast<const Vector*>(of.x + (first + i) * matrix + offset + v * apart);
+        }
       }
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
         if (first + i >= of.sizes.leading) continue;
-        C turned[2 * width];
+        C turned[2 * pairs];
 #pragma unroll
-        for (int j = 0; j < width; ++j) {
-          // Element `place` of the two vectors is the first of pair j, and `partner` the second.
+        for (int j = 0; j < pairs; ++j) {
+          // Element `place` of the vectors is the first of pair j, and `partner` the second.
           const int place = halves ? j : 2 * j;
-          const int partner = halves ? width + j : 2 * j + 1;
+          const int partner = halves ? pairs + j : 2 * j + 1;
           const C a = load(x[i][place / width][place % width]);
           const C b = load(x[i][partner / width][partner % width]);
           turned[place] = a * load(cos[j]) - b * load(sin[j]);
           turned[partner] = b * load(cos[j]) + a * load(sin[j]);
         }
-        T* const to = of.y + (first + i) * matrix + offset;
 #pragma unroll
-        for (int v = 0; v < 2; ++v) {
+        for (int v = 0; v < vectors; ++v) {
           Vector y;
 #pragma unroll
           for (int j = 0; j < width; ++j) y.set(j, store<T>(turned[v * width + j]));
-          y.write_to(to + v * apart);
+          y.write_to(of.y + (first + i) * matrix + offset + v * apart);
         }
       }
     }
   }
 }
 
-template <int width, class T>
+template <int width, int vectors, bool halves, class T>
 Status launch_rotate(const Call& call, const Arguments<T>& of) {
-  const std::int64_t across = std::min<std::int64_t>(of.sizes.pairs / width, block_size);
+  const std::int64_t across =
+      std::min<std::int64_t>(of.sizes.pairs / (width * vectors / 2), block_size);
   const std::int64_t down = block_size / across;
   const std::int64_t parts =
-      std::min<std::int64_t>(cuda::ceil_div(of.sizes.leading, at_once), 65535);
+      std::min<std::int64_t>(cuda::ceil_div(of.sizes.leading, in_flight / vectors), 65535);
   const cuda::Grid grid{
       dim3(cuda::blocks_for(of.sizes.positions, down), static_cast<unsigned>(parts)),
       dim3(static_cast<unsigned>(across), static_cast<unsigned>(down))};
-  const auto kernel = call.integer(0) == 0 ? rotate<T, width, true> : rotate<T, width, false>;
-  return cuda::launch(call, kernel, grid, of);
+  return cuda::launch(call, rotate<T, width, vectors, halves>, grid, of);
 }
 
 }  // namespace
@@ -101,7 +106,11 @@ Status Rotary::cuda(const Call& call) {
     const bool even = of.sizes.pairs % width == 0 && cuda::misalignment(of.x) == 0 &&
                       cuda::misalignment(of.cos) == 0 && cuda::misalignment(of.sin) == 0 &&
                       cuda::misalignment(of.y) == 0;
-    return even ? launch_rotate<width>(call, of) : launch_rotate<1>(call, of);
+    const bool halves = call.integer(0) == 0;
+    if (!even)
+      return halves ? launch_rotate<1, 2, true>(call, of) : launch_rotate<1, 2, false>(call, of);
+    return halves ? launch_rotate<width, 2, true>(call, of)
+                  : launch_rotate<width, 1, false>(call, of);
   });
 }
 
