@@ -41,6 +41,17 @@ class Derivative:
     op: OpInfo  # that runs where a gradient is needed: it may have more outputs
     terms: dict[int, Expression]  # by the position of the input; others have no gradient
 
+    @functools.cached_property
+    def differentiable_outputs(self) -> frozenset[int]:
+        """The outputs that may have a gradient: those of type T, and others that a term names."""
+        generic = (i for i, each in enumerate(self.op.outputs) if each.dtype == "T")
+        return frozenset(generic).union(*map(_named_gradients, self.terms.values()))
+
+
+def _named_gradients(expression: Expression) -> frozenset[int]:
+    own = {expression.index} if expression.kind == "output_gradient" else ()
+    return frozenset(own).union(*map(_named_gradients, expression.arguments))
+
 
 @functools.cache
 def derivative_of(op: OpInfo) -> Derivative:
@@ -137,6 +148,8 @@ class Evaluator:
         return expression.number if attribute.type == "float" else int(expression.number)
 
     def _argument(self, expression: Expression, parameter: Parameter) -> Any:
+        if expression.kind == "output_gradient" and parameter.optional:
+            return self.gradient(expression.index)
         value = self.value(expression)
         if value is not None or parameter.optional or expression.kind != "input":
             return value

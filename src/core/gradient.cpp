@@ -146,7 +146,7 @@ class GradientParser {
                                   : -1;
                result.index >= 0) {
       result.kind = Kind::output_gradient;
-      if (!is_generic(own.outputs, result.index)) {
+      if (!own.outputs[static_cast<std::size_t>(result.index)].may_have_gradient()) {
         fail("names " + result.text + ", but " + result.text.substr(gradient_prefix.size()) +
              " holds integers");
       }

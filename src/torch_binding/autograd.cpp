@@ -45,15 +45,17 @@ struct Derivative {
   const Op& op;
   const Op* training_form;
   std::vector<Term> terms;
+  unsigned named_gradients = 0;  // the outputs whose gradients the terms name, as bits
 
  private:
-  void note(const Expression& expression, Term& term) const {
+  void note(const Expression& expression, Term& term) {
     if (expression.kind == Kind::input) {
       term.inputs |= 1u << expression.index;
       const int like = op.signature.shape_source_of(static_cast<std::size_t>(expression.index));
       if (like >= 0) term.inputs |= 1u << like;
     }
     if (expression.kind == Kind::output) term.outputs |= 1u << expression.index;
+    if (expression.kind == Kind::output_gradient) named_gradients |= 1u << expression.index;
     for (const Expression& argument : expression.arguments) note(argument, term);
   }
 };
@@ -164,6 +166,10 @@ class Evaluator {
   /// Returns an argument of a call, undefined if it is absent. If the called op requires it,
   /// returns the tensor that replaces it.
   at::Tensor argument(const Expression& expression, const Parameter& parameter) {
+    if (expression.kind == Kind::output_gradient && parameter.optional &&
+        !scope_.has_output_gradient(expression.index)) {
+      return {};
+    }
     at::Tensor value = tensor(expression);
     if (value.defined() || parameter.optional) return value;
     return stand_in_for(op_.signature, static_cast<std::size_t>(expression.index), scope_.input);
@@ -468,9 +474,10 @@ Tensors record(const Op& op, const Tensors& inputs, const Attributes& attributes
     return compute();
   }();
   if (needs_gradient) {
+    const unsigned named = derivative_of(op).named_gradients;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (ag::isDifferentiableType(outputs[i].scalar_type()) &&
-          op.signature.outputs[i].is_generic()) {
+          (op.signature.outputs[i].is_generic() || (named >> i & 1u) != 0)) {
         ag::set_history(outputs[i], node);
       } else {
         node->add_input_metadata(ag::Node::undefined_input());  // keeps the outputs' positions

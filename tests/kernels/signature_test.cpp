@@ -207,6 +207,7 @@ INSTANTIATE_TEST_SUITE_P(
         {"f(x: T[n], p: T[n]? = p) -> y: T[n]", "p, which takes the place of p, must be an input"},
         {"f(x: T[n], p: T[m]? = 1) -> y: T[n]", "p, whose place a number takes, must have"},
         {"f(x: T[*], p: T[*]? = 1) -> y: T[*]", "p, whose place a number takes, must have"},
+        {"f(x: T[*, n, m], p: T[*, n]? = 1) -> y: T[*]", "p, whose place a number takes, must have"},
         {"f(x: T[n], p: i32[n]? = 0.5) -> y: T[n]", "p must be an integer"},
         {"f() -> y: i32[3]", "there must be an input that is required"},
         {"f(x: T[n]?) -> y: i32[3]", "x, the first input, must be required"},

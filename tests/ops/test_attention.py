@@ -104,6 +104,39 @@ def test_gradients(mask, causal):
         torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
 
 
+def combined(q, k, v, mask=None):
+    """Attention, from the results for two parts of the keys."""
+    parts = []
+    for keys in (slice(0, 20), slice(20, None)):
+        given = None if mask is None else mask[..., keys]
+        parts.append(cudarelu.attention_with_lse(q, k[:, :, keys], v[:, :, keys], given))
+    weights = torch.softmax(torch.stack([lse for _, lse in parts]), 0)
+    return sum(weight[..., None] * y for weight, (y, _) in zip(weights, parts, strict=True))
+
+
+@pytest.mark.parametrize("numbers", [False, True], ids=["no mask", "mask"])
+def test_gradients_of_combined_parts(numbers):
+    def gradients(function):
+        leaves = [x.requires_grad_() for x in inputs()]
+        if numbers:
+            leaves.append(torch.linspace(-1, 1, 37 * 53).reshape(37, 53).requires_grad_())
+        return torch.autograd.grad(function(*leaves).square().sum(), leaves)
+
+    for actual, wanted in zip(gradients(combined), gradients(cudarelu.attention), strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_lse_alone():
+    def gradients(lse_of):
+        q, k, v = (x.requires_grad_() for x in inputs(kv_heads=4))
+        return torch.autograd.grad(lse_of(q, k, v).sin().sum(), (q, k, v), materialize_grads=True)
+
+    expected = gradients(lambda q, k, v: torch.logsumexp(q @ k.mT / 4 + 0 * v.sum(), -1))
+    ours = gradients(lambda q, k, v: cudarelu.attention_with_lse(q, k, v)[1])
+    for actual, wanted in zip(ours, expected, strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_the_result_does_not_depend_on_the_threads():
     q, k, v = inputs((2, 4, 200, 16), keys=500)
     before = torch.get_num_threads()

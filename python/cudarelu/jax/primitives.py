@@ -123,12 +123,9 @@ def _bind(op: OpInfo, arrays: Sequence[Any], call: Call) -> Sequence[Any]:
 
 
 def _float_outputs(op: OpInfo, outputs: Sequence[Any]) -> list[int]:
-    """The outputs that have a derivative: those of dtype T, if that is a floating-point one."""
-    return [
-        i
-        for i, (each, y) in enumerate(zip(op.outputs, outputs, strict=True))
-        if each.dtype == "T" and jnp.issubdtype(y.dtype, jnp.floating)
-    ]
+    """The outputs of floating-point numbers that have a derivative."""
+    places = derivative_of(op).differentiable_outputs
+    return [i for i in sorted(places) if jnp.issubdtype(outputs[i].dtype, jnp.floating)]
 
 
 @functools.cache

@@ -53,14 +53,21 @@ def _nodes(
         scalar = add("Constant", value_float=parameter.number)
         add("CastLike", scalar, given[op.inputs[0].name])
     elif parameter.number is not None:
-        sizes = []
-        for dim in parameter.dims:
-            source = next(each for each in op.inputs if dim in each.dims and not each.optional)
-            axis = source.dims.index(dim) - len(source.dims)  # from the end: `*` has any rank
-            end = {"end": axis + 1} if axis < -1 else {}
-            sizes.append(add("Shape", given[source.name], start=axis, **end))
-        shape = add("Concat", *sizes, axis=0) if len(sizes) > 1 else sizes[0]
-        add("CastLike", add("ConstantOfShape", shape, value=number), given[op.inputs[0].name])
+        required = [each for each in op.inputs if not each.optional]
+        if parameter.leads:
+            like = next(each for each in required if each.dims == parameter.dims)
+            shape = add("Shape", given[like.name])
+        else:
+            sizes = []
+            for dim in parameter.dims:
+                source = next(each for each in required if dim in each.dims)
+                axis = source.dims.index(dim) - len(source.dims)  # from the end: `*` has any rank
+                end = {"end": axis + 1} if axis < -1 else {}
+                sizes.append(add("Shape", given[source.name], start=axis, **end))
+            shape = add("Concat", *sizes, axis=0) if len(sizes) > 1 else sizes[0]
+        filled = add("ConstantOfShape", shape, value=number)
+        if parameter.dtype == "T":
+            add("CastLike", filled, given[op.inputs[0].name])
     elif parameter.extreme:
         kind, name = parameter.extreme
         axes = add("Constant", value_ints=[0])

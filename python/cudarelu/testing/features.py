@@ -96,9 +96,17 @@ def _op_called(name: str, op: OpInfo) -> OpInfo:
 def _check_gradients(op: OpInfo, function: Callable[..., Any], device: str) -> None:
     inputs = with_grad(inputs_of(op, device=device))
     twice = is_twice_differentiable(op)
-    assert gradcheck(function, inputs, check_forward_ad=twice)
+
+    dtype = getattr(torch, wide_dtype(op))
+
+    def exact(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The outputs without those of float32 beside float64, whose differences are too coarse."""
+        outputs = as_tuple(function(*tensors))
+        return tuple(y for y in outputs if y.dtype == dtype or not y.is_floating_point())
+
+    assert gradcheck(exact, inputs, check_forward_ad=twice)
     if twice:
-        assert gradgradcheck(function, inputs, check_fwd_over_rev=True)
+        assert gradgradcheck(exact, inputs, check_fwd_over_rev=True)
 
 
 def _gradients(op: OpInfo, device: str) -> None:

@@ -99,12 +99,11 @@ def _derivatives(op: OpInfo, device: str, second: bool) -> None:
             with tf.GradientTape() as tape:
                 tape.watch(moved)
                 outputs: Any = as_tuple(FUNCTIONS[op.qualified_name](*arrays, **attributes))
-                # Outputs of a fixed dtype, such as statistics in float32, have no gradient.
                 total = tf.add_n(
                     [
-                        tf.reduce_sum(y**2)
-                        for each, y in zip(op.outputs, outputs, strict=True)
-                        if each.dtype == "T" and y.dtype.is_floating
+                        tf.reduce_sum(tf.cast(y, tf.float64) ** 2)
+                        for y in outputs
+                        if y.dtype.is_floating
                     ]
                 )
             found = tape.gradient(total, moved, unconnected_gradients="zero")

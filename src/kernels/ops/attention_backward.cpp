@@ -9,7 +9,7 @@ namespace {
 using namespace attention;
 
 /// The positions of the inputs.
-enum : std::size_t { grad_y, q, k, v, y, lse };
+enum : std::size_t { grad_y, q, k, v, y, lse, grad_lse };
 
 template <class T, std::int64_t lanes>
 class Backward : Blocks<T, lanes> {
@@ -22,7 +22,7 @@ class Backward : Blocks<T, lanes> {
   /// Either the gradients of q, k and v, or only that of the mask.
   Status run(bool of_mask) {
     if (this->units() == 0) return {};
-    C* slopes = nullptr;  // the sum of grad_y y for each query
+    C* slopes = nullptr;  // the sum of grad_y y less grad_lse, for each query
     const std::int64_t rows = p_.group() * p_.queries;
     if (Status status = allocate(call_, this->units() * rows, slopes); !status.ok()) return status;
     slopes_ = slopes;
@@ -63,6 +63,7 @@ class Backward : Blocks<T, lanes> {
 
   void compute_slopes(C* slopes) const {
     const std::int64_t e = p_.value_width;
+    const bool has_grad_lse = call_.inputs[grad_lse].present;
     const std::int64_t grain = std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, e));
     call_.execution.parallel_for(
         p_.batch * p_.heads * p_.queries, grain, [&](std::int64_t begin, std::int64_t end) {
@@ -71,7 +72,7 @@ class Backward : Blocks<T, lanes> {
             for (std::int64_t i = row * e; i < (row + 1) * e; ++i) {
               sum += load(this->input(grad_y)[i]) * load(this->input(y)[i]);
             }
-            slopes[row] = sum;
+            slopes[row] = has_grad_lse ? sum - this->template input<float>(grad_lse)[row] : sum;
           }
         });
   }

@@ -15,6 +15,7 @@ struct Inputs {
   const T* v;
   const T* y;
   const float* lse;
+  const float* grad_lse;  // or null
 };
 
 /// The weight and the gradient of one score.
@@ -37,7 +38,8 @@ __device__ Gradient<Compute<T>> gradient_of(const Problem& p, const Inputs<T>& i
   return {weight, weight * (product - slope)};
 }
 
-/// The gradient of q, and the sum of grad_y y for each query; or the gradient of the mask.
+/// The gradient of q, and the sum of grad_y y less grad_lse for each query; or the gradient of the
+/// mask.
 template <class T, bool of_mask>
 __global__ void __launch_bounds__(32 * warps)
     backward_of_queries(Inputs<T> in, T* output, Compute<T>* slopes, Problem p) {
@@ -53,6 +55,7 @@ __global__ void __launch_bounds__(32 * warps)
     slope += load(in.grad_y[place]) * load(in.y[place]);
   }
   slope = cuda::sum_in_warp<32>(slope);
+  if (in.grad_lse != nullptr) slope -= in.grad_lse[row];
   if (!of_mask && lane == 0) slopes[row] = slope;
   const std::int64_t first_key = at.kv * p.keys;
   const std::int64_t visible = p.is_causal ? min(p.keys, at.query + 1) : p.keys;
@@ -113,8 +116,10 @@ __global__ void __launch_bounds__(32 * warps)
 template <class T>
 Inputs<T> inputs_of(const Call& call) {
   const auto tensor = [&](std::size_t i) { return static_cast<const T*>(call.inputs[i].data); };
-  return {tensor(0), tensor(1), tensor(2),
-          tensor(3), tensor(4), static_cast<const float*>(call.inputs[5].data)};
+  const auto numbers = [&](std::size_t i) {
+    return call.inputs[i].present ? static_cast<const float*>(call.inputs[i].data) : nullptr;
+  };
+  return {tensor(0), tensor(1), tensor(2), tensor(3), tensor(4), numbers(5), numbers(6)};
 }
 
 }  // namespace

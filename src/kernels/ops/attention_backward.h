@@ -10,12 +10,13 @@ struct AttentionBackward {
       .signature =
           "attention_backward(grad_y: T[*, h, s, e], q: T[*, h, s, d], "
           "k: T[*, g divides h, t, d], v: T[*, g, t, e], y: T[*, h, s, e], lse: f32[*, h, s], "
-          "attn_mask: broadcast T | bool[*, h, s, t]? = 0, *, is_causal: bool = false, "
+          "grad_lse: f32[*, h, s]? = 0, attn_mask: broadcast T | bool[*, h, s, t]? = 0, *, "
+          "is_causal: bool = false, "
           "scale: float?) "
           "-> (grad_q: T[*, h, s, d], grad_k: T[*, g, t, d], grad_v: T[*, g, t, e])",
       .summary =
-          "The gradients of attention_with_lse in q, k and v, from its outputs y and lse; as "
-          "exact as lse, which is float32 also for float64.",
+          "The gradients of attention_with_lse in q, k and v, from its outputs y and lse and their "
+          "gradients; as exact as lse, which is float32 also for float64.",
       .dtypes = floating_types,
       .autocast = Autocast::lower,
       .definition =

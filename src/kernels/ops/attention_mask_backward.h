@@ -10,7 +10,8 @@ struct AttentionMaskBackward {
       .signature =
           "attention_mask_backward(grad_y: T[*, h, s, e], q: T[*, h, s, d], "
           "k: T[*, g divides h, t, d], v: T[*, g, t, e], y: T[*, h, s, e], lse: f32[*, h, s], "
-          "attn_mask: broadcast T | bool[*, h, s, t]? = 0, *, is_causal: bool = false, "
+          "grad_lse: f32[*, h, s]? = 0, attn_mask: broadcast T | bool[*, h, s, t]? = 0, *, "
+          "is_causal: bool = false, "
           "scale: float?) -> grad_mask: T[*, h, s, t]",
       .summary = "The gradient of attention_with_lse in a mask that has not been broadcast.",
       .dtypes = floating_types,

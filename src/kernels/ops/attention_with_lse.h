@@ -15,14 +15,14 @@ struct AttentionWithLse {
           "attention, and for each query the logarithm of the sum of the exponentials of its "
           "scores, with which the results for parts of the keys can be combined.",
       .dtypes = floating_types,
-      .gradient = R"(q = attention_backward(grad_y, q, k, v, y, lse, attn_mask, is_causal,
+      .gradient = R"(q = attention_backward(grad_y, q, k, v, y, lse, grad_lse, attn_mask, is_causal,
                                              scale).grad_q;
-                     k = attention_backward(grad_y, q, k, v, y, lse, attn_mask, is_causal,
+                     k = attention_backward(grad_y, q, k, v, y, lse, grad_lse, attn_mask, is_causal,
                                              scale).grad_k;
-                     v = attention_backward(grad_y, q, k, v, y, lse, attn_mask, is_causal,
+                     v = attention_backward(grad_y, q, k, v, y, lse, grad_lse, attn_mask, is_causal,
                                              scale).grad_v;
-                     attn_mask = attention_mask_backward(grad_y, q, k, v, y, lse, attn_mask,
-                                                         is_causal, scale))",
+                     attn_mask = attention_mask_backward(grad_y, q, k, v, y, lse, grad_lse,
+                                                         attn_mask, is_causal, scale))",
       .autocast = Autocast::lower,
       .definition = joined<attention::scores_text, attention::outputs_text, attention::lse_text>,
   };

@@ -108,7 +108,10 @@ inline constexpr std::string_view gradients_text = R"(
     grad_weights_flat = MatMul(grad_flat, v_turned)
     grad_weights = Reshape<allowzero = 1>(grad_weights_flat, scores_shape)
     grads_of_y = Mul(grad_y, y)
-    slope = ReduceSum<keepdims = 1>(grads_of_y, last)
+    slope_of_y = ReduceSum<keepdims = 1>(grads_of_y, last)
+    grad_lse_column = Unsqueeze(grad_lse, last)
+    slope_of_lse = CastLike(grad_lse_column, q)
+    slope = Sub(slope_of_y, slope_of_lse)
     grad_centred = Sub(grad_weights, slope)
     grad_scores = Mul(weights, grad_centred))";
 

@@ -129,10 +129,13 @@ struct Parameter {
            !other.broadcasts;
   }
 
-  /// Whether the dtype depends on T. Other tensors have no gradient.
+  /// Whether the dtype depends on T.
   constexpr bool is_generic() const {
     return kind == ElementKind::type_variable || kind == ElementKind::variable_or_bool;
   }
+
+  /// Whether a gradient may name the gradient of this output.
+  constexpr bool may_have_gradient() const { return is_generic() || kind == ElementKind::float32; }
 
   /// The element type if T is `variable`; also bool for variable_or_bool.
   constexpr DType dtype(DType variable) const {
@@ -191,10 +194,11 @@ struct Signature {
   }
 
   /// For an input i that is a number if it is absent: a required input that has all of its
-  /// dimensions, from which a tensor of that number gets its shape. -1 if there is none.
+  /// dimensions, from which a tensor of that number gets its shape. -1 if there is none, or if the
+  /// input has leading dimensions.
   constexpr int shape_source_of(std::size_t i) const {
     for (std::size_t other = 0; other < inputs.size(); ++other) {
-      if (inputs[i].broadcasts || inputs[other].broadcasts) continue;
+      if (inputs[i].leading || inputs[i].broadcasts || inputs[other].broadcasts) continue;
       const bool has_all =
           std::all_of(inputs[i].dims.begin(), inputs[i].dims.end(), [&](const Dimension& dim) {
             return !dim.name.empty() && index_of(inputs[other].dims, dim.name) >= 0;
@@ -604,15 +608,23 @@ class SignatureParser {
   /// A number takes the place of the input: required inputs must determine its shape.
   constexpr void check_number(const Parameter& input) const {
     if (input.broadcasts) return;  // the number itself, as a scalar
-    bool has_shape = !input.leading && !input.dims.empty();
+    const auto is_given = [](const Parameter& other) {
+      return !other.optional && !other.broadcasts;
+    };
+    bool has_shape = !input.dims.empty();
     for (const Dimension& dim : input.dims) {
       has_shape = has_shape && has_input([&](const Parameter& other) {
-                    return !other.optional && !other.broadcasts && has_dimension(other, dim);
+                    return is_given(other) && has_dimension(other, dim);
                   });
+    }
+    if (input.leading && has_shape) {
+      has_shape = has_input([&](const Parameter& other) {
+        return is_given(other) && other.leading && other.dims == input.dims;
+      });
     }
     if (!has_shape) {
       fail(input.name, ", whose place a number takes, must have dimensions of required inputs, ",
-           "and no *");
+           "or with * all dimensions of one");
     }
   }
   /// `source`, or the extreme of its rows, takes the place of the input.
