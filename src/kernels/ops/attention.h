@@ -16,7 +16,9 @@ struct Attention {
           "softmax(q k^T scale + attn_mask) v for each head; scale is 1/sqrt(d) if it is none. "
           "h / g neighbouring heads of q share one of k and v. A key is hidden from a query where "
           "the mask is false or -inf, and, if is_causal, where its number is higher. A query "
-          "without keys gives zeros.",
+          "without keys gives zeros. The result for a hidden value that is not finite is "
+          "undefined: "
+          "0 times it is NaN, unless a kernel leaves it out.",
       .dtypes = floating_types,
       .gradient = "as attention_with_lse",
       .autocast = Autocast::lower,

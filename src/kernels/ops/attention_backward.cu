@@ -1,4 +1,5 @@
-#include "ops/attention/cuda.cuh"
+#include "ops/attention/engines.h"
+#include "ops/attention/exact_backward.cuh"
 #include "ops/attention_backward.h"
 #include "ops/attention_mask_backward.h"
 
@@ -7,29 +8,12 @@ namespace {
 
 using namespace attention;
 
-template <class T>
-struct Inputs {
-  const T* grad_y;
-  const T* q;
-  const T* k;
-  const T* v;
-  const T* y;
-  const float* lse;
-  const float* grad_lse;  // or null
-};
-
-/// The weight and the gradient of one score.
-template <class C>
-struct Gradient {
-  C weight;
-  C value;
-};
-
 /// exp(score - lse) for a finite lse; where no key is visible, all scores are -infinity.
 template <class T>
-__device__ Gradient<Compute<T>> gradient_of(const Problem& p, const Inputs<T>& in, std::int64_t row,
-                                            std::int64_t key, std::int64_t place, bool hidden,
-                                            Compute<T> slope) {
+__device__ ScoreGradient<Compute<T>> gradient_of(const Problem& p, const GradientInputs<T>& in,
+                                                 std::int64_t row, std::int64_t key,
+                                                 std::int64_t place, bool hidden,
+                                                 Compute<T> slope) {
   using C = Compute<T>;
   const C lse = in.lse[row];
   const C score = hidden ? low<C> : score_of(p, in.q + row * p.width, in.k + key * p.width, place);
@@ -42,7 +26,7 @@ __device__ Gradient<Compute<T>> gradient_of(const Problem& p, const Inputs<T>& i
 /// mask.
 template <class T, bool of_mask>
 __global__ void __launch_bounds__(32 * warps)
-    backward_of_queries(Inputs<T> in, T* output, Compute<T>* slopes, Problem p) {
+    backward_of_queries(GradientInputs<T> in, T* output, Compute<T>* slopes, Problem p) {
   using C = Compute<T>;
   cuda::wait_for_previous_kernel();
   const std::int64_t row = row_of_warp();
@@ -62,7 +46,7 @@ __global__ void __launch_bounds__(32 * warps)
   for (std::int64_t first = 0; first == 0 || first < p.width; first += pass) {
     C sums[columns_of_lane] = {};
     for (std::int64_t key = 0; key < (of_mask ? p.keys : visible); key += 32) {
-      Gradient<C> gradient{};
+      ScoreGradient<C> gradient{};
       if (key + lane < (of_mask ? p.keys : visible)) {
         gradient =
             gradient_of(p, in, row, first_key + key + lane,
@@ -82,7 +66,8 @@ __global__ void __launch_bounds__(32 * warps)
 /// The gradients of k and v.
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
-    backward_of_keys(Inputs<T> in, T* grad_k, T* grad_v, const Compute<T>* slopes, Problem p) {
+    backward_of_keys(GradientInputs<T> in, T* grad_k, T* grad_v, const Compute<T>* slopes,
+                     Problem p) {
   using C = Compute<T>;
   cuda::wait_for_previous_kernel();
   const std::int64_t key = row_of_warp();  // counted over the batch and the heads
@@ -96,7 +81,7 @@ __global__ void __launch_bounds__(32 * warps)
     C key_sums[columns_of_lane] = {};
     C value_sums[columns_of_lane] = {};
     for (std::int64_t row = 0; row < rows; row += 32) {
-      Gradient<C> gradient{};
+      ScoreGradient<C> gradient{};
       if (row + lane < rows) {
         const std::int64_t own = first_row + row + lane;
         const Row at(p, own);
@@ -113,24 +98,18 @@ __global__ void __launch_bounds__(32 * warps)
   }
 }
 
-template <class T>
-Inputs<T> inputs_of(const Call& call) {
-  const auto tensor = [&](std::size_t i) { return static_cast<const T*>(call.inputs[i].data); };
-  const auto numbers = [&](std::size_t i) {
-    return call.inputs[i].present ? static_cast<const float*>(call.inputs[i].data) : nullptr;
-  };
-  return {tensor(0), tensor(1), tensor(2), tensor(3), tensor(4), numbers(5), numbers(6)};
-}
-
 }  // namespace
 
 Status AttentionBackward::cuda(const Call& call) {
   const Problem p = problem_of(call, 1);
   const std::int64_t rows = p.batch * p.heads * p.queries;
   const std::int64_t keys = p.batch * p.kv_heads * p.keys;
+  for (Backward* const engine : {hopper_backward, mma_backward, tiled_backward}) {
+    if (std::optional<Status> status = engine(call, p)) return *std::move(status);
+  }
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     const auto output = [&](std::size_t i) { return static_cast<T*>(call.outputs[i].data); };
-    const Inputs<T> in = inputs_of<T>(call);
+    const GradientInputs<T> in = gradient_inputs<T>(call);
     Compute<T>* slopes = nullptr;
     if (Status status = allocate(call, rows, slopes); !status.ok()) return status;
     if (rows > 0) {
@@ -149,7 +128,7 @@ Status AttentionMaskBackward::cuda(const Call& call) {
   const std::int64_t rows = p.batch * p.heads * p.queries;
   if (rows == 0) return {};
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return cuda::launch(call, backward_of_queries<T, true>, grid_of(rows), inputs_of<T>(call),
+    return cuda::launch(call, backward_of_queries<T, true>, grid_of(rows), gradient_inputs<T>(call),
                         static_cast<T*>(call.outputs[0].data), static_cast<Compute<T>*>(nullptr),
                         p);
   });

@@ -14,9 +14,11 @@ inline constexpr int panel_columns = 64;
 inline constexpr int line_bytes = 128;
 inline constexpr int panel_bytes = 64 * line_bytes;
 
-/// The descriptor of an operand whose first panel begins at `address`.
-__device__ __forceinline__ std::uint64_t descriptor(const void* address) {
-  constexpr std::uint64_t next_panel = panel_bytes / 16;  // used only if not depth_major
+/// The descriptor of an operand whose first panel begins at `address`. The distance of panels is
+/// used only if not depth_major.
+__device__ __forceinline__ std::uint64_t descriptor(const void* address,
+                                                    int distance = panel_bytes) {
+  const auto next_panel = static_cast<std::uint64_t>(distance / 16);
   constexpr std::uint64_t next_eight_lines = 8 * line_bytes / 16;
   constexpr std::uint64_t swizzle_128_bytes = 1;
   const auto at = static_cast<std::uint64_t>(__cvta_generic_to_shared(address));

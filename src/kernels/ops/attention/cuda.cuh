@@ -36,11 +36,13 @@ __device__ Compute<T> score_of(const Problem& p, const T* query, const T* key, s
 }
 
 /// sums[i] += the sum over `count` lanes of the lane's weight times row `lane` of a matrix, for the
-/// columns of this lane from `first` on.
+/// columns of this lane from `first` on. Rows whose bit in `used` is 0 are not read.
 template <class T>
 __device__ void add_rows(Compute<T> weight, const T* matrix, int count, std::int64_t columns,
-                         std::int64_t first, Compute<T> (&sums)[columns_of_lane]) {
+                         std::int64_t first, Compute<T> (&sums)[columns_of_lane],
+                         unsigned used = ~0u) {
   for (int row = 0; row < count; ++row) {
+    if ((used >> row & 1u) == 0) continue;
     const Compute<T> factor = __shfl_sync(0xffffffff, weight, row);
 #pragma unroll
     for (int i = 0; i < columns_of_lane; ++i) {
@@ -83,6 +85,47 @@ __device__ inline std::int64_t row_of_warp() {
 /// A launch of a warp for each of `rows` rows.
 inline cuda::Grid grid_of(std::int64_t rows) {
   return {cuda::blocks_for(rows, warps), static_cast<unsigned>(warps) * 32};
+}
+
+/// Computes a row of y, and of lse unless that is null, in a warp. Hidden keys and values have no
+/// effect, whatever they are.
+template <class T>
+__device__ void attend_row(const T* q, const T* k, const T* v, T* y, float* lse, const Problem& p,
+                           std::int64_t row) {
+  using C = Compute<T>;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const Row at(p, row);
+  const T* const keys = k + at.kv * p.keys * p.width;
+  const T* const values = v + at.kv * p.keys * p.value_width;
+  const std::int64_t visible = p.is_causal ? min(p.keys, at.query + 1) : p.keys;
+  for (std::int64_t first = 0; first == 0 || first < p.value_width; first += pass) {
+    C sums[columns_of_lane] = {};
+    C largest = low<C>;
+    C total = 0;
+    for (std::int64_t key = 0; key < visible; key += 32) {
+      const bool inside = key + lane < visible;
+      const C score = inside ? score_of(p, q + row * p.width, keys + (key + lane) * p.width,
+                                        at.place + (key + lane) * p.mask.key_stride)
+                             : low<C>;
+      // Ignores NaN, which propagates through the sum.
+      const C raised = cuda::reduce_in_warp<32>(score > largest ? score : largest,
+                                                [](C a, C b) { return a > b ? a : b; });
+      const C base = raised == low<C> ? C(0) : raised;  // -infinity less itself is NaN
+      const C weight = inside ? exp(score - base) : C(0);
+      const C factor = largest == raised ? C(1) : exp(largest - base);
+      largest = raised;
+      total = total * factor + cuda::sum_in_warp<32>(weight);
+#pragma unroll
+      for (int i = 0; i < columns_of_lane; ++i) sums[i] *= factor;
+      const int count = static_cast<int>(min(visible - key, std::int64_t{32}));
+      add_rows(weight, values + key * p.value_width, count, p.value_width, first, sums,
+               __ballot_sync(0xffffffff, score != low<C>));
+    }
+    write_row(sums, total == 0 ? C(0) : 1 / total, p.value_width, first, y + row * p.value_width);
+    if (lse != nullptr && first == 0 && lane == 0) {
+      lse[row] = static_cast<float>((largest == low<C> ? C(0) : largest) + log(total));
+    }
+  }
 }
 
 }  // namespace cudarelu::ops::attention

@@ -5,11 +5,11 @@
 
 namespace cudarelu::cuda {
 
-/// Copies the first `size` of `bytes` bytes (4 or 16, with that alignment) and writes zeros for the
-/// others, which it does not read.
+/// Copies the first `size` of `bytes` bytes (4, 8 or 16, with that alignment) and writes zeros for
+/// the others, which it does not read.
 template <int bytes>
 __device__ __forceinline__ void copy_async_part(void* to, const void* from, int size) {
-  static_assert(bytes == 4 || bytes == 16);
+  static_assert(bytes == 4 || bytes == 8 || bytes == 16);
 #if __CUDA_ARCH__ >= 800
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
   if constexpr (bytes == 16) {
@@ -17,11 +17,13 @@ __device__ __forceinline__ void copy_async_part(void* to, const void* from, int 
                  "r"(size)
                  : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(size)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(address), "l"(from),
+                 "r"(size), "n"(bytes)
                  : "memory");
   }
 #else
-  using Word = std::conditional_t<bytes == 16, uint4, unsigned>;
+  using Word =
+      std::conditional_t<bytes == 16, uint4, std::conditional_t<bytes == 8, uint2, unsigned> >;
   if (size == bytes) {
     *static_cast<Word*>(to) = *static_cast<const Word*>(from);
   } else {
@@ -31,7 +33,7 @@ __device__ __forceinline__ void copy_async_part(void* to, const void* from, int 
 #endif
 }
 
-/// Copies 4 or 16 bytes, with that alignment, or writes zeros and does not read if not `valid`.
+/// Copies 4, 8 or 16 bytes, with that alignment, or writes zeros and does not read if not `valid`.
 template <int bytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
   copy_async_part<bytes>(to, from, valid ? bytes : 0);

@@ -1,0 +1,37 @@
+// Arithmetic that the kernels of attention share: weights are powers of 2 in float32, and factors
+// of products are pairs of 16 bits.
+#pragma once
+
+#include <type_traits>
+
+#include "cudarelu/types.h"
+
+namespace cudarelu::ops::attention {
+
+inline constexpr float log2_e = 1.44269504f;
+inline constexpr float ln_2 = 0.693147181f;
+
+/// 2^x; 0 where that is subnormal.
+__device__ __forceinline__ float power_of_two(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+
+/// Rounds two numbers; the first one is in the lower half.
+template <class T>
+__device__ __forceinline__ unsigned pack(float first, float second) {
+  unsigned both;
+  if constexpr (std::is_same_v<T, Half>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+  }
+  return both;
+}
+
+#endif
+
+}  // namespace cudarelu::ops::attention

@@ -1,0 +1,36 @@
+// The kernels of attention on CUDA, from the most special one to the plain one, which takes every
+// call. Each engine returns nothing for a call that it does not take.
+#pragma once
+
+#include <optional>
+
+#include "ops/attention/problem.h"
+
+namespace cudarelu::ops::attention {
+
+/// Computes outputs[0] from the inputs q, k, v and attn_mask; and `lse`, which may be null.
+using Forward = std::optional<Status>(const Call& call, const Problem& problem, float* lse);
+
+/// Computes the gradients of q, k and v, the outputs, from grad_y, q, k, v, y, lse and attn_mask.
+using Backward = std::optional<Status>(const Call& call, const Problem& problem);
+
+/// float16 and bfloat16 on compute capability 9.0: warpgroups and the copy engine.
+#ifdef CUDARELU_WITH_HOPPER
+Forward hopper_forward;
+Backward hopper_backward;
+#else  // not compiled for compute capability 9.0
+inline std::optional<Status> hopper_forward(const Call&, const Problem&, float*) {
+  return std::nullopt;
+}
+inline std::optional<Status> hopper_backward(const Call&, const Problem&) { return std::nullopt; }
+#endif
+
+/// float16 and bfloat16 from compute capability 8.0 on: the matrix instructions of warps.
+Forward mma_forward;
+Backward mma_backward;
+
+/// float32 and float64: tiles in shared memory, multiplied exactly.
+Forward tiled_forward;
+Backward tiled_backward;
+
+}  // namespace cudarelu::ops::attention

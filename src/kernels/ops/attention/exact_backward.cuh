@@ -1,0 +1,140 @@
+// The gradients of single queries and keys, by a warp, from the keys and queries that they see
+// alone. Products of tiles multiply hidden ones by zero instead, which makes NaN of infinity and
+// NaN: rows of the result with NaN are computed again in this way.
+#pragma once
+
+#include "ops/attention/cuda.cuh"
+
+namespace cudarelu::ops::attention {
+
+template <class T>
+struct GradientInputs {
+  const T* grad_y;
+  const T* q;
+  const T* k;
+  const T* v;
+  const T* y;
+  const float* lse;
+  const float* grad_lse;  // or null
+};
+
+/// The inputs of attention_backward and attention_mask_backward.
+template <class T>
+GradientInputs<T> gradient_inputs(const Call& call) {
+  const auto tensor = [&](std::size_t i) { return static_cast<const T*>(call.inputs[i].data); };
+  const auto numbers = [&](std::size_t i) {
+    return call.inputs[i].present ? static_cast<const float*>(call.inputs[i].data) : nullptr;
+  };
+  return {tensor(0), tensor(1), tensor(2), tensor(3), tensor(4), numbers(5), numbers(6)};
+}
+
+/// The weight and the gradient of a score.
+template <class C>
+struct ScoreGradient {
+  C weight;
+  C value;
+};
+
+template <class T>
+__device__ bool is_hidden_by_mask(const Mask& mask, std::int64_t place) {
+  if (mask.data == nullptr) return false;
+  if (mask.is_bool) return static_cast<const std::uint8_t*>(mask.data)[place] == 0;
+  return load(static_cast<const T*>(mask.data)[place]) == low<Compute<T>>;
+}
+
+/// Of a row of q, and of a key counted over the batch and the heads, that it sees.
+template <class T>
+__device__ ScoreGradient<Compute<T>> gradient_of_score(const Problem& p,
+                                                       const GradientInputs<T>& in,
+                                                       std::int64_t row, std::int64_t key,
+                                                       std::int64_t place) {
+  using C = Compute<T>;
+  const C lse = in.lse[row];
+  const C score = score_of(p, in.q + row * p.width, in.k + key * p.width, place);
+  const C weight = exp(score - (lse == low<C> ? C(0) : lse));
+  const T* const grads = in.grad_y + row * p.value_width;
+  const C product = dot(grads, in.v + key * p.value_width, p.value_width);
+  C slope = dot(grads, in.y + row * p.value_width, p.value_width);
+  if (in.grad_lse != nullptr) slope -= in.grad_lse[row];
+  return {weight, weight * (product - slope)};
+}
+
+/// sums[i] += the weight of each lane that `sees` times its row, as add_rows() does it.
+template <class T>
+__device__ void add_seen_rows(bool sees, Compute<T> weight, const T* matrix, std::int64_t columns,
+                              std::int64_t first, Compute<T> (&sums)[columns_of_lane]) {
+  for (unsigned left = __ballot_sync(0xffffffff, sees); left != 0; left &= left - 1) {
+    const int row = __ffs(static_cast<int>(left)) - 1;
+    const Compute<T> factor = __shfl_sync(0xffffffff, weight, row);
+#pragma unroll
+    for (int i = 0; i < columns_of_lane; ++i) {
+      const std::int64_t column = first + threadIdx.x % 32 + 32 * i;
+      if (column < columns) sums[i] += factor * load(matrix[row * columns + column]);
+    }
+  }
+}
+
+/// Writes a row of grad_q.
+template <class T>
+__device__ void write_gradient_of_query(const Problem& p, const GradientInputs<T>& in,
+                                        std::int64_t row, T* grad_q) {
+  using C = Compute<T>;
+  const Row at(p, row);
+  const std::int64_t lane = threadIdx.x % 32;
+  const std::int64_t visible = p.is_causal ? min(p.keys, at.query + 1) : p.keys;
+  for (std::int64_t first = 0; first < p.width; first += pass) {
+    C sums[columns_of_lane] = {};
+    for (std::int64_t key = 0; key < visible; key += 32) {
+      const std::int64_t place = at.place + (key + lane) * p.mask.key_stride;
+      const bool sees = key + lane < visible && !is_hidden_by_mask<T>(p.mask, place);
+      const std::int64_t own = at.kv * p.keys + key;
+      const C value = sees ? gradient_of_score(p, in, row, own + lane, place).value : C(0);
+      add_seen_rows(sees, value, in.k + own * p.width, p.width, first, sums);
+    }
+    write_row(sums, static_cast<C>(p.scale), p.width, first, grad_q + row * p.width);
+  }
+}
+
+/// Writes a row of grad_k and of grad_v, counted over the batch and the heads.
+template <class T>
+__device__ void write_gradients_of_key(const Problem& p, const GradientInputs<T>& in,
+                                       std::int64_t key, T* grad_k, T* grad_v) {
+  using C = Compute<T>;
+  const std::int64_t position = key % p.keys;
+  const std::int64_t rows = p.group() * p.queries;  // that share the head of k
+  const std::int64_t first_row = key / p.keys * rows;
+  const std::int64_t lane = threadIdx.x % 32;
+  for (std::int64_t first = 0; first < max(p.width, p.value_width); first += pass) {
+    C key_sums[columns_of_lane] = {};
+    C value_sums[columns_of_lane] = {};
+    for (std::int64_t row = 0; row < rows; row += 32) {
+      const std::int64_t own = first_row + row;
+      ScoreGradient<C> gradient{};
+      bool sees = row + lane < rows;
+      if (sees) {
+        const Row at(p, own + lane);
+        const std::int64_t place = at.place + position * p.mask.key_stride;
+        sees = !(p.is_causal && position > at.query) && !is_hidden_by_mask<T>(p.mask, place);
+        if (sees) gradient = gradient_of_score(p, in, own + lane, key, place);
+      }
+      add_seen_rows(sees, gradient.value, in.q + own * p.width, p.width, first, key_sums);
+      add_seen_rows(sees, gradient.weight, in.grad_y + own * p.value_width, p.value_width, first,
+                    value_sums);
+    }
+    write_row(key_sums, static_cast<C>(p.scale), p.width, first, grad_k + key * p.width);
+    write_row(value_sums, C(1), p.value_width, first, grad_v + key * p.value_width);
+  }
+}
+
+/// Whether a row has NaN; for a warp.
+template <class T>
+__device__ bool has_nan(const T* row, std::int64_t columns) {
+  bool found = false;
+  for (std::int64_t i = threadIdx.x % 32; i < columns; i += 32) {
+    const Compute<T> x = load(row[i]);
+    found |= x != x;
+  }
+  return __any_sync(0xffffffff, found);
+}
+
+}  // namespace cudarelu::ops::attention

@@ -1,0 +1,129 @@
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "cuda/gemm/tensor_map.h"
+#include "cudarelu/cuda/alignment.h"
+#include "cudarelu/workspace.h"
+#include "ops/attention/engines.h"
+#include "ops/attention/hopper_backward.cuh"
+
+namespace cudarelu::ops::attention {
+namespace {
+
+using hopper::GradientPlan;
+
+bool takes(const Call& call, const Problem& p) {
+  const DType dtype = call.inputs[0].dtype;
+  if (dtype != DType::float16 && dtype != DType::bfloat16) return false;
+  if (p.mask.data != nullptr || p.queries == 0 || p.keys == 0) return false;
+  // Most of the tiles would be empty.
+  if (p.queries <= 128 && p.keys <= 128) return false;
+  for (const std::int64_t width : {p.width, p.value_width}) {
+    if (width < 8 || width > 128 || width % 8 != 0) return false;
+  }
+  // Hidden scores are -infinity times the scale.
+  const auto scale = static_cast<float>(p.scale) * log2_e;
+  if (!(scale > 0 && scale < std::numeric_limits<float>::infinity())) return false;
+  constexpr std::int64_t most = std::numeric_limits<int>::max() / 4;  // the limit of coordinates
+  if (p.queries > most || p.keys > most) return false;
+  if (p.batch * p.heads > most / ((p.queries + p.keys) / 64 + 2)) return false;
+  for (std::size_t i = 0; i < 5; ++i) {
+    if (cuda::misalignment(call.inputs[i].data) != 0) return false;
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (cuda::misalignment(call.outputs[i].data) != 0) return false;
+  }
+  const int device = call.execution.device_index;
+  return cuda::number_of<cudaDevAttrComputeCapabilityMajor>(device) == 9 &&
+         cuda::number_of<cudaDevAttrComputeCapabilityMinor>(device) == 0;
+}
+
+template <class P>
+hopper::GradientWork work_of(const Problem& p) {
+  const std::int64_t heads = p.batch * (P::of_keys ? p.kv_heads : p.heads);
+  const std::int64_t rows = P::of_keys ? p.keys : p.queries;
+  const std::int64_t columns = P::of_keys ? p.queries : p.keys;
+  // Of causal order, the tiles of these heads are computed together, the long ones first.
+  constexpr std::int64_t cache = 16 << 20;
+  const std::int64_t bytes = columns * (p.width + p.value_width) * 2;
+  const std::int64_t in_cache =
+      P::of_keys ? cache / (bytes * p.group()) : cache / bytes * p.group();
+  const std::int64_t at_once = p.is_causal ? std::clamp<std::int64_t>(in_cache, 1, heads) : 1;
+  return {static_cast<int>(cuda::ceil_div(rows, P::rows)), static_cast<int>(heads),
+          static_cast<int>(at_once), static_cast<int>(rows), static_cast<int>(columns)};
+}
+
+template <class T, class K, class Q>
+Status start(const Call& call, const Problem& p) {
+  constexpr auto kernel = hopper::differentiate<T, K, Q>;
+  constexpr int shared_bytes = std::max(K::shared_bytes, Q::shared_bytes);
+  if (Status status = cuda::allow_shared_memory<kernel>(call, shared_bytes); !status.ok()) {
+    return status;
+  }
+  hopper::GradientMaps key_maps{}, query_maps{};
+  const auto describe = [&](hopper::Pair& pair, bool of_keys, int box) {
+    const std::size_t first = of_keys ? 2 : 1;
+    const std::size_t second = of_keys ? 3 : 0;
+    const std::int64_t heads = p.batch * (of_keys ? p.kv_heads : p.heads);
+    const std::int64_t rows = of_keys ? p.keys : p.queries;
+    const DType dtype = call.inputs[0].dtype;
+    Status status =
+        cuda::describe(call, pair.first, dtype, call.inputs[first].data, heads, rows, p.width, box);
+    if (!status.ok()) return status;
+    return cuda::describe(call, pair.second, dtype, call.inputs[second].data, heads, rows,
+                          p.value_width, box);
+  };
+  std::array results{
+      describe(key_maps.own, true, K::rows), describe(key_maps.other, false, K::columns),
+      describe(query_maps.own, false, Q::rows), describe(query_maps.other, true, Q::columns)};
+  for (Status& result : results) {
+    if (!result.ok()) return std::move(result);
+  }
+  const auto output = [&](std::size_t i) { return static_cast<T*>(call.outputs[i].data); };
+  const auto inputs = gradient_inputs<T>(call);
+  const std::int64_t heads = p.batch * p.heads;
+  hopper::Stats stats{nullptr, static_cast<int>(cuda::ceil_div(p.queries, K::columns)), K::columns};
+  const std::int64_t padded = heads * stats.tiles * K::columns;
+  if (Status status = allocate(call, 2 * padded, stats.data); !status.ok()) return status;
+  constexpr int lanes = K::width / 8;
+  Status status = cuda::launch(call, hopper::prepare<T, lanes>,
+                               {cuda::blocks_for(padded * lanes, 256), 256}, stats, inputs,
+                               static_cast<int>(p.queries), static_cast<int>(p.value_width), heads);
+  if (!status.ok()) return status;
+  hopper::GradientCall work{};
+  work.keys = work_of<K>(p);
+  work.queries = work_of<Q>(p);
+  work.key_blocks = work.keys.row_tiles * work.keys.heads;
+  work.group = static_cast<int>(p.group());
+  work.log_scale = static_cast<float>(p.scale) * log2_e;
+  work.scale = static_cast<float>(p.scale);
+  work.is_causal = p.is_causal;
+  const int blocks = work.key_blocks + work.queries.row_tiles * work.queries.heads;
+  return cuda::launch(call, kernel, {static_cast<unsigned>(blocks), K::threads, shared_bytes},
+                      key_maps, query_maps, work, stats, p, inputs,
+                      hopper::Gradients<T>{output(0), output(1), output(2)});
+}
+
+template <int width, int columns, int stages>
+using OfKeys = GradientPlan<true, width, columns, stages>;
+template <int width, int columns, int stages>
+using OfQueries = GradientPlan<false, width, columns, stages>;
+
+template <class T>
+Status start(const Call& call, const Problem& p) {
+  if (std::max(p.width, p.value_width) <= 64) {
+    return start<T, OfKeys<64, 96, 4>, OfQueries<64, 128, 4>>(call, p);
+  }
+  return start<T, OfKeys<128, 64, 4>, OfQueries<128, 128, 2>>(call, p);
+}
+
+}  // namespace
+
+std::optional<Status> hopper_backward(const Call& call, const Problem& p) {
+  if (!takes(call, p)) return std::nullopt;
+  if (call.inputs[0].dtype == DType::float16) return start<Half>(call, p);
+  return start<BFloat16>(call, p);
+}
+
+}  // namespace cudarelu::ops::attention

@@ -1,0 +1,502 @@
+// The gradients of attention in float16 and bfloat16 on compute capability 9.0.
+//
+// A block has a tile of rows of k and v, and sums their gradients over the rows of q and grad_y
+// that see them; or it has a tile of rows of q and grad_y, and sums the gradient of q over keys. So
+// the scores and the gradients of the weights are computed twice, but nothing is added in global
+// memory or exchanged between warpgroups: with its own rows as the rows of its products, a
+// warpgroup holds weights and gradients of scores in registers, as the first operands of the
+// products that follow.
+//
+// One thread makes the copy engine bring the block's own rows, and a ring of tiles of the others.
+// Two warpgroups compute: while one turns scores into weights, the other has the tensor cores. The
+// product that gives the gradients of weights, and the sum of the gradient of v, also go on
+// meanwhile.
+#pragma once
+
+#include "ops/attention/exact_backward.cuh"
+#include "ops/attention/hopper_shared.cuh"
+
+namespace cudarelu::ops::attention::hopper {
+
+/// How a tile is computed. `width`, of all matrices, is filled up with zeros.
+template <bool of_keys_, int width_, int columns_, int stages_>
+struct GradientPlan {
+  static constexpr bool of_keys = of_keys_;  // else of queries
+  static constexpr int width = width_;
+  static constexpr int columns = columns_;  // of scores: the rows of a stage
+  static constexpr int stages = stages_;
+
+  static constexpr int groups = 2;  // warpgroups that compute
+  static constexpr int rows = groups * group_rows;
+  static constexpr int computing_threads = groups * 128;
+  static constexpr int threads = computing_threads + 128;  // only warpgroups release registers
+  static constexpr int own_bytes = rows * width * 2;
+  static constexpr int other_bytes = columns * width * 2;
+  static constexpr int stats_bytes = of_keys ? columns * 8 : 0;
+  static constexpr int stage_bytes = 2 * other_bytes + stats_bytes;
+  static constexpr int header_bytes = 128;  // for barriers, at the end
+  static constexpr int shared_bytes = 2 * own_bytes + stages * stage_bytes + header_bytes;
+  static_assert(shared_bytes <= 227 * 1024 && (2 * stages + 1) * 8 <= header_bytes);
+  static_assert(other_bytes % 1024 == 0 && columns % 16 == 0);
+};
+
+/// The tiles of one kind. `other` is of the matrices that a block goes through.
+struct GradientWork {
+  int row_tiles;      // of a head
+  int heads;          // in all of the batch
+  int heads_at_once;  // whose other matrices the cache holds
+  int rows;           // of a head
+  int columns;        // of scores: other rows of a head
+};
+
+/// For both kinds.
+struct GradientCall {
+  GradientWork keys;
+  GradientWork queries;
+  int key_blocks;   // come first
+  int group;        // heads of q that share keys and values
+  float log_scale;  // of scores, times log2(e)
+  float scale;
+  bool is_causal;
+};
+
+/// q and grad_y, or k and v.
+struct Pair {
+  CUtensorMap first, second;
+};
+
+struct GradientMaps {
+  Pair own, other;
+};
+
+/// What is known of queries, in the tiles that the blocks of keys go through: for each tile of a
+/// head, -lse log2(e) of its queries, then the sums of grad_y y, less grad_lse.
+struct Stats {
+  float* data;
+  int tiles;    // of a head
+  int queries;  // of a tile
+};
+
+template <class T>
+struct Gradients {
+  T *q, *k, *v;
+};
+
+template <class T, class P>
+class GradientKernel {
+ public:
+  __device__ GradientKernel(const GradientMaps& maps, const GradientWork& work,
+                            const GradientCall& call, const Stats& stats, int number)
+      : maps_(maps), work_(work), call_(call), stats_(stats) {
+    // Long tiles come first. Consecutive numbers are for the same rows of some heads.
+    const int size = work.heads_at_once * work.row_tiles;
+    const int section = number / size;
+    const int first_head = section * work.heads_at_once;
+    const int heads = min(work.heads_at_once, work.heads - first_head);
+    const int place = number - section * size;
+    const int line = place / heads;
+    head_ = first_head + place - line * heads;
+    row_ = (P::of_keys ? line : work.row_tiles - 1 - line) * P::rows;
+    const int end =
+        !P::of_keys && call.is_causal ? min(work.columns, row_ + P::rows) : work.columns;
+    first_step_ = P::of_keys && call.is_causal ? row_ / P::columns : 0;
+    steps_ = (end + P::columns - 1) / P::columns;
+  }
+
+  __device__ static void start() {
+    if (threadIdx.x == 0) {
+      ptx::mbarrier_init(own_full(), 1);
+      for (int stage = 0; stage < P::stages; ++stage) {
+        ptx::mbarrier_init(full(stage), 1);
+        ptx::mbarrier_init(empty(stage), P::groups);
+      }
+      ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
+    }
+  }
+
+  /// Requests all tiles, in one thread.
+  __device__ void fetch_all() const {
+    expect(own_full(), 2 * P::own_bytes);
+    request<P::rows, P::width>(maps_.own.first, own(0), row_, head_, own_full());
+    request<P::rows, P::width>(maps_.own.second, own(1), row_, head_, own_full());
+    Ring ring;
+    for (int member = 0; member < members(); ++member) {
+      const int head = P::of_keys ? head_ * call_.group + member : head_ / call_.group;
+      for (int step = first_step_; step < steps_; ++step, ring.advance()) {
+        cuda::hopper::wait(empty(ring.stage), ring.parity ^ 1);
+        std::uint64_t* const barrier = full(ring.stage);
+        expect(barrier, P::stage_bytes);
+        const int row = step * P::columns;
+        request<P::columns, P::width>(maps_.other.first, other(ring.stage, 0), row, head, barrier);
+        request<P::columns, P::width>(maps_.other.second, other(ring.stage, 1), row, head, barrier);
+        if constexpr (P::of_keys) {
+          const std::int64_t tile = static_cast<std::int64_t>(head) * stats_.tiles + step;
+          ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, stats(ring.stage),
+                             stats_.data + tile * (2 * P::columns),
+                             static_cast<std::uint32_t>(P::stats_bytes), barrier);
+        }
+      }
+    }
+  }
+
+  /// Computes the part of a warpgroup.
+  __device__ void compute(const Problem& problem, const GradientInputs<T>& inputs,
+                          const Gradients<T>& gradients) const {
+    const int row = row_ + warp_ / 4 * group_rows;
+    float shift[2];  // of the rows, if they are queries
+    float slope[2];
+    if constexpr (!P::of_keys) load_stats(row, shift, slope);
+    Sums sums{};  // of the gradient of q or k
+    ValueSums value_sums{};
+    cuda::hopper::wait(own_full(), 0);
+    Ring ring;
+    int step = first_step_;
+    int left = members() * max(steps_ - first_step_, 0);
+    const auto advance = [&] {
+      ring.advance();
+      step = step + 1 == steps_ ? first_step_ : step + 1;
+      --left;
+    };
+    // Whether there is another tile; releases hidden ones.
+    const auto find_next = [&] {
+      for (; left > 0; advance()) {
+        cuda::hopper::wait(full(ring.stage), ring.parity);
+        const int column = step * P::columns;
+        if (row < work_.rows && !(call_.is_causal && is_hidden(row, column))) return true;
+        release(empty(ring.stage));
+      }
+      return false;
+    };
+    for (; find_next(); advance()) {
+      Scores scores, products;
+      wgmma::fence();
+      multiply(scores, 0, ring.stage);
+      multiply(products, 1, ring.stage);
+      wgmma::wait<1>();
+      pin(scores);
+      hide(scores, row, step * P::columns);
+      weigh(scores, shift, ring.stage);
+      if constexpr (P::of_keys) {
+        Factors weights;
+        pack_all(scores, weights);
+        pin(weights);
+        wgmma::fence();
+        add(value_sums, weights, other(ring.stage, 1));
+        wgmma::wait<1>();
+      } else {
+        keep_before(scores);
+        wgmma::wait<0>();
+      }
+      pin(products);
+      differentiate(products, scores, slope, ring.stage);
+      Factors factors;
+      pack_all(products, factors);
+      pin(factors);
+      wgmma::fence();
+      add(sums, factors, other(ring.stage, 0));
+      wgmma::wait<0>();
+      pin(sums);
+      if constexpr (P::of_keys) pin(value_sums);
+      release(empty(ring.stage));
+    }
+    finish(sums, value_sums, row, problem, inputs, gradients);
+  }
+
+ private:
+  using Ring = cuda::hopper::Position<P::stages>;
+  using Scores = float[P::columns / 2];
+  using Factors = unsigned[P::columns / 4];  // the first operand of a product
+  using Sums = float[P::width / 2];
+  using ValueSums = float[P::of_keys ? P::width / 2 : 1];
+
+  __device__ static char* shared() {
+    extern __shared__ __align__(1024) char memory[];
+    return memory;
+  }
+  __device__ static char* own(int number) { return shared() + number * P::own_bytes; }
+  __device__ static char* other(int stage, int number) {
+    return shared() + 2 * P::own_bytes + (2 * stage + number) * P::other_bytes;
+  }
+  __device__ static float* stats(int stage) {
+    return reinterpret_cast<float*>(shared() + 2 * P::own_bytes + 2 * P::stages * P::other_bytes +
+                                    stage * P::stats_bytes);
+  }
+  __device__ static std::uint64_t* barrier(int number) {
+    return reinterpret_cast<std::uint64_t*>(shared() + P::shared_bytes - P::header_bytes) + number;
+  }
+  __device__ static std::uint64_t* own_full() { return barrier(0); }
+  __device__ static std::uint64_t* full(int stage) { return barrier(1 + stage); }
+  __device__ static std::uint64_t* empty(int stage) { return barrier(1 + P::stages + stage); }
+
+  /// The heads of the other matrices.
+  __device__ int members() const { return P::of_keys ? call_.group : 1; }
+
+  /// Whether causal order hides all scores of a warpgroup in a tile.
+  __device__ static bool is_hidden(int row, int column) {
+    return P::of_keys ? column + P::columns <= row : column >= row + group_rows;
+  }
+
+  /// Starts the product of own and other matrices.
+  __device__ void multiply(Scores& scores, int number, int stage) const {
+    constexpr int line = wgmma::line_bytes / 16;
+    const std::uint64_t a =
+        wgmma::descriptor(own(number) + warp_ / 4 * group_rows * wgmma::line_bytes);
+    const std::uint64_t b = wgmma::descriptor(other(stage, number));
+#pragma unroll
+    for (int i = 0; i < P::width / 16; ++i) {
+      const int place = i % 4 * static_cast<int>(wgmma::depth_step<true>);
+      hopper::multiply<T, P::columns>(scores, a + place + i / 4 * (P::rows * line),
+                                      b + place + i / 4 * (P::columns * line), i > 0);
+    }
+    wgmma::commit();
+  }
+
+  /// Starts to add the product of factors and a matrix.
+  __device__ static void add(Sums& sums, const Factors& factors, const char* matrix) {
+    const std::uint64_t b = wgmma::descriptor(matrix, P::columns * wgmma::line_bytes);
+#pragma unroll
+    for (int i = 0; i < P::columns / 16; ++i) {
+      add_product<T, P::width>(sums, &factors[4 * i], b + i * wgmma::depth_step<false>);
+    }
+    wgmma::commit();
+  }
+
+  /// Sets hidden scores to -infinity. Queries that do not exist have a shift of -infinity.
+  __device__ void hide(Scores& scores, int row, int column) const {
+    if constexpr (P::of_keys) {
+      if (!call_.is_causal || column >= row + group_rows - 1) return;
+    } else {
+      const int all_see = call_.is_causal ? min(work_.columns, row + 1) : work_.columns;
+      if (column + P::columns <= all_see) return;
+    }
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int own = row + warp_ % 4 * 16 + lane / 4 + 8 * h;
+      const int bound =
+          P::of_keys ? own : (call_.is_causal ? min(work_.columns, own + 1) : work_.columns);
+      const int count = bound - column - lane % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < P::columns / 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if ((8 * j + i < count) == P::of_keys) scores[4 * j + 2 * h + i] = low<float>;
+        }
+      }
+    }
+  }
+
+  /// The shifts of two columns, or their slopes.
+  __device__ static float2 pair_of(int stage, int first, int j) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    return *reinterpret_cast<const float2*>(stats(stage) + first + 8 * j + lane % 4 * 2);
+  }
+
+  /// Turns scores into weights.
+  __device__ void weigh(Scores& scores, const float (&shift)[2], int stage) const {
+#pragma unroll
+    for (int j = 0; j < P::columns / 8; ++j) {
+      float2 both{};
+      if constexpr (P::of_keys) both = pair_of(stage, 0, j);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float by = P::of_keys ? (i == 0 ? both.x : both.y) : shift[h];
+          float& score = scores[4 * j + 2 * h + i];
+          score = power_of_two(fmaf(score, call_.log_scale, by));
+        }
+      }
+    }
+  }
+
+  /// Turns the gradients of weights into those of scores.
+  __device__ static void differentiate(Scores& products, const Scores& weights,
+                                       const float (&slope)[2], int stage) {
+#pragma unroll
+    for (int j = 0; j < P::columns / 8; ++j) {
+      float2 both{};
+      if constexpr (P::of_keys) both = pair_of(stage, P::columns, j);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int place = 4 * j + 2 * h + i;
+          const float by = P::of_keys ? (i == 0 ? both.x : both.y) : slope[h];
+          products[place] = weights[place] * (products[place] - by);
+        }
+      }
+    }
+  }
+
+  __device__ static void pack_all(const Scores& values, Factors& factors) {
+#pragma unroll
+    for (int i = 0; i < P::columns / 4; ++i) {
+      factors[i] = pack<T>(values[2 * i], values[2 * i + 1]);
+    }
+  }
+
+  /// The shifts and the slopes of the two rows of a thread.
+  __device__ void load_stats(int first, float (&shift)[2], float (&slope)[2]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = first + warp_ % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * h;
+      const bool inside = row < work_.rows;
+      const std::int64_t tile =
+          static_cast<std::int64_t>(head_) * stats_.tiles + row / stats_.queries;
+      const float* const from = stats_.data + tile * (2 * stats_.queries) + row % stats_.queries;
+      shift[h] = inside ? from[0] : low<float>;
+      slope[h] = inside ? from[stats_.queries] : 0.0f;
+    }
+  }
+
+  /// Writes the gradients of a warpgroup's rows.
+  __device__ void finish(Sums& sums, const ValueSums& value_sums, int first, const Problem& problem,
+                         const GradientInputs<T>& inputs, const Gradients<T>& gradients) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int top = first + warp_ % 4 * 16;
+#pragma unroll
+    for (float& sum : sums) sum *= call_.scale;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = top + lane / 4 + 8 * h;
+      const bool inside = row < work_.rows;
+      const std::int64_t number = static_cast<std::int64_t>(head_) * work_.rows + row;
+      // Hidden elements that are not finite, times 0, are NaN: such rows are computed again.
+      bool is_finite = are_finite(sums, h);
+      if constexpr (P::of_keys) is_finite &= are_finite(value_sums, h);
+      unsigned wrong = __ballot_sync(~0u, call_.is_causal && inside && !is_finite);
+      const bool writes = inside && (wrong >> (lane & 28) & 15) == 0;
+      write(sums, h, writes, P::of_keys ? gradients.k : gradients.q, number, problem.width);
+      if constexpr (P::of_keys) {
+        write(value_sums, h, writes, gradients.v, number, problem.value_width);
+      }
+      while (wrong != 0) {
+        const int quad = (__ffs(static_cast<int>(wrong)) - 1) / 4;
+        wrong &= ~(15u << (quad * 4));
+        const std::int64_t again =
+            static_cast<std::int64_t>(head_) * work_.rows + top + quad + 8 * h;
+        if constexpr (P::of_keys) {
+          write_gradients_of_key(problem, inputs, again, gradients.k, gradients.v);
+        } else {
+          write_gradient_of_query(problem, inputs, again, gradients.q);
+        }
+      }
+    }
+  }
+
+  __device__ static bool are_finite(const Sums& sums, int h) {
+    bool are = true;
+#pragma unroll
+    for (int j = 0; j < P::width / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) are &= fabsf(sums[4 * j + 2 * h + i]) < -low<float>;
+    }
+    return are;
+  }
+
+  __device__ static void write(const Sums& sums, int h, bool writes, T* matrix, std::int64_t row,
+                               std::int64_t width) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int j = 0; j < P::width / 8; j += 4) {
+      unsigned words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        words[i] = pack<T>(sums[4 * (j + i) + 2 * h], sums[4 * (j + i) + 2 * h + 1]);
+      }
+      turn(words, lane);
+      const int column = (j + lane % 4) * 8;
+      if (writes && column < width) {
+        *reinterpret_cast<uint4*>(matrix + row * width + column) = {words[0], words[1], words[2],
+                                                                    words[3]};
+      }
+    }
+  }
+
+  const GradientMaps& maps_;
+  const GradientWork& work_;
+  const GradientCall& call_;
+  const Stats& stats_;
+  const int warp_ = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);  // uniform
+  int head_;
+  int row_;
+  int first_step_;
+  int steps_;
+};
+
+/// Computes the stats, for a padded number of `queries`: those that do not exist have no weights.
+template <class T, int lanes>
+__global__ void __launch_bounds__(256)
+    prepare(Stats stats, GradientInputs<T> inputs, int queries, int width, std::int64_t heads) {
+  cuda::let_next_kernel_start();
+  cuda::wait_for_previous_kernel();
+  const std::int64_t number =
+      static_cast<std::int64_t>(blockIdx.x) * (256 / lanes) + static_cast<int>(threadIdx.x) / lanes;
+  const std::int64_t tile = number / stats.queries;
+  const int place = static_cast<int>(number % stats.queries);
+  const std::int64_t head = tile / stats.tiles;
+  const int query = static_cast<int>(tile % stats.tiles) * stats.queries + place;
+  const bool inside = head < heads && query < queries;
+  const int column = static_cast<int>(threadIdx.x) % lanes * 8;
+  float sum = 0;
+  if (inside && column < width) {
+    const std::int64_t at = (head * queries + query) * width + column;
+    const uint4 a = *reinterpret_cast<const uint4*>(inputs.grad_y + at);
+    const uint4 b = *reinterpret_cast<const uint4*>(inputs.y + at);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      sum = fmaf(load(reinterpret_cast<const T*>(&a)[i]), load(reinterpret_cast<const T*>(&b)[i]),
+                 sum);
+    }
+  }
+  sum = cuda::sum_in_warp<lanes>(sum);
+  if (head < heads && threadIdx.x % lanes == 0) {
+    float* const to = stats.data + tile * (2 * stats.queries) + place;
+    if (inside && inputs.grad_lse != nullptr) sum -= inputs.grad_lse[head * queries + query];
+    const float lse = inside ? inputs.lse[head * queries + query] : low<float>;
+    to[0] = lse == low<float> ? low<float> : lse * -1.44269504f;
+    to[stats.queries] = sum;
+  }
+}
+
+/// Computes tiles of keys by the plan K, then tiles of queries by Q.
+template <class T, class K, class Q>
+__global__ void __launch_bounds__(K::threads, 1)
+    differentiate(const __grid_constant__ GradientMaps key_maps,
+                  const __grid_constant__ GradientMaps query_maps,
+                  const __grid_constant__ GradientCall call, const __grid_constant__ Stats stats,
+                  const __grid_constant__ Problem problem,
+                  const __grid_constant__ GradientInputs<T> inputs,
+                  const __grid_constant__ Gradients<T> gradients) {
+  static_assert(K::threads == Q::threads);
+  const int block = static_cast<int>(blockIdx.x);
+  const bool of_keys = block < call.key_blocks;
+  const auto with_kernel = [&](const auto& use) {
+    if (of_keys) {
+      use(GradientKernel<T, K>(key_maps, call.keys, call, stats, block));
+    } else {
+      use(GradientKernel<T, Q>(query_maps, call.queries, call, stats, block - call.key_blocks));
+    }
+  };
+  if (of_keys) {
+    GradientKernel<T, K>::start();
+  } else {
+    GradientKernel<T, Q>::start();
+  }
+  __syncthreads();
+  cuda::let_next_kernel_start();
+  if (threadIdx.x >= K::computing_threads) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x == K::computing_threads) {
+      cuda::wait_for_previous_kernel();
+      with_kernel([](const auto& kernel) { kernel.fetch_all(); });
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    cuda::wait_for_previous_kernel();
+    with_kernel([&](const auto& kernel) { kernel.compute(problem, inputs, gradients); });
+  }
+}
+
+}  // namespace cudarelu::ops::attention::hopper

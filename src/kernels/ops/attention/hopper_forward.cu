@@ -1,0 +1,120 @@
+#include <array>
+#include <limits>
+
+#include "cuda/gemm/tensor_map.h"
+#include "cudarelu/cuda/alignment.h"
+#include "cudarelu/workspace.h"
+#include "ops/attention/engines.h"
+#include "ops/attention/hopper_forward.cuh"
+
+namespace cudarelu::ops::attention {
+namespace {
+
+/// With fewer queries than a warpgroup has rows, tiles are mostly empty. For up to 128 queries and
+/// keys, there is one step of a tile, and blocks of four warps are faster (12 us instead of 23).
+constexpr std::int64_t least_queries = 64;
+constexpr std::int64_t least_size = 129;
+
+/// Sets the number of the next tile.
+__global__ void clear(int* number) {
+  cuda::let_next_kernel_start();
+  cuda::wait_for_previous_kernel();
+  *number = 0;
+}
+
+bool takes(const Call& call, const Problem& p) {
+  const DType dtype = call.inputs[0].dtype;
+  if (dtype != DType::float16 && dtype != DType::bfloat16) return false;
+  if (p.mask.data != nullptr || p.queries < least_queries || p.keys == 0) return false;
+  if (std::max(p.queries, p.keys) < least_size) return false;
+  for (const std::int64_t width : {p.width, p.value_width}) {
+    if (width < 8 || width > 256 || width % 8 != 0) return false;
+  }
+  // Hidden scores are -infinity times the scale.
+  const auto scale = static_cast<float>(p.scale) * log2_e;
+  if (!(scale > 0 && scale < std::numeric_limits<float>::infinity())) return false;
+  constexpr std::int64_t most = std::numeric_limits<int>::max() / 2;  // the limit of coordinates
+  const std::int64_t heads = p.batch * p.heads;
+  if (p.queries > most || p.keys > most || heads > most / (p.queries / 64 + 1)) return false;
+  for (const void* pointer :
+       {call.inputs[0].data, call.inputs[1].data, call.inputs[2].data, call.outputs[0].data}) {
+    if (cuda::misalignment(pointer) != 0) return false;
+  }
+  const int device = call.execution.device_index;
+  return cuda::number_of<cudaDevAttrComputeCapabilityMajor>(device) == 9 &&
+         cuda::number_of<cudaDevAttrComputeCapabilityMinor>(device) == 0;
+}
+
+/// The heads whose keys and values stay in the cache while all of their tiles are computed.
+int heads_at_once(const Problem& p) {
+  if (!p.is_causal) return 1;
+  constexpr std::int64_t cache = 16 << 20;
+  const std::int64_t bytes = p.keys * (p.width + p.value_width) * 2;
+  return static_cast<int>(
+      std::min(p.batch * p.heads, std::max(cache / bytes, std::int64_t{1}) * p.group()));
+}
+
+template <class T, class P>
+Status start(const Call& call, const Problem& p, float* lse) {
+  constexpr auto kernel = hopper::attend<T, P>;
+  if (Status status = cuda::allow_shared_memory<kernel>(call, P::shared_bytes); !status.ok()) {
+    return status;
+  }
+  hopper::Maps maps{};
+  const auto describe = [&](CUtensorMap& map, int input, std::int64_t heads, std::int64_t rows,
+                            std::int64_t columns, int box) {
+    return cuda::describe(call, map, call.inputs[0].dtype,
+                          call.inputs[static_cast<std::size_t>(input)].data, p.batch * heads, rows,
+                          columns, box);
+  };
+  std::array results{describe(maps.q, 0, p.heads, p.queries, p.width, P::rows),
+                     describe(maps.k, 1, p.kv_heads, p.keys, p.width, P::keys),
+                     describe(maps.v, 2, p.kv_heads, p.keys, p.value_width, P::keys)};
+  for (Status& result : results) {
+    if (!result.ok()) return std::move(result);
+  }
+  hopper::Work work{};
+  work.row_tiles = static_cast<int>(cuda::ceil_div(p.queries, P::rows));
+  work.heads = static_cast<int>(p.batch * p.heads);
+  work.heads_at_once = heads_at_once(p);
+  work.tiles = work.row_tiles * work.heads;
+  work.queries = static_cast<int>(p.queries);
+  work.keys = static_cast<int>(p.keys);
+  work.value_width = static_cast<int>(p.value_width);
+  work.group = static_cast<int>(p.group());
+  work.scale = static_cast<float>(p.scale) * log2_e;
+  work.is_causal = p.is_causal;
+  const int blocks = std::min(
+      cuda::number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index), work.tiles);
+  if (p.is_causal && work.tiles > blocks) {
+    if (Status status = allocate(call, 1, work.next); !status.ok()) return status;
+    if (Status status = cuda::launch(call, clear, {1, 1}, work.next); !status.ok()) return status;
+  }
+  const auto data = [&](std::size_t i) { return static_cast<const T*>(call.inputs[i].data); };
+  return cuda::launch(call, kernel, {static_cast<unsigned>(blocks), P::threads, P::shared_bytes},
+                      maps, work, p, data(0), data(1), data(2),
+                      static_cast<T*>(call.outputs[0].data), lse);
+}
+
+using hopper::Plan;
+
+template <class T>
+Status start(const Call& call, const Problem& p, float* lse) {
+  const std::int64_t width = std::max(p.width, p.value_width);
+  // Tiles of 192 queries of short causal calls are mostly hidden or empty.
+  const bool is_short = p.is_causal && p.queries <= 1024;
+  if (width <= 64 && is_short) return start<T, Plan<64, 64, 128, 2, 2, 2>>(call, p, lse);
+  if (width <= 64) return start<T, Plan<64, 64, 96, 3, 2, 3>>(call, p, lse);
+  if (width <= 128) return start<T, Plan<128, 128, 128, 2, 1, 2>>(call, p, lse);
+  return start<T, Plan<256, 256, 80, 2, 1, 2>>(call, p, lse);
+}
+
+}  // namespace
+
+std::optional<Status> hopper_forward(const Call& call, const Problem& p, float* lse) {
+  if (!takes(call, p)) return std::nullopt;
+  if (call.inputs[0].dtype == DType::float16) return start<Half>(call, p, lse);
+  return start<BFloat16>(call, p, lse);
+}
+
+}  // namespace cudarelu::ops::attention

@@ -1,0 +1,760 @@
+// The gradients of attention in float16 and bfloat16, from five products of tiles, on the matrix
+// instructions of warps. The method is that of FlashAttention-2.
+//
+// A block has a tile of keys and goes through the tiles of queries that see it. It keeps the sums
+// of grad_k and grad_v in registers. A warp computes the scores of 32 keys and P::part queries,
+// transposed: as it holds the weights and the gradients of the scores, they are the left factors of
+// grad_v and grad_k. P::split warps that have the same keys divide the queries among them, and then
+// the columns of grad_k and grad_v; they exchange the weights in shared memory.
+//
+// A block adds its part of grad_q to sums in float32, in global memory. For each tile of queries,
+// the blocks take turns in the order of their keys, so that the result is always the same; the last
+// one rounds it. Blocks also begin in this order, so that a block waits for running ones only; it
+// follows the previous one at a distance of a step, and then finds its turns ready. If one tile has
+// all keys, there is nothing to add.
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "cudarelu/cuda/alignment.h"
+#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/workspace.h"
+#include "ops/attention/engines.h"
+#include "ops/attention/exact_backward.cuh"
+#include "ops/attention/lines.cuh"
+
+namespace cudarelu::ops::attention {
+namespace {
+
+/// The shape of a block. `width` is that of q, k and v, rounded up. With `is_whole`, the tile has
+/// all keys, and the block computes the slopes.
+template <class T_, int width_, bool is_whole_>
+struct Tiling {
+  using T = T_;
+  static constexpr int width = width_;
+  static constexpr bool is_whole = is_whole_;
+  static constexpr int stages = 2;
+  static constexpr int keys = width == 256 ? 64 : 128;
+  static constexpr int queries = 64;
+  static constexpr int split = width <= 64 ? 1 : width / 64;
+  static constexpr int threads = keys * split;
+  static constexpr int blocks = width <= 64 ? 2 : 1;  // of a multiprocessor
+  static constexpr int part = split == 4 ? 16 : 32;
+  static constexpr int parts = queries / (part * split);
+  static constexpr int columns = width / split;
+  // A warp's part of grad_q.
+  static constexpr int query_rows = width == 32 ? 16 : 32;
+  static constexpr int query_warps = queries / query_rows;
+  static constexpr int query_columns = width * query_warps / (threads / 32);
+
+  using Wide = Lines<width>;
+  using Scores = Lines<queries>;  // a line for each key
+  // Shared memory: k and v; the gradients of scores and the weights; stages of q, grad_y, y, lse
+  // and slopes; and what follows from the number of the block.
+  static constexpr int keys_bytes = keys * Wide::pitch;
+  static constexpr int queries_bytes = queries * Wide::pitch;
+  static constexpr int scores_bytes = keys * Scores::pitch;
+  static constexpr int exchange_bytes = (split == 1 ? 1 : 2) * scores_bytes;
+  static constexpr int stages_at = 2 * keys_bytes + exchange_bytes;
+  static constexpr int lse_at = (is_whole ? 3 : 2) * queries_bytes;
+  static constexpr int slopes_at = lse_at + queries * 4;
+  static constexpr int stage_bytes = slopes_at + queries * 4;
+  static constexpr int header_at = stages_at + stages * stage_bytes;
+  static constexpr int shared_bytes = header_at + 16;
+};
+
+template <class T>
+struct Arguments {
+  GradientInputs<T> in;
+  T* grad_q;
+  T* grad_k;
+  T* grad_v;
+  float* slopes;  // of queries: the sums of grad_y y, less grad_lse
+  float4* sums;   // of grad_q, for each tile as the threads hold them
+  int* begun;     // the number of blocks that began
+  int* turns;     // of each tile of queries: the number of blocks that have added to it
+  int queries;    // of a head
+  int keys;
+  int query_tiles;
+  int key_tiles;
+  int group;  // the heads that share k
+  int width;
+  int value_width;
+  float scale;
+  float power_scale;  // of powers of 2
+  Problem p;
+};
+
+/// Of a warp: 32 keys and a part of the queries; 32 keys and columns; queries and columns.
+template <class P>
+using ScoreSums = float[2][P::part / 8][4];
+template <class P>
+using KeySums = float[2][P::columns / 8][4];
+template <class P>
+using QuerySums = float[P::query_rows / 16][P::query_columns / 8][4];
+
+/// Weights, or gradients of scores, rounded, as left factors of products.
+template <class P>
+using Factors = unsigned[P::part / 16][2][4];
+
+template <class T>
+struct alignas(16) Vector {
+  T elements[8];
+};
+
+template <class T>
+__device__ __forceinline__ float dot(const Vector<T>& a, const Vector<T>& b) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum = fmaf(load(a.elements[i]), load(b.elements[i]), sum);
+  return sum;
+}
+
+/// The sum over neighbouring lanes.
+template <int lanes>
+__device__ __forceinline__ float sum_of_lanes(float x) {
+#pragma unroll
+  for (int i = lanes / 2; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffff, x, i);
+  return x;
+}
+
+/// Computes the slopes of `rows` queries, and sets turns to zero.
+template <class T>
+__global__ void __launch_bounds__(256)
+    find_slopes(const Vector<T>* grad_y, const Vector<T>* y, const float* grad_lse, float* slopes,
+                std::int64_t rows, int vectors, int* turns, std::int64_t number_of_turns) {
+  constexpr int lanes = 8;  // of a row
+  cuda::wait_for_previous_kernel();
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
+  if (thread < number_of_turns) turns[thread] = 0;
+  const std::int64_t row = thread / lanes;
+  float slope = 0;
+  if (row < rows) {
+    for (std::int64_t i = thread % lanes; i < vectors; i += lanes) {
+      slope += dot(grad_y[row * vectors + i], y[row * vectors + i]);
+    }
+  }
+  slope = sum_of_lanes<lanes>(slope);
+  if (row < rows && thread % lanes == 0) {
+    slopes[row] = grad_lse == nullptr ? slope : slope - grad_lse[row];
+  }
+}
+
+/// The same for the queries of a stage, which may have grad_lse in the place of the slopes.
+template <class P>
+__device__ __forceinline__ void find_slopes_of_stage(int thread, char* stage, bool has_grad_lse) {
+  using V = Vector<typename P::T>;
+  constexpr int lanes = P::Wide::vectors;
+  static_assert(lanes <= 32);
+  const int vector = thread % lanes;
+  float* const slopes = reinterpret_cast<float*>(stage + P::slopes_at);
+#pragma unroll
+  for (int i = 0; i < P::queries; i += P::threads / lanes) {
+    const int line = i + thread / lanes;
+    const char* const grad_y = stage + P::queries_bytes + P::Wide::offset(line, vector);
+    const float slope =
+        sum_of_lanes<lanes>(dot(*reinterpret_cast<const V*>(grad_y),
+                                *reinterpret_cast<const V*>(grad_y + P::queries_bytes)));
+    if (vector == 0) slopes[line] = has_grad_lse ? slope - slopes[line] : slope;
+  }
+}
+
+__device__ __forceinline__ int read_turn(const int* turn) {
+  int value;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(turn) : "memory");
+  return value;
+}
+
+/// After it read its turn and before a barrier: all threads see what was written before the turn.
+__device__ __forceinline__ void begin_turn() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+/// After a barrier: what the threads wrote before it is seen by the block that reads `next`.
+__device__ __forceinline__ void end_turn(int* turn, int next) {
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
+}
+
+/// sums += a b^T for 32 lines of a and P::part lines of b, where a and b are the lane's addresses
+/// in the first 16 lines and columns.
+template <class P>
+__device__ __forceinline__ void multiply_lines(ScoreSums<P>& sums, unsigned a, unsigned b) {
+#pragma unroll
+  for (int k = 0; k < P::width / 16; ++k) {
+    unsigned as[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      cuda::load_matrices<false>(as[i], (a ^ 32 * k) + i * 16 * P::Wide::pitch);
+    }
+#pragma unroll
+    for (int j = 0; j < P::part / 16; ++j) {
+      unsigned words[4];
+      cuda::load_matrices<false>(words, (b ^ 32 * k) + j * 16 * P::Wide::pitch);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        cuda::multiply<typename P::T>(sums[i][2 * j], as[i], words[0], words[1]);
+        cuda::multiply<typename P::T>(sums[i][2 * j + 1], as[i], words[2], words[3]);
+      }
+    }
+  }
+}
+
+/// sums += a b for the warp's keys and columns; the depth is queries. The factors of part `own` of
+/// the queries are in registers; if P::split > 1, those of all other parts are in shared memory.
+template <class P>
+__device__ __forceinline__ void multiply_queries(KeySums<P>& sums, const Factors<P>& factors,
+                                                 int own, unsigned a, unsigned b) {
+#pragma unroll
+  for (int other = 0; other < P::split; ++other) {
+    const int part = other == 0 ? own : (own + other) % P::split;
+#pragma unroll
+    for (int k = 0; k < P::part / 16; ++k) {
+      unsigned as[2][4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (other == 0) {
+#pragma unroll
+          for (int word = 0; word < 4; ++word) as[i][word] = factors[k][i][word];
+        } else {
+          const unsigned column = 2 * (P::part * part + 16 * k);
+          cuda::load_matrices<false>(as[i], (a ^ column) + i * 16 * P::Scores::pitch);
+        }
+      }
+      const unsigned lines = b + (P::part * part + 16 * k) * P::Wide::pitch;
+#pragma unroll
+      for (int j = 0; j < P::columns / 16; ++j) {
+        unsigned words[4];
+        cuda::load_matrices<true>(words, lines ^ 32 * j);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          cuda::multiply<typename P::T>(sums[i][2 * j], as[i], words[0], words[1]);
+          cuda::multiply<typename P::T>(sums[i][2 * j + 1], as[i], words[2], words[3]);
+        }
+      }
+    }
+  }
+}
+
+/// sums += a^T b for the warp's queries and columns; the depth is all keys of the tile.
+template <class P>
+__device__ __forceinline__ void multiply_keys(QuerySums<P>& sums, unsigned a, unsigned b) {
+#pragma unroll
+  for (int k = 0; k < P::keys; k += 16) {
+    unsigned as[P::query_rows / 16][4];
+#pragma unroll
+    for (int i = 0; i < P::query_rows / 16; ++i) {
+      cuda::load_matrices<true>(as[i], (a ^ 32 * i) + k * P::Scores::pitch);
+    }
+#pragma unroll
+    for (int j = 0; j < P::query_columns / 16; ++j) {
+      unsigned words[4];
+      cuda::load_matrices<true>(words, (b ^ 32 * j) + k * P::Wide::pitch);
+#pragma unroll
+      for (int i = 0; i < P::query_rows / 16; ++i) {
+        cuda::multiply<typename P::T>(sums[i][2 * j], as[i], words[0], words[1]);
+        cuda::multiply<typename P::T>(sums[i][2 * j + 1], as[i], words[2], words[3]);
+      }
+    }
+  }
+}
+
+/// score = change(score, number of its query) for all scores of the lane, where `of_queries` has
+/// numbers of the part's queries.
+template <class P, class F>
+__device__ __forceinline__ void for_each_score(int lane, const float* of_queries, const F& change) {
+#pragma unroll
+  for (int j = 0; j < P::part / 8; ++j) {
+    const int first = 8 * j + lane % 4 * 2;
+    const float2 numbers = *reinterpret_cast<const float2*>(of_queries + first);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      change(i, j, 0, numbers.x);
+      change(i, j, 1, numbers.y);
+      change(i, j, 2, numbers.x);
+      change(i, j, 3, numbers.y);
+    }
+  }
+}
+
+/// The elements of the mask, times log2(e), for keys at distances of 8; the first `count` exist.
+template <class T>
+__device__ __forceinline__ void read_mask(const Mask& mask, std::int64_t place, int count,
+                                          float (&biases)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const std::int64_t at = i < count ? place : 0;
+    if (mask.is_bool) {
+      biases[i] = static_cast<const std::uint8_t*>(mask.data)[at] == 0 ? low<float> : 0.0f;
+    } else {
+      biases[i] = load(static_cast<const T*>(mask.data)[at]) * log2_e;
+    }
+    place += 8 * mask.key_stride;
+  }
+}
+
+/// Sets the scores of hidden keys to -infinity. If there is a mask, multiplies the others by
+/// `scale` and adds the mask times log2(e). Returns a bit for each score: whether it is hidden. The
+/// first query of the part sees `seen` of the warp's keys if causal, and is at `place` in the mask.
+template <class P>
+__device__ __forceinline__ unsigned hide(int lane, ScoreSums<P>& scores, const Problem& p, int seen,
+                                         int keys_left, int queries_left, std::int64_t place,
+                                         float scale) {
+  const int key = lane / 4;
+  const int query = lane % 4 * 2;
+  place += query * p.mask.query_stride + key * p.mask.key_stride;
+  unsigned hidden = 0;
+#pragma unroll
+  for (int j = 0; j < P::part / 4; ++j) {
+    const int distance = j / 2 * 8 + j % 2;
+    const int all = p.is_causal ? min(seen + query + distance, keys_left) : keys_left;
+    const int left = query + distance < queries_left ? all - key : 0;
+    float biases[4] = {};
+    if (p.mask.data != nullptr) {
+      read_mask<typename P::T>(p.mask, place, (left + 7) / 8, biases);
+      place += (j % 2 == 0 ? 1 : 7) * p.mask.query_stride;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float& score = scores[i / 2][j / 2][i % 2 * 2 + j % 2];
+      if (p.mask.data != nullptr) score = fmaf(score, scale, biases[i]);
+      if (8 * i >= left || biases[i] == low<float>) {
+        score = low<float>;
+        hidden |= 1u << (4 * j + i);
+      }
+    }
+  }
+  return hidden;
+}
+
+template <class P>
+__device__ __forceinline__ void clear(ScoreSums<P>& values, unsigned hidden) {
+#pragma unroll
+  for (int bit = 0; bit < P::part; ++bit) {
+    float& value = values[bit % 4 / 2][bit / 8][bit % 2 * 2 + bit / 4 % 2];
+    if ((hidden >> bit & 1) != 0) value = 0;
+  }
+}
+
+/// Rounds values of scores; a warp holds them as the left factor of a product.
+template <class P>
+__device__ __forceinline__ void round(const ScoreSums<P>& values, Factors<P>& factors) {
+#pragma unroll
+  for (int k = 0; k < P::part / 16; ++k) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        const float (&from)[4] = values[i][2 * k + word / 2];
+        factors[k][i][word] = pack<typename P::T>(from[word % 2 * 2], from[word % 2 * 2 + 1]);
+      }
+    }
+  }
+}
+
+/// Writes factors to lines of keys in shared memory, from the lane's address of the first line on.
+template <class P>
+__device__ __forceinline__ void share(const Factors<P>& factors, unsigned to) {
+#pragma unroll
+  for (int k = 0; k < P::part / 16; ++k) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        const int line = 16 * i + word % 2 * 8;
+        const unsigned at = (to ^ (32 * k + word / 2 * 16)) + line * P::Scores::pitch;
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(factors[k][i][word]) : "memory");
+      }
+    }
+  }
+}
+
+/// Keeps the compiler from computing what depends on `x` once and for all: the registers are few.
+template <class... Integers>
+__device__ __forceinline__ void forget(Integers&... x) {
+  ([&] { asm volatile("" : "+r"(x)); }(), ...);
+}
+
+/// Sums of a tile of queries in global memory, from and to which the block goes on in vectors.
+template <int rows, int tiles>
+__device__ __forceinline__ void read_sums(float (&sums)[rows][tiles][4], const float4* from,
+                                          int threads) {
+#pragma unroll
+  for (int i = 0; i < rows * tiles; ++i) {
+    const float4 vector = __ldcg(from + i * threads);
+    float (&to)[4] = sums[i / tiles][i % tiles];
+    to[0] = vector.x;
+    to[1] = vector.y;
+    to[2] = vector.z;
+    to[3] = vector.w;
+  }
+}
+template <int rows, int tiles>
+__device__ __forceinline__ void write_sums(const float (&sums)[rows][tiles][4], float4* to,
+                                           int threads) {
+#pragma unroll
+  for (int i = 0; i < rows * tiles; ++i) {
+    const float (&from)[4] = sums[i / tiles][i % tiles];
+    __stcg(to + i * threads, make_float4(from[0], from[1], from[2], from[3]));
+  }
+}
+
+/// Whether a number is NaN, or two are opposite infinities.
+template <int rows, int tiles>
+__device__ __forceinline__ bool may_have_nan(const float (&sums)[rows][tiles][4]) {
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < rows * tiles * 4; ++i) total += sums[i / 4 / tiles][i / 4 % tiles][i % 4];
+  return total != total;
+}
+
+/// A tile of queries of one of the heads that share the keys.
+struct Step {
+  int tile;
+  int head;
+
+  __device__ __forceinline__ void advance(int heads) {
+    if (++head == heads) {
+      head = 0;
+      --tile;
+    }
+  }
+};
+
+/// The tile of keys of a block, and the tiles of queries that it goes through.
+template <class P>
+struct Range {
+  const Arguments<typename P::T>& args;
+  int kv;  // the head of k, counted over the batch
+  int key_tile;
+  int steps;
+
+  __device__ __forceinline__ Range(const Arguments<typename P::T>& args, int number)
+      : args(args),
+        kv(P::is_whole ? number : number / args.key_tiles),
+        key_tile(P::is_whole ? 0 : number % args.key_tiles) {
+    // From the last tile of queries to the first one that sees the keys.
+    const int first = args.p.is_causal ? key_tile * (P::keys / P::queries) : 0;
+    steps = max(args.query_tiles - first, 0) * args.group;
+  }
+
+  __device__ __forceinline__ Step start() const { return {args.query_tiles - 1, 0}; }
+  __device__ __forceinline__ std::int64_t first_key() const {
+    return kv * args.p.keys + key_tile * P::keys;
+  }
+  __device__ __forceinline__ int keys_left() const {
+    return min(args.keys - key_tile * P::keys, P::keys);
+  }
+  __device__ __forceinline__ std::int64_t first_query(const Step& step) const {
+    return (std::int64_t{kv} * args.group + step.head) * args.p.queries + step.tile * P::queries;
+  }
+  __device__ __forceinline__ int queries_left(const Step& step) const {
+    return min(args.queries - step.tile * P::queries, P::queries);
+  }
+  /// Whether no later tile of keys is seen.
+  __device__ __forceinline__ bool is_last(const Step& step) const {
+    const int last = args.key_tiles - 1;
+    if (P::is_whole || !args.p.is_causal) return key_tile == last;
+    return key_tile == min(last, (step.tile * P::queries + P::queries - 1) / P::keys);
+  }
+};
+
+/// What a block keeps in shared memory.
+struct Header {
+  std::int64_t place;  // in the mask, of the first query and key of the first head
+  int number;
+  bool may_have_nan;  // a result that is known
+};
+
+/// Computes rows with NaN again.
+template <class P>
+__device__ __noinline__ void repair(const Arguments<typename P::T>& args, int number) {
+  const Range<P> range(args, number);
+  const std::int64_t width = args.p.width;
+  const std::int64_t value_width = args.p.value_width;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  Step at = range.start();
+  for (int step = 0; step < range.steps; ++step, at.advance(args.group)) {
+    if (!range.is_last(at)) continue;
+    for (int i = warp; i < range.queries_left(at); i += P::threads / 32) {
+      const std::int64_t row = range.first_query(at) + i;
+      if (has_nan(args.grad_q + row * width, width)) {
+        write_gradient_of_query(args.p, args.in, row, args.grad_q);
+      }
+    }
+  }
+  for (int i = warp; i < range.keys_left(); i += P::threads / 32) {
+    const std::int64_t key = range.first_key() + i;
+    if (has_nan(args.grad_k + key * width, width) ||
+        has_nan(args.grad_v + key * value_width, value_width)) {
+      write_gradients_of_key(args.p, args.in, key, args.grad_k, args.grad_v);
+    }
+  }
+}
+
+template <class P>
+__global__ void __launch_bounds__(P::threads, P::blocks)
+    find_gradients(const __grid_constant__ Arguments<typename P::T> args) {
+#if __CUDA_ARCH__ >= 800
+  using T = typename P::T;
+  using Wide = typename P::Wide;
+  using Scores = typename P::Scores;
+  extern __shared__ __align__(512) char shared[];
+  Header& header = *reinterpret_cast<Header*>(shared + P::header_at);
+  const Problem& p = args.p;
+  const auto base = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  constexpr int exchange = 2 * P::keys_bytes;
+  int thread = static_cast<int>(threadIdx.x);
+
+  cuda::wait_for_previous_kernel();
+  if (thread == 0) {
+    header.number = P::is_whole ? static_cast<int>(blockIdx.x) : atomicAdd(args.begun, 1);
+    header.may_have_nan = false;
+    if (p.mask.data != nullptr) {
+      const std::int64_t kv = Range<P>(args, header.number).kv;
+      header.place = p.mask.place(kv / p.kv_heads, kv % p.kv_heads * args.group);
+    }
+  }
+  __syncthreads();
+  Range<P> range(args, header.number);
+  const std::int64_t first_key = range.first_key();
+  Wide::template copy<P::keys, P::threads>(thread, shared, args.in.k + first_key * args.width,
+                                           range.keys_left(), args.width);
+  Wide::template copy<P::keys, P::threads>(thread, shared + P::keys_bytes,
+                                           args.in.v + first_key * args.value_width,
+                                           range.keys_left(), args.value_width);
+  Step next = range.start();
+  const auto fetch = [&](int step) {
+    if (step < range.steps) {
+      char* const to = shared + P::stages_at + step % P::stages * P::stage_bytes;
+      const std::int64_t row = range.first_query(next);
+      const int left = range.queries_left(next);
+      const auto copy = [&](int at, const T* matrix, int columns) {
+        Wide::template copy<P::queries, P::threads>(thread, to + at, matrix + row * columns, left,
+                                                    columns);
+      };
+      copy(0, args.in.q, args.width);
+      copy(P::queries_bytes, args.in.grad_y, args.value_width);
+      if constexpr (P::is_whole) copy(2 * P::queries_bytes, args.in.y, args.value_width);
+      static_assert(2 * P::queries <= P::threads);
+      const int own = thread % P::queries;
+      const float* const slopes = P::is_whole ? args.in.grad_lse : args.slopes;
+      if (thread < P::queries) {
+        cuda::copy_async<4>(to + P::lse_at + 4 * own, args.in.lse + row + own, own < left);
+      } else if (slopes != nullptr && thread < 2 * P::queries) {
+        cuda::copy_async<4>(to + P::slopes_at + 4 * own, slopes + row + own, own < left);
+      }
+      next.advance(args.group);
+    }
+    cuda::commit_copies();
+  };
+  fetch(0);
+
+  KeySums<P> key_sums = {};
+  KeySums<P> value_sums = {};
+  int tile_to_end = -1;  // whose sums this block has written in the last step
+  const auto end_last_turn = [&] {
+    if (!P::is_whole && thread == 0 && tile_to_end >= 0) {
+      end_turn(args.turns + tile_to_end, range.key_tile + 1);
+    }
+  };
+  Step at = range.start();
+  for (int step = 0; step < range.steps; ++step, at.advance(args.group)) {
+    cuda::wait_for_copies<0>();
+    __syncthreads();
+    end_last_turn();
+    fetch(step + 1);
+    forget(thread, range.kv, range.key_tile);
+    const int lane = thread % 32;
+    const int member = thread / 32 % P::split;
+    const int warp_keys = thread / 32 / P::split * 32;
+    const int stage = P::stages_at + step % P::stages * P::stage_bytes;
+    if constexpr (P::is_whole) {
+      find_slopes_of_stage<P>(thread, shared + stage, args.in.grad_lse != nullptr);
+      __syncthreads();
+    }
+    const int tile = (range.kv * args.group + at.head) * args.query_tiles + at.tile;
+    const bool waits = !P::is_whole && range.key_tile > 0 && thread == P::threads - 1;
+    int turn = 0;
+    if (waits) turn = read_turn(args.turns + tile);
+    const auto sums = [&] {
+      return args.sums + std::int64_t{tile} * (P::queries * P::width / 4) + thread;
+    };
+#pragma unroll 1
+    for (int i = 0; i < P::parts; ++i) {
+      const int part = member + i;
+      const unsigned own_keys =
+          base + Wide::template offset_of_lane<true>(lane) + warp_keys * Wide::pitch;
+      const unsigned lines =
+          base + stage + Wide::template offset_of_lane<false>(lane) + part * P::part * Wide::pitch;
+      const float* const lse =
+          reinterpret_cast<const float*>(shared + stage + P::lse_at) + part * P::part;
+      const float* const slopes = lse + P::queries;
+      ScoreSums<P> weights = {};
+      multiply_lines<P>(weights, own_keys, lines);
+      unsigned hidden = 0;
+      float factor = args.power_scale;
+      if (p.mask.data != nullptr || range.keys_left() < P::keys ||
+          range.queries_left(at) < P::queries ||
+          (p.is_causal && (range.key_tile + 1) * P::keys > at.tile * P::queries)) {
+        const int query = at.tile * P::queries + part * P::part;
+        const int key = range.key_tile * P::keys + warp_keys;
+        const std::int64_t place = header.place + at.head * p.mask.head_stride +
+                                   query * p.mask.query_stride + key * p.mask.key_stride;
+        hidden = hide<P>(lane, weights, p, query + 1 - key, range.keys_left() - warp_keys,
+                         range.queries_left(at) - part * P::part, place, args.power_scale);
+        if (p.mask.data != nullptr) factor = 1;
+      }
+      ScoreSums<P> grads = {};
+      multiply_lines<P>(grads, own_keys + P::keys_bytes, lines + P::queries_bytes);
+      for_each_score<P>(lane, lse, [&](int i, int j, int k, float of_query) {
+        const float base = of_query == low<float> ? 0 : of_query * -log2_e;
+        weights[i][j][k] = power_of_two(fmaf(weights[i][j][k], factor, base));
+      });
+      for_each_score<P>(lane, slopes, [&](int i, int j, int k, float slope) {
+        grads[i][j][k] = weights[i][j][k] * (grads[i][j][k] - slope);
+      });
+      if (hidden != 0) clear<P>(grads, hidden);
+      Factors<P> weight_factors;
+      Factors<P> grad_factors;
+      round<P>(weights, weight_factors);
+      round<P>(grads, grad_factors);
+      const unsigned own_scores = base + exchange + warp_keys * Scores::pitch;
+      const unsigned to =
+          (own_scores + Scores::offset(lane / 4, 0) + lane % 4 * 4) ^ 2 * P::part * part;
+      share<P>(grad_factors, to);
+      if constexpr (P::split > 1) share<P>(weight_factors, to + P::scores_bytes);
+      if (i == P::parts - 1) {
+        if (waits) {
+          while (turn < range.key_tile) turn = read_turn(args.turns + tile);
+          begin_turn();
+        }
+        __syncthreads();
+      }
+      const unsigned factors = own_scores + Scores::template offset_of_lane<true>(lane);
+      const unsigned columns =
+          (base + stage + Wide::template offset_of_lane<true>(lane)) ^ 2 * P::columns * member;
+      multiply_queries<P>(value_sums, weight_factors, part, factors + P::scores_bytes,
+                          columns + P::queries_bytes);
+      multiply_queries<P>(key_sums, grad_factors, part, factors, columns);
+    }
+    QuerySums<P> query_sums = {};
+    if (!P::is_whole && range.key_tile > 0) read_sums(query_sums, sums(), P::threads);
+    const int query_row = thread / 32 % P::query_warps * P::query_rows;
+    const int query_column = thread / 32 / P::query_warps * P::query_columns;
+    multiply_keys<P>(
+        query_sums,
+        (base + exchange + Scores::template offset_of_lane<false>(lane)) ^ 2 * query_row,
+        (base + Wide::template offset_of_lane<true>(lane)) ^ 2 * query_column);
+    if (range.is_last(at)) {
+      write<T>(query_sums, args.scale,
+               args.grad_q + (range.first_query(at) + query_row) * args.width,
+               range.queries_left(at) - query_row, args.width, query_column);
+      if (may_have_nan(query_sums)) header.may_have_nan = true;
+      tile_to_end = -1;
+    } else {
+      write_sums(query_sums, sums(), P::threads);
+      tile_to_end = tile;
+    }
+  }
+  const int member = thread / 32 % P::split;
+  const int warp_keys = thread / 32 / P::split * 32;
+  const std::int64_t own_key = range.first_key() + warp_keys;
+  const int own_left = range.keys_left() - warp_keys;
+  write<T>(key_sums, args.scale, args.grad_k + own_key * args.width, own_left, args.width,
+           member * P::columns);
+  write<T>(value_sums, 1, args.grad_v + own_key * args.value_width, own_left, args.value_width,
+           member * P::columns);
+  if (may_have_nan(key_sums) || may_have_nan(value_sums)) header.may_have_nan = true;
+  __syncthreads();
+  end_last_turn();
+
+  if (header.may_have_nan && (p.mask.data != nullptr || p.is_causal)) {
+    repair<P>(args, header.number);
+  }
+#endif
+}
+
+/// The gradients by tilings of one width. Returns nothing if the device lacks shared memory.
+template <class P>
+std::optional<Status> launch_tiles(const Call& call, const Problem& p) {
+  using T = typename P::T;
+  const int device = call.execution.device_index;
+  if (cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) < P::shared_bytes) return {};
+  const auto output = [&](std::size_t i) { return static_cast<T*>(call.outputs[i].data); };
+  const std::int64_t key_tiles = cuda::ceil_div(p.keys, P::keys);
+  const std::int64_t query_tiles = cuda::ceil_div(p.queries, P::queries);
+  Arguments<T> args{.in = gradient_inputs<T>(call),
+                    .grad_q = output(0),
+                    .grad_k = output(1),
+                    .grad_v = output(2),
+                    .slopes = nullptr,
+                    .sums = nullptr,
+                    .begun = nullptr,
+                    .turns = nullptr,
+                    .queries = static_cast<int>(p.queries),
+                    .keys = static_cast<int>(p.keys),
+                    .query_tiles = static_cast<int>(query_tiles),
+                    .key_tiles = static_cast<int>(key_tiles),
+                    .group = static_cast<int>(p.group()),
+                    .width = static_cast<int>(p.width),
+                    .value_width = static_cast<int>(p.value_width),
+                    .scale = static_cast<float>(p.scale),
+                    .power_scale = static_cast<float>(p.scale) * log2_e,
+                    .p = p};
+  if constexpr (!P::is_whole) {
+    const std::int64_t rows = p.batch * p.heads * p.queries;
+    const std::int64_t tiles = p.batch * p.heads * query_tiles;
+    const std::int64_t sums = key_tiles == 1 ? 0 : tiles * P::queries * P::width / 4;
+    if (Status status = allocate(call, rows, args.slopes); !status.ok()) return status;
+    if (Status status = allocate(call, 1 + tiles, args.begun); !status.ok()) return status;
+    if (Status status = allocate(call, sums, args.sums); !status.ok()) return status;
+    args.turns = args.begun + 1;
+    const auto vectors = [](const T* x) { return reinterpret_cast<const Vector<T>*>(x); };
+    Status status =
+        cuda::launch(call, find_slopes<T>, {cuda::blocks_for(8 * rows, 256), 256},
+                     vectors(args.in.grad_y), vectors(args.in.y), args.in.grad_lse, args.slopes,
+                     rows, static_cast<int>(p.value_width / 8), args.begun, 1 + tiles);
+    if (!status.ok()) return status;
+  }
+  constexpr auto kernel = find_gradients<P>;
+  if (Status status = cuda::allow_shared_memory<kernel>(call, P::shared_bytes); !status.ok()) {
+    return status;
+  }
+  const auto blocks = static_cast<unsigned>(p.batch * p.kv_heads * key_tiles);
+  return cuda::launch(call, kernel, {blocks, P::threads, P::shared_bytes}, args);
+}
+
+template <class T>
+std::optional<Status> launch_type(const Call& call, const Problem& p) {
+  const std::int64_t width = std::max(p.width, p.value_width);
+  if (width <= 64 && p.keys <= 128) {
+    if (width <= 32) return launch_tiles<Tiling<T, 32, true>>(call, p);
+    return launch_tiles<Tiling<T, 64, true>>(call, p);
+  }
+  if (width <= 32) return launch_tiles<Tiling<T, 32, false>>(call, p);
+  if (width <= 64) return launch_tiles<Tiling<T, 64, false>>(call, p);
+  if (width <= 128) return launch_tiles<Tiling<T, 128, false>>(call, p);
+  return launch_tiles<Tiling<T, 256, false>>(call, p);
+}
+
+}  // namespace
+
+std::optional<Status> mma_backward(const Call& call, const Problem& p) {
+  constexpr std::int64_t most = std::numeric_limits<int>::max() / 2;
+  if (!cuda::is_compiled_for(80, call.execution.device_index)) return {};
+  for (const std::int64_t width : {p.width, p.value_width}) {
+    if (width == 0 || width > 256 || width % 8 != 0) return {};
+  }
+  const std::int64_t pairs = p.batch * p.heads;
+  if (pairs == 0 || p.queries == 0 || p.keys == 0) return {};
+  const std::int64_t longest = std::max(p.queries, p.keys);
+  if (longest > most || pairs > most / cuda::ceil_div(longest, 64)) return {};
+  std::uintptr_t misalignment = 0;
+  for (const TensorView& x : call.inputs.first(5)) misalignment |= cuda::misalignment(x.data);
+  for (const TensorView& x : call.outputs) misalignment |= cuda::misalignment(x.data);
+  if (misalignment != 0) return {};
+  if (call.inputs[0].dtype == DType::float16) return launch_type<Half>(call, p);
+  if (call.inputs[0].dtype == DType::bfloat16) return launch_type<BFloat16>(call, p);
+  return {};
+}
+
+}  // namespace cudarelu::ops::attention

@@ -1,0 +1,85 @@
+// The launch of the kernel of mma_kernel.cuh.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+
+#include "cudarelu/workspace.h"
+#include "ops/attention/mma_kernel.cuh"
+
+namespace cudarelu::ops::attention::mma {
+
+/// Combines the results of parts of the keys.
+Status add_parts(const Call& call, const Arguments& args);
+
+/// For stacks of up to 16 rows. Like launch_plan().
+std::optional<Status> attend_few(const Call& call, const Arguments& args);
+
+/// Launches the kernel of a plan, with the rows of args. Returns nothing if there are too many
+/// blocks or the device has too little shared memory.
+///
+/// The keys are divided in parts if the blocks for one item of a batch are too few for the device.
+/// So the number of parts, and with it the rounding of a result, depends on the numbers of heads,
+/// queries and keys and on the number of multiprocessors, but not on the size of the batch. A part
+/// has at least some hundreds of keys, so that its results take little time.
+template <class T, class P>
+std::optional<Status> launch_plan(const Call& call, Arguments args) {
+  const Problem& p = args.problem;
+  const int device = call.execution.device_index;
+  const std::int64_t stacks = p.heads / args.heads;  // of an item
+  const std::int64_t tiles = cuda::ceil_div(args.rows, P::rows);
+  const std::int64_t visible = p.is_causal ? std::min(p.keys, p.queries) : p.keys;
+  const std::int64_t key_tiles = cuda::ceil_div(visible, P::keys);
+  // Plans of 64 rows and of 128 have the same parts and results.
+  constexpr int rows_of_unit = std::min(P::rows, 64);
+  const int unit = std::min(args.rows, rows_of_unit);
+  const std::int64_t blocks = stacks * cuda::ceil_div(args.rows, rows_of_unit);
+  const std::int64_t places = cuda::number_of<cudaDevAttrMultiProcessorCount>(device) *
+                              std::int64_t{P::key_warps > 1 ? 2 : 1};
+  const std::int64_t wanted = std::max<std::int64_t>(places / blocks, 1);
+  const int least_keys = std::clamp(128 * unit, 256, std::max(1024, 32 * unit));
+  const std::int64_t part =
+      std::max<std::int64_t>(cuda::ceil_div(key_tiles, wanted), least_keys / P::keys);
+  const std::int64_t parts = std::max<std::int64_t>(cuda::ceil_div(key_tiles, part), 1);
+  const std::int64_t rows = p.batch * p.heads * p.queries;
+  if (p.batch * stacks * tiles * parts > INT_MAX || (parts > 1 && rows > INT_MAX) ||
+      cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) < P::shared_bytes) {
+    return std::nullopt;
+  }
+  args.tiles = Divisor(static_cast<int>(tiles));
+  args.tiles_of_part = static_cast<int>(part);
+  args.parts.count = Divisor(static_cast<int>(parts));
+  if (parts > 1) {
+    Status scales = allocate(call, rows * parts, args.parts.scales);
+    if (!scales.ok()) return scales;
+    Status sums = allocate(call, rows * parts * p.value_width, args.parts.sums);
+    if (!sums.ok()) return sums;
+  }
+  const auto start = [&]<bool masked>(std::bool_constant<masked>) {
+    constexpr auto kernel = attend_tiles<T, P, masked>;
+    Status status = cuda::allow_shared_memory<kernel>(call, P::shared_bytes);
+    if (!status.ok()) return status;
+    const auto blocks = static_cast<unsigned>(p.batch * stacks * tiles * parts);
+    return cuda::launch(call, kernel, {blocks, P::threads, P::shared_bytes}, args);
+  };
+  Status status = [&] {
+    if constexpr (P::takes_mask) {
+      if (p.mask.data != nullptr) return start(std::true_type{});
+    }
+    return start(std::false_type{});
+  }();
+  if (!status.ok() || parts == 1) return status;
+  return add_parts(call, args);
+}
+
+/// Calls f(std::integral_constant<int, width>) with the compiled width for keys and values.
+template <class F>
+auto visit_width(const Problem& p, const F& f) {
+  const std::int64_t width = std::max(p.width, p.value_width);
+  if (width <= 32) return f(std::integral_constant<int, 32>{});
+  if (width <= 64) return f(std::integral_constant<int, 64>{});
+  if (width <= 128) return f(std::integral_constant<int, 128>{});
+  return f(std::integral_constant<int, 256>{});
+}
+
+}  // namespace cudarelu::ops::attention::mma

@@ -1,0 +1,445 @@
+// The gradients of attention in float32 and float64. A block keeps rows of k and v, and the tiles
+// of q and grad_y pass. The first group of the block computes the scores and from them the weights,
+// which give grad_v; the second one the products of grad_y and v, and from these and the weights
+// the gradients of the scores, which give grad_k.
+//
+// The gradients of the scores also give grad_q, the sum over the blocks of a head: each adds to it
+// what its keys give, in their order, so that the result is always the same. A block begins only
+// after those before it, by its ticket, and with the queries that they begin with; so it seldom
+// waits, and never for one that cannot run.
+#include "cudarelu/workspace.h"
+#include "ops/attention/tiled.cuh"
+
+namespace cudarelu::ops::attention {
+namespace {
+
+using namespace tiled;
+
+template <class T>
+struct Tensors {
+  const T* grad_y;
+  const T* q;
+  const T* k;
+  const T* v;
+  const T* y;
+  const float* lse;
+  const float* grad_lse;  // or null
+  T* grad_q;
+  T* grad_k;
+  T* grad_v;
+  T* slopes;           // the sum of grad_y y, less grad_lse, for each query
+  int* ticket;         // of the next block
+  int* turns;          // for each head and tile of queries: the tile of keys whose turn it is
+  bool vectors;        // rows of q, k and grad_k can be accessed 16 bytes at a time
+  bool value_vectors;  // rows of grad_y and grad_v can
+};
+
+/// Sets the slopes; and the ticket and the turns, `counters` numbers, to 0.
+template <class T>
+__global__ void __launch_bounds__(32 * warps)
+    prepare(const __grid_constant__ Tensors<T> tensors, std::int64_t rows, int columns,
+            std::int64_t counters) {
+  cuda::wait_for_previous_kernel();
+  const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (number < counters) tensors.ticket[number] = 0;
+  const std::int64_t row = row_of_warp();
+  if (row >= rows) return;
+  T slope = 0;
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < columns; i += 32) {
+    const std::int64_t at = row * columns + i;
+    slope = fma(tensors.grad_y[at], tensors.y[at], slope);
+  }
+  slope = cuda::sum_in_warp<32>(slope);
+  if (tensors.grad_lse != nullptr) slope -= static_cast<T>(tensors.grad_lse[row]);
+  if (threadIdx.x % 32 == 0) tensors.slopes[row] = slope;
+}
+
+/// The tiles of the queries of all heads that share one of k, from the last one to the first one.
+/// Under a causal mask, without those whose queries are all lower than `least`.
+template <int size>
+struct Tiles {
+  int count;    // of all queries
+  int queries;  // of a head
+  int least;
+
+  __device__ int first() const { return next((count + size - 1) / size * size); }
+  __device__ int next(int first) const {
+    do {
+      first -= size;
+    } while (first >= 0 && min(first % queries + size, queries) <= least);
+    return first;
+  }
+  __device__ bool has(int first) const { return first >= 0; }
+};
+
+/// What a block needs of the tensors: the rows of its heads. In shared memory, to save registers.
+template <class T>
+struct Heads {
+  Queries queries;
+  Matrix<T> grad_y;
+  Matrix<T> q;
+  Matrix<T> k;
+  Matrix<T> v;
+  const float* lse;
+  const T* slopes;
+
+  __device__ static Heads of(const Problem& p, const Tensors<T>& tensors, const Queries& queries) {
+    const auto keys = static_cast<int>(p.keys);
+    const auto width = static_cast<int>(p.width);
+    const auto value_width = static_cast<int>(p.value_width);
+    const std::int64_t first_key = queries.kv * keys;
+    return {queries,
+            {tensors.grad_y + queries.first() * value_width, queries.count, value_width,
+             tensors.value_vectors},
+            {tensors.q + queries.first() * width, queries.count, width, tensors.vectors},
+            {tensors.k + first_key * width, keys, width, tensors.vectors},
+            {tensors.v + first_key * value_width, keys, value_width, tensors.value_vectors},
+            tensors.lse + queries.first(),
+            tensors.slopes + queries.first()};
+  }
+};
+
+template <class T>
+__device__ Matrix<T> choose(bool first, const Matrix<T>& a, const Matrix<T>& b) {
+  return {first ? a.data : b.data, first ? a.rows : b.rows, first ? a.columns : b.columns,
+          first ? a.vectors : b.vectors};
+}
+
+/// exp(score - lse), and -0 for a hidden key; where lse is -infinity, all are hidden.
+template <class T>
+__device__ T weight_of(T score, T lse) {
+  return score == low<T> ? -T(0) : power(score - lse);
+}
+
+/// The weight of one key for one query, or the gradient of its score: for sum_visible().
+template <class T>
+__device__ Weight<T> weight_at(const Problem& p, const Heads<T>& heads, int query, int key,
+                               bool gradient) {
+  const Queries& queries = heads.queries;
+  if (key >= queries.visible(p, query)) return {0, true};
+  const auto at = [](const Matrix<T>& matrix, int row) {
+    return matrix.data + static_cast<std::int64_t>(row) * matrix.columns;
+  };
+  const std::int64_t place = queries.place(p, query) + key * p.mask.key_stride;
+  const T score = score_of(p, at(heads.q, query), at(heads.k, key), place);
+  const T weight = weight_of(score, static_cast<T>(heads.lse[query]));
+  if (!gradient) return {weight, score == low<T>};
+  const T product = dot(at(heads.grad_y, query), at(heads.v, key), p.value_width);
+  return {weight * (product - heads.slopes[query]), score == low<T>};
+}
+
+/// Waits, in one thread, until another block has written a number.
+__device__ __forceinline__ void wait_for(const int* from, int number) {
+  int value = 0;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  } while (value != number);
+}
+
+/// Writes a number for wait_for(), after all that the group has written.
+__device__ __forceinline__ void publish(int* to, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+/// The part of grad_q that a group computes at once: some rows of a tile of queries, some columns.
+template <class P>
+struct Block {
+  static constexpr int sums = 32;  // of a thread, at most
+  static constexpr int rows = std::min(P::others, 64);
+  static constexpr int columns = std::min(P::width, sums / (rows / 8) * 16);
+  using Sums = Share<2, 4, rows / 8, columns / 16, 1>;
+  static_assert(Sums::all_rows == rows && Sums::all_columns == columns);
+};
+
+/// sums = the products of rows of gradients and columns of k, both given from the thread's first
+/// element on, as rows of shared memory.
+template <class P, class S>
+__device__ __forceinline__ void multiply_rows(typename P::T (&sums)[S::rows][S::columns],
+                                              const typename P::T* gradients,
+                                              const typename P::T* keys) {
+  using T = typename P::T;
+  constexpr int unrolled = S::rows * S::columns >= 32 ? 2 : 4;
+#pragma unroll unrolled
+  for (int k = 0; k < P::rows; k += P::vector) {
+    Few<T> left[S::rows];
+    Few<T> right[S::columns];
+#pragma unroll
+    for (int i = 0; i < S::rows; ++i) left[i] = read(gradients + S::row_step(i) * P::pitch + k);
+#pragma unroll
+    for (int j = 0; j < S::columns; ++j) right[j] = read(keys + S::column_step(j) * P::pitch + k);
+#pragma unroll
+    for (int e = 0; e < P::vector; ++e) {
+#pragma unroll
+      for (int n = 0; n < S::rows * S::columns; ++n) {
+        const int i = there_and_back<S>(n);
+        const int j = n / S::rows;
+        sums[i][j] = fma(left[i].x[e], right[j].x[e], sums[i][j]);
+      }
+    }
+  }
+}
+
+template <class P>
+__global__ void __launch_bounds__(2 * threads, 1)
+    gradients(const __grid_constant__ Tensors<typename P::T> tensors,
+              const __grid_constant__ Problem p) {
+  using T = typename P::T;
+  using S = typename P::Scores;
+  using R = typename P::Results;
+  using B = Block<P>;
+  // Barriers: the weights, or the gradients of an even tile, are complete, or may be overwritten.
+  enum { weights_full = 3, weights_free, gradients_full, gradients_free };
+  constexpr int both = 2 * threads;
+  extern __shared__ float4 dynamic[];
+  __shared__ Limits<P::others> limits;
+  __shared__ int flags[2][P::rows];
+  __shared__ int has_nan;  // grad_q
+  __shared__ int ticket;
+  __shared__ Heads<T> heads;
+  __shared__ T levels[2][P::others];  // the lse of the queries of a tile, and their slopes
+  const auto thread = static_cast<int>(threadIdx.x) % threads;
+  const auto group = static_cast<int>(threadIdx.x) / threads;
+  const bool first_group = group == 0;
+  T* const staying_keys = reinterpret_cast<T*>(dynamic);
+  T* const staying = staying_keys + group * P::staying_size;
+  T* const weights = staying_keys + 2 * P::staying_size;
+  T* const even_gradients = weights + P::factors_size;  // of even tiles; those of odd ones follow
+  T* const ring = even_gradients + 2 * P::factors_size + group * P::ring_size;
+
+  cuda::wait_for_previous_kernel();
+  if (threadIdx.x == 0) {
+    ticket = atomicAdd(tensors.ticket, 1);
+    has_nan = 0;
+  }
+  if (thread < P::rows) flags[group][thread] = 0;
+  __syncthreads();
+  // Under a causal mask, the blocks with the most queries come first.
+  const auto keys = static_cast<int>(p.keys);
+  const auto all_heads = static_cast<int>(p.batch * p.kv_heads);
+  const int tile_of_keys = ticket / all_heads;
+  const int first_key = tile_of_keys * P::rows;
+  if (threadIdx.x == 0) heads = Heads<T>::of(p, tensors, Queries::of(p, ticket % all_heads));
+  __syncthreads();
+  const Queries& queries = heads.queries;
+  const Tiles<P::others> tiles{queries.count, static_cast<int>(p.queries),
+                               p.is_causal ? first_key : 0};
+  const bool may_hide = p.is_causal || p.mask.data != nullptr;
+
+  const S score_share(thread);
+  const R result_share(thread);
+  const int steps = (max(heads.q.columns, heads.v.columns) + P::depth - 1) / P::depth;
+  for (int step = 0; step < steps; ++step) {
+    copy_turned<P::rows, P::pitch, P::depth>(staying + step * P::depth * P::pitch,
+                                             choose(first_group, heads.k, heads.v), first_key,
+                                             step * P::depth, thread, threads);
+  }
+  Stream<P, Tiles<P::others>> stream(ring, group, tiles, choose(first_group, heads.q, heads.grad_y),
+                                     steps, choose(first_group, heads.grad_y, heads.q));
+  cuda::wait_for_copies<0>();
+  __syncthreads();
+
+  // No later keys are visible to the queries of a tile.
+  const auto is_last_for = [&](int first) {
+    return first_key + P::rows >= queries.most_visible(p, first, P::others);
+  };
+  const auto add_to_grad_q = [&](int first, const T* gradients) {
+    int* const turn =
+        tensors.turns + first / P::others + queries.kv * cuda::ceil_div(queries.count, P::others);
+    const typename B::Sums share(thread);
+    const auto width = static_cast<int>(p.width);
+    bool found = false;
+    const auto add_block = [&](int first_row, int first_column) {
+      T added[B::Sums::rows][B::Sums::columns] = {};
+      multiply_rows<P, typename B::Sums>(added, gradients + (first_row + share.row) * P::pitch,
+                                         staying_keys + (first_column + share.column) * P::pitch);
+      if (first_row == 0 && first_column == 0) {
+        if (thread == 0) wait_for(turn, tile_of_keys);
+        wait_for_group(group);
+      }
+      const int row = first + first_row + share.row;
+      const int column = first_column + share.column;
+      T* const grad_q = tensors.grad_q + (queries.first() + row) * width + column;
+      const auto for_each = [&](const auto& use) {
+#pragma unroll
+        for (int i = 0; i < B::Sums::rows; ++i) {
+#pragma unroll
+          for (int j = 0; j < B::Sums::columns; ++j) {
+            const int down = B::Sums::row_step(i);
+            const int right = B::Sums::column_step(j);
+            if (row + down < queries.count && column + right < width) {
+              use(added[i][j], grad_q + static_cast<std::int64_t>(down) * width + right);
+            }
+          }
+        }
+      };
+      for_each([&](T& sum, T*) { sum *= static_cast<T>(p.scale); });
+      // Not from the first-level cache: another block has written it.
+      if (tile_of_keys > 0) for_each([](T& sum, const T* at) { sum += __ldcg(at); });
+      for_each([&](T sum, T* at) {
+        *at = sum;
+        found |= sum != sum;
+      });
+    };
+#pragma unroll 1
+    for (int row = 0; row < P::others; row += B::rows) {
+#pragma unroll 1
+      for (int column = 0; column < width; column += B::columns) add_block(row, column);
+    }
+    if (found && may_hide && is_last_for(first)) has_nan = 1;
+    wait_for_group(group);
+    if (thread == 0) publish(turn, tile_of_keys + 1);
+  };
+
+  T sums[R::rows][R::columns] = {};
+  bool has_weights = false;    // to be read, or being read, by the second group
+  bool has_gradients = false;  // the same of those of an even tile, and the first group
+  for (int first = tiles.first(); tiles.has(first); first = tiles.next(first)) {
+    const int parity = first / P::others % 2;
+    T* const gradients = even_gradients + parity * P::factors_size;
+    T level = 0;  // of one query; they are used after the scores
+    if (thread < P::others && first + thread < queries.count) {
+      level =
+          first_group ? static_cast<T>(heads.lse[first + thread]) : heads.slopes[first + thread];
+    }
+    if (first_group) limits.set(p, queries, first, thread);
+    T scores[S::rows][S::columns] = {};
+    for (int step = 0; step < steps; ++step) {
+      const T* const stage = stream.next();
+      multiply<S, P::depth, P::pitch, P::other_pitch>(
+          scores, staying + step * P::depth * P::pitch + score_share.row,
+          stage + score_share.column);
+    }
+    if (thread < P::others) levels[group][thread] = level;
+    wait_for_group(group);
+    const auto level_of = [&](int j) {
+      return levels[group][score_share.column + S::column_step(j)];
+    };
+    if (first_group) {
+#pragma unroll
+      for (auto& row : scores) {
+#pragma unroll
+        for (T& score : row) score *= static_cast<T>(p.scale);
+      }
+      if (p.mask.data != nullptr || first + P::others > queries.count ||
+          first_key + P::rows > queries.least_visible(p, first, P::others)) {
+        apply_mask<S, true>(p, scores, score_share, limits, first_key);
+      }
+#pragma unroll
+      for (int j = 0; j < S::columns; ++j) {
+        const T lse = level_of(j);
+#pragma unroll
+        for (auto& row : scores) row[j] = weight_of(row[j], lse);
+      }
+      if (has_weights) wait_at<both>(weights_free);
+      write_factors<P>(weights, score_share, scores);
+      arrive_at<both>(weights_full);
+    } else {
+      wait_at<both>(weights_full);
+#pragma unroll
+      for (int j = 0; j < S::columns; ++j) {
+        const T slope = level_of(j);
+#pragma unroll
+        for (int i = 0; i < S::rows; i += P::vector) {
+          const Few<T> few = *P::factors_of(weights, score_share, i, j);
+#pragma unroll
+          for (int e = 0; e < P::vector; ++e) {
+            T& score = scores[i + e][j];  // the product of grad_y and v
+            const T gradient = few.x[e] * (score - slope);
+            score = signbit(few.x[e]) ? T(0) : gradient;
+          }
+        }
+      }
+      arrive_at<both>(weights_free);
+      if (parity == 0 && has_gradients) wait_at<both>(gradients_free);
+      write_factors<P>(gradients, score_share, scores);
+      if (parity == 0) arrive_at<both>(gradients_full);
+    }
+    const T* const factors = first_group ? weights : gradients;
+    for (int line = 0; line < P::others; line += P::lines) {
+      const T* const stage = stream.next();
+      multiply<R, P::lines, P::pitch, P::width>(sums, factors + line * P::pitch + result_share.row,
+                                                stage + result_share.column);
+    }
+    // The first group adds even tiles to grad_q, and the second one odd tiles.
+    if (parity == group) {
+      if (first_group) wait_at<both>(gradients_full);
+      add_to_grad_q(first, gradients);
+      if (first_group) arrive_at<both>(gradients_free);
+    }
+    has_weights = true;
+    has_gradients |= parity == 0;
+  }
+  if (first_group && has_weights) wait_at<both>(weights_free);
+  if (!first_group && has_gradients) wait_at<both>(gradients_free);
+
+  const T factor = first_group ? T(1) : static_cast<T>(p.scale);
+  const Matrix<T> weighted = choose(first_group, heads.grad_y, heads.q);
+  T* const output = (first_group ? tensors.grad_v : tensors.grad_k) +
+                    (queries.kv * keys + first_key) * weighted.columns;
+  const bool found = write_results(sums, result_share, factor, output, keys - first_key,
+                                   weighted.columns, weighted.vectors, flags[group]);
+  if (!__syncthreads_or((found && may_hide) || has_nan != 0)) return;
+  for (int row = thread / 32; row < P::rows; row += threads / 32) {
+    if (flags[group][row] == 0) continue;
+    sum_visible(
+        weighted, factor, output + static_cast<std::int64_t>(row) * weighted.columns,
+        [&](int query) { return weight_at(p, heads, query, first_key + row, !first_group); });
+  }
+  if (has_nan == 0) return;
+  for (int first = tiles.first(); tiles.has(first); first = tiles.next(first)) {
+    const int end = min(first + P::others, queries.count);
+    if (!is_last_for(first)) continue;
+    for (int row = first + static_cast<int>(threadIdx.x) / 32; row < end; row += both / 32) {
+      T* const grad_q = tensors.grad_q + (queries.first() + row) * p.width;
+      bool is_nan = false;
+      for (int i = thread % 32; i < p.width; i += 32) is_nan |= grad_q[i] != grad_q[i];
+      if (__ballot_sync(0xffffffffu, is_nan) == 0) continue;
+      sum_visible(heads.k, static_cast<T>(p.scale), grad_q,
+                  [&](int key) { return weight_at(p, heads, row, key, true); });
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<Status> tiled_backward(const Call& call, const Problem& p) {
+  const std::int64_t rows = p.batch * p.heads * p.queries;
+  if (rows == 0 || p.keys == 0) return std::nullopt;
+  return with_tiling(p, call.inputs[0].dtype, [&]<class P>(TypeTag<P>) -> std::optional<Status> {
+    using T = typename P::T;
+    const auto input = [&](std::size_t i) { return static_cast<const T*>(call.inputs[i].data); };
+    const auto numbers = [&](std::size_t i) {
+      return call.inputs[i].present ? static_cast<const float*>(call.inputs[i].data) : nullptr;
+    };
+    const auto output = [&](std::size_t i) { return static_cast<T*>(call.outputs[i].data); };
+    Tensors<T> tensors{input(0),
+                       input(1),
+                       input(2),
+                       input(3),
+                       input(4),
+                       numbers(5),
+                       numbers(6),
+                       output(0),
+                       output(1),
+                       output(2),
+                       nullptr,
+                       nullptr,
+                       nullptr,
+                       has_vectors(p.width, input(1), input(2), output(1)),
+                       has_vectors(p.value_width, input(0), input(3), output(2))};
+    const std::int64_t heads = p.batch * p.kv_heads;
+    const std::int64_t counters = 1 + heads * cuda::ceil_div(p.group() * p.queries, P::others);
+    if (Status status = allocate(call, rows, tensors.slopes); !status.ok()) return status;
+    if (Status status = allocate(call, counters, tensors.ticket); !status.ok()) return status;
+    tensors.turns = tensors.ticket + 1;
+    Status status = cuda::launch(call, prepare<T>, grid_of(rows), tensors, rows,
+                                 static_cast<int>(p.value_width), counters);
+    if (!status.ok()) return status;
+    constexpr int bytes = static_cast<int>(sizeof(T)) *
+                          (2 * P::staying_size + 3 * P::factors_size + 2 * P::ring_size);
+    return launch_blocks<gradients<P>, bytes>(call, heads * cuda::ceil_div(p.keys, P::rows), 2,
+                                              bytes, tensors, p);
+  });
+}
+
+}  // namespace cudarelu::ops::attention

@@ -1,0 +1,256 @@
+// Attention in float32 and float64. A block keeps rows of q, and the tiles of k and v pass: for
+// each it computes the scores, and their exponentials relative to the largest score so far, which
+// weight the rows of v. Where that largest score rises, the sums so far are scaled. Two groups of a
+// block take turns with the tiles, and their results are combined at the end.
+#include "ops/attention/tiled.cuh"
+
+namespace cudarelu::ops::attention {
+namespace {
+
+using namespace tiled;
+
+template <class T>
+struct Tensors {
+  const T* q;
+  const T* k;
+  const T* v;
+  T* y;
+  float* lse;          // may be null
+  bool vectors;        // rows of k can be read 16 bytes at a time
+  bool value_vectors;  // rows of v and y can be accessed 16 bytes at a time
+};
+
+/// The tiles of keys of a group.
+struct Tiles {
+  int start;
+  int step;
+  int end;
+
+  __device__ int first() const { return start; }
+  __device__ int next(int first) const { return first + step; }
+  __device__ bool has(int first) const { return first < end; }
+};
+
+/// What the threads that hold the scores of a row pass on to those that hold its results.
+template <class P>
+struct Rows {
+  using T = typename P::T;
+  T factors[P::rows];  // of the sums so far; at the end, of the results
+  T largest[P::rows];  // score
+  T totals[P::rows];   // of the weights
+};
+
+template <class P>
+struct Shared {
+  Limits<P::rows> limits;
+  Rows<P> rows[2];  // of both groups
+  int flags[P::rows];
+};
+
+/// The elements of shared memory of a group.
+template <class P>
+constexpr int group_size = P::factors_size + P::ring_size;
+
+template <class P>
+__global__ void __launch_bounds__(2 * threads, 1)
+    attend_tiles(const __grid_constant__ Tensors<typename P::T> tensors,
+                 const __grid_constant__ Problem p) {
+  using T = typename P::T;
+  using S = typename P::Scores;
+  using R = typename P::Results;
+  extern __shared__ float4 dynamic[];
+  __shared__ Shared<P> shared;
+  const auto thread = static_cast<int>(threadIdx.x) % threads;
+  const auto group = static_cast<int>(threadIdx.x) / threads;
+  const auto groups = static_cast<int>(blockDim.x) / threads;
+  T* const staying = reinterpret_cast<T*>(dynamic);
+  T* const weights = staying + P::staying_size + group * group_size<P>;
+  Rows<P>& rows = shared.rows[group];
+
+  // Under a causal mask, the blocks with the most keys come first.
+  const auto keys = static_cast<int>(p.keys);
+  const std::int64_t heads = p.batch * p.kv_heads;
+  const auto tiles_of_head = static_cast<int>(cuda::ceil_div(p.group() * p.queries, P::rows));
+  const Queries queries = Queries::of(p, blockIdx.x % heads);
+  const int first_row = (tiles_of_head - 1 - static_cast<int>(blockIdx.x / heads)) * P::rows;
+  const auto width = static_cast<int>(p.width);
+  const auto value_width = static_cast<int>(p.value_width);
+  const Matrix<T> q{tensors.q + queries.first() * width, queries.count, width, false};
+  const Matrix<T> k{tensors.k + queries.kv * keys * width, keys, width, tensors.vectors};
+  const Matrix<T> v{tensors.v + queries.kv * keys * value_width, keys, value_width,
+                    tensors.value_vectors};
+  const Tiles tiles{group * P::others, groups * P::others,
+                    queries.most_visible(p, first_row, P::rows)};
+  const int least_visible =
+      p.mask.data != nullptr ? 0 : queries.least_visible(p, first_row, P::rows);
+
+  const S score_share(thread);
+  const R result_share(thread);
+  cuda::wait_for_previous_kernel();
+  const int steps = (width + P::depth - 1) / P::depth;
+  for (int step = 0; step < steps; ++step) {
+    copy_turned<P::rows, P::pitch, P::depth>(staying + step * P::depth * P::pitch, q, first_row,
+                                             step * P::depth, static_cast<int>(threadIdx.x),
+                                             groups * threads);
+  }
+  Stream<P, Tiles> stream(weights + P::factors_size, group, tiles, k, steps, v);
+  if (group == 0) shared.limits.set(p, queries, first_row, thread);
+  if (thread < P::rows) shared.flags[thread] = 0;
+  cuda::wait_for_copies<0>();
+  __syncthreads();
+
+  T sums[R::rows][R::columns] = {};
+  T largest[S::rows];      // score of a row so far
+  T totals[S::rows] = {};  // of the weights of this thread's columns
+#pragma unroll
+  for (T& score : largest) score = low<T>;
+  for (int first = tiles.first(); tiles.has(first); first = tiles.next(first)) {
+    T scores[S::rows][S::columns] = {};
+    for (int step = 0; step < steps; ++step) {
+      const T* const stage = stream.next();
+      multiply<S, P::depth, P::pitch, P::other_pitch>(
+          scores, staying + step * P::depth * P::pitch + score_share.row,
+          stage + score_share.column);
+    }
+#pragma unroll
+    for (auto& row : scores) {
+#pragma unroll
+      for (T& score : row) score *= static_cast<T>(p.scale);
+    }
+    if (first + P::others > least_visible) {
+      apply_mask<S, false>(p, scores, score_share, shared.limits, first);
+    }
+#pragma unroll
+    for (int i = 0; i < S::rows; ++i) {
+      T raised = largest[i];  // ignores NaN, which propagates through the total
+#pragma unroll
+      for (const T score : scores[i]) raised = fmax(raised, score);
+      raised = S::reduce(raised, [](T a, T b) { return fmax(a, b); });
+      const T base = raised == low<T> ? T(0) : raised;  // -infinity less itself is NaN
+      const T factor = power(largest[i] - base);
+      largest[i] = raised;
+      T total = 0;
+#pragma unroll
+      for (T& score : scores[i]) total += score = power(score - base);
+      totals[i] = fma(totals[i], factor, total);
+      if (score_share.column == 0) rows.factors[score_share.row + S::row_step(i)] = factor;
+    }
+    write_factors<P>(weights, score_share, scores);
+    for (int line = 0; line < P::others; line += P::lines) {
+      const T* const stage = stream.next();
+      if (line == 0) {
+#pragma unroll
+        for (int i = 0; i < R::rows; ++i) {
+          const T factor = rows.factors[result_share.row + R::row_step(i)];
+#pragma unroll
+          for (T& sum : sums[i]) sum *= factor;
+        }
+      }
+      multiply<R, P::lines, P::pitch, P::width>(sums, weights + line * P::pitch + result_share.row,
+                                                stage + result_share.column);
+    }
+  }
+
+  // The results of both groups. Those of the second one pass through shared memory.
+  T* const passed = staying + thread;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < S::rows; ++i) {
+    const int row = score_share.row + S::row_step(i);
+    const T total = S::reduce(totals[i], [](T a, T b) { return a + b; });
+    if (score_share.column == 0) {
+      rows.largest[row] = largest[i];
+      rows.totals[row] = total;
+    }
+  }
+  if (group == 1) {
+#pragma unroll
+    for (int n = 0; n < R::rows * R::columns; ++n) {
+      passed[n * threads] = sums[n / R::columns][n % R::columns];
+    }
+  }
+  __syncthreads();
+  if (group == 0 && thread < P::rows) {
+    Rows<P>& other = shared.rows[groups - 1];
+    const T largest = fmax(rows.largest[thread], other.largest[thread]);
+    const T base = largest == low<T> ? T(0) : largest;
+    const T factor = power(rows.largest[thread] - base);
+    const T other_factor = groups == 1 ? T(0) : power(other.largest[thread] - base);
+    const T total = rows.totals[thread] * factor + other.totals[thread] * other_factor;
+    const T inverse = total == 0 ? T(0) : 1 / total;
+    other.factors[thread] = other_factor * inverse;
+    rows.factors[thread] = factor * inverse;
+    rows.largest[thread] = largest;
+    rows.totals[thread] = inverse;
+    if (tensors.lse != nullptr && first_row + thread < queries.count) {
+      tensors.lse[queries.first() + first_row + thread] = static_cast<float>(base + log(total));
+    }
+  }
+  __syncthreads();
+  const int rows_left = queries.count - first_row;
+  T* const y = tensors.y + (queries.first() + first_row) * value_width;
+  bool has_nan = false;
+  if (group == 0) {
+#pragma unroll
+    for (int i = 0; i < R::rows; ++i) {
+      const int row = result_share.row + R::row_step(i);
+#pragma unroll
+      for (int j = 0; j < R::columns; ++j) {
+        sums[i][j] *= rows.factors[row];
+        if (groups == 2) {
+          sums[i][j] =
+              fma(passed[(i * R::columns + j) * threads], shared.rows[1].factors[row], sums[i][j]);
+        }
+      }
+    }
+    has_nan = write_results(sums, result_share, T(1), y, rows_left, value_width,
+                            tensors.value_vectors, shared.flags);
+  }
+  const bool may_hide = p.is_causal || p.mask.data != nullptr;
+  if (!__syncthreads_or(has_nan && may_hide)) return;
+  for (int row = static_cast<int>(threadIdx.x) / 32; row < P::rows; row += groups * threads / 32) {
+    const T inverse = shared.rows[0].totals[row];
+    if (shared.flags[row] == 0 || inverse != inverse) continue;  // visible scores are NaN
+    const T* const query = q.data + static_cast<std::int64_t>(first_row + row) * width;
+    sum_visible(v, inverse, y + static_cast<std::int64_t>(row) * value_width, [&](int key) {
+      if (key >= shared.limits.visible[row]) return Weight<T>{0, true};
+      const std::int64_t place = shared.limits.places[row] + key * p.mask.key_stride;
+      const T* const at = k.data + static_cast<std::int64_t>(key) * width;
+      const T score = score_of(p, query, at, place);
+      return Weight<T>{power(score - shared.rows[0].largest[row]), score == low<T>};
+    });
+  }
+}
+
+}  // namespace
+
+std::optional<Status> tiled_forward(const Call& call, const Problem& p, float* lse) {
+  return with_tiling(p, call.inputs[0].dtype, [&]<class P>(TypeTag<P>) -> std::optional<Status> {
+    using T = typename P::T;
+    const auto input = [&](std::size_t i) { return static_cast<const T*>(call.inputs[i].data); };
+    T* const y = static_cast<T*>(call.outputs[0].data);
+    const Tensors<T> tensors{input(0),
+                             input(1),
+                             input(2),
+                             y,
+                             lse,
+                             has_vectors(p.width, input(1)),
+                             has_vectors(p.value_width, input(2), y)};
+    const std::int64_t blocks =
+        p.batch * p.kv_heads * cuda::ceil_div(p.group() * p.queries, P::rows);
+    const auto launch_groups = [&](int groups) {
+      constexpr int size = sizeof(T);
+      return launch_blocks<attend_tiles<P>, size*(P::staying_size + 2 * group_size<P>)>(
+          call, blocks, groups, size * (P::staying_size + groups * group_size<P>), tensors, p);
+    };
+    // Blocks of two groups end at different times, which is good where their work differs, or where
+    // there are few; of one group, two blocks on a multiprocessor are a little faster.
+    const bool few = p.group() * p.queries <= 4 * P::rows;
+    if (p.keys > P::others && (p.is_causal || few)) {
+      if (std::optional<Status> status = launch_groups(2)) return status;
+    }
+    return launch_groups(1);
+  });
+}
+
+}  // namespace cudarelu::ops::attention
