@@ -96,7 +96,8 @@ def plans(op: OpInfo, dtype: np.dtype) -> Iterator[Plan]:
         yield Plan("broadcast-leading", (3,), 17, broadcast="leading")
     if any(p.or_bool for p in op.inputs):
         yield Plan("boolean", (4, 3), 7, boolean=True)
-        yield Plan("boolean-broadcast", (3,), 19, special=True, broadcast="partly", boolean=True)
+        # Without special values: what is not finite must not be hidden, see the op `attention`.
+        yield Plan("boolean-broadcast", (3,), 19, broadcast="partly", boolean=True)
     optional = [p.name for p in op.inputs if p.optional]
     for count in range(1, len(optional) + 1):
         for absent in itertools.combinations(optional, count):

@@ -1,0 +1,162 @@
+"""The kernels of attention on CUDA at the sizes that each of them is for, against float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import cudarelu
+from cudarelu.testing.environment import torch_cuda_missing
+
+pytestmark = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
+
+# Of the largest element; the first for y, the second for gradients.
+TOLERANCES = {
+    torch.float64: (1e-12, 1e-5),  # lse is float32
+    torch.float32: (5e-6, 2e-5),
+    torch.float16: (2e-3, 4e-3),
+    torch.bfloat16: (1.2e-2, 2.4e-2),
+}
+# Batch, heads, heads of k, queries, keys, d, e: tiles that are full, partly full and nearly empty;
+# one query; more keys than a block holds; a whole head in a block; sizes without a tile of theirs.
+SHAPES = [
+    (2, 4, 4, 256, 256, 64, 64),
+    (1, 4, 2, 300, 200, 128, 128),
+    (1, 2, 1, 129, 513, 64, 128),
+    (1, 2, 2, 65, 1000, 256, 256),
+    (2, 6, 2, 128, 128, 32, 32),
+    (3, 2, 2, 100, 77, 64, 64),
+    (2, 8, 2, 1, 3000, 128, 128),
+    (1, 2, 1, 200, 100, 80, 40),
+    (1, 2, 2, 70, 90, 17, 33),
+    (1, 1, 1, 1500, 1500, 128, 128),
+]
+MASKS = {
+    "none": lambda b, h, s, t: None,
+    "bool": lambda b, h, s, t: torch.rand(b, 1, s, t) > 0.3,
+    "keys": lambda b, h, s, t: torch.rand(b, 1, 1, t) > 0.3,
+    "empty rows": lambda b, h, s, t: torch.rand(s, 1).expand(s, t) > 0.3,
+    "numbers": lambda b, h, s, t: torch.randn(h, s, t),
+    "infinite": lambda b, h, s, t: torch.where(torch.rand(s, t) > 0.4, 0.5, -math.inf),
+}
+
+
+def made(shape, dtype):
+    b, h, g, s, t, d, e = shape
+    torch.manual_seed(sum(shape))
+    sizes = ((b, h, s, d), (b, g, t, d), (b, g, t, e))
+    return [torch.randn(size, device="cuda").to(dtype).requires_grad_() for size in sizes]
+
+
+def reference(q, k, v, mask, causal):
+    """y and lse in float64. A query without keys gives zeros."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    hidden = torch.zeros_like(scores, dtype=torch.bool)
+    if mask is not None and mask.dtype == torch.bool:
+        hidden |= ~mask
+    elif mask is not None:
+        hidden |= torch.isneginf(mask)
+        scores = scores + mask.double()
+    if causal:
+        hidden |= torch.ones_like(hidden[0, 0]).triu(1)
+    scores = scores.masked_fill(hidden, -math.inf)
+    lse = torch.logsumexp(scores.masked_fill(hidden.all(-1, True), 0), -1)
+    weights = torch.exp(scores - lse[..., None])
+    return weights @ v, lse.masked_fill(hidden.all(-1), -math.inf)
+
+
+def largest_error(actual, expected):
+    """Relative to the largest element, or to 1/4, since exact gradients of one key are 0."""
+    assert torch.equal(torch.isneginf(actual), torch.isneginf(expected))
+    expected = expected.masked_fill(torch.isneginf(expected), 0)
+    apart = (actual.masked_fill(torch.isneginf(actual), 0).double() - expected).abs().max()
+    return (apart / max(expected.abs().max().item(), 0.25)).item()
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "-".join(map(str, shape)))
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=lambda dtype: str(dtype)[6:])
+def test_values_and_gradients(dtype, shape, mask, causal):
+    b, h, _, s, t, _, _ = shape
+    q, k, v = leaves = made(shape, dtype)
+    given = MASKS[mask](b, h, s, t)
+    if given is not None:
+        given = given.cuda() if given.dtype == torch.bool else given.cuda().to(dtype)
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    expected, expected_lse = reference(*wide, given, causal)
+    y, lse = cudarelu.attention_with_lse(q, k, v, given, is_causal=causal)
+    limit, gradient_limit = TOLERANCES[dtype]
+    assert largest_error(y, expected) < limit
+    assert largest_error(lse, expected_lse) < max(limit / 4, 1e-6)
+    assert torch.equal(y, cudarelu.attention(q, k, v, given, is_causal=causal))
+
+    grad_y = torch.randn_like(y)
+    seen = torch.isfinite(expected_lse)
+    grad_lse = torch.randn_like(lse).masked_fill(~seen, 0)
+    for with_lse in (False, True):
+        outputs, grads = ([y, lse], [grad_y, grad_lse]) if with_lse else ([y], [grad_y])
+        ours = torch.autograd.grad(outputs, leaves, grads, retain_graph=True)
+        again = torch.autograd.grad(outputs, leaves, grads, retain_graph=True)
+        total = (expected * grad_y.double()).sum()
+        if with_lse:
+            total = total + (expected_lse.masked_fill(~seen, 0) * grad_lse.double()).sum()
+        wanted = torch.autograd.grad(total, wide, retain_graph=True)
+        for name, x, other, exact in zip("qkv", ours, again, wanted, strict=True):
+            assert torch.equal(x, other), f"the gradient of {name} differs in a second run"
+            assert largest_error(x, exact) < gradient_limit, (name, with_lse)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("width", [32, 64, 128])
+def test_what_is_hidden_does_not_reach_the_result(dtype, width):
+    limit, _ = TOLERANCES[dtype]
+    q, k, v = (x.detach() for x in made((1, 2, 2, 300, 300, width, width), dtype))
+    clean = cudarelu.attention(q, k, v, is_causal=True)
+    for place in (299, 150, 3):
+        for value in (math.nan, math.inf):
+            for changed in (k, v):
+                before = changed[:, :, place].clone()
+                changed[:, :, place] = value
+                y = cudarelu.attention(q, k, v, is_causal=True)
+                changed[:, :, place] = before
+                # A row that is computed again is rounded in another way.
+                assert largest_error(y[:, :, :place], clean[:, :, :place].double()) < limit
+                assert not torch.isfinite(y[:, :, place]).all()
+
+
+@pytest.mark.parametrize("shape", [(4, 4, 4, 128, 128, 64, 64), (4, 8, 2, 1, 2000, 128, 128)])
+def test_a_result_does_not_depend_on_the_batch(shape):
+    q, k, v = (x.detach() for x in made(shape, torch.bfloat16))
+    whole = cudarelu.attention(q, k, v)
+    assert torch.equal(whole[:1], cudarelu.attention(q[:1], k[:1], v[:1]))
+
+
+def test_in_a_graph_on_another_stream():
+    q, k, v = made((2, 4, 2, 300, 300, 128, 128), torch.bfloat16)
+    expected = cudarelu.attention(q, k, v, is_causal=True)
+    wanted = torch.autograd.grad(expected.float().square().sum(), (q, k, v))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+
+        def step():
+            # Leaves of this stream: PyTorch synchronises with the stream of a leaf.
+            leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+            y = cudarelu.attention(*leaves, is_causal=True)
+            return y, *torch.autograd.grad(y.float().square().sum(), leaves)
+
+        step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            results = step()
+        for x in results:
+            x.detach().zero_()
+        graph.replay()
+    stream.synchronize()
+    for x, other in zip(results, (expected, *wanted), strict=True):
+        assert torch.equal(x, other)
