@@ -1,10 +1,11 @@
-"""A transformer encoder in PyTorch, with and without `cudarelu.nn.replace`, as ratios of times.
+"""A transformer encoder in PyTorch, with and without our modules and attention, as ratios of times.
 
     python benchmarks/encoder.py [--device cuda|cpu] [--dtype bfloat16] [--out FILE.json]
 
 The encoder has MiniLM's size: 6 layers, hidden size 384, 12 heads, 64 sequences of 128, random
 weights. PyTorch eager, compiled, replaced, and replaced and compiled take turns, in inference and
-in a training step (forward and backward, without an optimizer). The forward and backward pass of
+in a training step (forward and backward, without an optimizer). Replaced is after
+`cudarelu.nn.replace`, with `cudarelu.attention`. The forward and backward pass of
 linear_gelu is measured alone too.
 """
 
@@ -38,13 +39,14 @@ class Layer(nn.Module):
         self.forwards = nn.Sequential(
             nn.Linear(hidden, 4 * hidden), nn.GELU(), nn.Linear(4 * hidden, hidden)
         )
+        self.attention = nn.functional.scaled_dot_product_attention
         self.after_attention = nn.LayerNorm(hidden)
         self.after_forwards = nn.LayerNorm(hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         shape = (*x.shape[:2], 3, self.heads, x.shape[2] // self.heads)
         query, key, value = self.projections(x).view(shape).permute(2, 0, 3, 1, 4)
-        mixed = nn.functional.scaled_dot_product_attention(query, key, value)
+        mixed = self.attention(query, key, value)
         x = self.after_attention(x + self.output(mixed.transpose(1, 2).reshape(x.shape)))
         return self.after_forwards(x + self.forwards(x))
 
@@ -113,6 +115,8 @@ def main() -> None:
     model = encoder().to(**options)
     replaced = copy.deepcopy(model)
     replacement = cudarelu.nn.replace(replaced)
+    for layer in replaced:
+        layer.attention = cudarelu.attention
     models = {
         "torch": model,
         "torch.compile": torch.compile(copy.deepcopy(model)),
