@@ -148,8 +148,8 @@ class Evaluator:
         return expression.number if attribute.type == "float" else int(expression.number)
 
     def _argument(self, expression: Expression, parameter: Parameter) -> Any:
-        if expression.kind == "output_gradient" and parameter.optional:
-            return self.gradient(expression.index)
+        if expression.kind == "output_gradient" and parameter.number == 0:
+            return self.gradient(expression.index)  # if there is none, the input is absent, and 0
         value = self.value(expression)
         if value is not None or parameter.optional or expression.kind != "input":
             return value

@@ -166,10 +166,9 @@ class Evaluator {
   /// Returns an argument of a call, undefined if it is absent. If the called op requires it,
   /// returns the tensor that replaces it.
   at::Tensor argument(const Expression& expression, const Parameter& parameter) {
-    if (expression.kind == Kind::output_gradient && parameter.optional &&
-        !scope_.has_output_gradient(expression.index)) {
-      return {};
-    }
+    const bool is_zero =
+        expression.kind == Kind::output_gradient && !scope_.has_output_gradient(expression.index);
+    if (is_zero && parameter.absent == Absent::number && parameter.number == 0) return {};
     at::Tensor value = tensor(expression);
     if (value.defined() || parameter.optional) return value;
     return stand_in_for(op_.signature, static_cast<std::size_t>(expression.index), scope_.input);
