@@ -8,6 +8,7 @@
 // after those before it, by its ticket, and with the queries that they begin with; so it seldom
 // waits, and never for one that cannot run.
 #include "cudarelu/workspace.h"
+#include "ops/attention/exact_backward.cuh"
 #include "ops/attention/tiled.cuh"
 
 namespace cudarelu::ops::attention {
@@ -407,26 +408,23 @@ std::optional<Status> tiled_backward(const Call& call, const Problem& p) {
   if (rows == 0 || p.keys == 0) return std::nullopt;
   return with_tiling(p, call.inputs[0].dtype, [&]<class P>(TypeTag<P>) -> std::optional<Status> {
     using T = typename P::T;
-    const auto input = [&](std::size_t i) { return static_cast<const T*>(call.inputs[i].data); };
-    const auto numbers = [&](std::size_t i) {
-      return call.inputs[i].present ? static_cast<const float*>(call.inputs[i].data) : nullptr;
-    };
+    const auto in = gradient_inputs<T>(call);
     const auto output = [&](std::size_t i) { return static_cast<T*>(call.outputs[i].data); };
-    Tensors<T> tensors{input(0),
-                       input(1),
-                       input(2),
-                       input(3),
-                       input(4),
-                       numbers(5),
-                       numbers(6),
+    Tensors<T> tensors{in.grad_y,
+                       in.q,
+                       in.k,
+                       in.v,
+                       in.y,
+                       in.lse,
+                       in.grad_lse,
                        output(0),
                        output(1),
                        output(2),
                        nullptr,
                        nullptr,
                        nullptr,
-                       has_vectors(p.width, input(1), input(2), output(1)),
-                       has_vectors(p.value_width, input(0), input(3), output(2))};
+                       has_vectors(p.width, in.q, in.k, output(1)),
+                       has_vectors(p.value_width, in.grad_y, in.v, output(2))};
     const std::int64_t heads = p.batch * p.kv_heads;
     const std::int64_t counters = 1 + heads * cuda::ceil_div(p.group() * p.queries, P::others);
     if (Status status = allocate(call, rows, tensors.slopes); !status.ok()) return status;
