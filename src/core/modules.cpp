@@ -99,6 +99,7 @@ Op read_op(const cudarelu_op& from, const Module& module) {
   op.name = op.signature.name;
   op.onnx_type = camel_case(op.name);
   op.elementwise = (from.flags & CUDARELU_ELEMENTWISE) != 0;
+  op.uniform = op.signature.uniform();
   op.uses_gemm = (from.flags & CUDARELU_PRODUCT) != 0;
   op.cpu = from.cpu;
   op.cuda = from.cuda;

@@ -39,8 +39,7 @@ bool have_one_shape(std::span<const TensorView> tensors) {
 Kernel::Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo& node)
     : custom_op_(custom_op),
       api_(api),
-      attributes_(read_attributes(api, node, custom_op.op)),
-      uniform_(custom_op.op.signature.uniform()) {
+      attributes_(read_attributes(api, node, custom_op.op)) {
   if (!custom_op.op.uses_gemm || custom_op.device != DeviceType::cpu) return;
   gemm_.emplace(api, node, custom_op.variable == DType::float64 ? DType::float64 : DType::float32);
 }
@@ -64,7 +63,7 @@ void Kernel::compute(OrtKernelContext& context) const {
   const Signature& signature = op.signature;
   std::size_t count = signature.inputs.size();
   // ONNX Runtime does not count absent inputs at the end; absent ones in the middle are null.
-  if (!uniform_) check(api_.KernelContext_GetInputCount(&context, &count));
+  if (!custom_op_.op.uniform) check(api_.KernelContext_GetInputCount(&context, &count));
 
   Tensors<max_inputs> room_for_inputs;
   auto& input_views = room_for_inputs.views;
@@ -89,7 +88,7 @@ void Kernel::compute(OrtKernelContext& context) const {
   const std::span<const TensorView> inputs(input_views.data(), signature.inputs.size());
   std::array<OutputType<std::int64_t>, max_outputs> types;
   // The fast path skips the general inference, which also reports errors.
-  const bool one_shape = uniform_ && have_one_shape(inputs);
+  const bool one_shape = custom_op_.op.uniform && have_one_shape(inputs);
   if (!one_shape) {
     check(api_, infer_tensors<std::int64_t>(op, inputs, attributes_, std::span(types)));
   }

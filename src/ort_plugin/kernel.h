@@ -27,7 +27,6 @@ class Kernel {
   const OrtApi& api_;
   std::vector<Attribute> attributes_;
   std::optional<HostGemm> gemm_;  // on the CPU, if the op uses it
-  bool uniform_;                  // Signature::uniform(): all tensors have the same shape
 };
 
 }  // namespace cudarelu::ort

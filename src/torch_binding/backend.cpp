@@ -142,6 +142,25 @@ struct Checked {
   c10::Device device;
 };
 
+/// Sets the outputs of the usual call of an op whose tensors have one dtype and one shape. Returns
+/// false for any other, which infer() checks: that takes as long as a small kernel.
+bool infer_usual(const Op& op, Inputs inputs, Checked<std::int64_t>& call) {
+  if (!op.uniform) return false;
+  const TensorView& first = call.inputs[0];
+  if (first.shape.size() > max_rank || !op.spec.dtypes.contains(first.dtype)) return false;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i]->is_contiguous() || call.inputs[i].dtype != first.dtype ||
+        !std::ranges::equal(call.inputs[i].shape, first.shape)) {
+      return false;
+    }
+  }
+  for (OutputType<std::int64_t>& output : call.outputs) {
+    output.dtype = first.dtype;
+    output.shape.assign(first.shape);
+  }
+  return true;
+}
+
 template <class Dim>
 Checked<Dim> check(const Op& op, Inputs inputs, AttributeSpan attributes) {
   Checked<Dim> call(checked_device(op, inputs));
@@ -153,6 +172,12 @@ Checked<Dim> check(const Op& op, Inputs inputs, AttributeSpan attributes) {
     view.shape = shape_of<Dim>(*inputs[i]);
   }
   call.outputs.resize_for_overwrite(op.signature.outputs.size());
+  if constexpr (std::is_same_v<Dim, std::int64_t>) {
+    if (infer_usual(op, inputs, call)) {
+      if (const Status status = check_attributes(op, attributes); !status.ok()) raise(status);
+      return call;
+    }
+  }
   const Status status = infer<Dim>(op, std::span<const View<Dim>>(call.inputs), attributes,
                                    std::span<OutputType<Dim>>(call.outputs));
   if (!status.ok()) raise(status);
@@ -253,17 +278,15 @@ Attribute attribute_of(const Op& op, const AttributeSpec& spec, const c10::IValu
   return position;
 }
 
-/// Returns the outputs of the op; on Meta (Dim is SymInt) without data.
+/// Appends the outputs of the op to `outputs`; on Meta (Dim is SymInt) without data.
 template <class Dim>
-Tensors call(const Op& op, Inputs inputs, AttributeSpan attributes) {
+void call(const Op& op, Inputs inputs, AttributeSpan attributes, Tensors& outputs) {
   const c10::OptionalDeviceGuard guard = guard_device(inputs);
   Checked<Dim> checked = check<Dim>(op, inputs, attributes);
-  Tensors outputs;
   for (const OutputType<Dim>& type : checked.outputs) outputs.push_back(allocate(type, checked));
   if constexpr (std::is_same_v<Dim, std::int64_t>) {
     compute(op, inputs, attributes, outputs, checked);
   }
-  return outputs;
 }
 
 template <class Dim>
@@ -296,8 +319,8 @@ class BackendKernel final : public c10::OperatorKernel {
       backend_ == Backend::device ? overwrite<std::int64_t>(op_, inputs, attributes)
                                   : overwrite<c10::SymInt>(op_, inputs, attributes);
     } else {
-      outputs = backend_ == Backend::device ? call<std::int64_t>(op_, inputs, attributes)
-                                            : call<c10::SymInt>(op_, inputs, attributes);
+      backend_ == Backend::device ? call<std::int64_t>(op_, inputs, attributes, outputs)
+                                  : call<c10::SymInt>(op_, inputs, attributes, outputs);
     }
     torch::jit::drop(*stack, inputs.size() + attributes.size());
     for (at::Tensor& output : outputs) stack->emplace_back(std::move(output));
@@ -317,7 +340,9 @@ bool is_plain(const at::Tensor& tensor, const c10::impl::LocalDispatchKeySet& lo
       c10::DispatchKeySet({c10::DispatchKey::CPU, c10::DispatchKey::CUDA,
                            c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA});
   const c10::DispatchKeySet keys = (tensor.key_set() | local.included_) - local.excluded_;
-  return (keys.raw_repr() & ~plain.raw_repr()) == 0 && !tensor._fw_grad(0).defined();
+  return (keys.raw_repr() & ~plain.raw_repr()) == 0 &&
+         (tensor.unsafeGetTensorImpl()->autograd_meta() == nullptr ||
+          !tensor._fw_grad(0).defined());
 }
 
 }  // namespace
@@ -342,7 +367,9 @@ Attributes attributes_of(const Op& op, const torch::jit::Stack& stack) {
 }
 
 Tensors call_kernel(const Op& op, Inputs inputs, std::span<const Attribute> attributes) {
-  return call<std::int64_t>(op, inputs, attributes);
+  Tensors outputs;
+  call<std::int64_t>(op, inputs, attributes, outputs);
+  return outputs;
 }
 
 torch::CppFunction backend_kernel(const Op& op, Backend backend, Form form) {
@@ -354,15 +381,19 @@ bool call_plain(const Op& op, Inputs inputs, std::span<const Attribute> attribut
                 Tensors& outputs) {
   if (at::hasCallbacks()) return false;
   const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
-  const bool may_record =
-      at::GradMode::is_enabled() && !local.excluded_.has_any(c10::autograd_dispatch_keyset);
-  bool records = false;
+  bool differentiable = false;
   for (const at::Tensor* input : inputs) {
     if (input == nullptr) continue;
     if (!is_plain(*input, local)) return false;
-    records = records || (may_record && input->requires_grad());
+    differentiable = differentiable || input->requires_grad();
   }
-  outputs = records ? call_recorded(op, inputs, attributes) : call_kernel(op, inputs, attributes);
+  const bool records = differentiable && at::GradMode::is_enabled() &&
+                       !local.excluded_.has_any(c10::autograd_dispatch_keyset);
+  if (records) {
+    outputs = call_recorded(op, inputs, attributes);
+  } else {
+    call<std::int64_t>(op, inputs, attributes, outputs);
+  }
   return true;
 }
 

@@ -27,6 +27,7 @@ struct Op {
   OpSpec spec;
   Signature signature;
   bool elementwise = false;  // element i of each output is a function of elements i of the inputs
+  bool uniform = false;      // all tensors are T[*] and required: they have one dtype and one shape
   bool uses_gemm = false;    // a matrix product; on the CPU it calls Execution::gemm()
   int in_place_input = -1;   // the input that an output may overwrite; -1: none
   int in_place_output = -1;
