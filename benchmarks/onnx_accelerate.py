@@ -1,6 +1,7 @@
 """The effect of cudarelu.onnx.accelerate on whole models in ONNX Runtime, as ratios of times.
 
-    python benchmarks/onnx_accelerate.py [--provider cpu|cuda] [--model NAME] [--out FILE.json]
+    python benchmarks/onnx_accelerate.py [--provider cpu|cuda] [--dtype float32|float16]
+                                         [--model NAME] [--out FILE.json]
 
 The models, with random weights: torchvision's ResNet-18 and a vision transformer; a transformer of
 two layers; the encoder of encoder.py (64 sequences, 4 on the CPU); a block of a Llama model; one
@@ -57,7 +58,7 @@ def llama(provider: str) -> tuple[torch.nn.Module, torch.Tensor]:
     class Block(llama_block.LlamaBlock):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             angles = torch.arange(x.shape[1])[:, None] / 10000 ** torch.linspace(0, 1, dim // 16)
-            return super().forward(x, angles.cos(), angles.sin())
+            return super().forward(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
 
     block = Block(llama_block.TorchOps(), dim, heads=8, hidden=11 * dim // 4)
     return block, torch.randn(1, tokens, dim)
@@ -125,6 +126,7 @@ def measure(model: onnx.ModelProto, provider: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--provider", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--dtype", choices=["float32", "float16"], default="float32")
     parser.add_argument("--model", action="append", choices=[each.__name__ for each in MODELS])
     parser.add_argument("--out", help="also write the results to this file")
     arguments = parser.parse_args()
@@ -132,6 +134,7 @@ def main() -> None:
         "onnxruntime": onnxruntime.__version__,
         "cudarelu": cudarelu.__version__,
         "provider": arguments.provider,
+        "dtype": arguments.dtype,
     }
     if arguments.provider == "cuda":
         results["device"] = torch.cuda.get_device_name()
@@ -140,7 +143,9 @@ def main() -> None:
         if arguments.model and make.__name__ not in arguments.model:
             continue
         module, x = make(arguments.provider)
-        program = torch.onnx.export(module.eval(), (x,), dynamo=True, verbose=False)
+        dtype = getattr(torch, arguments.dtype)
+        module, x = module.eval().to(dtype), x.to(dtype)
+        program = torch.onnx.export(module, (x,), dynamo=True, verbose=False)
         results[make.__name__] = measure(program.model_proto, arguments.provider)
     report.write(results, arguments.out)
 
