@@ -101,6 +101,7 @@ Op read_op(const cudarelu_op& from, const Module& module) {
   op.elementwise = (from.flags & CUDARELU_ELEMENTWISE) != 0;
   op.uniform = op.signature.uniform();
   op.uses_gemm = (from.flags & CUDARELU_PRODUCT) != 0;
+  op.strided = (from.flags & CUDARELU_STRIDED) != 0;
   op.cpu = from.cpu;
   op.cuda = from.cuda;
   const bool generic = std::ranges::any_of(

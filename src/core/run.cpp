@@ -118,7 +118,7 @@ constexpr cudarelu_services services{
 /// Calls the kernel of the call's device.
 Status run_kernel(const Op& op, std::span<const TensorView> inputs,
                   std::span<const TensorView> outputs, std::span<const Attribute> attributes,
-                  Execution& execution) {
+                  Execution& execution, const Strides& strides) {
   const bool on_cpu = execution.device_type == DeviceType::cpu;
   const cudarelu_kernel kernel = on_cpu ? op.cpu : op.cuda;
   if (kernel == nullptr) [[unlikely]] {
@@ -142,7 +142,9 @@ Status run_kernel(const Op& op, std::span<const TensorView> inputs,
                            .device_index = execution.device_index,
                            .stream = execution.stream,
                            .services = &services,
-                           .host = &execution};
+                           .host = &execution,
+                           .input_strides = strides.inputs,
+                           .output_strides = strides.outputs};
   cudarelu_error error;  // initial values would cost as much as a small kernel
   return from_c(kernel(&call, &error), error);
 }
@@ -150,10 +152,18 @@ Status run_kernel(const Op& op, std::span<const TensorView> inputs,
 /// The same where inputs are absent: their stand-ins replace them.
 Status run_with_stand_ins(const Op& op, std::span<const TensorView> inputs,
                           std::span<const TensorView> outputs,
-                          std::span<const Attribute> attributes, Execution& execution) {
+                          std::span<const Attribute> attributes, Execution& execution,
+                          Strides strides) {
   std::array<TensorView, max_inputs> complete;
-  for (std::size_t i = 0; i < inputs.size(); ++i) complete[i] = resolved(op, inputs, i);
-  return run_kernel(op, std::span(complete).first(inputs.size()), outputs, attributes, execution);
+  std::array<const std::int64_t*, max_inputs> input_strides;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::size_t source = op.signature.source_of(i, inputs[i].present);
+    complete[i] = inputs[source];
+    if (strides.inputs != nullptr) input_strides[i] = strides.inputs[source];
+  }
+  if (strides.inputs != nullptr) strides.inputs = input_strides.data();
+  return run_kernel(op, std::span(complete).first(inputs.size()), outputs, attributes, execution,
+                    strides);
 }
 
 /// The error for an exception, or out_of_memory if there is no memory for its message.
@@ -182,7 +192,9 @@ Status plain_gemm(const Gemm& gemm, Execution& execution) {
                            .device_index = 0,
                            .stream = nullptr,
                            .services = &services,
-                           .host = &execution};
+                           .host = &execution,
+                           .input_strides = nullptr,
+                           .output_strides = nullptr};
   const cudarelu_engines* const engines = find_engines();
   const bool has_gemm = engines != nullptr && engines->size >= sizeof(cudarelu_engines);
   const cudarelu_gemm product = to_c(gemm);
@@ -191,15 +203,16 @@ Status plain_gemm(const Gemm& gemm, Execution& execution) {
 }
 
 Status run(const Op& op, std::span<const TensorView> inputs, std::span<const TensorView> outputs,
-           std::span<const Attribute> attributes, Execution& execution) noexcept {
+           std::span<const Attribute> attributes, Execution& execution,
+           const Strides& strides) noexcept {
   try {
     if (op.signature.restricts_values && execution.device_type == DeviceType::cpu) {
       Status status = check_values(op, inputs);
       if (!status.ok()) return status;
     }
     const bool all = std::ranges::all_of(inputs, &TensorView::present);
-    return all ? run_kernel(op, inputs, outputs, attributes, execution)
-               : run_with_stand_ins(op, inputs, outputs, attributes, execution);
+    return all ? run_kernel(op, inputs, outputs, attributes, execution, strides)
+               : run_with_stand_ins(op, inputs, outputs, attributes, execution, strides);
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory();
   } catch (const std::exception& error) {

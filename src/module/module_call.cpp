@@ -1,5 +1,6 @@
 // The module's side of a call from a reader.
 
+#include <cstddef>
 #include <memory>
 #include <new>
 
@@ -59,6 +60,13 @@ class Attributes {
   };
 };
 
+/// Those of a reader that knows them.
+Strides strides_of(const cudarelu_call& call) {
+  constexpr std::size_t end = offsetof(cudarelu_call, output_strides) + sizeof(call.output_strides);
+  if (call.size < end) return {};
+  return {call.input_strides, call.output_strides};
+}
+
 /// Calls use(call) with the arguments of a reader; converts exceptions to errors.
 template <class Use>
 cudarelu_code with_call(const cudarelu_call& from, cudarelu_error& error, const Use& use) noexcept {
@@ -69,7 +77,8 @@ cudarelu_code with_call(const cudarelu_call& from, cudarelu_error& error, const 
                     .inputs = from_c(from.inputs, from.input_count),
                     .outputs = from_c(from.outputs, from.output_count),
                     .attributes = attributes.span(),
-                    .execution = execution});
+                    .execution = execution,
+                    .strides = strides_of(from)});
   } catch (const std::bad_alloc&) {
     return to_c(Status::out_of_memory(), error);
   } catch (const std::exception& exception) {

@@ -95,12 +95,21 @@ std::span<const Dim> shape_of(const at::Tensor& tensor) {
   return {sizes.data(), sizes.size()};
 }
 
-/// Whether the strides are equal; false if that depends on data.
+bool are_equal(std::int64_t a, std::int64_t b) { return a == b; }
+bool is_less(std::int64_t a, std::int64_t b) { return a < b; }
+
+/// The same of symbols; false if that depends on data.
+bool are_equal(const c10::SymInt& a, const c10::SymInt& b) {
+  return a.sym_eq(b).guard_or_false(__FILE__, __LINE__);
+}
+bool is_less(const c10::SymInt& a, const c10::SymInt& b) {
+  return a.sym_lt(b).guard_or_false(__FILE__, __LINE__);
+}
+
 bool same_strides(const at::Tensor& a, const at::Tensor& b) {
-  return std::ranges::equal(a.sym_strides(), b.sym_strides(),
-                            [](const c10::SymInt& x, const c10::SymInt& y) {
-                              return x.sym_eq(y).guard_or_false(__FILE__, __LINE__);
-                            });
+  return std::ranges::equal(
+      a.sym_strides(), b.sym_strides(),
+      [](const c10::SymInt& x, const c10::SymInt& y) { return are_equal(x, y); });
 }
 
 /// Returns an input whose strides the outputs get, or nullptr if the outputs are contiguous.
@@ -130,6 +139,88 @@ bool is_transposed(const Parameter& parameter, const at::Tensor& tensor) {
   return is_matrix && tensor.mT().is_contiguous();
 }
 
+/// What Strides has of a tensor, with 0 for dimensions of size 1; empty if the tensor is dense, or
+/// has no such strides.
+template <class Dim>
+using Layout = c10::SmallVector<Dim, 4>;
+
+template <class Dim>
+Layout<Dim> layout_of(const Parameter& parameter, const at::Tensor& tensor) {
+  if (!parameter.may_be_strided() || tensor.is_contiguous_or_false()) return {};
+  const c10::ArrayRef<Dim> sizes = at::symint::sizes<Dim>(tensor);
+  const c10::ArrayRef<Dim> strides = at::symint::strides<Dim>(tensor);
+  const std::size_t lead = sizes.size() - parameter.dims.size();
+  Layout<Dim> layout;
+  if (parameter.leading) {
+    layout.emplace_back(0);
+    std::optional<Dim> next;  // the stride that continues the dimension
+    for (std::size_t i = lead; i-- > 0;) {
+      if (DimTraits<Dim>::is_one(sizes[i])) continue;
+      if (!next) {
+        layout[0] = strides[i];
+      } else if (!are_equal(strides[i], *next)) {
+        return {};
+      }
+      next = strides[i] * sizes[i];
+    }
+  }
+  for (std::size_t i = lead; i < sizes.size(); ++i) {
+    layout.push_back(DimTraits<Dim>::is_one(sizes[i]) ? Dim(0) : strides[i]);
+  }
+  if (DimTraits<Dim>::is_one(sizes.back())) layout.back() = 1;
+  return are_equal(layout.back(), Dim(1)) ? layout : Layout<Dim>();
+}
+
+/// The strides of a dense tensor whose dimensions are in the order of a layout, except that the
+/// last one stays the last.
+template <class Dim>
+c10::SmallVector<Dim, 6> strides_in_order(const Parameter& parameter, std::span<const Dim> sizes,
+                                          const Layout<Dim>& layout) {
+  // From the outermost dimension to the innermost one. As in torch's own functions, a dimension
+  // whose stride is 0 has no place in memory, and stays where it is.
+  c10::SmallVector<std::size_t, 4> order;
+  for (std::size_t i = 0; i + 1 < layout.size(); ++i) {
+    order.push_back(i);
+    for (std::size_t own = i, j = i; j-- > 0;) {
+      const Dim& outer = layout[order[j]];
+      const Dim& inner = layout[order[own]];
+      if (are_equal(outer, Dim(0)) || are_equal(inner, Dim(0))) continue;
+      if (!is_less(outer, inner)) break;
+      std::swap(order[j], order[own]);
+      own = j;
+    }
+  }
+  order.push_back(layout.size() - 1);
+  const std::size_t lead = sizes.size() - parameter.dims.size();
+  c10::SmallVector<Dim, 6> strides(sizes.size(), Dim(1));
+  Dim stride = 1;
+  const auto place = [&](std::size_t dim) {
+    strides[dim] = stride;
+    if (!are_equal(sizes[dim], Dim(0))) stride *= sizes[dim];
+  };
+  for (std::size_t i = order.size(); i-- > 0;) {
+    if (!parameter.leading) {
+      place(order[i]);
+    } else if (order[i] > 0) {
+      place(lead + order[i] - 1);
+    } else {
+      for (std::size_t dim = lead; dim-- > 0;) place(dim);
+    }
+  }
+  return strides;
+}
+
+/// Whether rows begin at multiples of 16 bytes in a dense copy of a tensor, but not in the tensor.
+/// A kernel for CUDA gains more by such rows than the copy takes.
+bool needs_aligned_copy(const at::Tensor& tensor, const Layout<std::int64_t>& layout) {
+  const auto is_aligned = [&](std::int64_t elements) {
+    return elements * static_cast<std::int64_t>(tensor.element_size()) % 16 == 0;
+  };
+  if (!tensor.is_cuda() || !is_aligned(tensor.sizes().back())) return false;
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+  return address % 16 != 0 || !std::all_of(layout.begin(), layout.end() - 1, is_aligned);
+}
+
 /// A call whose arguments have been checked.
 template <class Dim>
 struct Checked {
@@ -139,6 +230,8 @@ struct Checked {
   c10::SmallVector<View<Dim>, 4> inputs;  // without data
   c10::SmallVector<OutputType<Dim>, 1> outputs;
   const at::Tensor* pattern = nullptr;  // the result of common_layout()
+  /// Of an op that is strided, one for each input; none if all are dense, or copied.
+  c10::SmallVector<Layout<Dim>, 0> layouts;
   c10::Device device;
 };
 
@@ -162,6 +255,18 @@ bool infer_usual(const Op& op, Inputs inputs, Checked<std::int64_t>& call) {
 }
 
 template <class Dim>
+void find_layouts(const Op& op, Inputs inputs, Checked<Dim>& call) {
+  call.layouts.resize(inputs.size());
+  bool found = false;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i] == nullptr) continue;
+    call.layouts[i] = layout_of<Dim>(op.signature.inputs[i], *inputs[i]);
+    found = found || !call.layouts[i].empty();
+  }
+  if (!found) call.layouts.clear();
+}
+
+template <class Dim>
 Checked<Dim> check(const Op& op, Inputs inputs, AttributeSpan attributes) {
   Checked<Dim> call(checked_device(op, inputs));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -182,15 +287,36 @@ Checked<Dim> check(const Op& op, Inputs inputs, AttributeSpan attributes) {
                                    std::span<OutputType<Dim>>(call.outputs));
   if (!status.ok()) raise(status);
   call.pattern = common_layout(op, inputs);
+  if (op.strided) find_layouts(op, inputs, call);
   return call;
 }
 
+/// The layout that output i gets: of the first input that always has its shape, else of the first
+/// input if it has as many dimensions; nullptr if the output is dense in row-major order.
 template <class Dim>
-at::Tensor allocate(const OutputType<Dim>& type, const Checked<Dim>& call) {
+const Layout<Dim>* layout_of_output(const Op& op, std::size_t i, const Checked<Dim>& call) {
+  const Parameter& output = op.signature.outputs[i];
+  if (call.layouts.empty() || !output.may_be_strided()) return nullptr;
+  const auto& parameters = op.signature.inputs;
+  const auto like = std::find_if(parameters.begin(), parameters.end(), [&](const Parameter& input) {
+    return input.is_like(output) && input.always_there();
+  });
+  const std::size_t source =
+      like == parameters.end() ? 0 : static_cast<std::size_t>(like - parameters.begin());
+  const Layout<Dim>& layout = call.layouts[source];
+  const bool fits = parameters[source].leading == output.leading &&
+                    parameters[source].dims.size() == output.dims.size();
+  return fits && !layout.empty() ? &layout : nullptr;
+}
+
+template <class Dim>
+at::Tensor allocate(const Op& op, std::size_t i, const Checked<Dim>& call) {
+  const OutputType<Dim>& type = call.outputs[i];
+  const Layout<Dim>* const layout = layout_of_output(op, i, call);
   const c10::ArrayRef<Dim> sizes(type.shape.span().data(), type.shape.span().size());
   const c10::ScalarType dtype = scalar_type_of(type.dtype);
   if constexpr (std::is_same_v<Dim, std::int64_t>) {
-    if (call.pattern == nullptr) {
+    if (call.pattern == nullptr && layout == nullptr) {
       // The same as at::empty() on the current device, but without the dispatcher.
       const c10::DeviceType device = call.device.type();
       const auto key = device == c10::kCUDA ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
@@ -199,6 +325,10 @@ at::Tensor allocate(const OutputType<Dim>& type, const Checked<Dim>& call) {
     }
   }
   const auto options = c10::TensorOptions().device(call.device).dtype(dtype);
+  if (layout != nullptr) {
+    const auto strides = strides_in_order(op.signature.outputs[i], type.shape.span(), *layout);
+    return at::symint::empty_strided<Dim>(sizes, strides, options);
+  }
   if (call.pattern == nullptr) return at::symint::empty<Dim>(sizes, options);
   return at::symint::empty_strided<Dim>(sizes, at::symint::strides<Dim>(*call.pattern), options);
 }
@@ -219,26 +349,45 @@ void compute(const Op& op, Inputs inputs, AttributeSpan attributes,
     if (call.pattern != nullptr) view.shape = std::span(&count, 1);
   };
   Tensors dense;  // contiguous copies of inputs
+  const bool has_layouts = !call.layouts.empty();
+  c10::SmallVector<const std::int64_t*, 8> strides(has_layouts ? inputs.size() : 0);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i] == nullptr) continue;
     const at::Tensor* input = inputs[i];
     if (!input->unsafeGetTensorImpl()->storage_initialized()) raise_no_memory(op, i);
     if (call.pattern == nullptr && !input->is_contiguous()) {
       call.inputs[i].transposed = op.uses_gemm && is_transposed(op.signature.inputs[i], *input);
-      if (!call.inputs[i].transposed) input = &dense.emplace_back(input->contiguous());
+      const bool has_strides =
+          has_layouts && !call.layouts[i].empty() && !needs_aligned_copy(*input, call.layouts[i]);
+      if (has_strides) {
+        strides[i] = call.layouts[i].data();
+      } else if (!call.inputs[i].transposed) {
+        input = &dense.emplace_back(input->contiguous());
+      }
     }
     call.inputs[i].data = const_cast<void*>(input->const_data_ptr());
     flatten(call.inputs[i]);
   }
   Views output_views;
+  c10::SmallVector<Layout<std::int64_t>, 0> output_layouts;
+  c10::SmallVector<const std::int64_t*, 4> output_strides;
   for (const at::Tensor& output : outputs) {
     // The output has a dtype of an op. NOLINTNEXTLINE(bugprone-*,clang-analyzer-*)
     const DType dtype = *dtype_of(output.scalar_type());
     output_views.push_back({output.mutable_data_ptr(), dtype, shape_of<std::int64_t>(output)});
     flatten(output_views.back());
   }
+  if (has_layouts) {
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      output_layouts.push_back(layout_of<std::int64_t>(op.signature.outputs[i], outputs[i]));
+    }
+    for (const Layout<std::int64_t>& layout : output_layouts) {
+      output_strides.push_back(layout.empty() ? nullptr : layout.data());
+    }
+  }
   TorchExecution execution(call.device);
-  const Status status = run(op, call.inputs, output_views, attributes, execution);
+  const Strides all = has_layouts ? Strides{strides.data(), output_strides.data()} : Strides{};
+  const Status status = run(op, call.inputs, output_views, attributes, execution, all);
   if (!status.ok()) execution.raise_error(status);
 }
 
@@ -283,7 +432,9 @@ template <class Dim>
 void call(const Op& op, Inputs inputs, AttributeSpan attributes, Tensors& outputs) {
   const c10::OptionalDeviceGuard guard = guard_device(inputs);
   Checked<Dim> checked = check<Dim>(op, inputs, attributes);
-  for (const OutputType<Dim>& type : checked.outputs) outputs.push_back(allocate(type, checked));
+  for (std::size_t i = 0; i < checked.outputs.size(); ++i) {
+    outputs.push_back(allocate(op, i, checked));
+  }
   if constexpr (std::is_same_v<Dim, std::int64_t>) {
     compute(op, inputs, attributes, outputs, checked);
   }
@@ -298,7 +449,7 @@ void overwrite(const Op& op, Inputs inputs, AttributeSpan attributes) {
     if (can_overwrite(target, inputs, checked.pattern)) {
       compute(op, inputs, attributes, {&target, 1}, checked);
     } else {
-      const at::Tensor result = allocate(checked.outputs[0], checked);
+      const at::Tensor result = allocate(op, 0, checked);
       compute(op, inputs, attributes, {&result, 1}, checked);
       target.copy_(result);
     }

@@ -23,9 +23,10 @@ enum class Form { functional, in_place };
 /// checks the arguments and creates outputs of the right dtype, sizes and strides (Backend::meta,
 /// also for symbolic sizes).
 ///
-/// An elementwise op keeps a dense layout that its inputs share, such as channels_last; all other
-/// outputs are contiguous. Inputs of other layouts are copied, except transposed matrices of a
-/// matrix product.
+/// An elementwise op keeps a dense layout that its inputs share, such as channels_last. An op that
+/// is strided reads views where they lie, and its outputs are dense in the order of dimensions of
+/// an input. All other outputs are contiguous. Inputs of other layouts are copied, except
+/// transposed matrices of a matrix product.
 torch::CppFunction backend_kernel(const Op& op, Backend backend, Form form);
 
 }  // namespace cudarelu::binding

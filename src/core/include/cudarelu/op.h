@@ -29,6 +29,7 @@ struct Op {
   bool elementwise = false;  // element i of each output is a function of elements i of the inputs
   bool uniform = false;      // all tensors are T[*] and required: they have one dtype and one shape
   bool uses_gemm = false;    // a matrix product; on the CPU it calls Execution::gemm()
+  bool strided = false;      // the kernels read the strides of a call
   int in_place_input = -1;   // the input that an output may overwrite; -1: none
   int in_place_output = -1;
   cudarelu_kernel cpu = nullptr;  // null: no kernel
@@ -100,9 +101,11 @@ const Op* find_op(std::string_view name, const Module& own);
 /// Runs a call that infer() has accepted: replaces absent inputs by their stand-ins and runs the
 /// kernel of the call's device. Checks the values of inputs in host memory that the signature
 /// restricts. It does not read device memory, since that would wait for the device: a CUDA kernel
-/// stays within the tensors, whatever the values of offsets are.
+/// stays within the tensors, whatever the values of offsets are. Only an op that is `strided` may
+/// get strides.
 Status run(const Op& op, std::span<const TensorView> inputs, std::span<const TensorView> outputs,
-           std::span<const Attribute> attributes, Execution& execution) noexcept;
+           std::span<const Attribute> attributes, Execution& execution,
+           const Strides& strides = {}) noexcept;
 
 /// The engines for matrix products: those of a module that has been added, else those of
 /// libcudarelu_ops.so. nullptr if there are none.

@@ -15,8 +15,9 @@
 
 namespace cudarelu {
 
-/// A non-owning view of a dense row-major tensor. An input of an op that uses_gemm may be
-/// transposed if it is a matrix or a batch of matrices, but not if leading dimensions are rows too.
+/// A non-owning view of a tensor, dense and row-major unless Call::strides has strides for it. An
+/// input of an op that uses_gemm may be transposed if it is a matrix or a batch of matrices, but
+/// not if leading dimensions are rows too.
 struct TensorView {
   void* data = nullptr;  // may be null where a size is 0
   DType dtype = DType::float32;
@@ -109,12 +110,24 @@ inline constexpr std::size_t max_inputs = decltype(Signature::inputs)::capacity(
 inline constexpr std::size_t max_outputs = decltype(Signature::outputs)::capacity();
 inline constexpr std::size_t max_attributes = decltype(Signature::attributes)::capacity();
 
+/// The strides of tensors, in elements, for an op with OpSpec::strided. `inputs` and `outputs` are
+/// null, or have a pointer for each tensor; a tensor whose pointer is null is dense. The others
+/// have a stride for each dimension of the signature, of which a leading * is one: the tensor's own
+/// leading dimensions lie in memory as one dimension. The last stride is 1, that of a dimension of
+/// size 1 is any, and those of an input may be 0. Only tensors that Parameter::may_be_strided()
+/// have strides.
+struct Strides {
+  const std::int64_t* const* inputs = nullptr;
+  const std::int64_t* const* outputs = nullptr;
+};
+
 struct Call {
   std::string_view op;                    // its name, for messages
   std::span<const TensorView> inputs;     // one for each input of the signature
   std::span<const TensorView> outputs;    // allocated by the host, of the shapes from infer()
   std::span<const Attribute> attributes;  // one for each attribute of the signature
   Execution& execution;
+  Strides strides = {};
 
   double real(std::size_t attribute) const { return std::get<double>(attributes[attribute]); }
   bool boolean(std::size_t attribute) const { return integer(attribute) != 0; }

@@ -96,6 +96,8 @@ constexpr cudarelu_kernel cuda_kernel() {
 
 template <class F>
 constexpr std::uint32_t flags() {
+  static_assert(!F::spec.strided || !(is_product<F> || is_functor<F>),
+                "only an op with kernels of its own reads strides");
   if constexpr (is_product<F>) return CUDARELU_PRODUCT;
   if constexpr (is_functor<F>) {
     static_assert(signature_of<F>.is_elementwise(),
@@ -104,7 +106,7 @@ constexpr std::uint32_t flags() {
                   "its last dimension");
     if (elementwise::row_inputs<F> == 0) return CUDARELU_ELEMENTWISE;
   }
-  return 0;
+  return F::spec.strided ? CUDARELU_STRIDED : 0;
 }
 
 constexpr const char* text(std::string_view literal) {

@@ -53,7 +53,8 @@ enum {
   CUDARELU_BOOL = 8 /* a byte, 0 or 1 */
 };
 
-/* A dense tensor in row-major order. The layout is that of TensorView in C++. */
+/* A dense tensor in row-major order, unless the call has strides for it. The layout is that of
+ * TensorView in C++. */
 typedef struct cudarelu_tensor {
   void* data; /* may be null where a size is 0 */
   uint8_t dtype;
@@ -143,6 +144,10 @@ typedef struct cudarelu_call {
   void* stream;         /* the cudaStream_t on which the kernel enqueues its work */
   const cudarelu_services* services;
   void* host;
+  /* The strides of tensors, for an op with CUDARELU_STRIDED; see Strides in call.h. Each is null,
+   * or has a pointer for each tensor. A null pointer: the tensor is dense. */
+  const int64_t* const* input_strides;
+  const int64_t* const* output_strides;
 } cudarelu_call;
 
 /* Runs an op. Several threads may call it at the same time. */
@@ -150,7 +155,8 @@ typedef cudarelu_code (*cudarelu_kernel)(const cudarelu_call* call, cudarelu_err
 
 enum {
   CUDARELU_ELEMENTWISE = 1, /* element i of each output is a function of elements i of the inputs */
-  CUDARELU_PRODUCT = 2      /* a matrix product, whose inputs may be transposed */
+  CUDARELU_PRODUCT = 2,     /* a matrix product, whose inputs may be transposed */
+  CUDARELU_STRIDED = 4      /* the kernels read cudarelu_call::input_strides and output_strides */
 };
 
 enum { CUDARELU_AUTOCAST_PROMOTE = 0, CUDARELU_AUTOCAST_FLOAT32 = 1, CUDARELU_AUTOCAST_LOWER = 2 };

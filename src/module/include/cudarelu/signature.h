@@ -134,6 +134,12 @@ struct Parameter {
     return kind == ElementKind::type_variable || kind == ElementKind::variable_or_bool;
   }
 
+  /// Whether kernels that read strides get them for this tensor: it is of type T, has a shape and
+  /// values that the reader need not look at, and its last dimension has a name.
+  constexpr bool may_be_strided() const {
+    return kind == ElementKind::type_variable && !broadcasts && !positive && !dims.empty();
+  }
+
   /// Whether a gradient may name the gradient of this output.
   constexpr bool may_have_gradient() const { return is_generic() || kind == ElementKind::float32; }
 
