@@ -19,8 +19,8 @@ class Forward : Blocks<T, lanes> {
 
   Status run() {
     if (p_.batch * p_.heads * p_.queries == 0) return {};
-    const std::array<Packed, 2> matrices{
-        {{1, p_.keys, p_.width, false}, {2, p_.keys, p_.value_width, true}}};
+    const std::array<Packed, 2> matrices{{{1, p_.k, false, p_.keys, p_.width, false},
+                                          {2, p_.v, false, p_.keys, p_.value_width, true}}};
     const std::int64_t scratch = lanes * (p_.width + chunk + this->size_of(p_.value_width, 1));
     return this->for_each_group(
         matrices, [&](std::int64_t first, std::int64_t count, const auto& unit) {
@@ -45,8 +45,8 @@ class Forward : Blocks<T, lanes> {
     C* const queries = memory;
     C* const scores = queries + p_.width * lanes;
     C* const sums = scores + chunk * lanes;
-    this->pack_lanes(this->input(0) + row * p_.width, count, p_.width, static_cast<C>(p_.scale),
-                     queries);
+    this->pack_lanes(p_.queries_of(this->input(0), p_.q, unit.index), first, count, p_.width,
+                     static_cast<C>(p_.scale), queries);
     Positions<lanes> of_lanes;
     Positions<chunk> of_items;
     this->place_rows(unit, first, count, false, of_lanes);
@@ -64,12 +64,13 @@ class Forward : Blocks<T, lanes> {
       exponentiate(scores, items, largest, totals, sums);
       this->multiply(values, key, items, scores, sums, true);
     }
-    T* const y = this->output(0) + row * p_.value_width;
+    const HeadRows<T> y = p_.queries_of(this->output(0), p_.y, unit.index);
     for (std::int64_t i = 0; i < count; ++i) {
       const auto lane = static_cast<std::size_t>(i);
       const C scale = totals[lane] == 0 ? C(0) : 1 / totals[lane];
+      T* const to = y[first + i];
       for (std::int64_t j = 0; j < p_.value_width; ++j) {
-        y[i * p_.value_width + j] = store<T>(sums[j * lanes + i] * scale);
+        to[j] = store<T>(sums[j * lanes + i] * scale);
       }
       if (lse_ != nullptr) {
         const C base = largest[lane] == low ? C(0) : largest[lane];

@@ -31,13 +31,13 @@ class Backward : Blocks<T, lanes> {
     const std::int64_t e = p_.value_width;
     const std::int64_t t = p_.keys;
     // For the gradient of the mask, then also for that of q, then for those of k and v.
-    const std::array<Packed, 7> matrices{{{k, t, d, false},
-                                          {v, t, e, false},
-                                          {k, t, d, true},
-                                          {q, rows, d, false},
-                                          {grad_y, rows, e, false},
-                                          {q, rows, d, true},
-                                          {grad_y, rows, e, true}}};
+    const std::array<Packed, 7> matrices{{{k, p_.k, false, t, d, false},
+                                          {v, p_.v, false, t, e, false},
+                                          {k, p_.k, false, t, d, true},
+                                          {q, p_.q, true, rows, d, false},
+                                          {grad_y, p_.grad_y, true, rows, e, false},
+                                          {q, p_.q, true, rows, d, true},
+                                          {grad_y, p_.grad_y, true, rows, e, true}}};
     const std::int64_t scratch =
         lanes * (d + e + 2 * chunk + this->size_of(d, 1) + this->size_of(e, 1));
     return this->for_each_group(
@@ -69,9 +69,14 @@ class Backward : Blocks<T, lanes> {
         p_.batch * p_.heads * p_.queries, grain, [&](std::int64_t begin, std::int64_t end) {
           for (std::int64_t row = begin; row < end; ++row) {
             C sum = 0;
-            for (std::int64_t i = row * e; i < (row + 1) * e; ++i) {
-              sum += load(this->input(grad_y)[i]) * load(this->input(y)[i]);
-            }
+            const std::int64_t head = row / p_.queries % p_.heads;
+            const std::int64_t batch = row / p_.queries / p_.heads;
+            const auto start_of = [&](std::size_t i, const Layout& layout) {
+              return this->input(i) + layout.place(batch, head) + row % p_.queries * layout.row;
+            };
+            const T* const gradients = start_of(grad_y, p_.grad_y);
+            const T* const results = start_of(y, p_.y);
+            for (std::int64_t i = 0; i < e; ++i) sum += load(gradients[i]) * load(results[i]);
             slopes[row] = has_grad_lse ? sum - this->template input<float>(grad_lse)[row] : sum;
           }
         });
@@ -95,10 +100,10 @@ class Backward : Blocks<T, lanes> {
     C* const weights = gradients + p_.value_width * lanes;
     C* const grad_scores = weights + chunk * lanes;
     C* const sums = grad_scores + chunk * lanes;
-    this->pack_lanes(this->input(q) + row * p_.width, count, p_.width, static_cast<C>(p_.scale),
-                     queries);
-    this->pack_lanes(this->input(grad_y) + row * p_.value_width, count, p_.value_width, 1,
-                     gradients);
+    this->pack_lanes(p_.queries_of(this->input(q), p_.q, unit.index), first, count, p_.width,
+                     static_cast<C>(p_.scale), queries);
+    this->pack_lanes(p_.queries_of(this->input(grad_y), p_.grad_y, unit.index), first, count,
+                     p_.value_width, 1, gradients);
     Positions<lanes> of_lanes;
     Positions<chunk> of_items;
     this->place_rows(unit, first, count, false, of_lanes);
@@ -126,17 +131,16 @@ class Backward : Blocks<T, lanes> {
         });
       }
       if (of_mask) {
-        T* const to = this->output(0) + row * p_.keys + key;
-        for (std::int64_t i = 0; i < count; ++i) {
-          for (std::int64_t j = 0; j < items; ++j) {
-            to[i * p_.keys + j] = store<T>(grad_scores[j * lanes + i]);
-          }
-        }
+        HeadRows<T> to = p_.queries_of(this->output(0), p_.grad_mask, unit.index);
+        to.data += key;
+        this->write(grad_scores, first, count, items, to);
       } else {
         this->multiply(turned_keys, key, items, grad_scores, sums, true);
       }
     }
-    if (!of_mask) write(sums, count, p_.width, this->output(0) + row * p_.width);
+    if (of_mask) return;
+    this->write(sums, first, count, p_.width,
+                p_.queries_of(this->output(0), p_.grad_q, unit.index));
   }
 
   /// The gradients of k and v for the keys from `first` on, one for each lane.
@@ -146,7 +150,6 @@ class Backward : Blocks<T, lanes> {
     const Panels<C>& turned_queries = unit.panels[5];
     const Panels<C>& turned_gradients = unit.panels[6];
     const std::int64_t count = std::min(lanes, p_.keys - first);
-    const std::int64_t key = unit.index * p_.keys + first;
     const std::int64_t row = unit.index * unit.rows();
     C* const keys = memory;
     C* const values = keys + p_.width * lanes;
@@ -154,9 +157,10 @@ class Backward : Blocks<T, lanes> {
     C* const grad_scores = weights + chunk * lanes;
     C* const grad_keys = grad_scores + chunk * lanes;
     C* const grad_values = grad_keys + this->size_of(p_.width, 1) * lanes;
-    this->pack_lanes(this->input(k) + key * p_.width, count, p_.width, static_cast<C>(p_.scale),
-                     keys);
-    this->pack_lanes(this->input(v) + key * p_.value_width, count, p_.value_width, 1, values);
+    this->pack_lanes(p_.keys_of(this->input(k), p_.k, unit.index), first, count, p_.width,
+                     static_cast<C>(p_.scale), keys);
+    this->pack_lanes(p_.keys_of(this->input(v), p_.v, unit.index), first, count, p_.value_width, 1,
+                     values);
     Positions<lanes> of_lanes;
     Positions<chunk> of_items;
     this->place_keys(first, count, false, of_lanes);
@@ -187,17 +191,10 @@ class Backward : Blocks<T, lanes> {
       this->multiply(turned_queries, item, items, grad_scores, grad_keys, true);
       this->multiply(turned_gradients, item, items, weights, grad_values, true);
     }
-    write(grad_keys, count, p_.width, this->output(1) + key * p_.width);
-    write(grad_values, count, p_.value_width, this->output(2) + key * p_.value_width);
-  }
-
-  /// Writes sums [columns, lanes] to rows.
-  void write(const C* sums, std::int64_t rows, std::int64_t columns, T* to) const {
-    for (std::int64_t i = 0; i < rows; ++i) {
-      for (std::int64_t j = 0; j < columns; ++j) {
-        to[i * columns + j] = store<T>(sums[j * lanes + i]);
-      }
-    }
+    this->write(grad_keys, first, count, p_.width,
+                p_.keys_of(this->output(1), p_.grad_k, unit.index));
+    this->write(grad_values, first, count, p_.value_width,
+                p_.keys_of(this->output(2), p_.grad_v, unit.index));
   }
 
   const C* slopes_ = nullptr;

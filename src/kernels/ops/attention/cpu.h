@@ -24,6 +24,8 @@ inline constexpr std::int64_t chunk = 240;
 /// A matrix of each unit, and its panels.
 struct Packed {
   std::size_t input;
+  Layout layout;
+  bool is_of_queries;  // else of keys
   std::int64_t rows;
   std::int64_t columns;
   bool turned;  // the lines of the panels are columns
@@ -62,6 +64,27 @@ struct Unit {
     return p.mask.place(index / p.kv_heads, head) + row % p.queries * p.mask.query_stride;
   }
 };
+
+/// cpu::pack() for `count` rows from `first` on, or for their columns if `turned`.
+template <class T, class C>
+void pack_rows(const HeadRows<const T>& rows, std::int64_t first, std::int64_t count,
+               std::int64_t columns, bool turned, std::int64_t width, C* to) {
+  if (rows.jump == 0 && !turned) {
+    return cpu::pack(rows[first], rows.stride, 1, count, columns, width, to);
+  }
+  if (rows.jump == 0) return cpu::pack(rows[first], 1, rows.stride, columns, count, width, to);
+  const std::int64_t lines = turned ? columns : count;
+  const std::int64_t steps = turned ? count : columns;
+  std::fill_n(to, cpu::parts(lines, width) * width * steps, C(0));
+  for (std::int64_t row = 0; row < count; ++row) {
+    const T* const from = rows[first + row];
+    for (std::int64_t column = 0; column < columns; ++column) {
+      const std::int64_t line = turned ? column : row;
+      const std::int64_t step = turned ? row : column;
+      to[line / width * width * steps + step * width + line % width] = load(from[column]);
+    }
+  }
+}
 
 /// Whether the mask is one element that changes nothing, as models have it for an absent mask.
 template <class T>
@@ -152,9 +175,11 @@ class Blocks {
     return {};
   }
 
-  /// Copies up to one row for each lane to [columns, lanes], times a factor.
-  void pack_lanes(const T* from, std::int64_t rows, std::int64_t columns, C factor, C* to) const {
-    cpu::pack(from, columns, 1, rows, columns, lanes, to);
+  /// Copies `count` rows from `first` on, up to one for each lane, to [columns, lanes], times a
+  /// factor.
+  void pack_lanes(const HeadRows<const T>& rows, std::int64_t first, std::int64_t count,
+                  std::int64_t columns, C factor, C* to) const {
+    pack_rows(rows, first, count, columns, false, lanes, to);
     cpu::for_each_index(columns * lanes, [&](std::int64_t i) { to[i] *= factor; });
   }
 
@@ -246,17 +271,25 @@ class Blocks {
     return static_cast<E*>(call_.outputs[i].data);
   }
 
+  /// Writes the sums of lanes, [columns, lanes], to `count` rows from `first` on.
+  void write(const C* sums, std::int64_t first, std::int64_t count, std::int64_t columns,
+             const HeadRows<T>& rows) const {
+    for (std::int64_t i = 0; i < count; ++i) {
+      T* const to = rows[first + i];
+      for (std::int64_t j = 0; j < columns; ++j) to[j] = store<T>(sums[j * lanes + i]);
+    }
+  }
+
   const Call& call_;
   const Problem& p_;
 
  private:
   void pack(const Packed& matrix, std::int64_t unit, C* to) const {
-    const T* const from = input(matrix.input) + unit * matrix.rows * matrix.columns;
-    const std::int64_t of_row = matrix.columns;
-    cpu::vectorised_for_tile<C, lanes>([&] {
-      cpu::pack(from, matrix.turned ? 1 : of_row, matrix.turned ? of_row : 1, matrix.lines(),
-                matrix.steps(), tile_rows, to);
-    });
+    const T* const data = input(matrix.input);
+    const auto rows = matrix.is_of_queries ? p_.queries_of(data, matrix.layout, unit)
+                                           : p_.keys_of(data, matrix.layout, unit);
+    cpu::vectorised_for_tile<C, lanes>(
+        [&] { pack_rows(rows, 0, matrix.rows, matrix.columns, matrix.turned, tile_rows, to); });
   }
 
   const cpu::Tile<C>& tile_ = cpu::tile_for_cpu<C>();

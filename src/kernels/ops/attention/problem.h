@@ -39,6 +39,38 @@ struct Mask {
   }
 };
 
+/// Where the rows of a tensor [batch, heads, rows, columns] begin: strides, in elements. The
+/// elements of a row are neighbours.
+struct Layout {
+  std::int64_t batch = 0;
+  std::int64_t head = 0;
+  std::int64_t row = 0;
+
+  /// The place of the first row of a head.
+  CUDARELU_FN std::int64_t place(std::int64_t in_batch, std::int64_t in_heads) const {
+    return in_batch * batch + in_heads * head;
+  }
+};
+
+/// The rows of one head or of some neighbouring heads, those of one head after those of another.
+template <class T, class Size = std::int64_t>
+struct HeadRows {
+  T* data;
+  Size stride;
+  Size rows_of_head;
+  std::int64_t jump;  // from the end of a head's rows to the next head; 0 for one head
+
+  CUDARELU_FN T* operator[](Size row) const {
+    T* const at = data + std::int64_t{row} * stride;
+    return jump == 0 ? at : at + row / rows_of_head * jump;
+  }
+
+  /// For sizes that fit.
+  CUDARELU_FN HeadRows<T, int> in_int() const {
+    return {data, static_cast<int>(stride), static_cast<int>(rows_of_head), jump};
+  }
+};
+
 struct Problem {
   std::int64_t batch = 1;  // the product of the leading dimensions
   std::int64_t heads;      // of q
@@ -50,9 +82,27 @@ struct Problem {
   double scale;
   bool is_causal;
   Mask mask;
+  Layout q, k, v, y;
+  Layout grad_y;
+  Layout grad_q, grad_k, grad_v;
+  Layout grad_mask;
 
   /// The heads of q that share one of k and v.
   CUDARELU_FN std::int64_t group() const { return kv_heads == 0 ? 0 : heads / kv_heads; }
+
+  /// The rows of a tensor like q in the heads that share a head of k, counted over the batch.
+  template <class T>
+  CUDARELU_FN HeadRows<T> queries_of(T* data, const Layout& layout, std::int64_t kv) const {
+    const std::int64_t first = layout.place(kv / kv_heads, kv % kv_heads * group());
+    return {data + first, layout.row, queries,
+            group() == 1 ? 0 : layout.head - queries * layout.row};
+  }
+
+  /// The rows of a tensor like k in a head.
+  template <class T>
+  CUDARELU_FN HeadRows<T> keys_of(T* data, const Layout& layout, std::int64_t kv) const {
+    return {data + layout.place(kv / kv_heads, kv % kv_heads), layout.row, keys, 0};
+  }
 };
 
 /// The mask of a call with scores of the shape `full`.
@@ -84,7 +134,15 @@ inline Mask mask_of(const TensorView& tensor, std::span<const std::int64_t> full
   return mask;
 }
 
-/// The problem of a call whose input `first` is q; k and v follow it, and `mask` is the last input.
+/// The layout of a tensor, whose strides are null if it is dense.
+inline Layout layout_of(const TensorView& tensor, const std::int64_t* strides) {
+  if (strides != nullptr) return {strides[0], strides[1], strides[2]};
+  const auto sizes = tensor.shape.last(3);
+  return {sizes[0] * sizes[1] * sizes[2], sizes[1] * sizes[2], sizes[2]};
+}
+
+/// The problem of a call whose input `first` is q; k and v follow it, and the mask is the last
+/// input. If q is not the first input, grad_y is, and y is the fourth one after it.
 inline Problem problem_of(const Call& call, std::size_t first) {
   const auto& q = call.inputs[first].shape;
   const auto& k = call.inputs[first + 1].shape;
@@ -106,6 +164,28 @@ inline Problem problem_of(const Call& call, std::size_t first) {
   std::copy(q.begin(), q.end(), scores.begin());
   scores[rank - 1] = p.keys;
   p.mask = mask_of(call.inputs.back(), {scores.data(), rank});
+  const auto input = [&](std::size_t i) {
+    return layout_of(call.inputs[i], call.strides.inputs ? call.strides.inputs[i] : nullptr);
+  };
+  const auto output = [&](std::size_t i) {
+    return layout_of(call.outputs[i], call.strides.outputs ? call.strides.outputs[i] : nullptr);
+  };
+  p.q = input(first);
+  p.k = input(first + 1);
+  p.v = input(first + 2);
+  if (first == 0) {
+    p.y = output(0);
+    return p;
+  }
+  p.grad_y = input(0);
+  p.y = input(4);
+  if (call.outputs.size() == 1) {
+    p.grad_mask = output(0);
+  } else {
+    p.grad_q = output(0);
+    p.grad_k = output(1);
+    p.grad_v = output(2);
+  }
   return p;
 }
 
