@@ -64,7 +64,8 @@ TEST(Run, OffsetsAreChecked) {
 
 /// Runs an op with this signature on the CPU. Its output is one int64.
 template <Kernel kernel>
-Status run_signature(const char* signature, std::span<const TensorView> inputs) {
+Status run_signature(const char* signature, std::span<const TensorView> inputs,
+                     const Strides& strides = {}) {
   Op op;
   op.name = "f";
   op.signature = parse_signature(signature);
@@ -73,7 +74,7 @@ Status run_signature(const char* signature, std::span<const TensorView> inputs) 
   const Sizes one{1};
   const TensorView output{&element, DType::int64, one};
   SerialExecution execution(0);
-  return run(op, inputs, {&output, 1}, {}, execution);
+  return run(op, inputs, {&output, 1}, {}, execution, strides);
 }
 
 Status succeed(const Call& /*call*/) { return {}; }
@@ -105,6 +106,66 @@ TEST(Run, ElementsOfAnyTypeMustBePositive) {
   const TensorView input{x.data(), DType::int32, two};
   EXPECT_EQ(run_signature<succeed>("f(x: i32[n] > 0) -> y: i64[1]", std::array{input}).message(),
             "f: x[1] is 0, but must be over 0");
+}
+
+/// The status is the strides of the inputs, and of the output.
+Status tell_strides(const Call& call) {
+  std::string text;
+  const auto tell = [&](std::size_t count, const std::int64_t* const* strides) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const bool is_dense = strides == nullptr || strides[i] == nullptr;
+      text += is_dense ? " dense" : " " + std::to_string(*strides[i]);
+    }
+  };
+  tell(call.inputs.size(), call.strides.inputs);
+  tell(call.outputs.size(), call.strides.outputs);
+  return {Status::Code::internal, text};
+}
+
+TEST(Run, KernelsGetStrides) {
+  std::vector<float> x(4, 1.0f);
+  const Sizes two{2};
+  const TensorView given{x.data(), DType::float32, two};
+  const TensorView absent{nullptr, DType::float32, {}, false};
+  const char* const signature = "f(x: T[n], y: T[n], z: T[n]? = x) -> r: i64[1]";
+  const std::int64_t of_x[] = {2};
+  const std::int64_t of_z[] = {3};
+  const std::int64_t* const inputs[] = {of_x, nullptr, of_z};
+  const std::int64_t* const outputs[] = {of_z};
+  const auto told = [&](const TensorView& z, const Strides& strides) {
+    return run_signature<tell_strides>(signature, std::array{given, given, z}, strides).message();
+  };
+  EXPECT_EQ(told(given, {inputs, outputs}), " 2 dense 3 3");
+  EXPECT_EQ(told(absent, {inputs, outputs}), " 2 dense 2 3");
+  EXPECT_EQ(told(absent, {inputs, nullptr}), " 2 dense 2 dense");
+  EXPECT_EQ(told(absent, {}), " dense dense dense dense");
+}
+
+TEST(Run, ReadersThatKnowNoStridesPassNone) {
+  const cudarelu_services services{};
+  const std::int64_t stride[] = {2};
+  const std::int64_t* const strides[] = {stride};
+  const TensorView x{nullptr, DType::float32, {}};
+  cudarelu_call call{};
+  call.size = sizeof(call);
+  call.op = "f";
+  call.inputs = to_c({&x, 1});
+  call.input_count = 1;
+  call.services = &services;
+  call.input_strides = strides;
+  cudarelu_error error;
+  detail::entry<tell_strides>(&call, &error);
+  EXPECT_STREQ(error.message, " 2");
+  call.size = offsetof(cudarelu_call, input_strides);
+  detail::entry<tell_strides>(&call, &error);
+  EXPECT_STREQ(error.message, " dense");
+}
+
+TEST(Run, OnlyOpsThatSaySoAreStrided) {
+  EXPECT_TRUE(find_own("attention")->strided);
+  EXPECT_FALSE(find_own("softmax")->strided);
+  EXPECT_FALSE(find_own("relu")->strided);
+  EXPECT_FALSE(find_own("linear_relu")->strided);
 }
 
 /// Returns the status of run() for a kernel that throws.

@@ -6,9 +6,11 @@ import math
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.functional import scaled_dot_product_attention as torch_attention
 
 import cudarelu
+from support.attention_views import COPIED, VIEWS, check_views
 
 
 def inputs(shape=(2, 4, 37, 16), keys=53, kv_heads=2, width=24, **options):
@@ -159,3 +161,94 @@ def test_bad_arguments():
     with pytest.raises(RuntimeError, match=r"attn_mask is \[53, 37\], which does not broadcast"):
         cudarelu.attention(q, k, v, torch.ones(53, 37))
     assert torch.equal(cudarelu.attention(q, k, v, scale=None), cudarelu.attention(q, k, v))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("shape", [(2, 4, 37, 16, 2, 53, 24), (3, 2, 5, 7, 2, 300, 9)])
+def test_views(shape, view, causal):
+    check_views(view, shape, torch.float32, "cpu", is_causal=causal)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_views_of_other_dtypes(dtype):
+    check_views("packed", (2, 4, 37, 16, 2, 53, 24), dtype, "cpu", attn_mask=MASKS["of keys"])
+
+
+def test_views_with_other_leading_dimensions():
+    q, k, v = (x.transpose(-3, -2).contiguous() for x in inputs((2, 3, 4, 9, 8), keys=11))
+    expected = cudarelu.attention(*(x.transpose(-3, -2).contiguous() for x in (q, k, v)))
+    heads_inside = [x.transpose(-3, -2) for x in (q, k, v)]
+    y = cudarelu.attention(*heads_inside)  # the leading dimensions are one in memory
+    assert torch.equal(y, expected)
+    assert y.transpose(-3, -2).is_contiguous()
+    turned = [x.transpose(0, 1).contiguous().transpose(0, 1) for x in heads_inside]
+    y = cudarelu.attention(*turned)  # they are not
+    assert torch.equal(y, expected)
+    assert y.is_contiguous()
+    y = cudarelu.attention(*(x[0, 0] for x in heads_inside))  # there are none
+    assert torch.equal(y, expected[0, 0])
+    assert y.transpose(0, 1).is_contiguous()
+
+
+@pytest.mark.parametrize("numbers", [False, True], ids=["no mask", "mask"])
+def test_no_tensor_is_copied_between_projections(numbers):
+    """The heads of q, k and v are slices of one projection, and the next one reads y in rows."""
+    packed = torch.randn(2, 37, 3, 4, 16, requires_grad=True)
+    mask = torch.randn(2, 4, 37, 37) if numbers else None
+    with torch.profiler.profile() as profile:
+        q, k, v = (x.transpose(1, 2) for x in packed.unbind(2))
+        y = cudarelu.attention(q, k, v, mask).transpose(1, 2).reshape(2, 37, 64)
+        grads = torch.autograd.grad(y, (q, k, v), torch.ones_like(y))
+    names = [event.name for event in profile.events()]
+    assert "cudarelu::attention" in names
+    assert "cudarelu::attention_backward" in names
+    assert not {"aten::copy_", "aten::clone", "aten::contiguous"} & set(names)
+    assert all(grad.transpose(1, 2).is_contiguous() for grad in grads)
+
+
+def test_strides_are_those_of_torch():
+    q, k, v = (VIEWS["heads inside"](x) for x in inputs(kv_heads=4, width=16))
+    assert cudarelu.attention(q, k, v).stride() == torch_attention(q, k, v).stride()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_fake_tensors_have_the_strides(view):
+    given = [VIEWS[view](x) for x in inputs()]
+    attention = torch.ops.cudarelu.attention_with_lse
+    real = attention(*given)
+    meta = attention(*(x.to("meta") if view in COPIED else _on_meta(x) for x in given))
+    assert [x.stride() for x in real] == [x.stride() for x in meta]
+    torch.library.opcheck(attention, given)
+    torch.library.opcheck(attention, [x.detach().requires_grad_() for x in given])
+
+
+def _on_meta(x):
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+
+
+@pytest.mark.parametrize("view", ["heads inside", "packed", "expanded heads", "sequence first"])
+def test_one_graph_serves_views_of_all_sizes(view):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+
+    def run(function, size):
+        leaves = [VIEWS[view](x).requires_grad_() for x in inputs((size, 4, 3 + size, 16))]
+        y = function(*leaves)
+        return y, *torch.autograd.grad(y.square().sum(), leaves)
+
+    compiled = torch.compile(cudarelu.attention, backend=counter, dynamic=True, fullgraph=True)
+    for size in (5, 6, 9):  # different from the other sizes
+        for x, y in zip(run(compiled, size), run(cudarelu.attention, size), strict=True):
+            assert torch.equal(x, y)
+            assert x.stride() == y.stride()
+    assert counter.frame_count == 1
+
+
+def test_vmap_of_views():
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs((3, 4, 37, 16)))
+    expected = cudarelu.attention(q, k, v)
+    for dim in (0, 1, 2):
+        moved = [x.movedim(0, dim) for x in (q, k, v)]
+        y = torch.vmap(cudarelu.attention, in_dims=dim, out_dims=0)(*moved)
+        assert torch.equal(y, expected)

@@ -9,6 +9,7 @@ import torch
 
 import cudarelu
 from cudarelu.testing.environment import torch_cuda_missing
+from support.attention_views import VIEWS, check_views
 
 pytestmark = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 
@@ -160,3 +161,84 @@ def test_in_a_graph_on_another_stream():
     stream.synchronize()
     for x, other in zip(results, (expected, *wanted), strict=True):
         assert torch.equal(x, other)
+
+
+# Batch, heads, queries, d, heads of k, keys, e: for each engine, and for each of its tilings.
+VIEWED = [
+    (2, 4, 256, 64, 4, 256, 64),
+    (2, 4, 300, 128, 2, 200, 128),
+    (1, 2, 129, 64, 1, 513, 128),
+    (1, 2, 65, 256, 2, 1000, 256),
+    (2, 6, 128, 32, 2, 128, 32),
+    (3, 2, 100, 64, 2, 77, 64),
+    (2, 8, 1, 128, 2, 3000, 128),
+    (2, 8, 3, 128, 2, 3000, 64),
+    (3, 6, 20, 64, 2, 50, 64),
+    (1, 4, 200, 80, 2, 100, 40),
+    (1, 2, 70, 17, 2, 90, 33),
+    (2, 2, 400, 12, 1, 300, 20),
+]
+
+
+@pytest.mark.parametrize("options", ["", "causal", "mask"])
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("shape", VIEWED, ids=lambda shape: "-".join(map(str, shape)))
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=lambda dtype: str(dtype)[6:])
+def test_views(dtype, shape, view, options):
+    given = {"is_causal": True} if options == "causal" else {}
+    if options == "mask":
+        given = {"attn_mask": torch.rand(shape[2], shape[5], device="cuda") > 0.3}
+    check_views(view, shape, dtype, "cuda", **given)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("view", ["heads inside", "packed"])
+def test_hidden_nan_in_views(view, dtype):
+    """Rows that get NaN from hidden values are computed again, from the views."""
+    tensors = [x.detach() for x in made((2, 4, 2, 300, 300, 64, 64), dtype)]
+    for x in tensors[1:]:
+        x[:, :, 299] = math.nan
+    views = [VIEWS[view](x).requires_grad_() for x in tensors]
+    dense = [x.detach().contiguous().requires_grad_() for x in views]
+    results = []
+    for given in (views, dense):
+        y = cudarelu.attention(*given, is_causal=True)
+        results.append([y, *torch.autograd.grad(y, given, torch.ones_like(y))])
+    for x, other in zip(*results, strict=True):
+        torch.testing.assert_close(x, other, rtol=0, atol=0, equal_nan=True)
+    assert torch.isfinite(results[0][0][:, :, :299]).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_views_take_no_memory_for_copies(dtype):
+    """Between two projections of a model: only y, lse and the gradients are allocated."""
+    b, s, h, d = 4, 1024, 16, 64
+    packed = torch.randn(b, s, 3, h, d, device="cuda").to(dtype)
+    q, k, v = (x.transpose(1, 2).requires_grad_() for x in packed.unbind(2))
+    size = q.numel() * q.element_size()
+    lse_size = b * h * s * 4
+
+    def peak(function):
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        result = function()
+        torch.cuda.synchronize()
+        return result, torch.cuda.max_memory_allocated() - before
+
+    y, used = peak(lambda: cudarelu.attention(q, k, v).transpose(1, 2).reshape(b, s, h * d))
+    assert used < size + lse_size + size / 8
+    grad_y = torch.randn_like(y)
+    grads, used = peak(lambda: torch.autograd.grad(y, (q, k, v), grad_y))
+    # In float32 the tiles of the gradient of q need no workspace either.
+    assert used < 3 * size + 3 * lse_size + size / 8
+    assert all(x.transpose(1, 2).is_contiguous() for x in grads)
+
+
+def test_strides_are_those_of_torch():
+    q, k, v = (x.detach() for x in made((2, 4, 4, 256, 256, 64, 64), torch.bfloat16))
+    for view in ("dense", "heads inside"):
+        given = [VIEWS[view](x) for x in (q, k, v)]
+        wanted = torch.nn.functional.scaled_dot_product_attention(*given)
+        if view != "dense" or wanted.is_contiguous():  # some of torch's kernels turn dense ones
+            assert cudarelu.attention(*given).stride() == wanted.stride()

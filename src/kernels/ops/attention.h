@@ -22,6 +22,7 @@ struct Attention {
       .dtypes = floating_types,
       .gradient = "as attention_with_lse",
       .autocast = Autocast::lower,
+      .strided = true,
       .definition = joined<attention::scores_text, attention::outputs_text>,
       .written_out = R"(y = Attention<is_causal: int = @is_causal, scale: float = @scale>
                             (q, k, v, attn_mask)

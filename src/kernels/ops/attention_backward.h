@@ -19,6 +19,7 @@ struct AttentionBackward {
           "gradients; as exact as lse, which is float32 also for float64.",
       .dtypes = floating_types,
       .autocast = Autocast::lower,
+      .strided = true,
       .definition =
           joined<attention::scores_text, attention::gradients_text, attention::inputs_text>,
   };

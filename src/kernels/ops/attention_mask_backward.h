@@ -16,6 +16,7 @@ struct AttentionMaskBackward {
       .summary = "The gradient of attention_with_lse in a mask that has not been broadcast.",
       .dtypes = floating_types,
       .autocast = Autocast::lower,
+      .strided = true,
       .definition = joined<attention::scores_text, attention::gradients_text, attention::mask_text>,
   };
   static Status cpu(const Call& call);

@@ -24,6 +24,7 @@ struct AttentionWithLse {
                      attn_mask = attention_mask_backward(grad_y, q, k, v, y, lse, grad_lse,
                                                          attn_mask, is_causal, scale))",
       .autocast = Autocast::lower,
+      .strided = true,
       .definition = joined<attention::scores_text, attention::outputs_text, attention::lse_text>,
   };
   static Status cpu(const Call& call);

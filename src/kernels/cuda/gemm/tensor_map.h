@@ -12,10 +12,14 @@
 
 namespace cudarelu::cuda {
 
-/// Encodes the map of a dense tensor [batch, rows, columns] of float16, bfloat16 or float32, whose
-/// rows are aligned to 16 bytes. A box is `box` rows of 128 bytes, swizzled in shared memory.
-inline Status describe(const Call& call, CUtensorMap& map, DType dtype, const void* data,
-                       std::int64_t batch, std::int64_t rows, std::int64_t columns, int box) {
+/// Encodes the map of a tensor of float16, bfloat16 or float32. Its sizes are given from the last
+/// dimension, of neighbouring elements, to the first one; then the strides of the others, in
+/// elements, which are multiples of 16 bytes less than 2^40. The tensor is aligned to 16 bytes. A
+/// box is `box` rows of 128 bytes, swizzled in shared memory.
+template <std::size_t rank>
+Status describe(const Call& call, CUtensorMap& map, DType dtype, const void* data,
+                const std::array<std::int64_t, rank>& shape,
+                const std::array<std::int64_t, rank - 1>& strides, int box) {
   static const auto encode = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found{};
@@ -24,26 +28,39 @@ inline Status describe(const Call& call, CUtensorMap& map, DType dtype, const vo
     if (error != cudaSuccess) (void)cudaGetLastError();
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
   }();
-  const auto size = [](std::int64_t n) { return static_cast<cuuint64_t>(n); };
   const auto bytes = static_cast<std::int64_t>(size_of(dtype));
-  const std::array sizes{size(columns), size(rows), size(batch)};
-  const std::array strides{size(columns * bytes), size(rows * columns * bytes)};
-  const std::array<cuuint32_t, 3> boxes{static_cast<cuuint32_t>(128 / bytes),
-                                        static_cast<cuuint32_t>(box), 1};
-  const std::array<cuuint32_t, 3> steps{1, 1, 1};
+  std::array<cuuint64_t, rank> sizes;
+  std::array<cuuint64_t, rank - 1> byte_strides;
+  std::array<cuuint32_t, rank> boxes;
+  std::array<cuuint32_t, rank> steps;
+  boxes.fill(1);
+  steps.fill(1);
+  boxes[0] = static_cast<cuuint32_t>(128 / bytes);
+  boxes[1] = static_cast<cuuint32_t>(box);
+  for (std::size_t i = 0; i < rank; ++i) sizes[i] = static_cast<cuuint64_t>(shape[i]);
+  for (std::size_t i = 0; i + 1 < rank; ++i) {
+    byte_strides[i] = static_cast<cuuint64_t>(strides[i] * bytes);
+  }
   const CUtensorMapDataType type = dtype == DType::float32   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                    : dtype == DType::float16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const CUresult result =
       encode == nullptr
           ? CUDA_ERROR_NOT_FOUND
-          : encode(&map, type, 3, const_cast<void*>(data), sizes.data(), strides.data(),
+          : encode(&map, type, rank, const_cast<void*>(data), sizes.data(), byte_strides.data(),
                    boxes.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
                    CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return {};
   return {Status::Code::device_failure,
           std::string(call.op) + ": CUDA: cuTensorMapEncodeTiled: error " + std::to_string(result)};
+}
+
+/// Of a dense tensor [batch, rows, columns].
+inline Status describe(const Call& call, CUtensorMap& map, DType dtype, const void* data,
+                       std::int64_t batch, std::int64_t rows, std::int64_t columns, int box) {
+  return describe<3>(call, map, dtype, data, {columns, rows, batch}, {columns, rows * columns},
+                     box);
 }
 
 }  // namespace cudarelu::cuda

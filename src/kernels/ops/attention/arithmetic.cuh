@@ -2,6 +2,7 @@
 // of products are pairs of 16 bits.
 #pragma once
 
+#include <cstdint>
 #include <type_traits>
 
 #include "cudarelu/types.h"
@@ -17,6 +18,23 @@ __device__ __forceinline__ float power_of_two(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
+
+/// A number from 1 to 2^31 by which numbers below 2^31 are divided with few instructions (Granlund
+/// and Montgomery, 1994).
+struct Divisor {
+  int number = 1;
+  unsigned factor = 1u << 31;  // 2^shift / number, rounded up
+  int shift = 31;
+
+  Divisor() = default;
+  explicit Divisor(int n) : number(n) {
+    while (std::int64_t{1} << (shift - 31) < n) ++shift;
+    factor = static_cast<unsigned>(((std::uint64_t{1} << shift) + n - 1) / n);
+  }
+  __device__ __forceinline__ unsigned quotient(unsigned n) const {
+    return static_cast<unsigned>(std::uint64_t{n} * factor >> shift);
+  }
+};
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 

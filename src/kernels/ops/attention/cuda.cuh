@@ -35,19 +35,20 @@ __device__ Compute<T> score_of(const Problem& p, const T* query, const T* key, s
   return bias == low<C> ? low<C> : score + bias;
 }
 
-/// sums[i] += the sum over `count` lanes of the lane's weight times row `lane` of a matrix, for the
-/// columns of this lane from `first` on. Rows whose bit in `used` is 0 are not read.
+/// sums[i] += the sum over `count` lanes of the lane's weight times row `begin` + lane of a matrix,
+/// for the columns of this lane from `first` on. Rows whose bit in `used` is 0 are not read.
 template <class T>
-__device__ void add_rows(Compute<T> weight, const T* matrix, int count, std::int64_t columns,
-                         std::int64_t first, Compute<T> (&sums)[columns_of_lane],
-                         unsigned used = ~0u) {
+__device__ void add_rows(Compute<T> weight, const HeadRows<const T>& matrix, std::int64_t begin,
+                         int count, std::int64_t columns, std::int64_t first,
+                         Compute<T> (&sums)[columns_of_lane], unsigned used = ~0u) {
   for (int row = 0; row < count; ++row) {
     if ((used >> row & 1u) == 0) continue;
     const Compute<T> factor = __shfl_sync(0xffffffff, weight, row);
+    const T* const from = matrix[begin + row];
 #pragma unroll
     for (int i = 0; i < columns_of_lane; ++i) {
       const std::int64_t column = first + threadIdx.x % 32 + 32 * i;
-      if (column < columns) sums[i] += factor * load(matrix[row * columns + column]);
+      if (column < columns) sums[i] += factor * load(from[column]);
     }
   }
 }
@@ -62,20 +63,44 @@ __device__ void write_row(const Compute<T> (&sums)[columns_of_lane], Compute<T> 
   }
 }
 
-/// The place of a row of q among the heads.
+/// The place of a row of q, which is counted over the batch and the heads.
 struct Row {
   std::int64_t query;
-  std::int64_t kv;     // the head of k, counted over the batch
+  std::int64_t head;
+  std::int64_t batch;
+  std::int64_t kv_head;
   std::int64_t place;  // of the first key in the mask
 
   __device__ Row(const Problem& p, std::int64_t row) {
     query = row % p.queries;
-    const std::int64_t head = row / p.queries % p.heads;
-    const std::int64_t batch = row / p.queries / p.heads;
-    kv = batch * p.kv_heads + head / p.group();
+    head = row / p.queries % p.heads;
+    batch = row / p.queries / p.heads;
+    kv_head = head / p.group();
     place = p.mask.data == nullptr ? 0 : p.mask.place(batch, head) + query * p.mask.query_stride;
   }
+
+  /// The row in a tensor like q.
+  template <class T>
+  __device__ T* in(T* tensor, const Layout& layout) const {
+    return tensor + layout.place(batch, head) + query * layout.row;
+  }
+  /// The rows of a tensor like k that the row may see.
+  template <class T>
+  __device__ HeadRows<T> keys_in(T* tensor, const Layout& layout) const {
+    return {tensor + layout.place(batch, kv_head), layout.row, 0, 0};
+  }
 };
+
+/// Whether the rows of a layout are at multiples of 16 bytes from the first one, at distances
+/// that fit into int, as vectors and tensor maps need them.
+template <class T>
+bool has_vectors(const Layout& layout) {
+  constexpr std::int64_t elements = 16 / sizeof(T);
+  constexpr std::int64_t most = (std::int64_t{1} << 40) / sizeof(T);
+  const auto fits = [](std::int64_t stride) { return stride % elements == 0 && stride < most; };
+  return fits(layout.batch) && fits(layout.head) && fits(layout.row) &&
+         layout.row <= std::numeric_limits<int>::max();
+}
 
 /// The row of this warp.
 __device__ inline std::int64_t row_of_warp() {
@@ -95,8 +120,10 @@ __device__ void attend_row(const T* q, const T* k, const T* v, T* y, float* lse,
   using C = Compute<T>;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const Row at(p, row);
-  const T* const keys = k + at.kv * p.keys * p.width;
-  const T* const values = v + at.kv * p.keys * p.value_width;
+  const T* const query = at.in(q, p.q);
+  T* const result = at.in(y, p.y);
+  const HeadRows<const T> keys = at.keys_in(k, p.k);
+  const HeadRows<const T> values = at.keys_in(v, p.v);
   const std::int64_t visible = p.is_causal ? min(p.keys, at.query + 1) : p.keys;
   for (std::int64_t first = 0; first == 0 || first < p.value_width; first += pass) {
     C sums[columns_of_lane] = {};
@@ -104,9 +131,9 @@ __device__ void attend_row(const T* q, const T* k, const T* v, T* y, float* lse,
     C total = 0;
     for (std::int64_t key = 0; key < visible; key += 32) {
       const bool inside = key + lane < visible;
-      const C score = inside ? score_of(p, q + row * p.width, keys + (key + lane) * p.width,
-                                        at.place + (key + lane) * p.mask.key_stride)
-                             : low<C>;
+      const C score =
+          inside ? score_of(p, query, keys[key + lane], at.place + (key + lane) * p.mask.key_stride)
+                 : low<C>;
       // Ignores NaN, which propagates through the sum.
       const C raised = cuda::reduce_in_warp<32>(score > largest ? score : largest,
                                                 [](C a, C b) { return a > b ? a : b; });
@@ -118,10 +145,10 @@ __device__ void attend_row(const T* q, const T* k, const T* v, T* y, float* lse,
 #pragma unroll
       for (int i = 0; i < columns_of_lane; ++i) sums[i] *= factor;
       const int count = static_cast<int>(min(visible - key, std::int64_t{32}));
-      add_rows(weight, values + key * p.value_width, count, p.value_width, first, sums,
+      add_rows(weight, values, key, count, p.value_width, first, sums,
                __ballot_sync(0xffffffff, score != low<C>));
     }
-    write_row(sums, total == 0 ? C(0) : 1 / total, p.value_width, first, y + row * p.value_width);
+    write_row(sums, total == 0 ? C(0) : 1 / total, p.value_width, first, result);
     if (lse != nullptr && first == 0 && lane == 0) {
       lse[row] = static_cast<float>((largest == low<C> ? C(0) : largest) + log(total));
     }

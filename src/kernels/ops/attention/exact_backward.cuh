@@ -42,34 +42,36 @@ __device__ bool is_hidden_by_mask(const Mask& mask, std::int64_t place) {
   return load(static_cast<const T*>(mask.data)[place]) == low<Compute<T>>;
 }
 
-/// Of a row of q, and of a key counted over the batch and the heads, that it sees.
+/// Of a row of q, whose place is `at`, and of a key that it sees.
 template <class T>
 __device__ ScoreGradient<Compute<T>> gradient_of_score(const Problem& p,
-                                                       const GradientInputs<T>& in,
+                                                       const GradientInputs<T>& in, const Row& at,
                                                        std::int64_t row, std::int64_t key,
                                                        std::int64_t place) {
   using C = Compute<T>;
   const C lse = in.lse[row];
-  const C score = score_of(p, in.q + row * p.width, in.k + key * p.width, place);
+  const C score = score_of(p, at.in(in.q, p.q), at.keys_in(in.k, p.k)[key], place);
   const C weight = exp(score - (lse == low<C> ? C(0) : lse));
-  const T* const grads = in.grad_y + row * p.value_width;
-  const C product = dot(grads, in.v + key * p.value_width, p.value_width);
-  C slope = dot(grads, in.y + row * p.value_width, p.value_width);
+  const T* const grads = at.in(in.grad_y, p.grad_y);
+  const C product = dot(grads, at.keys_in(in.v, p.v)[key], p.value_width);
+  C slope = dot(grads, at.in(in.y, p.y), p.value_width);
   if (in.grad_lse != nullptr) slope -= in.grad_lse[row];
   return {weight, weight * (product - slope)};
 }
 
 /// sums[i] += the weight of each lane that `sees` times its row, as add_rows() does it.
 template <class T>
-__device__ void add_seen_rows(bool sees, Compute<T> weight, const T* matrix, std::int64_t columns,
-                              std::int64_t first, Compute<T> (&sums)[columns_of_lane]) {
+__device__ void add_seen_rows(bool sees, Compute<T> weight, const HeadRows<const T>& matrix,
+                              std::int64_t begin, std::int64_t columns, std::int64_t first,
+                              Compute<T> (&sums)[columns_of_lane]) {
   for (unsigned left = __ballot_sync(0xffffffff, sees); left != 0; left &= left - 1) {
     const int row = __ffs(static_cast<int>(left)) - 1;
     const Compute<T> factor = __shfl_sync(0xffffffff, weight, row);
+    const T* const from = matrix[begin + row];
 #pragma unroll
     for (int i = 0; i < columns_of_lane; ++i) {
       const std::int64_t column = first + threadIdx.x % 32 + 32 * i;
-      if (column < columns) sums[i] += factor * load(matrix[row * columns + column]);
+      if (column < columns) sums[i] += factor * load(from[column]);
     }
   }
 }
@@ -87,11 +89,10 @@ __device__ void write_gradient_of_query(const Problem& p, const GradientInputs<T
     for (std::int64_t key = 0; key < visible; key += 32) {
       const std::int64_t place = at.place + (key + lane) * p.mask.key_stride;
       const bool sees = key + lane < visible && !is_hidden_by_mask<T>(p.mask, place);
-      const std::int64_t own = at.kv * p.keys + key;
-      const C value = sees ? gradient_of_score(p, in, row, own + lane, place).value : C(0);
-      add_seen_rows(sees, value, in.k + own * p.width, p.width, first, sums);
+      const C value = sees ? gradient_of_score(p, in, at, row, key + lane, place).value : C(0);
+      add_seen_rows(sees, value, at.keys_in(in.k, p.k), key, p.width, first, sums);
     }
-    write_row(sums, static_cast<C>(p.scale), p.width, first, grad_q + row * p.width);
+    write_row(sums, static_cast<C>(p.scale), p.width, first, at.in(grad_q, p.grad_q));
   }
 }
 
@@ -102,27 +103,29 @@ __device__ void write_gradients_of_key(const Problem& p, const GradientInputs<T>
   using C = Compute<T>;
   const std::int64_t position = key % p.keys;
   const std::int64_t rows = p.group() * p.queries;  // that share the head of k
-  const std::int64_t first_row = key / p.keys * rows;
+  const std::int64_t kv = key / p.keys;
+  const HeadRows<const T> queries = p.queries_of(in.q, p.q, kv);
+  const HeadRows<const T> grads = p.queries_of(in.grad_y, p.grad_y, kv);
   const std::int64_t lane = threadIdx.x % 32;
   for (std::int64_t first = 0; first < max(p.width, p.value_width); first += pass) {
     C key_sums[columns_of_lane] = {};
     C value_sums[columns_of_lane] = {};
     for (std::int64_t row = 0; row < rows; row += 32) {
-      const std::int64_t own = first_row + row;
+      const std::int64_t own = kv * rows + row + lane;
       ScoreGradient<C> gradient{};
       bool sees = row + lane < rows;
       if (sees) {
-        const Row at(p, own + lane);
+        const Row at(p, own);
         const std::int64_t place = at.place + position * p.mask.key_stride;
         sees = !(p.is_causal && position > at.query) && !is_hidden_by_mask<T>(p.mask, place);
-        if (sees) gradient = gradient_of_score(p, in, own + lane, key, place);
+        if (sees) gradient = gradient_of_score(p, in, at, own, position, place);
       }
-      add_seen_rows(sees, gradient.value, in.q + own * p.width, p.width, first, key_sums);
-      add_seen_rows(sees, gradient.weight, in.grad_y + own * p.value_width, p.value_width, first,
-                    value_sums);
+      add_seen_rows(sees, gradient.value, queries, row, p.width, first, key_sums);
+      add_seen_rows(sees, gradient.weight, grads, row, p.value_width, first, value_sums);
     }
-    write_row(key_sums, static_cast<C>(p.scale), p.width, first, grad_k + key * p.width);
-    write_row(value_sums, C(1), p.value_width, first, grad_v + key * p.value_width);
+    write_row(key_sums, static_cast<C>(p.scale), p.width, first,
+              p.keys_of(grad_k, p.grad_k, kv)[position]);
+    write_row(value_sums, C(1), p.value_width, first, p.keys_of(grad_v, p.grad_v, kv)[position]);
   }
 }
 

@@ -2,7 +2,6 @@
 #include <array>
 #include <limits>
 
-#include "cuda/gemm/tensor_map.h"
 #include "cudarelu/cuda/alignment.h"
 #include "cudarelu/workspace.h"
 #include "ops/attention/engines.h"
@@ -16,7 +15,9 @@ using hopper::GradientPlan;
 bool takes(const Call& call, const Problem& p) {
   const DType dtype = call.inputs[0].dtype;
   if (dtype != DType::float16 && dtype != DType::bfloat16) return false;
-  if (p.mask.data != nullptr || p.queries == 0 || p.keys == 0) return false;
+  if (p.mask.data != nullptr || p.queries == 0 || p.keys == 0 || p.batch * p.heads == 0) {
+    return false;
+  }
   // Most of the tiles would be empty.
   if (p.queries <= 128 && p.keys <= 128) return false;
   for (const std::int64_t width : {p.width, p.value_width}) {
@@ -33,6 +34,9 @@ bool takes(const Call& call, const Problem& p) {
   }
   for (std::size_t i = 0; i < 3; ++i) {
     if (cuda::misalignment(call.outputs[i].data) != 0) return false;
+  }
+  for (const Layout& layout : {p.q, p.k, p.v, p.y, p.grad_y, p.grad_q, p.grad_k, p.grad_v}) {
+    if (!has_vectors<Half>(layout)) return false;
   }
   const int device = call.execution.device_index;
   return cuda::number_of<cudaDevAttrComputeCapabilityMajor>(device) == 9 &&
@@ -63,16 +67,11 @@ Status start(const Call& call, const Problem& p) {
   }
   hopper::GradientMaps key_maps{}, query_maps{};
   const auto describe = [&](hopper::Pair& pair, bool of_keys, int box) {
-    const std::size_t first = of_keys ? 2 : 1;
-    const std::size_t second = of_keys ? 3 : 0;
-    const std::int64_t heads = p.batch * (of_keys ? p.kv_heads : p.heads);
-    const std::int64_t rows = of_keys ? p.keys : p.queries;
-    const DType dtype = call.inputs[0].dtype;
-    Status status =
-        cuda::describe(call, pair.first, dtype, call.inputs[first].data, heads, rows, p.width, box);
+    Status status = of_keys ? hopper::describe(call, pair.first, 2, p.k, p.batch, box)
+                            : hopper::describe(call, pair.first, 1, p.q, p.batch, box);
     if (!status.ok()) return status;
-    return cuda::describe(call, pair.second, dtype, call.inputs[second].data, heads, rows,
-                          p.value_width, box);
+    return of_keys ? hopper::describe(call, pair.second, 3, p.v, p.batch, box)
+                   : hopper::describe(call, pair.second, 0, p.grad_y, p.batch, box);
   };
   std::array results{
       describe(key_maps.own, true, K::rows), describe(key_maps.other, false, K::columns),
@@ -87,14 +86,16 @@ Status start(const Call& call, const Problem& p) {
   const std::int64_t padded = heads * stats.tiles * K::columns;
   if (Status status = allocate(call, 2 * padded, stats.data); !status.ok()) return status;
   constexpr int lanes = K::width / 8;
-  Status status = cuda::launch(call, hopper::prepare<T, lanes>,
-                               {cuda::blocks_for(padded * lanes, 256), 256}, stats, inputs,
-                               static_cast<int>(p.queries), static_cast<int>(p.value_width), heads);
+  Status status =
+      cuda::launch(call, hopper::prepare<T, lanes>, {cuda::blocks_for(padded * lanes, 256), 256},
+                   stats, inputs, p, Divisor(static_cast<int>(p.heads)), heads);
   if (!status.ok()) return status;
   hopper::GradientCall work{};
   work.keys = work_of<K>(p);
   work.queries = work_of<Q>(p);
   work.key_blocks = work.keys.row_tiles * work.keys.heads;
+  work.heads_of_item = Divisor(static_cast<int>(p.heads));
+  work.kv_heads_of_item = Divisor(static_cast<int>(p.kv_heads));
   work.group = static_cast<int>(p.group());
   work.log_scale = static_cast<float>(p.scale) * log2_e;
   work.scale = static_cast<float>(p.scale);

@@ -53,6 +53,8 @@ struct GradientWork {
 struct GradientCall {
   GradientWork keys;
   GradientWork queries;
+  Divisor heads_of_item;
+  Divisor kv_heads_of_item;
   int key_blocks;   // come first
   int group;        // heads of q that share keys and values
   float log_scale;  // of scores, times log2(e)
@@ -117,11 +119,13 @@ class GradientKernel {
   /// Requests all tiles, in one thread.
   __device__ void fetch_all() const {
     expect(own_full(), 2 * P::own_bytes);
-    request<P::rows, P::width>(maps_.own.first, own(0), row_, head_, own_full());
-    request<P::rows, P::width>(maps_.own.second, own(1), row_, head_, own_full());
+    const Head place = place_of_own();
+    request<P::rows, P::width>(maps_.own.first, own(0), row_, place, own_full());
+    request<P::rows, P::width>(maps_.own.second, own(1), row_, place, own_full());
     Ring ring;
     for (int member = 0; member < members(); ++member) {
-      const int head = P::of_keys ? head_ * call_.group + member : head_ / call_.group;
+      const Head head{P::of_keys ? place.head * call_.group + member : place.head / call_.group,
+                      place.item};
       for (int step = first_step_; step < steps_; ++step, ring.advance()) {
         cuda::hopper::wait(empty(ring.stage), ring.parity ^ 1);
         std::uint64_t* const barrier = full(ring.stage);
@@ -130,7 +134,8 @@ class GradientKernel {
         request<P::columns, P::width>(maps_.other.first, other(ring.stage, 0), row, head, barrier);
         request<P::columns, P::width>(maps_.other.second, other(ring.stage, 1), row, head, barrier);
         if constexpr (P::of_keys) {
-          const std::int64_t tile = static_cast<std::int64_t>(head) * stats_.tiles + step;
+          const std::int64_t number = static_cast<std::int64_t>(head_) * call_.group + member;
+          const std::int64_t tile = number * stats_.tiles + step;
           ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, stats(ring.stage),
                              stats_.data + tile * (2 * P::columns),
                              static_cast<std::uint32_t>(P::stats_bytes), barrier);
@@ -227,6 +232,10 @@ class GradientKernel {
   __device__ static std::uint64_t* own_full() { return barrier(0); }
   __device__ static std::uint64_t* full(int stage) { return barrier(1 + stage); }
   __device__ static std::uint64_t* empty(int stage) { return barrier(1 + P::stages + stage); }
+
+  __device__ Head place_of_own() const {
+    return Head::of(head_, P::of_keys ? call_.kv_heads_of_item : call_.heads_of_item);
+  }
 
   /// The heads of the other matrices.
   __device__ int members() const { return P::of_keys ? call_.group : 1; }
@@ -355,21 +364,26 @@ class GradientKernel {
                          const GradientInputs<T>& inputs, const Gradients<T>& gradients) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int top = first + warp_ % 4 * 16;
+    const Head place = place_of_own();
 #pragma unroll
     for (float& sum : sums) sum *= call_.scale;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = top + lane / 4 + 8 * h;
       const bool inside = row < work_.rows;
-      const std::int64_t number = static_cast<std::int64_t>(head_) * work_.rows + row;
       // Hidden elements that are not finite, times 0, are NaN: such rows are computed again.
       bool is_finite = are_finite(sums, h);
       if constexpr (P::of_keys) is_finite &= are_finite(value_sums, h);
       unsigned wrong = __ballot_sync(~0u, call_.is_causal && inside && !is_finite);
       const bool writes = inside && (wrong >> (lane & 28) & 15) == 0;
-      write(sums, h, writes, P::of_keys ? gradients.k : gradients.q, number, problem.width);
+      const auto row_of = [&](T* matrix, const Layout& layout) {
+        return matrix + layout.place(place.item, place.head) + row * layout.row;
+      };
       if constexpr (P::of_keys) {
-        write(value_sums, h, writes, gradients.v, number, problem.value_width);
+        write(sums, h, writes, row_of(gradients.k, problem.grad_k), problem.width);
+        write(value_sums, h, writes, row_of(gradients.v, problem.grad_v), problem.value_width);
+      } else {
+        write(sums, h, writes, row_of(gradients.q, problem.grad_q), problem.width);
       }
       while (wrong != 0) {
         const int quad = (__ffs(static_cast<int>(wrong)) - 1) / 4;
@@ -395,8 +409,7 @@ class GradientKernel {
     return are;
   }
 
-  __device__ static void write(const Sums& sums, int h, bool writes, T* matrix, std::int64_t row,
-                               std::int64_t width) {
+  __device__ static void write(const Sums& sums, int h, bool writes, T* row, std::int64_t width) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int j = 0; j < P::width / 8; j += 4) {
@@ -408,8 +421,7 @@ class GradientKernel {
       turn(words, lane);
       const int column = (j + lane % 4) * 8;
       if (writes && column < width) {
-        *reinterpret_cast<uint4*>(matrix + row * width + column) = {words[0], words[1], words[2],
-                                                                    words[3]};
+        *reinterpret_cast<uint4*>(row + column) = {words[0], words[1], words[2], words[3]};
       }
     }
   }
@@ -428,7 +440,9 @@ class GradientKernel {
 /// Computes the stats, for a padded number of `queries`: those that do not exist have no weights.
 template <class T, int lanes>
 __global__ void __launch_bounds__(256)
-    prepare(Stats stats, GradientInputs<T> inputs, int queries, int width, std::int64_t heads) {
+    prepare(Stats stats, GradientInputs<T> inputs, const __grid_constant__ Problem p,
+            Divisor heads_of_item, std::int64_t heads) {
+  const auto queries = static_cast<int>(p.queries);
   cuda::let_next_kernel_start();
   cuda::wait_for_previous_kernel();
   const std::int64_t number =
@@ -440,10 +454,14 @@ __global__ void __launch_bounds__(256)
   const bool inside = head < heads && query < queries;
   const int column = static_cast<int>(threadIdx.x) % lanes * 8;
   float sum = 0;
-  if (inside && column < width) {
-    const std::int64_t at = (head * queries + query) * width + column;
-    const uint4 a = *reinterpret_cast<const uint4*>(inputs.grad_y + at);
-    const uint4 b = *reinterpret_cast<const uint4*>(inputs.y + at);
+  if (inside && column < p.value_width) {
+    const Head at = Head::of(static_cast<int>(head), heads_of_item);
+    const auto read = [&](const T* tensor, const Layout& layout) {
+      return *reinterpret_cast<const uint4*>(tensor + layout.place(at.item, at.head) +
+                                             query * layout.row + column);
+    };
+    const uint4 a = read(inputs.grad_y, p.grad_y);
+    const uint4 b = read(inputs.y, p.y);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       sum = fmaf(load(reinterpret_cast<const T*>(&a)[i]), load(reinterpret_cast<const T*>(&b)[i]),

@@ -1,7 +1,6 @@
 #include <array>
 #include <limits>
 
-#include "cuda/gemm/tensor_map.h"
 #include "cudarelu/cuda/alignment.h"
 #include "cudarelu/workspace.h"
 #include "ops/attention/engines.h"
@@ -40,6 +39,9 @@ bool takes(const Call& call, const Problem& p) {
        {call.inputs[0].data, call.inputs[1].data, call.inputs[2].data, call.outputs[0].data}) {
     if (cuda::misalignment(pointer) != 0) return false;
   }
+  for (const Layout& layout : {p.q, p.k, p.v, p.y}) {
+    if (!has_vectors<Half>(layout)) return false;
+  }
   const int device = call.execution.device_index;
   return cuda::number_of<cudaDevAttrComputeCapabilityMajor>(device) == 9 &&
          cuda::number_of<cudaDevAttrComputeCapabilityMinor>(device) == 0;
@@ -61,21 +63,16 @@ Status start(const Call& call, const Problem& p, float* lse) {
     return status;
   }
   hopper::Maps maps{};
-  const auto describe = [&](CUtensorMap& map, int input, std::int64_t heads, std::int64_t rows,
-                            std::int64_t columns, int box) {
-    return cuda::describe(call, map, call.inputs[0].dtype,
-                          call.inputs[static_cast<std::size_t>(input)].data, p.batch * heads, rows,
-                          columns, box);
-  };
-  std::array results{describe(maps.q, 0, p.heads, p.queries, p.width, P::rows),
-                     describe(maps.k, 1, p.kv_heads, p.keys, p.width, P::keys),
-                     describe(maps.v, 2, p.kv_heads, p.keys, p.value_width, P::keys)};
+  std::array results{hopper::describe(call, maps.q, 0, p.q, p.batch, P::rows),
+                     hopper::describe(call, maps.k, 1, p.k, p.batch, P::keys),
+                     hopper::describe(call, maps.v, 2, p.v, p.batch, P::keys)};
   for (Status& result : results) {
     if (!result.ok()) return std::move(result);
   }
   hopper::Work work{};
   work.row_tiles = static_cast<int>(cuda::ceil_div(p.queries, P::rows));
   work.heads = static_cast<int>(p.batch * p.heads);
+  work.heads_of_item = Divisor(static_cast<int>(p.heads));
   work.heads_at_once = heads_at_once(p);
   work.tiles = work.row_tiles * work.heads;
   work.queries = static_cast<int>(p.queries);

@@ -43,8 +43,9 @@ struct Plan {
 
 /// The rows of y as tiles, in the order of tile_at().
 struct Work {
-  int row_tiles;      // of a head
-  int heads;          // of q, in all of the batch
+  int row_tiles;  // of a head
+  int heads;      // of q, in all of the batch
+  Divisor heads_of_item;
   int heads_at_once;  // whose keys and values the cache holds
   int tiles;
   int queries;
@@ -166,18 +167,19 @@ class Kernel {
         ptx::mbarrier_arrive(full);
       } else {
         expect(full, P::q_bytes);
-        request<P::rows, P::width>(maps_.q, q_panels(q_ring.stage), tile.row, tile.head, full);
+        request<P::rows, P::width>(maps_.q, q_panels(q_ring.stage), tile.row, place_of(tile.head),
+                                   full);
       }
       q_ring.advance();
     };
-    const auto fetch_keys = [&](int head, int step) {
+    const auto fetch_keys = [&](Head head, int step) {
       wait(k_empty(k_ring.stage), k_ring.parity ^ 1);
       std::uint64_t* const full = k_full(k_ring.stage);
       expect(full, P::k_bytes);
       request<P::keys, P::width>(maps_.k, k_panels(k_ring.stage), step * P::keys, head, full);
       k_ring.advance();
     };
-    const auto fetch_values = [&](int head, int step) {
+    const auto fetch_values = [&](Head head, int step) {
       wait(v_empty(v_ring.stage), v_ring.parity ^ 1);
       std::uint64_t* const full = v_full(v_ring.stage);
       expect(full, P::v_bytes);
@@ -190,7 +192,8 @@ class Kernel {
     while (tile_of(slot).steps > 0) {
       const Tile tile = tile_of(slot);
       slot = q_ring.stage;
-      const int kv = tile.head / work_.group;
+      const Head head = place_of(tile.head);
+      const Head kv{head.head / work_.group, head.item};
       fetch_keys(kv, tile.steps - 1);
       number =
           static_cast<int>(gridDim.x) + (work_.next == nullptr ? number : atomicAdd(work_.next, 1));
@@ -203,6 +206,8 @@ class Kernel {
       if (P::q_stages == 1) fetch_queries(number);
     }
   }
+
+  __device__ Head place_of(int head) const { return Head::of(head, work_.heads_of_item); }
 
   __device__ static void wait(std::uint64_t* barrier, unsigned parity) {
     cuda::hopper::wait(barrier, parity);
@@ -471,6 +476,8 @@ class Kernel {
     const int lane = lane_of_thread();
     const int top = tile.row + group * group_rows + warp_ % 4 * 16;
     const std::int64_t first = static_cast<std::int64_t>(tile.head) * work_.queries + top;
+    const Head head = place_of(tile.head);
+    T* const results_of_head = y_ + problem_.y.place(head.item, head.head);
     std::uint64_t wrong = 0;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -494,7 +501,7 @@ class Kernel {
       if (inside && lse_ != nullptr && lane % 4 == 0) {
         lse_[first + row] = (__log2f(total) - rows.shift[h]) * ln_2;
       }
-      T* const to = y_ + (first + row) * work_.value_width;
+      T* const to = results_of_head + (top + row) * problem_.y.row;
 #pragma unroll
       for (int j = 0; j < P::value_width / 8; j += 4) {
         unsigned words[4];

@@ -2,8 +2,10 @@
 #pragma once
 
 #include "cuda/gemm/hopper.cuh"
+#include "cuda/gemm/tensor_map.h"
 #include "ops/attention/arithmetic.cuh"
 #include "ops/attention/hopper_products.cuh"
+#include "ops/attention/problem.h"
 
 namespace cudarelu::ops::attention::hopper {
 
@@ -40,13 +42,35 @@ __device__ __forceinline__ void keep_before(const float (&values)[count]) {
   keep_before(__uint_as_float(all));
 }
 
-/// Requests `rows` rows of a matrix, of `width` columns.
+/// A head, in an item of the batch.
+struct Head {
+  int head;
+  int item;
+
+  /// From a number that counts `heads` heads of each item.
+  __device__ __forceinline__ static Head of(int number, const Divisor& heads) {
+    const auto item = static_cast<int>(heads.quotient(static_cast<unsigned>(number)));
+    return {number - item * heads.number, item};
+  }
+};
+
+/// Describes a tensor like q or k, of which `rows` rows of a head are copied at a time.
+inline Status describe(const Call& call, CUtensorMap& map, std::size_t input, const Layout& layout,
+                       std::int64_t batch, int rows) {
+  const TensorView& tensor = call.inputs[input];
+  const auto sizes = tensor.shape.last(3);
+  return cuda::describe<4>(call, map, tensor.dtype, tensor.data,
+                           {sizes[2], sizes[1], sizes[0], batch},
+                           {layout.row, layout.head, layout.batch}, rows);
+}
+
+/// Requests `rows` rows of a head, of `width` columns.
 template <int rows, int width>
-__device__ __forceinline__ void request(const CUtensorMap& map, char* to, int row, int matrix,
+__device__ __forceinline__ void request(const CUtensorMap& map, char* to, int row, Head head,
                                         std::uint64_t* barrier) {
 #pragma unroll
   for (int column = 0; column < width; column += wgmma::panel_columns) {
-    const std::int32_t at[3] = {column, row, matrix};
+    const std::int32_t at[4] = {column, row, head.head, head.item};
     ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to + column * rows * 2, &map,
                               at, barrier);
   }

@@ -31,22 +31,22 @@ struct Lines {
     return below ? offset(lane % 16, lane / 16) : offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);
   }
 
-  /// Starts the copy of `lines` lines by the block; zeros follow the first `left` lines, and the
-  /// first `columns` elements of a line.
+  /// Starts the copy of `lines` lines by the block, which are `stride` elements apart; zeros follow
+  /// the first `left` lines, and the first `columns` elements of a line.
   template <int lines, int threads, class T>
-  __device__ __forceinline__ static void copy(int thread, char* to, const T* from, int left,
-                                              int columns) {
+  __device__ __forceinline__ static void copy(int thread, char* to, const T* from, int stride,
+                                              int left, int columns) {
     constexpr int at_a_time = threads / vectors;
     static_assert(threads % vectors == 0 && lines % at_a_time == 0 && at_a_time % 8 == 0);
     const int line = thread / vectors;
     const int vector = thread % vectors;
     const bool inside = 8 * vector < columns;
     to += offset(line, vector);
-    from += line * columns + 8 * vector;
+    from += std::int64_t{line} * stride + 8 * vector;
 #pragma unroll
     for (int i = 0; i < lines; i += at_a_time) {
       cuda::copy_async<16>(to + i * pitch, from, inside && line + i < left);
-      from += at_a_time * columns;
+      from += std::int64_t{at_a_time} * stride;
     }
   }
 };
@@ -66,11 +66,11 @@ __device__ __forceinline__ void transpose(unsigned (&words)[4]) {
   }
 }
 
-/// Writes `factor` times the sums of a warp, rows of 16 bytes at a time, to the first `left` rows
-/// and `columns` columns of a matrix of that width, from column `first` on.
+/// Writes `factor` times the sums of a warp, rows of 16 bytes at a time, to the first `left` rows,
+/// which are `stride` elements apart, and `columns` columns of a matrix, from column `first` on.
 template <class T, int rows, int tiles>
 __device__ __forceinline__ void write(const float (&sums)[rows][tiles][4], float factor, T* to,
-                                      int left, int columns, int first) {
+                                      int stride, int left, int columns, int first) {
   static_assert(tiles % 4 == 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -87,8 +87,8 @@ __device__ __forceinline__ void write(const float (&sums)[rows][tiles][4], float
       transpose(words);
       const int column = first + 8 * (j + lane % 4);
       if (row < left && column < columns) {
-        *reinterpret_cast<uint4*>(to + row * columns + column) = {words[0], words[1], words[2],
-                                                                  words[3]};
+        *reinterpret_cast<uint4*>(to + std::int64_t{row} * stride + column) = {words[0], words[1],
+                                                                               words[2], words[3]};
       }
     }
   }

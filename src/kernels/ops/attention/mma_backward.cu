@@ -77,7 +77,9 @@ struct Arguments {
   int keys;
   int query_tiles;
   int key_tiles;
-  int group;  // the heads that share k
+  int group;           // the heads that share k
+  Divisor item_heads;  // of q, in an item of the batch
+  Divisor queries_of_head;
   int width;
   int value_width;
   float scale;
@@ -121,8 +123,9 @@ __device__ __forceinline__ float sum_of_lanes(float x) {
 /// Computes the slopes of `rows` queries, and sets turns to zero.
 template <class T>
 __global__ void __launch_bounds__(256)
-    find_slopes(const Vector<T>* grad_y, const Vector<T>* y, const float* grad_lse, float* slopes,
-                std::int64_t rows, int vectors, int* turns, std::int64_t number_of_turns) {
+    find_slopes(const __grid_constant__ Arguments<T> args, std::int64_t rows, int* turns,
+                std::int64_t number_of_turns) {
+  using V = Vector<T>;
   constexpr int lanes = 8;  // of a row
   cuda::wait_for_previous_kernel();
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
@@ -130,13 +133,22 @@ __global__ void __launch_bounds__(256)
   const std::int64_t row = thread / lanes;
   float slope = 0;
   if (row < rows) {
-    for (std::int64_t i = thread % lanes; i < vectors; i += lanes) {
-      slope += dot(grad_y[row * vectors + i], y[row * vectors + i]);
+    const unsigned head = args.queries_of_head.quotient(static_cast<unsigned>(row));
+    const unsigned item = args.item_heads.quotient(head);
+    const auto read = [&](const T* tensor, const Layout& layout) {
+      return reinterpret_cast<const V*>(tensor +
+                                        layout.place(item, head - item * args.item_heads.number) +
+                                        (row - std::int64_t{head} * args.queries) * layout.row);
+    };
+    const V* const grad_y = read(args.in.grad_y, args.p.grad_y);
+    const V* const y = read(args.in.y, args.p.y);
+    for (int i = static_cast<int>(thread % lanes); i < args.value_width / 8; i += lanes) {
+      slope += dot(grad_y[i], y[i]);
     }
   }
   slope = sum_of_lanes<lanes>(slope);
   if (row < rows && thread % lanes == 0) {
-    slopes[row] = grad_lse == nullptr ? slope : slope - grad_lse[row];
+    args.slopes[row] = args.in.grad_lse == nullptr ? slope : slope - args.in.grad_lse[row];
   }
 }
 
@@ -440,6 +452,23 @@ struct Range {
   __device__ __forceinline__ std::int64_t first_key() const {
     return kv * args.p.keys + key_tile * P::keys;
   }
+  /// The first key in a tensor like k, and the first query in one like q.
+  template <class E>
+  __device__ __forceinline__ E* first_key_in(E* tensor, const Layout& layout) const {
+    const int item = item_of_batch();
+    return tensor + layout.place(item, kv - item * (args.item_heads.number / args.group)) +
+           key_tile * P::keys * layout.row;
+  }
+  template <class E>
+  __device__ __forceinline__ E* first_query_in(E* tensor, const Layout& layout,
+                                               const Step& step) const {
+    const int item = item_of_batch();
+    const int head = kv * args.group + step.head - item * args.item_heads.number;
+    return tensor + layout.place(item, head) + step.tile * P::queries * layout.row;
+  }
+  __device__ __forceinline__ int item_of_batch() const {
+    return static_cast<int>(args.item_heads.quotient(static_cast<unsigned>(kv * args.group)));
+  }
   __device__ __forceinline__ int keys_left() const {
     return min(args.keys - key_tile * P::keys, P::keys);
   }
@@ -468,24 +497,21 @@ struct Header {
 template <class P>
 __device__ __noinline__ void repair(const Arguments<typename P::T>& args, int number) {
   const Range<P> range(args, number);
-  const std::int64_t width = args.p.width;
-  const std::int64_t value_width = args.p.value_width;
+  const Problem& p = args.p;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   Step at = range.start();
   for (int step = 0; step < range.steps; ++step, at.advance(args.group)) {
     if (!range.is_last(at)) continue;
     for (int i = warp; i < range.queries_left(at); i += P::threads / 32) {
-      const std::int64_t row = range.first_query(at) + i;
-      if (has_nan(args.grad_q + row * width, width)) {
-        write_gradient_of_query(args.p, args.in, row, args.grad_q);
+      if (has_nan(range.first_query_in(args.grad_q, p.grad_q, at) + i * p.grad_q.row, p.width)) {
+        write_gradient_of_query(p, args.in, range.first_query(at) + i, args.grad_q);
       }
     }
   }
   for (int i = warp; i < range.keys_left(); i += P::threads / 32) {
-    const std::int64_t key = range.first_key() + i;
-    if (has_nan(args.grad_k + key * width, width) ||
-        has_nan(args.grad_v + key * value_width, value_width)) {
-      write_gradients_of_key(args.p, args.in, key, args.grad_k, args.grad_v);
+    if (has_nan(range.first_key_in(args.grad_k, p.grad_k) + i * p.grad_k.row, p.width) ||
+        has_nan(range.first_key_in(args.grad_v, p.grad_v) + i * p.grad_v.row, p.value_width)) {
+      write_gradients_of_key(p, args.in, range.first_key() + i, args.grad_k, args.grad_v);
     }
   }
 }
@@ -515,25 +541,26 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
   }
   __syncthreads();
   Range<P> range(args, header.number);
-  const std::int64_t first_key = range.first_key();
-  Wide::template copy<P::keys, P::threads>(thread, shared, args.in.k + first_key * args.width,
-                                           range.keys_left(), args.width);
-  Wide::template copy<P::keys, P::threads>(thread, shared + P::keys_bytes,
-                                           args.in.v + first_key * args.value_width,
-                                           range.keys_left(), args.value_width);
+  Wide::template copy<P::keys, P::threads>(thread, shared, range.first_key_in(args.in.k, p.k),
+                                           static_cast<int>(p.k.row), range.keys_left(),
+                                           args.width);
+  Wide::template copy<P::keys, P::threads>(
+      thread, shared + P::keys_bytes, range.first_key_in(args.in.v, p.v), static_cast<int>(p.v.row),
+      range.keys_left(), args.value_width);
   Step next = range.start();
   const auto fetch = [&](int step) {
     if (step < range.steps) {
       char* const to = shared + P::stages_at + step % P::stages * P::stage_bytes;
       const std::int64_t row = range.first_query(next);
       const int left = range.queries_left(next);
-      const auto copy = [&](int at, const T* matrix, int columns) {
-        Wide::template copy<P::queries, P::threads>(thread, to + at, matrix + row * columns, left,
-                                                    columns);
+      const auto copy = [&](int at, const T* matrix, const Layout& layout, int columns) {
+        Wide::template copy<P::queries, P::threads>(thread, to + at,
+                                                    range.first_query_in(matrix, layout, next),
+                                                    static_cast<int>(layout.row), left, columns);
       };
-      copy(0, args.in.q, args.width);
-      copy(P::queries_bytes, args.in.grad_y, args.value_width);
-      if constexpr (P::is_whole) copy(2 * P::queries_bytes, args.in.y, args.value_width);
+      copy(0, args.in.q, p.q, args.width);
+      copy(P::queries_bytes, args.in.grad_y, p.grad_y, args.value_width);
+      if constexpr (P::is_whole) copy(2 * P::queries_bytes, args.in.y, p.y, args.value_width);
       static_assert(2 * P::queries <= P::threads);
       const int own = thread % P::queries;
       const float* const slopes = P::is_whole ? args.in.grad_lse : args.slopes;
@@ -646,8 +673,9 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
         (base + Wide::template offset_of_lane<true>(lane)) ^ 2 * query_column);
     if (range.is_last(at)) {
       write<T>(query_sums, args.scale,
-               args.grad_q + (range.first_query(at) + query_row) * args.width,
-               range.queries_left(at) - query_row, args.width, query_column);
+               range.first_query_in(args.grad_q, p.grad_q, at) + query_row * p.grad_q.row,
+               static_cast<int>(p.grad_q.row), range.queries_left(at) - query_row, args.width,
+               query_column);
       if (may_have_nan(query_sums)) header.may_have_nan = true;
       tile_to_end = -1;
     } else {
@@ -657,12 +685,12 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
   }
   const int member = thread / 32 % P::split;
   const int warp_keys = thread / 32 / P::split * 32;
-  const std::int64_t own_key = range.first_key() + warp_keys;
   const int own_left = range.keys_left() - warp_keys;
-  write<T>(key_sums, args.scale, args.grad_k + own_key * args.width, own_left, args.width,
-           member * P::columns);
-  write<T>(value_sums, 1, args.grad_v + own_key * args.value_width, own_left, args.value_width,
-           member * P::columns);
+  write<T>(key_sums, args.scale,
+           range.first_key_in(args.grad_k, p.grad_k) + warp_keys * p.grad_k.row,
+           static_cast<int>(p.grad_k.row), own_left, args.width, member * P::columns);
+  write<T>(value_sums, 1, range.first_key_in(args.grad_v, p.grad_v) + warp_keys * p.grad_v.row,
+           static_cast<int>(p.grad_v.row), own_left, args.value_width, member * P::columns);
   if (may_have_nan(key_sums) || may_have_nan(value_sums)) header.may_have_nan = true;
   __syncthreads();
   end_last_turn();
@@ -695,6 +723,8 @@ std::optional<Status> launch_tiles(const Call& call, const Problem& p) {
                     .query_tiles = static_cast<int>(query_tiles),
                     .key_tiles = static_cast<int>(key_tiles),
                     .group = static_cast<int>(p.group()),
+                    .item_heads = Divisor(static_cast<int>(p.heads)),
+                    .queries_of_head = Divisor(static_cast<int>(p.queries)),
                     .width = static_cast<int>(p.width),
                     .value_width = static_cast<int>(p.value_width),
                     .scale = static_cast<float>(p.scale),
@@ -708,11 +738,8 @@ std::optional<Status> launch_tiles(const Call& call, const Problem& p) {
     if (Status status = allocate(call, 1 + tiles, args.begun); !status.ok()) return status;
     if (Status status = allocate(call, sums, args.sums); !status.ok()) return status;
     args.turns = args.begun + 1;
-    const auto vectors = [](const T* x) { return reinterpret_cast<const Vector<T>*>(x); };
-    Status status =
-        cuda::launch(call, find_slopes<T>, {cuda::blocks_for(8 * rows, 256), 256},
-                     vectors(args.in.grad_y), vectors(args.in.y), args.in.grad_lse, args.slopes,
-                     rows, static_cast<int>(p.value_width / 8), args.begun, 1 + tiles);
+    Status status = cuda::launch(call, find_slopes<T>, {cuda::blocks_for(8 * rows, 256), 256}, args,
+                                 rows, args.begun, 1 + tiles);
     if (!status.ok()) return status;
   }
   constexpr auto kernel = find_gradients<P>;
@@ -746,6 +773,10 @@ std::optional<Status> mma_backward(const Call& call, const Problem& p) {
   }
   const std::int64_t pairs = p.batch * p.heads;
   if (pairs == 0 || p.queries == 0 || p.keys == 0) return {};
+  if (pairs > most / p.queries) return {};
+  for (const Layout& layout : {p.q, p.k, p.v, p.y, p.grad_y, p.grad_q, p.grad_k, p.grad_v}) {
+    if (!has_vectors<Half>(layout)) return {};
+  }
   const std::int64_t longest = std::max(p.queries, p.keys);
   if (longest > most || pairs > most / cuda::ceil_div(longest, 64)) return {};
   std::uintptr_t misalignment = 0;

@@ -78,8 +78,13 @@ __global__ void __launch_bounds__(32 * adding_warps)
   }
   values = {values.x * inverse, values.y * inverse};
   if (column < width) {
-    *reinterpret_cast<unsigned*>(static_cast<T*>(args.y) + row * width + column) =
-        pack<T>(values.x, values.y);
+    const Layout& layout = args.problem.y;
+    const unsigned head = args.queries.quotient(blockIdx.x);  // counted over the batch
+    const unsigned item = args.item_heads.quotient(head);
+    T* const y = static_cast<T*>(args.y) +
+                 layout.place(item, head - item * args.item_heads.number) +
+                 (blockIdx.x - head * args.queries.number) * layout.row;
+    *reinterpret_cast<unsigned*>(y + column) = pack<T>(values.x, values.y);
   }
   if (threadIdx.x == 0 && args.lse != nullptr) args.lse[row] = fmaf(base, ln_2, logf(total));
   const float check = values.x + values.y;

@@ -1,4 +1,6 @@
 // The choice of a plan for the kernel of mma_kernel.cuh, whose head describes it.
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "cudarelu/cuda/alignment.h"
@@ -30,7 +32,9 @@ bool takes(const Call& call, const Problem& p) {
   return (dtype == DType::float16 || dtype == DType::bfloat16) && fits(p.width) &&
          fits(p.value_width) && p.queries <= most && p.keys <= most && aligned(call.inputs[0]) &&
          aligned(call.inputs[1]) && aligned(call.inputs[2]) && aligned(call.outputs[0]) &&
-         std::isnormal(factor) && factor > 0 &&  // bases are relative to the largest product
+         std::ranges::all_of(std::array{p.q, p.k, p.v, p.y}, has_vectors<Half>) &&
+         p.batch * p.heads <= most && std::isnormal(factor) &&
+         factor > 0 &&  // bases are relative to the largest product
          cuda::is_compiled_for(80, call.execution.device_index);
 }
 
@@ -76,6 +80,8 @@ std::optional<Status> mma_forward(const Call& call, const Problem& p, float* lse
   const bool joins = p.queries < 64 && p.group() > 1 && !p.is_causal;  // heads
   args.heads = joins ? static_cast<int>(p.group()) : 1;
   args.stacks = Divisor(joins ? 1 : static_cast<int>(p.group()));
+  args.queries = Divisor(static_cast<int>(p.queries));
+  args.item_heads = Divisor(static_cast<int>(p.heads));
   args.rows = static_cast<int>(p.queries) * args.heads;
   args.factor = static_cast<float>(p.scale) * log2_e;
   args.mask_in_pairs = has_pairs(p);

@@ -53,23 +53,6 @@ struct Plan {
   static_assert(key_warps == 1 || (row_warps == 1 && row_tiles == 1));
 };
 
-/// A number from 1 to 2^31 by which numbers below 2^31 are divided with few instructions (Granlund
-/// and Montgomery, 1994).
-struct Divisor {
-  int number = 1;
-  unsigned factor = 1u << 31;  // 2^shift / number, rounded up
-  int shift = 31;
-
-  Divisor() = default;
-  explicit Divisor(int n) : number(n) {
-    while (std::int64_t{1} << (shift - 31) < n) ++shift;
-    factor = static_cast<unsigned>(((std::uint64_t{1} << shift) + n - 1) / n);
-  }
-  __device__ __forceinline__ unsigned quotient(unsigned n) const {
-    return static_cast<unsigned>(std::uint64_t{n} * factor >> shift);
-  }
-};
-
 /// The results of parts of the keys, for each row and each part.
 struct Parts {
   /// The base, as an exponent of 2, -infinity if no key is visible, and the sum of the weights.
@@ -97,6 +80,8 @@ struct Arguments {
   int heads;           // of a stack
   Divisor tiles;       // of a stack
   Divisor stacks;      // that share a head of k
+  Divisor queries;     // of a head
+  Divisor item_heads;  // of q, in an item of the batch
   int tiles_of_part;   // tiles of keys
   float factor;        // from products to exponents of 2
   bool mask_in_pairs;  // the mask can be read two keys at a time
@@ -154,13 +139,13 @@ __device__ __forceinline__ unsigned place(unsigned row, unsigned vector) {
 template <class T, class P>
 class Copies {
  public:
-  /// From row `first` on.
-  __device__ __forceinline__ Copies(const void* data, std::int64_t first, int width)
-      : from_(static_cast<const T*>(data) + first * width + (row() * width + column())) {}
+  /// From the row at `first` on.
+  __device__ __forceinline__ Copies(const T* first, int stride)
+      : from_(first + (std::int64_t{row()} * stride + column())) {}
 
   /// Starts the copy of the next `rows` rows, of which `left` exist, with zeros for the others.
   template <int rows>
-  __device__ __forceinline__ void start(char* to, int left, int width) {
+  __device__ __forceinline__ void start(char* to, int left, int width, int stride) {
     const unsigned at = place<P>(in_loop(row()), threadIdx.x % P::vectors);
     left = static_cast<int>(column()) < width ? left - static_cast<int>(row()) : 0;
     static_assert(P::lines % 8 == 0 || P::vectors >= 8);
@@ -168,7 +153,21 @@ class Copies {
     for (int i = 0; i < rows; i += P::lines) {
       if (rows < P::lines && row() >= rows) break;
       cuda::copy_async<16>(to + (at ^ i % 8 * 16) + i * P::line, from_, i < left);
-      from_ += P::lines * width;
+      from_ += std::int64_t{P::lines} * stride;
+    }
+  }
+
+  /// The same for rows from row `first` on of matrix[row].
+  template <int rows, class Matrix>
+  __device__ __forceinline__ static void start(char* to, const Matrix& matrix, int first, int left,
+                                               int width) {
+    const unsigned at = place<P>(row(), threadIdx.x % P::vectors);
+    left = static_cast<int>(column()) < width ? left - static_cast<int>(row()) : 0;
+#pragma unroll
+    for (int i = 0; i < rows; i += P::lines) {
+      if (rows < P::lines && row() >= rows) break;
+      const T* const from = matrix(first + i + static_cast<int>(row())) + column();
+      cuda::copy_async<16>(to + (at ^ i % 8 * 16) + i * P::line, from, i < left);
     }
   }
 
@@ -201,17 +200,28 @@ class Kernel {
     const Problem& p = args_.problem;
     const auto width = static_cast<int>(p.width);
     const auto value_width = static_cast<int>(p.value_width);
-    Copies<T, P>(args_.q, stack_ * std::int64_t{args_.rows} + first_row_, width)
-        .template start<P::rows>(shared(), args_.rows - first_row_, width);
-    const std::int64_t first = args_.stacks.quotient(stack_) * p.keys + tile_ * P::keys;
-    Copies<T, P> k(args_.k, first, width);
-    Copies<T, P> v(args_.v, first, value_width);
+    const auto key_stride = static_cast<int>(p.k.row);
+    const auto value_stride = static_cast<int>(p.v.row);
+    {
+      const T* const q = of_stack(static_cast<const T*>(args_.q), p.q);
+      Copies<T, P>::template start<P::rows>(
+          shared(), [&](int row) { return q + offset_in_stack(row, p.q); }, first_row_,
+          args_.rows - first_row_, width);
+    }
+    const unsigned kv = args_.stacks.quotient(stack_);  // counted over the batch
+    const unsigned item = item_of_stack();
+    const auto first_key = [&](const void* data, const Layout& layout) {
+      return static_cast<const T*>(data) + layout.place(item, kv - item * p.kv_heads) +
+             std::int64_t{tile_} * P::keys * layout.row;
+    };
+    Copies<T, P> k(first_key(args_.k, p.k), key_stride);
+    Copies<T, P> v(first_key(args_.v, p.v), value_stride);
     const auto fetch = [&](int tile, int stage) {
       if (tile < last_tile_) {
         char* const to = shared() + P::query_bytes + stage * P::stage_bytes;
         const int left = static_cast<int>(p.keys) - tile * P::keys;
-        k.template start<P::keys>(to, left, width);
-        v.template start<P::keys>(to + P::tile_bytes, left, value_width);
+        k.template start<P::keys>(to, left, width, key_stride);
+        v.template start<P::keys>(to + P::tile_bytes, left, value_width, value_stride);
       }
       cuda::commit_copies();
     };
@@ -265,6 +275,26 @@ class Kernel {
     // Causal: the tiles with most visible keys start first.
     const unsigned tile = args_.tiles.number * (group + 1) - 1 - block;
     first_row_ = static_cast<int>(tile) * P::rows;
+  }
+
+  /// Of the batch.
+  __device__ __forceinline__ unsigned item_of_stack() const {
+    return args_.item_heads.quotient(stack_ * args_.heads);
+  }
+
+  /// The first row of the stack in a tensor like q.
+  template <class E>
+  __device__ __forceinline__ E* of_stack(E* tensor, const Layout& layout) const {
+    const unsigned item = item_of_stack();
+    return tensor + layout.place(item, stack_ * args_.heads - item * args_.item_heads.number);
+  }
+
+  /// The distance of a row of the stack from the first one.
+  __device__ __forceinline__ std::int64_t offset_in_stack(int row, const Layout& layout) const {
+    const std::int64_t offset = row * layout.row;
+    if (args_.heads == 1) return offset;
+    const std::int64_t jump = layout.head - args_.problem.queries * layout.row;
+    return offset + args_.queries.quotient(static_cast<unsigned>(row)) * jump;
   }
 
   using Scores = float[P::row_tiles][keys][4];
@@ -612,12 +642,14 @@ class Kernel {
     // Of two neighbours, one writes 8 bytes of one unit of columns, and one of the next.
     const bool odd = lane_of() % 2 != 0;
     const int own_column = odd ? 8 : 0;
-    T* const to = static_cast<T*>(args_.y) + place_of(0) * width + own_column + (lane_of() & 2) * 2;
+    T* const y =
+        of_stack(static_cast<T*>(args_.y), args_.problem.y) + own_column + (lane_of() & 2) * 2;
     unsigned again = 0;  // rows that have NaN
 #pragma unroll
     for (int r = 0; r < own_rows; ++r) {
       const bool exists = row_of(r) < args_.rows;
       const float inverse = totals_[r] == 0 ? 0.0f : reciprocal(totals_[r]);
+      T* const to = y + offset_in_stack(row_of(r), args_.problem.y);
       unsigned check = 0;  // becomes NaN from NaN
 #pragma unroll
       for (int column = 0; column < columns; column += 2) {
@@ -629,8 +661,8 @@ class Kernel {
         add_pair<T>(check, words[1]);
         const unsigned other = __shfl_xor_sync(~0u, odd ? words[0] : words[1], 1);
         if (exists && 8 * column + own_column < width) {
-          *reinterpret_cast<uint2*>(to + 8 * r * width + 8 * column) = {odd ? other : words[0],
-                                                                        odd ? words[1] : other};
+          *reinterpret_cast<uint2*>(to + 8 * column) = {odd ? other : words[0],
+                                                        odd ? words[1] : other};
         }
       }
       if (exists && args_.lse != nullptr && lane_of() % 4 == 0) {

@@ -10,8 +10,10 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "cudarelu/cuda/alignment.h"
 #include "cudarelu/cuda/async_copy.cuh"
@@ -183,7 +185,7 @@ __device__ __forceinline__ void multiply(T (&sums)[S::rows][S::columns], const T
 
 template <class T>
 struct Matrix {
-  const T* data;
+  HeadRows<const T, int> at;
   int rows;
   int columns;
   bool vectors;  // rows can be read 16 bytes at a time
@@ -199,17 +201,15 @@ __device__ __forceinline__ void copy_turned(T* to, const Matrix<T>& matrix, int 
   const int column = thread % run;
   const int rows_left = matrix.rows - first_row - row;
   const int columns_left = matrix.columns - first_column - column;
-  const T* from = matrix.data + static_cast<std::int64_t>(first_row + row) * matrix.columns +
-                  first_column + column;
   to += column * pitch + row;
 #pragma unroll
   for (int i = 0; i < rows; i += count / run) {
     if (rows < count / run && row >= rows) break;
+    const T* const from = matrix.at[first_row + row + i] + first_column + column;
 #pragma unroll
     for (int k = 0; k < columns; k += run) {
       cuda::copy_async<sizeof(T)>(to + k * pitch + i, from + k, i < rows_left && k < columns_left);
     }
-    from += count / run * matrix.columns;
   }
 }
 
@@ -225,24 +225,21 @@ __device__ __forceinline__ void copy_rows(T* to, const Matrix<T>& matrix, int fi
   const int column = thread % vectors * vector;
   const int rows_left = matrix.rows - first_row - row;
   const int columns_left = matrix.columns - column;
-  const T* from =
-      matrix.data + static_cast<std::int64_t>(first_row + row) * matrix.columns + column;
+  const auto from = [&](int i) { return matrix.at[first_row + row + i] + column; };
   to += row * columns + column;
   if (matrix.vectors) {
 #pragma unroll
     for (int i = 0; i < rows; i += at_a_time) {
-      cuda::copy_async<16>(to + i * columns, from, i < rows_left && columns_left > 0);
-      from += at_a_time * matrix.columns;
+      cuda::copy_async<16>(to + i * columns, from(i), i < rows_left && columns_left > 0);
     }
   } else {
 #pragma unroll 1
     for (int i = 0; i < rows; i += at_a_time) {
 #pragma unroll
       for (int e = 0; e < vector; ++e) {
-        cuda::copy_async<sizeof(T)>(to + i * columns + e, from + e,
+        cuda::copy_async<sizeof(T)>(to + i * columns + e, from(i) + e,
                                     i < rows_left && e < columns_left);
       }
-      from += at_a_time * matrix.columns;
     }
   }
 }
@@ -319,7 +316,7 @@ struct Queries {
     return {head, static_cast<int>(p.group() * p.queries)};
   }
 
-  /// The first of them in q.
+  /// The first of them among those of all heads.
   __device__ std::int64_t first() const { return kv * count; }
 
   /// The place in the mask of query `row`, and the number of keys that it may see.
@@ -442,20 +439,22 @@ __device__ __forceinline__ void write_factors(
   }
 }
 
-/// Writes a thread's rows of the results, times `factor`. Returns whether one of them has a NaN,
-/// and then sets its element of `flags`.
+/// Writes a thread's rows of the results, times `factor`, to rows from `first` on. Returns whether
+/// one of them has a NaN, and then sets its element of `flags`.
 template <class S, class T>
-__device__ bool write_results(const T (&sums)[S::rows][S::columns], const S& share, T factor, T* to,
-                              int rows_left, int columns, bool vectors, int* flags) {
+__device__ bool write_results(const T (&sums)[S::rows][S::columns], const S& share, T factor,
+                              const HeadRows<T, int>& to, int first, int rows_left, int columns,
+                              bool vectors, int* flags) {
   bool any = false;
 #pragma unroll
   for (int i = 0; i < S::rows; ++i) {
     const int row = share.row + S::row_step(i);
+    T* const to_row = to[first + row] + share.column;
     bool has_nan = false;
 #pragma unroll
     for (int j = 0; j < S::columns; j += Few<T>::size) {
       const int column = share.column + S::column_step(j);
-      T* const at = to + static_cast<std::int64_t>(row) * columns + column;
+      T* const at = to_row + S::column_step(j);
       Few<T> few;
 #pragma unroll
       for (int e = 0; e < Few<T>::size; ++e) {
@@ -501,8 +500,7 @@ __device__ void sum_visible(const Matrix<T>& matrix, T factor, T* to, const Weig
       for (; left != 0; left &= left - 1) {
         const int source = __ffs(static_cast<int>(left)) - 1;
         const T value = __shfl_sync(0xffffffffu, weight.value, source);
-        const T* const from =
-            matrix.data + static_cast<std::int64_t>(row + source) * matrix.columns;
+        const T* const from = matrix.at[row + source];
 #pragma unroll
         for (int i = 0; i < columns_of_lane; ++i) {
           const int column = first + lane + 32 * i;
@@ -514,11 +512,13 @@ __device__ void sum_visible(const Matrix<T>& matrix, T factor, T* to, const Weig
   }
 }
 
-/// Whether rows of `columns` elements can be accessed 16 bytes at a time.
-template <class T, class... Others>
-bool has_vectors(std::int64_t columns, const T* tensor, const Others*... others) {
-  return columns % Few<T>::size == 0 && cuda::misalignment(tensor) == 0 &&
-         (... && (cuda::misalignment(others) == 0));
+/// Whether rows of `columns` elements of all tensors can be accessed 16 bytes at a time.
+template <class T>
+bool has_vectors(std::int64_t columns,
+                 std::initializer_list<std::pair<const T*, const Layout&>> tensors) {
+  return columns % Few<T>::size == 0 && std::ranges::all_of(tensors, [](const auto& tensor) {
+           return cuda::misalignment(tensor.first) == 0 && attention::has_vectors<T>(tensor.second);
+         });
 }
 
 /// Calls run(TypeTag<P>) with the tiling for the call, if there is one.
@@ -529,6 +529,9 @@ std::optional<Status> with_tiling(const Problem& p, DType dtype, const Run& run)
   if (std::min(p.width, p.value_width) == 0 || width > 256 || p.keys > most ||
       p.batch * p.heads == 0 || p.group() * p.queries > most) {
     return std::nullopt;
+  }
+  for (const Layout& layout : {p.q, p.k, p.v, p.y, p.grad_y, p.grad_q, p.grad_k, p.grad_v}) {
+    if (layout.row > std::numeric_limits<int>::max()) return std::nullopt;
   }
   if (dtype == DType::float32) {
     if (width <= 32) return run(TypeTag<Tiling<float, 32, 128, 64, 8, 8>>{});

@@ -38,17 +38,19 @@ struct Tensors {
 /// Sets the slopes; and the ticket and the turns, `counters` numbers, to 0.
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
-    prepare(const __grid_constant__ Tensors<T> tensors, std::int64_t rows, int columns,
-            std::int64_t counters) {
+    prepare(const __grid_constant__ Tensors<T> tensors, const __grid_constant__ Problem p,
+            std::int64_t rows, std::int64_t counters) {
   cuda::wait_for_previous_kernel();
   const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (number < counters) tensors.ticket[number] = 0;
   const std::int64_t row = row_of_warp();
   if (row >= rows) return;
+  const Row at(p, row);
+  const T* const grads = at.in(tensors.grad_y, p.grad_y);
+  const T* const results = at.in(tensors.y, p.y);
   T slope = 0;
-  for (int i = static_cast<int>(threadIdx.x) % 32; i < columns; i += 32) {
-    const std::int64_t at = row * columns + i;
-    slope = fma(tensors.grad_y[at], tensors.y[at], slope);
+  for (std::int64_t i = threadIdx.x % 32; i < p.value_width; i += 32) {
+    slope = fma(grads[i], results[i], slope);
   }
   slope = cuda::sum_in_warp<32>(slope);
   if (tensors.grad_lse != nullptr) slope -= static_cast<T>(tensors.grad_lse[row]);
@@ -81,6 +83,7 @@ struct Heads {
   Matrix<T> q;
   Matrix<T> k;
   Matrix<T> v;
+  HeadRows<T, int> grad_q;
   const float* lse;
   const T* slopes;
 
@@ -88,13 +91,14 @@ struct Heads {
     const auto keys = static_cast<int>(p.keys);
     const auto width = static_cast<int>(p.width);
     const auto value_width = static_cast<int>(p.value_width);
-    const std::int64_t first_key = queries.kv * keys;
+    const std::int64_t kv = queries.kv;
     return {queries,
-            {tensors.grad_y + queries.first() * value_width, queries.count, value_width,
+            {p.queries_of(tensors.grad_y, p.grad_y, kv).in_int(), queries.count, value_width,
              tensors.value_vectors},
-            {tensors.q + queries.first() * width, queries.count, width, tensors.vectors},
-            {tensors.k + first_key * width, keys, width, tensors.vectors},
-            {tensors.v + first_key * value_width, keys, value_width, tensors.value_vectors},
+            {p.queries_of(tensors.q, p.q, kv).in_int(), queries.count, width, tensors.vectors},
+            {p.keys_of(tensors.k, p.k, kv).in_int(), keys, width, tensors.vectors},
+            {p.keys_of(tensors.v, p.v, kv).in_int(), keys, value_width, tensors.value_vectors},
+            p.queries_of(tensors.grad_q, p.grad_q, kv).in_int(),
             tensors.lse + queries.first(),
             tensors.slopes + queries.first()};
   }
@@ -102,7 +106,10 @@ struct Heads {
 
 template <class T>
 __device__ Matrix<T> choose(bool first, const Matrix<T>& a, const Matrix<T>& b) {
-  return {first ? a.data : b.data, first ? a.rows : b.rows, first ? a.columns : b.columns,
+  return {{first ? a.at.data : b.at.data, first ? a.at.stride : b.at.stride,
+           first ? a.at.rows_of_head : b.at.rows_of_head, first ? a.at.jump : b.at.jump},
+          first ? a.rows : b.rows,
+          first ? a.columns : b.columns,
           first ? a.vectors : b.vectors};
 }
 
@@ -118,14 +125,11 @@ __device__ Weight<T> weight_at(const Problem& p, const Heads<T>& heads, int quer
                                bool gradient) {
   const Queries& queries = heads.queries;
   if (key >= queries.visible(p, query)) return {0, true};
-  const auto at = [](const Matrix<T>& matrix, int row) {
-    return matrix.data + static_cast<std::int64_t>(row) * matrix.columns;
-  };
   const std::int64_t place = queries.place(p, query) + key * p.mask.key_stride;
-  const T score = score_of(p, at(heads.q, query), at(heads.k, key), place);
+  const T score = score_of(p, heads.q.at[query], heads.k.at[key], place);
   const T weight = weight_of(score, static_cast<T>(heads.lse[query]));
   if (!gradient) return {weight, score == low<T>};
-  const T product = dot(at(heads.grad_y, query), at(heads.v, key), p.value_width);
+  const T product = dot(heads.grad_y.at[query], heads.v.at[key], p.value_width);
   return {weight * (product - heads.slopes[query]), score == low<T>};
 }
 
@@ -259,17 +263,15 @@ __global__ void __launch_bounds__(2 * threads, 1)
       }
       const int row = first + first_row + share.row;
       const int column = first_column + share.column;
-      T* const grad_q = tensors.grad_q + (queries.first() + row) * width + column;
       const auto for_each = [&](const auto& use) {
 #pragma unroll
         for (int i = 0; i < B::Sums::rows; ++i) {
+          const int down = B::Sums::row_step(i);
+          T* const at = heads.grad_q[row + down] + column;
 #pragma unroll
           for (int j = 0; j < B::Sums::columns; ++j) {
-            const int down = B::Sums::row_step(i);
             const int right = B::Sums::column_step(j);
-            if (row + down < queries.count && column + right < width) {
-              use(added[i][j], grad_q + static_cast<std::int64_t>(down) * width + right);
-            }
+            if (row + down < queries.count && column + right < width) use(added[i][j], at + right);
           }
         }
       };
@@ -375,23 +377,24 @@ __global__ void __launch_bounds__(2 * threads, 1)
 
   const T factor = first_group ? T(1) : static_cast<T>(p.scale);
   const Matrix<T> weighted = choose(first_group, heads.grad_y, heads.q);
-  T* const output = (first_group ? tensors.grad_v : tensors.grad_k) +
-                    (queries.kv * keys + first_key) * weighted.columns;
-  const bool found = write_results(sums, result_share, factor, output, keys - first_key,
+  const HeadRows<T, int> output = (first_group ? p.keys_of(tensors.grad_v, p.grad_v, queries.kv)
+                                               : p.keys_of(tensors.grad_k, p.grad_k, queries.kv))
+                                      .in_int();
+  const bool found = write_results(sums, result_share, factor, output, first_key, keys - first_key,
                                    weighted.columns, weighted.vectors, flags[group]);
   if (!__syncthreads_or((found && may_hide) || has_nan != 0)) return;
   for (int row = thread / 32; row < P::rows; row += threads / 32) {
     if (flags[group][row] == 0) continue;
-    sum_visible(
-        weighted, factor, output + static_cast<std::int64_t>(row) * weighted.columns,
-        [&](int query) { return weight_at(p, heads, query, first_key + row, !first_group); });
+    sum_visible(weighted, factor, output[first_key + row], [&](int query) {
+      return weight_at(p, heads, query, first_key + row, !first_group);
+    });
   }
   if (has_nan == 0) return;
   for (int first = tiles.first(); tiles.has(first); first = tiles.next(first)) {
     const int end = min(first + P::others, queries.count);
     if (!is_last_for(first)) continue;
     for (int row = first + static_cast<int>(threadIdx.x) / 32; row < end; row += both / 32) {
-      T* const grad_q = tensors.grad_q + (queries.first() + row) * p.width;
+      T* const grad_q = heads.grad_q[row];
       bool is_nan = false;
       for (int i = thread % 32; i < p.width; i += 32) is_nan |= grad_q[i] != grad_q[i];
       if (__ballot_sync(0xffffffffu, is_nan) == 0) continue;
@@ -410,28 +413,28 @@ std::optional<Status> tiled_backward(const Call& call, const Problem& p) {
     using T = typename P::T;
     const auto in = gradient_inputs<T>(call);
     const auto output = [&](std::size_t i) { return static_cast<T*>(call.outputs[i].data); };
-    Tensors<T> tensors{in.grad_y,
-                       in.q,
-                       in.k,
-                       in.v,
-                       in.y,
-                       in.lse,
-                       in.grad_lse,
-                       output(0),
-                       output(1),
-                       output(2),
-                       nullptr,
-                       nullptr,
-                       nullptr,
-                       has_vectors(p.width, in.q, in.k, output(1)),
-                       has_vectors(p.value_width, in.grad_y, in.v, output(2))};
+    Tensors<T> tensors{
+        in.grad_y,
+        in.q,
+        in.k,
+        in.v,
+        in.y,
+        in.lse,
+        in.grad_lse,
+        output(0),
+        output(1),
+        output(2),
+        nullptr,
+        nullptr,
+        nullptr,
+        has_vectors<T>(p.width, {{in.q, p.q}, {in.k, p.k}, {output(1), p.grad_k}}),
+        has_vectors<T>(p.value_width, {{in.grad_y, p.grad_y}, {in.v, p.v}, {output(2), p.grad_v}})};
     const std::int64_t heads = p.batch * p.kv_heads;
     const std::int64_t counters = 1 + heads * cuda::ceil_div(p.group() * p.queries, P::others);
     if (Status status = allocate(call, rows, tensors.slopes); !status.ok()) return status;
     if (Status status = allocate(call, counters, tensors.ticket); !status.ok()) return status;
     tensors.turns = tensors.ticket + 1;
-    Status status = cuda::launch(call, prepare<T>, grid_of(rows), tensors, rows,
-                                 static_cast<int>(p.value_width), counters);
+    Status status = cuda::launch(call, prepare<T>, grid_of(rows), tensors, p, rows, counters);
     if (!status.ok()) return status;
     constexpr int bytes = static_cast<int>(sizeof(T)) *
                           (2 * P::staying_size + 3 * P::factors_size + 2 * P::ring_size);

@@ -75,9 +75,9 @@ __global__ void __launch_bounds__(2 * threads, 1)
   const int first_row = (tiles_of_head - 1 - static_cast<int>(blockIdx.x / heads)) * P::rows;
   const auto width = static_cast<int>(p.width);
   const auto value_width = static_cast<int>(p.value_width);
-  const Matrix<T> q{tensors.q + queries.first() * width, queries.count, width, false};
-  const Matrix<T> k{tensors.k + queries.kv * keys * width, keys, width, tensors.vectors};
-  const Matrix<T> v{tensors.v + queries.kv * keys * value_width, keys, value_width,
+  const Matrix<T> q{p.queries_of(tensors.q, p.q, queries.kv).in_int(), queries.count, width, false};
+  const Matrix<T> k{p.keys_of(tensors.k, p.k, queries.kv).in_int(), keys, width, tensors.vectors};
+  const Matrix<T> v{p.keys_of(tensors.v, p.v, queries.kv).in_int(), keys, value_width,
                     tensors.value_vectors};
   const Tiles tiles{group * P::others, groups * P::others,
                     queries.most_visible(p, first_row, P::rows)};
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(2 * threads, 1)
   }
   __syncthreads();
   const int rows_left = queries.count - first_row;
-  T* const y = tensors.y + (queries.first() + first_row) * value_width;
+  const HeadRows<T, int> y = p.queries_of(tensors.y, p.y, queries.kv).in_int();
   bool has_nan = false;
   if (group == 0) {
 #pragma unroll
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(2 * threads, 1)
         }
       }
     }
-    has_nan = write_results(sums, result_share, T(1), y, rows_left, value_width,
+    has_nan = write_results(sums, result_share, T(1), y, first_row, rows_left, value_width,
                             tensors.value_vectors, shared.flags);
   }
   const bool may_hide = p.is_causal || p.mask.data != nullptr;
@@ -211,12 +211,11 @@ __global__ void __launch_bounds__(2 * threads, 1)
   for (int row = static_cast<int>(threadIdx.x) / 32; row < P::rows; row += groups * threads / 32) {
     const T inverse = shared.rows[0].totals[row];
     if (shared.flags[row] == 0 || inverse != inverse) continue;  // visible scores are NaN
-    const T* const query = q.data + static_cast<std::int64_t>(first_row + row) * width;
-    sum_visible(v, inverse, y + static_cast<std::int64_t>(row) * value_width, [&](int key) {
+    const T* const query = q.at[first_row + row];
+    sum_visible(v, inverse, y[first_row + row], [&](int key) {
       if (key >= shared.limits.visible[row]) return Weight<T>{0, true};
       const std::int64_t place = shared.limits.places[row] + key * p.mask.key_stride;
-      const T* const at = k.data + static_cast<std::int64_t>(key) * width;
-      const T score = score_of(p, query, at, place);
+      const T score = score_of(p, query, k.at[key], place);
       return Weight<T>{power(score - shared.rows[0].largest[row]), score == low<T>};
     });
   }
@@ -234,8 +233,8 @@ std::optional<Status> tiled_forward(const Call& call, const Problem& p, float* l
                              input(2),
                              y,
                              lse,
-                             has_vectors(p.width, input(1)),
-                             has_vectors(p.value_width, input(2), y)};
+                             has_vectors<T>(p.width, {{input(1), p.k}}),
+                             has_vectors<T>(p.value_width, {{input(2), p.v}, {y, p.y}})};
     const std::int64_t blocks =
         p.batch * p.kv_heads * cuda::ceil_div(p.group() * p.queries, P::rows);
     const auto launch_groups = [&](int groups) {
