@@ -187,26 +187,55 @@ def test_rows_of_one_value(device):
     torch.testing.assert_close(cudarelu.layer_norm(x, bias=bias), bias.expand(3, 100))
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("columns", [2, 5, 64, 129, 1000, 9001, 200001])
-def test_rows_whose_sum_overflows(columns, dtype):
-    """Their mean does not overflow on the CPU."""
-    x = torch.full((2, columns), torch.finfo(dtype).max / 3, dtype=dtype)
+def test_rows_whose_sum_overflows(columns, dtype, device):
+    """Their mean does not overflow. Where it is not exact, the square of its error does, and the
+    result is 0 all the same."""
+    x = torch.full((2, columns), torch.finfo(dtype).max / 3, dtype=dtype, device=device)
     x[1] *= -1
-    assert torch.equal(cudarelu.layer_norm(x), torch.zeros_like(x))
-    torch.testing.assert_close(torch.ops.cudarelu.row_mean(x), x)
-    if dtype is not torch.float64:  # where the square of the mean's rounding error overflows
+    tolerance = max(1e-5, torch.finfo(dtype).eps)
+    torch.testing.assert_close(torch.ops.cudarelu.row_mean(x), x, rtol=tolerance, atol=0)
+    grad_y = torch.cos(torch.arange(columns, device=device)).to(dtype).expand(2, columns)
+    for offset in (0, 1):  # of x alone: without vectors that all tensors share
+        x = torch.cat([x.new_zeros(offset), x.flatten()])[offset:].view(2, columns)
+        assert torch.equal(cudarelu.layer_norm(x), torch.zeros_like(x))
+        gradients = torch.ops.cudarelu.layer_norm_backward(grad_y, x)
+        assert all(bool(gradient.isfinite().all()) for gradient in gradients)
+    if device == "cpu" and dtype is not torch.float64:
         rstd = torch.full_like(x, 1e-5**-0.5)
         torch.testing.assert_close(torch.ops.cudarelu.row_rstd(x), rstd, rtol=1e-2, atol=0)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("columns", [31, 129, 1000, 9001, 50257])
+def test_rows_whose_variance_overflows(columns, device):
+    """The deviation is infinite, and so the result and the gradient in x are 0."""
+    x = torch.full((2, columns), 1e38, device=device)
+    x[:, ::2] *= -1
+    x[1] *= 1e-10
+    assert torch.equal(torch.ops.cudarelu.row_rstd(x), torch.zeros_like(x))
+    assert torch.equal(cudarelu.layer_norm(x), torch.zeros_like(x))
+    grad_y = torch.cos(torch.arange(columns, device=device)).expand(2, columns)
+    grad_x, grad_weight, grad_bias = torch.ops.cudarelu.layer_norm_backward(grad_y, x)
+    assert torch.equal(grad_x, torch.zeros_like(x))
+    assert torch.equal(grad_weight, torch.zeros_like(x[0]))
+    torch.testing.assert_close(grad_bias, 2 * grad_y[0])
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
-def test_a_row_that_is_not_finite_has_no_mean(value):
-    x = torch.zeros(2, 200)
-    x[1, 7] = value
-    expected = x.mean(-1, keepdim=True).expand_as(x)
-    torch.testing.assert_close(torch.ops.cudarelu.row_mean(x), expected, equal_nan=True)
-    assert cudarelu.layer_norm(x)[1].isnan().all()
+@pytest.mark.parametrize("columns", [16, 200, 9001, 50257])
+def test_a_row_that_is_not_finite_has_no_mean(columns, value, device):
+    x = torch.zeros(2, columns, device=device)
+    for place in (0, 7, columns - 1):
+        x[1] = 0
+        x[1, place] = value
+        expected = x.mean(-1, keepdim=True).expand_as(x)
+        torch.testing.assert_close(torch.ops.cudarelu.row_mean(x), expected, equal_nan=True)
+        assert cudarelu.layer_norm(x)[1].isnan().all()
+        assert torch.ops.cudarelu.layer_norm_backward(x[:1].expand_as(x), x)[0][1].isnan().all()
 
 
 def test_the_gradient_at_elements_whose_variance_overflows():

@@ -102,7 +102,13 @@ void add_row(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bia
     add_up();
     rest = sums.d * share;
   }
-  const double scale = 1 / std::sqrt(sums.squares * share - rest * rest + of.eps);
+  const double variance = sums.squares * share - rest * rest + of.eps;
+  double scale = 1 / std::sqrt(variance);
+  if (std::isfinite(base) && !std::isfinite(variance)) {  // it overflows, as other sums may, too
+    scale = 0;
+    rest = 0;
+    sums.products = 0;
+  }
   const cpu::Normaliser<C> normalised{base, static_cast<C>(scale), static_cast<C>(-rest * scale)};
   const auto mean = static_cast<C>(sums.g * share);
   const auto slope = static_cast<C>((sums.products - rest * sums.g) * scale * share);

@@ -26,14 +26,17 @@ __global__ void __launch_bounds__(256)
     return cuda::sum_in_warp<8>(sums[threadIdx.x % 8]);
   };
   const auto total = static_cast<C>(of.columns);
-  C all = 0;
-  for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) all += load(of.x[offset + i]);
-  Sums<C> sums{sum_in_block(all) / total, total};
+  const C share = 1 / total;
+  C base = 0;
+  for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
+    base = cuda::fused(load(of.x[offset + i]), share, base);
+  }
+  Sums<C> sums{sum_in_block(base), total};
   for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
     sums.add(load(of.x[offset + i]), g(i));
   }
   for (C* sum : {&sums.d, &sums.squares, &sums.g, &sums.products}) *sum = sum_in_block(*sum);
-  const RowGradient<C> gradient(sums, 1 / total, of.eps);
+  const RowGradient<C> gradient(sums, share, of.eps);
   for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
     const C normal = gradient.normalised(load(of.x[offset + i]));
     of.grad_x[offset + i] = store<T>(gradient(normal, g(i)));

@@ -152,8 +152,10 @@ class Exchange {
                                    C x, C g) {
     Sums<C> sums{};
     if (threadIdx.x % 32 < number) sums = parts[threadIdx.x % 32];
-    const C total = cuda::fused(sums.count, sums.base, sums.d) + (has_element ? x : C(0));
-    sums.move_to(count > 0 ? cuda::rough_quotient(cuda::sum_in_warp(total), count) : C(0));
+    const C share = count > 0 ? cuda::rough_quotient(C(1), count) : C(0);
+    const C element = has_element ? x * share : C(0);
+    sums.move_to(cuda::sum_in_warp(
+        cuda::fused(sums.count * share, sums.base, cuda::fused(sums.d, share, element))));
     if (has_element) sums.add(x, g);
     sums.template add_lanes<32>();
     sums.count = count;

@@ -143,10 +143,12 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
       if (mine > 0) {
         const Vector x = *slot(stage, 0, 1);
 #pragma unroll
-        for (int j = 0; j < width; ++j) sums.base += load(x[j]);
+        for (int j = 0; j < width; ++j) {
+          sums.base = cuda::fused(load(x[j]), share_of_firsts, sums.base);
+        }
       }
-      if (of_warp && has_edge) sums.base += edge.x;
-      sums.base = cuda::sum_in_warp<lanes>(sums.base) * share_of_firsts;
+      if (of_warp && has_edge) sums.base = cuda::fused(edge.x, share_of_firsts, sums.base);
+      sums.base = cuda::sum_in_warp<lanes>(sums.base);
       sums.count = count;
 #pragma unroll
       for (int v = 0; v < vectors; ++v) {

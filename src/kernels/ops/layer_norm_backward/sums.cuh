@@ -80,7 +80,10 @@ struct RowGradient {
     const C scale = normalised.scale;
     // 0 for one column, where the rounding of `offset` would leave a difference.
     factor = share < 1 ? scale : C(0);
-    slope = -cuda::fused(scale, sums.products, normalised.shift * sums.g) * share * scale;
+    // 0 for a variance that overflows, where the products may overflow too.
+    slope = scale == 0
+                ? C(0)
+                : -cuda::fused(scale, sums.products, normalised.shift * sums.g) * share * scale;
     offset = -sums.g * share * factor;
   }
 

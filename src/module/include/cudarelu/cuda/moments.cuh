@@ -20,7 +20,8 @@ __device__ __forceinline__ float reciprocal_root(float x) {
 __device__ __forceinline__ double reciprocal_root(double x) { return 1 / sqrt(x); }
 
 /// The sums of x - base and (x - base)^2 over `count` numbers x. If the base is near the mean,
-/// there is no cancellation, and the mean, base + sum / count, is more precise than C.
+/// there is no cancellation, and the mean, base + sum / count, is more precise than C. Means are
+/// computed as sums of shares, which do not overflow.
 template <class C>
 struct Moments {
   C base = 0;
@@ -46,9 +47,9 @@ struct Moments {
   /// Combines the moments of `lanes` neighbours in a warp, of `total` numbers; all get the result.
   template <int lanes>
   __device__ Moments of_lanes(C total) const {
-    const C all = sum_in_warp<lanes>(fused(count, base, sum));
+    const C share = total == 0 ? C(0) : rough_quotient(C(1), total);
     Moments moved = *this;
-    moved.move_to(total == 0 ? C(0) : rough_quotient(all, total));
+    moved.move_to(sum_in_warp<lanes>(fused(count * share, base, sum * share)));
     return {moved.base, sum_in_warp<lanes>(moved.sum), sum_in_warp<lanes>(moved.squares), total};
   }
   /// The same for a warp and an unknown total.
@@ -61,13 +62,13 @@ template <class C, class Part>
 __device__ void add_part(Moments<C>& moments, const Part& part, int input) {
   constexpr int width = Part::width;
   if (moments.count == 0) {
-    C total = 0;
+    C share = C(1) / width;
+    if (part.inside[0] != Part::all) {
+      share = rough_quotient(C(1), static_cast<C>(max(__popc(part.inside[0]), 1)));
+    }
 #pragma unroll
-    for (int j = 0; j < width; ++j) total += part(input, j);  // 0 outside of the row
-    if (part.inside[0] == Part::all) {
-      moments.base = total / width;
-    } else if (part.inside[0] != 0) {
-      moments.base = rough_quotient(total, static_cast<C>(__popc(part.inside[0])));
+    for (int j = 0; j < width; ++j) {
+      moments.base = fused(part(input, j), share, moments.base);  // 0 outside of the row
     }
   }
 #pragma unroll
@@ -86,7 +87,7 @@ __device__ void add_part(Moments<C>& moments, const Part& part, int input) {
   }
 }
 
-/// Computes (x - mean) / sqrt(variance + eps).
+/// Computes (x - mean) / sqrt(variance + eps): 0 if the variance of finite numbers overflows.
 template <class C>
 struct Normaliser {
   C base;
@@ -96,7 +97,8 @@ struct Normaliser {
   /// `share` is 1 / count.
   __device__ Normaliser(const Moments<C>& moments, C share, C eps) : base(moments.base) {
     const C rest = moments.sum * share;
-    scale = reciprocal_root(fused(moments.squares, share, fused(-rest, rest, eps)));
+    const C variance = fused(moments.squares, share, fused(-rest, rest, eps));
+    scale = isfinite(rest) && !isfinite(variance) ? C(0) : reciprocal_root(variance);
     shift = -rest * scale;
   }
   __device__ C operator()(C x) const { return fused(x - base, scale, shift); }
