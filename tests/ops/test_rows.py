@@ -129,6 +129,15 @@ def test_softmax_errs_no_more_than_torch(columns):
     assert ours < 1.2 * theirs
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_sums_of_long_rows(device):
+    """A thread adds up 64 elements of a row in parts: in one sum, the error is 1.7e-7."""
+    columns = 131072
+    x = rows_of(300, columns, torch.float32, device)
+    error = (cudarelu.row_sum(x)[:, 0] - row_sum(x)[:, 0]) / columns**0.5
+    assert error.square().mean().sqrt() < 1.48e-7
+
+
 @pytest.mark.parametrize("columns", [3, 64, 1000, 8192, 16384, 40000, 131072])
 @pytest.mark.parametrize("device", DEVICES)
 def test_special_values_of_softmax(device, columns):

@@ -23,8 +23,10 @@ __device__ void write_from_sum(Rows rows, T* output, const Term& term, const Val
   const auto reduce = [&](const auto& visit) {
     C total = 0;
     visit([&](const auto& part) {
+      C of_part = 0;  // one sum over all parts of a long row would err more
 #pragma unroll
-      for (int i = 0; i < part.size; ++i) total += term(part, i);
+      for (int i = 0; i < part.size; ++i) of_part += term(part, i);
+      total += of_part;
     });
     return sum_in_warp<Rows::warp_lanes>(total);
   };
