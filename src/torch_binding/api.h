@@ -101,7 +101,8 @@ inline c10::IValue ivalue_of(const AttributeSpec& spec, const Attribute& value) 
                                                std::span<const Attribute> attributes,
                                                Tensors& outputs);
 
-/// Calls with(op), which may throw, before TorchScript's tracer records an in-place operator.
+/// Calls with(op), which may throw, before TorchScript records an in-place operator in a trace, or
+/// its interpreter runs one.
 [[gnu::visibility("default")]] void check_traced_writes(void (*with)(const Op& op));
 
 /// Returns the error for an input whose dtype no op supports.

@@ -21,6 +21,7 @@
 #include "api.h"
 #include "backend.h"
 #include "cudarelu/gradient.h"
+#include "tracing.h"
 
 namespace cudarelu::binding {
 
@@ -553,6 +554,7 @@ class AutogradKernel final : public c10::OperatorKernel {
                  bool has_tangents) const {
     const auto target_index = static_cast<std::size_t>(op_.in_place_input);
     const at::Tensor& target = inputs[target_index];
+    check_interpreted_write(op_);
     try {
       ag::check_inplace(target, needs_gradient);
     } catch (c10::Error& error) {

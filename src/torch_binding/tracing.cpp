@@ -4,6 +4,7 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/csrc/jit/ir/ir.h>
+#include <torch/csrc/jit/runtime/interpreter.h>
 
 #include <memory>
 #include <optional>
@@ -54,6 +55,9 @@ class TracerKernel final : public c10::OperatorKernel {
 }  // namespace
 
 void check_traced_writes(void (*with)(const Op& op)) { check = with; }
+void check_interpreted_write(const Op& op) {
+  if (check != nullptr && !torch::jit::currentCallstack().empty()) check(op);
+}
 
 torch::CppFunction tracer_kernel(const Op& op) {
   return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<TracerKernel>(op));

@@ -11,4 +11,8 @@ namespace cudarelu::binding {
 /// torch's own fallback does, after the check of check_traced_writes().
 torch::CppFunction tracer_kernel(const Op& op);
 
+/// Does the check of check_traced_writes() too if TorchScript's interpreter calls the operator, as
+/// PyTorch's exporter to ONNX makes it do.
+void check_interpreted_write(const Op& op);
+
 }  // namespace cudarelu::binding

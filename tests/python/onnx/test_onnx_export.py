@@ -798,3 +798,22 @@ def test_ops_in_place_are_refused(export, dynamo, tmp_path):
     with pytest.raises(RuntimeError, match="relu_"):
         export(Overwrite(), (torch.randn(3),), tmp_path / "model.onnx", dynamo=dynamo)
     assert not (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*torch.jit")
+@pytest.mark.parametrize("form", [torch.jit.script, lambda m: torch.jit.trace(m, torch.randn(3))])
+@pytest.mark.parametrize(
+    "export", [cudarelu.onnx.export, torch.onnx.export], ids=["ours", "torchs"]
+)
+def test_ops_in_place_of_torchscript_are_refused(export, form, tmp_path):
+    """The exporter runs the model, but does not trace it."""
+
+    class Overwrite(torch.nn.Module):
+        def forward(self, x):
+            y = x - 1
+            torch.ops.cudarelu.relu_(y)
+            return y
+
+    with pytest.raises(RuntimeError, match="relu_ cannot be exported"):
+        export(form(Overwrite()), (torch.randn(3),), tmp_path / "model.onnx", dynamo=False)
+    assert not (tmp_path / "model.onnx").exists()
