@@ -189,26 +189,29 @@ __global__ void __launch_bounds__(L::threads) gradients(Arguments<T> of, Compute
   }
 }
 
-/// grad_x of any rows, one for each block, and the scale of each row.
+/// grad_x of any rows, which a block takes gridDim.x apart, and the scale of each row.
 template <class T>
 __global__ void __launch_bounds__(256) any_gradients(Arguments<T> of, Compute<T>* scales) {
   using C = Compute<T>;
   cuda::wait_for_previous_kernel();
-  const std::int64_t offset = blockIdx.x * of.columns;
-  const auto g = [&](std::int64_t i) {
-    const C grad_y = load(of.grad_y[offset + i]);
-    return of.weight == nullptr ? grad_y : grad_y * load(of.weight[i]);
-  };
-  Sums<C> part;
-  for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
-    part.add(load(of.x[offset + i]), g(i));
+  int turn = 0;
+  for (std::int64_t row = blockIdx.x; row < of.rows; row += gridDim.x, ++turn) {
+    const std::int64_t offset = row * of.columns;
+    const auto g = [&](std::int64_t i) {
+      const C grad_y = load(of.grad_y[offset + i]);
+      return of.weight == nullptr ? grad_y : grad_y * load(of.weight[i]);
+    };
+    Sums<C> part;
+    for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
+      part.add(load(of.x[offset + i]), g(i));
+    }
+    const RowGradient<C> gradient(part.of_block(turn), of.columns, of.eps);
+    for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
+      const C normal = load(of.x[offset + i]) * gradient.scale;
+      of.grad_x[offset + i] = store<T>(gradient(normal, g(i)));
+    }
+    if (threadIdx.x == 0) scales[row] = gradient.scale;
   }
-  const RowGradient<C> gradient(part.of_block(0), of.columns, of.eps);
-  for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
-    const C normal = load(of.x[offset + i]) * gradient.scale;
-    of.grad_x[offset + i] = store<T>(gradient(normal, g(i)));
-  }
-  if (threadIdx.x == 0) scales[blockIdx.x] = gradient.scale;
 }
 
 constexpr int tile_columns = 32;
@@ -278,7 +281,7 @@ Status launch_any(const Call& call, const Arguments<T>& of) {
   C* sums = nullptr;
   if (Status status = allocate(call, of.rows, scales); !status.ok()) return status;
   if (Status status = allocate(call, parts * of.columns, sums); !status.ok()) return status;
-  const cuda::Grid rows{cuda::blocks_for(of.rows, 1), 256};
+  const cuda::Grid rows{cuda::blocks_for(std::min(of.rows, cuda::largest_grid), 1), 256};
   if (Status status = cuda::launch(call, any_gradients<T>, rows, of, scales); !status.ok()) {
     return status;
   }

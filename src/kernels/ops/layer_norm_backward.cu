@@ -60,7 +60,7 @@ Status launch_any(const Call& call, const Arguments<T>& of) {
   if (Status status = allocate(call, of.rows, normalisers); !status.ok()) return status;
   C* sums = nullptr;
   if (Status status = allocate(call, chunks * 2 * of.columns, sums); !status.ok()) return status;
-  const auto rows = static_cast<unsigned>(of.rows);
+  const unsigned rows = cuda::blocks_for(std::min(of.rows, cuda::largest_grid), 1);
   Status for_rows = cuda::launch(call, row_gradients<T>, {rows, 256}, of, normalisers);
   if (!for_rows.ok()) return for_rows;
   const dim3 blocks(tiles, static_cast<unsigned>(chunks));

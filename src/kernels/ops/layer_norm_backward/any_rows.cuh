@@ -6,17 +6,12 @@
 
 namespace cudarelu::ops::layer_norm_gradient {
 
-/// Each block computes grad_x of a row, and its Normaliser.
+/// Each block computes grad_x of rows, gridDim.x apart, and their Normalisers.
 template <class T>
 __global__ void __launch_bounds__(256)
     row_gradients(Arguments<T> of, cuda::Normaliser<Compute<T>>* normalisers) {
   using C = Compute<T>;
   cuda::wait_for_previous_kernel();
-  const std::int64_t offset = blockIdx.x * of.columns;
-  const auto g = [&](std::int64_t i) {
-    const C grad_y = load(of.grad_y[offset + i]);
-    return of.weight == nullptr ? grad_y : grad_y * load(of.weight[i]);
-  };
   const auto sum_in_block = [](C value) {
     __shared__ C sums[8];
     value = cuda::sum_in_warp(value);
@@ -27,21 +22,28 @@ __global__ void __launch_bounds__(256)
   };
   const auto total = static_cast<C>(of.columns);
   const C share = 1 / total;
-  C base = 0;
-  for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
-    base = cuda::fused(load(of.x[offset + i]), share, base);
+  for (std::int64_t row = blockIdx.x; row < of.rows; row += gridDim.x) {
+    const std::int64_t offset = row * of.columns;
+    const auto g = [&](std::int64_t i) {
+      const C grad_y = load(of.grad_y[offset + i]);
+      return of.weight == nullptr ? grad_y : grad_y * load(of.weight[i]);
+    };
+    C base = 0;
+    for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
+      base = cuda::fused(load(of.x[offset + i]), share, base);
+    }
+    Sums<C> sums{sum_in_block(base), total};
+    for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
+      sums.add(load(of.x[offset + i]), g(i));
+    }
+    for (C* sum : {&sums.d, &sums.squares, &sums.g, &sums.products}) *sum = sum_in_block(*sum);
+    const RowGradient<C> gradient(sums, share, of.eps);
+    for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
+      const C normal = gradient.normalised(load(of.x[offset + i]));
+      of.grad_x[offset + i] = store<T>(gradient(normal, g(i)));
+    }
+    if (threadIdx.x == 0) normalisers[row] = gradient.normalised;
   }
-  Sums<C> sums{sum_in_block(base), total};
-  for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
-    sums.add(load(of.x[offset + i]), g(i));
-  }
-  for (C* sum : {&sums.d, &sums.squares, &sums.g, &sums.products}) *sum = sum_in_block(*sum);
-  const RowGradient<C> gradient(sums, share, of.eps);
-  for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
-    const C normal = gradient.normalised(load(of.x[offset + i]));
-    of.grad_x[offset + i] = store<T>(gradient(normal, g(i)));
-  }
-  if (threadIdx.x == 0) normalisers[blockIdx.x] = gradient.normalised;
 }
 
 inline constexpr int tile_columns = 32;  // of a block

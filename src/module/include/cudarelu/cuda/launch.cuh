@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "cudarelu/call.h"
@@ -148,9 +149,13 @@ int resident(const Call& call, const Grid& grid, int kind, int most_bytes) {
 /// ceil(n / size)
 constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
-/// The same as a grid dimension: for blocks of 128 elements or more, n may be up to 2^38.
+/// The most blocks of a grid in the dimension x.
+inline constexpr std::int64_t largest_grid = std::numeric_limits<std::int32_t>::max();
+
+/// The same as a grid dimension: for blocks of 128 elements or more, n may be up to 2^38. A grid of
+/// more than `largest_grid` is an error of the launch.
 inline unsigned blocks_for(std::int64_t n, std::int64_t size) {
-  return static_cast<unsigned>(ceil_div(n, size));
+  return static_cast<unsigned>(std::min(ceil_div(n, size), largest_grid + 1));
 }
 
 }  // namespace cudarelu::cuda
