@@ -456,7 +456,7 @@ struct Range {
   template <class E>
   __device__ __forceinline__ E* first_key_in(E* tensor, const Layout& layout) const {
     const int item = item_of_batch();
-    return tensor + layout.place(item, kv - item * (args.item_heads.number / args.group)) +
+    return tensor + layout.place(item, kv - item * args.p.kv_heads) +
            key_tile * P::keys * layout.row;
   }
   template <class E>
@@ -547,8 +547,7 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
   Wide::template copy<P::keys, P::threads>(
       thread, shared + P::keys_bytes, range.first_key_in(args.in.v, p.v), static_cast<int>(p.v.row),
       range.keys_left(), args.value_width);
-  Step next = range.start();
-  const auto fetch = [&](int step) {
+  const auto fetch = [&](int step, const Step& next) {
     if (step < range.steps) {
       char* const to = shared + P::stages_at + step % P::stages * P::stage_bytes;
       const std::int64_t row = range.first_query(next);
@@ -569,11 +568,10 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
       } else if (slopes != nullptr && thread < 2 * P::queries) {
         cuda::copy_async<4>(to + P::slopes_at + 4 * own, slopes + row + own, own < left);
       }
-      next.advance(args.group);
     }
     cuda::commit_copies();
   };
-  fetch(0);
+  fetch(0, range.start());
 
   KeySums<P> key_sums = {};
   KeySums<P> value_sums = {};
@@ -588,7 +586,9 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
     cuda::wait_for_copies<0>();
     __syncthreads();
     end_last_turn();
-    fetch(step + 1);
+    Step next = at;
+    next.advance(args.group);
+    fetch(step + 1, next);
     forget(thread, range.kv, range.key_tile);
     const int lane = thread % 32;
     const int member = thread / 32 % P::split;

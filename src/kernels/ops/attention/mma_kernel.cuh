@@ -148,6 +148,7 @@ class Copies {
   __device__ __forceinline__ void start(char* to, int left, int width, int stride) {
     const unsigned at = place<P>(in_loop(row()), threadIdx.x % P::vectors);
     left = static_cast<int>(column()) < width ? left - static_cast<int>(row()) : 0;
+    stride = static_cast<int>(in_loop(static_cast<unsigned>(stride)));
     static_assert(P::lines % 8 == 0 || P::vectors >= 8);
 #pragma unroll
     for (int i = 0; i < rows; i += P::lines) {
@@ -649,7 +650,8 @@ class Kernel {
     for (int r = 0; r < own_rows; ++r) {
       const bool exists = row_of(r) < args_.rows;
       const float inverse = totals_[r] == 0 ? 0.0f : reciprocal(totals_[r]);
-      T* const to = y + offset_in_stack(row_of(r), args_.problem.y);
+      const auto row = static_cast<int>(in_loop(static_cast<unsigned>(row_of(r))));
+      T* const to = y + offset_in_stack(row, args_.problem.y);
       unsigned check = 0;  // becomes NaN from NaN
 #pragma unroll
       for (int column = 0; column < columns; column += 2) {

@@ -245,7 +245,8 @@ __device__ __forceinline__ void copy_rows(T* to, const Matrix<T>& matrix, int fi
 }
 
 /// The copies of a group. Of each tile of the rows that pass, first the columns that are scored
-/// come, then the rows that are weighted. Tiles tells the first row of each tile.
+/// come, then the rows that are weighted. Tiles tells the first row of each tile. The matrices must
+/// outlive the stream.
 template <class P, class Tiles>
 class Stream {
   using T = typename P::T;
@@ -299,8 +300,8 @@ class Stream {
   T* ring_;
   int group_;
   Tiles tiles_;
-  Matrix<T> scored_;
-  Matrix<T> weighted_;
+  const Matrix<T>& scored_;
+  const Matrix<T>& weighted_;
   int steps_;
   int first_;  // of the tile that is copied next
   int step_ = 0;

@@ -104,15 +104,6 @@ struct Heads {
   }
 };
 
-template <class T>
-__device__ Matrix<T> choose(bool first, const Matrix<T>& a, const Matrix<T>& b) {
-  return {{first ? a.at.data : b.at.data, first ? a.at.stride : b.at.stride,
-           first ? a.at.rows_of_head : b.at.rows_of_head, first ? a.at.jump : b.at.jump},
-          first ? a.rows : b.rows,
-          first ? a.columns : b.columns,
-          first ? a.vectors : b.vectors};
-}
-
 /// exp(score - lse), and -0 for a hidden key; where lse is -infinity, all are hidden.
 template <class T>
 __device__ T weight_of(T score, T lse) {
@@ -235,11 +226,12 @@ __global__ void __launch_bounds__(2 * threads, 1)
   const int steps = (max(heads.q.columns, heads.v.columns) + P::depth - 1) / P::depth;
   for (int step = 0; step < steps; ++step) {
     copy_turned<P::rows, P::pitch, P::depth>(staying + step * P::depth * P::pitch,
-                                             choose(first_group, heads.k, heads.v), first_key,
+                                             first_group ? heads.k : heads.v, first_key,
                                              step * P::depth, thread, threads);
   }
-  Stream<P, Tiles<P::others>> stream(ring, group, tiles, choose(first_group, heads.q, heads.grad_y),
-                                     steps, choose(first_group, heads.grad_y, heads.q));
+  const Matrix<T>& scored = first_group ? heads.q : heads.grad_y;
+  const Matrix<T>& weighted = first_group ? heads.grad_y : heads.q;
+  Stream<P, Tiles<P::others>> stream(ring, group, tiles, scored, steps, weighted);
   cuda::wait_for_copies<0>();
   __syncthreads();
 
@@ -376,7 +368,6 @@ __global__ void __launch_bounds__(2 * threads, 1)
   if (!first_group && has_gradients) wait_at<both>(gradients_free);
 
   const T factor = first_group ? T(1) : static_cast<T>(p.scale);
-  const Matrix<T> weighted = choose(first_group, heads.grad_y, heads.q);
   const HeadRows<T, int> output = (first_group ? p.keys_of(tensors.grad_v, p.grad_v, queries.kv)
                                                : p.keys_of(tensors.grad_k, p.grad_k, queries.kv))
                                       .in_int();
