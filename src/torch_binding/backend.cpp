@@ -256,6 +256,10 @@ bool infer_usual(const Op& op, Inputs inputs, Checked<std::int64_t>& call) {
 
 template <class Dim>
 void find_layouts(const Op& op, Inputs inputs, Checked<Dim>& call) {
+  const bool all_dense = std::ranges::all_of(inputs, [](const at::Tensor* input) {
+    return input == nullptr || input->is_contiguous_or_false();
+  });
+  if (all_dense) return;
   call.layouts.resize(inputs.size());
   bool found = false;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
