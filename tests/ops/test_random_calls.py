@@ -19,7 +19,7 @@ from cudarelu.testing.reference import assert_close, reference
 
 OPS = {op.name: op for op in cudarelu.ops()}
 CALLS = int(os.environ.get("CUDARELU_RANDOM_CALLS", "12"))
-LAYOUTS = ["contiguous", "unaligned", "transposed", "expanded", "strided"]
+LAYOUTS = ["contiguous", "unaligned", "transposed", "swapped", "expanded", "strided"]
 HOSTS = [Torch("cpu"), NumPy()]
 
 

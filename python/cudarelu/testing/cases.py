@@ -47,7 +47,7 @@ class Plan:
     id: str
     leading: tuple[int, ...]  # the dimensions for `*`
     size: int  # of the first named dimension; each further one is 2 larger
-    layout: str = "contiguous"  # "unaligned", "transposed", "expanded" or "strided"
+    layout: str = "contiguous"  # "unaligned", "transposed", "swapped", "expanded" or "strided"
     special: bool = False  # with NaN, infinities, -0.0 and subnormal numbers
     attributes: str = "default"  # "low", "high", or the index of the labels
     absent: tuple[str, ...] = ()
@@ -83,6 +83,7 @@ def plans(op: OpInfo, dtype: np.dtype) -> Iterator[Plan]:
     yield Plan("rank-6", (2, 1, 3, 1, 2), 4)
     yield Plan("unaligned", (3 if many else 67,), 33, layout="unaligned")
     yield Plan("transposed", (6, 5), 7, layout="transposed")
+    yield Plan("swapped", (6, 5), 7, layout="swapped")
     yield Plan("expanded", (6, 5), 7, layout="expanded")
     yield Plan("strided", (6, 5), 7, layout="strided")
     yield Plan("special", (4 if many else 48,), 24, special=True)
@@ -194,6 +195,8 @@ def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
         return buffer[1:].reshape(array.shape)
     if layout == "transposed":
         return np.ascontiguousarray(array.T).T
+    if layout == "swapped" and array.ndim > 2:  # as heads, whose rows are side by side
+        return np.ascontiguousarray(array.swapaxes(-2, -3)).swapaxes(-2, -3)
     if layout == "expanded" and array.ndim > 1:
         return np.broadcast_to(array[:1], array.shape)
     if layout == "strided" and array.ndim > 0 and array.size:
