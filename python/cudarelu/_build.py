@@ -31,7 +31,7 @@ _DEFAULT_ARCHITECTURE = "90"  # without a GPU
 
 def load(
     name: str,
-    sources: Sequence[str | os.PathLike[str]],
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     extra_include_paths: Sequence[str | os.PathLike[str]] = (),
     cuda: bool | None = None,
@@ -52,7 +52,8 @@ def load(
 
     Args:
         name: the namespace of the ops, also in C++.
-        sources: headers with the declarations of ops, and .cpp and .cu files with their kernels.
+        sources: headers with the declarations of ops, and .cpp and .cu files with their kernels;
+            a path or a list of paths.
         extra_include_paths: further folders for includes.
         cuda: whether to build for CUDA; by default if there is an nvcc.
         verbose: whether to print the commands to stderr.
@@ -110,7 +111,7 @@ def chosen_architectures(
 
 def build(
     name: str,
-    sources: Sequence[str | os.PathLike[str]],
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     extra_include_paths: Sequence[str | os.PathLike[str]] = (),
     architectures: Sequence[str] | None = None,
@@ -122,7 +123,8 @@ def build(
     `architectures` are compute capabilities, such as "9.0"; by default those that `load` chooses.
     """
     _C.check_new_name(name)
-    files = [Path(source).resolve() for source in sources]
+    listed = [sources] if isinstance(sources, str | os.PathLike) else sources
+    files = [Path(source).resolve() for source in listed]
     for file in files:
         if not file.is_file():
             raise FileNotFoundError(f"{name}: there is no source {file}")
@@ -132,7 +134,7 @@ def build(
     key = _digest(json.dumps(identity).encode(), *(file.read_bytes() for file in files))
     with _locked_cache(name, key) as cache:
         for folder in sorted(cache.glob(f"{key}-*")):
-            if _is_current(folder):
+            if _is_current(folder, name):
                 check_private(folder / f"lib{name}.so")
                 return folder / f"lib{name}.so"
         with tempfile.TemporaryDirectory(dir=cache) as path:
@@ -147,6 +149,7 @@ def build(
             for file in (scratch / f"lib{name}.so", scratch / "included.json"):
                 file.rename(kept / file.name)
             folder = cache / f"{key}-{_digest(*(used[each].encode() for each in sorted(used)))}"
+            shutil.rmtree(folder, ignore_errors=True)  # what is left if a user removed files of it
             kept.rename(folder)
     return folder / f"lib{name}.so"
 
@@ -262,9 +265,13 @@ def _locked_cache(name: str, key: str) -> Iterator[Path]:
         yield folder
 
 
-def _is_current(folder: Path) -> bool:
-    """Whether the files that the sources include are those of the build."""
-    used: dict[str, str] = json.loads((folder / "included.json").read_text())
+def _is_current(folder: Path, name: str) -> bool:
+    """Whether the folder is complete, and the files that the sources include are those of the
+    build."""
+    included = folder / "included.json"
+    if not included.is_file() or not (folder / f"lib{name}.so").is_file():
+        return False
+    used: dict[str, str] = json.loads(included.read_text())
     return all(
         Path(path).is_file() and _digest(Path(path).read_bytes()) == digest
         for path, digest in used.items()
@@ -334,7 +341,7 @@ def _compile(
         link += ["-lcudart_static", "-lpthread", "-lrt"]
     done = _run([*link, "-ldl"], verbose)
     if done.returncode != 0:
-        raise RuntimeError(f"{name}: {done.stdout.strip()}")
+        raise RuntimeError(f"{name}: {_link_error(done.stdout)}")
 
 
 def _run(command: list[str], verbose: bool) -> subprocess.CompletedProcess[str]:
@@ -347,20 +354,24 @@ def _run(command: list[str], verbose: bool) -> subprocess.CompletedProcess[str]:
 
 def _first_error(output: str, files: list[Path]) -> str:
     """What a compiler said, with one line about the user's own sources in front."""
-    first = _signature_error(files) if "SignatureParser" in output else None
-    if first is None:
-        lines = output.splitlines()
-        own = [
-            line
-            for line in lines
-            if any(line.startswith((f"{file}:", f"{file}(")) for file in files)
-        ]
-        first = next((line for line in own if "error" in line), None)
-        if first is None and own:  # the line that uses a template in which the error is
-            place = own[0].split(": ", 1)[0]
-            errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
-            first = f"{place}: error: {errors[0]}" if errors else own[0]
+    if "SignatureParser" in output and (said := _signature_error(files)):
+        return said  # the compiler knows no more
+    lines = output.splitlines()
+    own = [
+        line for line in lines if any(line.startswith((f"{file}:", f"{file}(")) for file in files)
+    ]
+    first = next((line for line in own if "error" in line), None)
+    if first is None and own:  # the line that uses a template in which the error is
+        place = own[0].split(": ", 1)[0]
+        errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
+        first = f"{place}: error: {errors[0]}" if errors else own[0]
     return f"{first}\n\n{output.strip()}" if first else output.strip()
+
+
+def _link_error(output: str) -> str:
+    """What a linker said, with the function that is missing or there twice in front."""
+    first = re.search(r"(undefined reference to|multiple definition of) [`'].*?'", output)
+    return f"{first[0]}\n\n{output.strip()}" if first else output.strip()
 
 
 def _signature_error(files: list[Path]) -> str | None:

@@ -119,6 +119,39 @@ def test_the_first_line_of_an_error_is_about_the_source(before, after, line, mes
     assert re.search(message, first)
 
 
+def test_an_error_of_a_signature_is_one_sentence(header):
+    """The compiler's text tells nothing more."""
+    header.write_text(HEADER.replace(") ->", ") -"))
+    with pytest.raises(RuntimeError) as error:
+        cudarelu.load("twice_ops", [header], cuda=False)
+    assert str(error.value).startswith(f"twice_ops: {header}:8: error: signature: `->` is missing")
+    assert "\n" not in str(error.value)
+
+
+def test_a_source_that_is_left_out(header):
+    """The linker's text begins with the names of its functions."""
+    functor = HEADER[HEADER.index("  template") : HEADER.index("};\n}")]
+    text = HEADER.replace(functor, "  static cudarelu::Status cpu(const cudarelu::Call& call);\n")
+    header.write_text(text.replace("elementwise.h", "kernel.h"))
+    message = (
+        r"^twice_ops: undefined reference to .twice_ops::Twice::cpu\(cudarelu::Call const&\)'\n"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        cudarelu.load("twice_ops", [header], cuda=False)
+
+
+def test_one_source_needs_no_list(header):
+    said = run(
+        """
+        import pathlib
+        first = cudarelu.load("twice_ops", "twice.h", cuda=False)
+        assert cudarelu.load("twice_ops", pathlib.Path("twice.h"), cuda=False) is first
+        print(first.name)
+        """
+    )
+    assert said == "twice_ops\n"
+
+
 def test_a_header_of_another_namespace(header):
     with pytest.raises(RuntimeError) as error:
         cudarelu.load("other", [header], cuda=False)
@@ -183,6 +216,20 @@ def test_a_cache_that_cannot_be_written(header, tmp_path, monkeypatch):
         cudarelu.load("twice_ops", [header], cuda=False)
     with pytest.raises(OSError, match=message):
         cudarelu.load_inline("twice_ops", HEADER, cuda=False)
+
+
+@pytest.mark.parametrize("missing", ["libtwice_ops.so", "included.json"])
+def test_a_cache_that_lacks_a_file_is_built_again(header, tmp_path, missing):
+    """As a program that cleans folders may leave it."""
+    code = """
+        import torch
+        print(cudarelu.load("twice_ops", ["twice.h"], cuda=False).twice(torch.ones(1)))
+        """
+    assert run(code) == "tensor([2.])\n"
+    (file,) = (tmp_path / "cache/modules").rglob(missing)
+    file.unlink()
+    assert run(code) == "tensor([2.])\n"
+    assert file.exists()
 
 
 # Libraries
