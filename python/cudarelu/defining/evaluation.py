@@ -16,10 +16,11 @@ import onnx.numpy_helper
 
 from .._table import OpInfo
 from ..onnx.absent_inputs import write_out
+from ..onnx.definitions import parsed
 from ..onnx.graphs import NewNames
 from .bodies import ABSENT, bodies
 from .operators import OPERATORS
-from .reading import parsed, place
+from .reading import place
 from .statements import (
     CPP,
     REAL,

@@ -11,10 +11,9 @@ from typing import Any
 
 import onnx
 import onnx.defs
-import onnx.parser
 
 from .._table import OpInfo
-from ..onnx.definitions import function
+from ..onnx.definitions import parsed
 from ..onnx.expressions import Attribute, Call, Expression, Input, Literal, read
 from .operators import OPERATORS
 from .trees import attributes_of, check_operands, inputs_of, kind_of, parts, rewritten
@@ -39,8 +38,6 @@ def read_text(op: OpInfo) -> Expression:
             raise ValueError(f"{place(op, node)}: {node.op_type} is not {reason}")
     (output,) = body.output
     body.output[:] = [node.output[0] for node in body.node]
-    if output not in body.output:
-        raise ValueError(f"{op.name}: the definition has no value {output}, the op's output")
     values = [rewritten(each, in_pairs) for each in read(op, body)]
     for node, value in zip(body.node, values, strict=True):
         try:
@@ -87,19 +84,6 @@ def _checked(op: OpInfo, y: Expression) -> Expression:
     except ValueError as error:
         raise ValueError(f"{op.name}: {error}") from None
     return y
-
-
-def parsed(op: OpInfo) -> onnx.FunctionProto:
-    """The definition of an op.
-
-    Raises:
-        ValueError: for text that is not the body of an ONNX function.
-    """
-    try:
-        return function(op)
-    except onnx.parser.ParseError as error:
-        said = " ".join(re.sub(r"^b'|'$", "", str(error)).replace("\\n", " ").split())
-        raise ValueError(f"{op.name}: the definition cannot be parsed: {said}") from None
 
 
 def place(op: OpInfo, node: onnx.NodeProto) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 
 import numpy as np
 import onnx
+import onnx.checker
 import onnx.defs
 import onnx.helper
 import onnx.parser
@@ -20,17 +22,64 @@ LOWEST_OPSET = 13  # in earlier opsets, Softmax and the reductions have other se
 
 
 @functools.cache
-def _function(op: OpInfo, domain: str, op_type: str, body: str | None = None) -> onnx.FunctionProto:
+def _parsed(op: OpInfo, domain: str, op_type: str, body: str | None = None) -> onnx.FunctionProto:
     attributes = ", ".join(
         a.name if a.required else f"{a.name}: {a.onnx_type} = {a.onnx_value(a.default)}"
         for a in op.attributes
     )
     names = ["(" + ", ".join(p.name for p in group) + ")" for group in (op.inputs, op.outputs)]
-    body = body or op.definition
-    return onnx.parser.parse_function(
+    head = (
         f'<domain: "{domain}", opset_import: ["" : {op.definition_opset}]> {op_type} '
-        f"{f'<{attributes}>' if attributes else ''} {names[0]} => {names[1]} {{ {body} }}"
+        f"{f'<{attributes}>' if attributes else ''} {names[0]} => {names[1]} {{"
     )
+    try:
+        result = onnx.parser.parse_function(f"{head}\n{body or op.definition} }}")
+    except onnx.parser.ParseError as error:
+        raise ValueError(f"the definition cannot be parsed: {_said(error)}") from None
+    made = {name for node in result.node for name in node.output}
+    for output in result.output:
+        if output not in made:
+            raise ValueError(f"the definition has no value {output}, the op's output")
+    known = {each.name for each in op.attributes}
+    for name in (a.ref_attr_name for node in result.node for a in node.attribute):
+        if name and name not in known:
+            raise ValueError(f"the definition has @{name}, which is no attribute of the op")
+    return result
+
+
+def _said(error: onnx.parser.ParseError) -> str:
+    """The reason of a parser, after the line and column of the definition."""
+    text = re.sub(r"^b['\"]|['\"]$", "", str(error)).replace("\\n", "\n")
+    found = re.search(r"line: (\d+) column: (\d+)", text)
+    place = f"line {int(found[1]) - 1}, column {found[2]}: " if found else ""  # after the head
+    return place + text.splitlines()[-1]
+
+
+def parsed(op: OpInfo) -> onnx.FunctionProto:
+    """The definition of an op, whose operators need not be those of ONNX.
+
+    Raises:
+        ValueError: for text that is not the body of an ONNX function.
+    """
+    result = onnx.FunctionProto()
+    try:
+        result.CopyFrom(_parsed(op, op.onnx.domain, op.onnx.op_type))
+    except ValueError as error:
+        raise ValueError(f"{op.name}: {error}") from None
+    return result
+
+
+@functools.cache
+def _function(op: OpInfo, domain: str, op_type: str) -> onnx.FunctionProto:
+    try:
+        result = _parsed(op, domain, op_type)
+        onnx.checker.check_function(result)
+    except ValueError as error:
+        raise ValueError(f"{op.short_name}: {error}") from None
+    except onnx.checker.ValidationError as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{op.short_name}: the definition is not valid ONNX: {said}") from None
+    return result
 
 
 def function(
@@ -48,6 +97,9 @@ def function(
 
     Returns:
         A new `onnx.FunctionProto`, of opset 18 for the ops of this library.
+
+    Raises:
+        ValueError: if the definition is not the body of a valid ONNX function.
     """
     result = onnx.FunctionProto()
     result.CopyFrom(_function(op, domain or op.onnx.domain, op_type or op.onnx.op_type))
@@ -57,7 +109,7 @@ def function(
 def written_out(op: OpInfo) -> list[onnx.FunctionProto]:
     """The definition in the operators that models use instead, of any opset: each form of it."""
     texts = op.written_out.split("\n\n") if op.written_out else []
-    return [_function(op, op.onnx.domain, op.onnx.op_type, each) for each in texts]
+    return [_parsed(op, op.onnx.domain, op.onnx.op_type, each) for each in texts]
 
 
 def specialised(definition: onnx.FunctionProto, given: Mapping[str, int]) -> onnx.FunctionProto:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from .._modules import load_library
 from .._table import OpInfo
+from ..onnx.definitions import function
 from .matrix import HOSTS, Check, checks, missing_hosts
 from .memory import OutOfBoundsError
 
@@ -32,8 +33,8 @@ def check_library(
         The number of checks that failed.
 
     Raises:
-        ValueError: for an unknown name, if none of the hosts can run here, and if the library
-            cannot be loaded.
+        ValueError: for an unknown name, if none of the hosts can run here, if the library cannot
+            be loaded, and for a definition that is not valid ONNX.
     """
     known = dict.fromkeys(host.runtime for host in HOSTS)
     for name in runtimes:
@@ -45,6 +46,8 @@ def check_library(
         if (not runtimes or host.runtime in runtimes) and device in (None, host.device)
     }
     ops = _named(load_library(path).ops(), only_ops)
+    for op in ops:
+        function(op)  # an invalid definition is one error rather than that of each check
     missing = {name: why for name, why in missing_hosts(ops).items() if name in chosen}
     if missing.keys() == chosen:
         reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())

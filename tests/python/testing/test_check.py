@@ -175,6 +175,19 @@ def test_misuse(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_a_definition_that_is_not_valid_is_one_error(tmp_path):
+    """It would fail each check."""
+    header = HEADER.replace("wrong", "invalid").replace("y = Identity(x)", "y = Identtiy(x)")
+    (tmp_path / "invalid.h").write_text(header)
+    code = "import cudarelu; print(cudarelu.load('invalid', 'invalid.h', cuda=False).path)"
+    library = python("-c", code, folder=tmp_path).stdout.strip()
+    done = python("-m", "cudarelu", "check", library)
+    assert done.returncode == 2
+    message = "error: invalid::definition: the definition is not valid ONNX: No Op registered for"
+    assert done.stderr.startswith(f"{message} Identtiy")
+    assert done.stdout == ""
+
+
 def test_no_library(capsys):
     assert main(["check", "libnone.so"]) == 2
     assert "libnone.so" in capsys.readouterr().err
