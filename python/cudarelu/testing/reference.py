@@ -44,9 +44,18 @@ class HardSwish(OpRun):
         return ((x * np.clip(x / 6 + 0.5, 0, 1)).astype(x.dtype),)
 
 
+class Softsign(OpRun):
+    """Softsign, also of a scalar, for which onnx.reference fails."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
+        return (x / (1 + np.abs(x)),)
+
+
 @functools.cache
 def _evaluator(op: OpInfo) -> ReferenceEvaluator:
-    return ReferenceEvaluator(function(op), new_ops=[Erf, HardSwish])
+    return ReferenceEvaluator(function(op), new_ops=[Erf, HardSwish, Softsign])
 
 
 def evaluate(
@@ -58,6 +67,9 @@ def evaluate(
         op: an op of this library or of a loaded module.
         inputs: arrays of float64 and int64 by name; None for an absent input.
         attributes: by name, as the op's function takes them; defaults may be left out.
+
+    Raises:
+        ValueError: if the definition is not the body of a valid ONNX function.
     """
     defaults = {each.name: each.default for each in op.attributes if not each.required}
     with np.errstate(all="ignore"):
