@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -88,12 +90,15 @@ def build(arguments: argparse.Namespace) -> None:
     from .defining.library import library_of
 
     library = library_of(arguments.source)
-    library.build(
-        arguments.output,
-        architectures=arguments.architectures,
-        cuda=False if arguments.cpu_only else None,
-        verbose=arguments.verbose,
-    )
+    try:
+        library.build(
+            arguments.output,
+            architectures=arguments.architectures,
+            cuda=False if arguments.cpu_only else None,
+            verbose=arguments.verbose,
+        )
+    except RuntimeError as error:  # a source does not compile
+        raise ValueError(error) from error
     print(f"wrote {arguments.output}")
 
 
@@ -257,6 +262,10 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     try:
         _load(getattr(arguments, "libraries", []))
         arguments.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of the output, such as head, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 128 + signal.SIGPIPE
     except (ModuleNotFoundError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,19 @@ def test_an_error_of_a_process(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(r"error: .*No such file.*\n", done.stderr)
+
+
+def test_a_reader_that_ends_early():
+    """As head does; the output is longer than the buffer of a pipe."""
+    command = [sys.executable, "-m", "cudarelu", "ops", "--json"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 128 + signal.SIGPIPE
 
 
 # lower

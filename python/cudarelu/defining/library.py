@@ -268,7 +268,7 @@ def _with_line(path: str, error: Exception) -> str:
     if message.startswith(f"{path}:"):
         return message
     place = path if line is None else f"{path}:{line}"
-    return f"{place}: {type(error).__name__}: {message}"
+    return f"{place}: {type(error).__name__}: {message}".removesuffix(": ")
 
 
 def library_of(path: str | os.PathLike[str]) -> Library:

@@ -220,6 +220,7 @@ def test_the_command(tmp_path):
         ("return x * undefined", ":5: NameError: name 'undefined' is not defined"),
         ("if x > 0: return x", ":5: the definition of an op cannot branch on a value: use"),
         ("return (", ":5: SyntaxError: '(' was never closed"),
+        ("assert False", ":5: AssertionError\n"),
     ],
 )
 def test_the_command_names_the_line_of_an_exception(tmp_path, capsys, body, message):
@@ -416,6 +417,20 @@ def test_bad_libraries():
         twice.build("nowhere/libtwice.so")
     with pytest.raises(ValueError, match="no dtype int8"):
         cudarelu.define("f(x: T[*]) -> y: T[*]", "y = Neg(x)", dtypes=["int8"])
+
+
+def test_the_command_on_what_does_not_compile(tmp_path, capsys):
+    file = tmp_path / "ops.py"
+    file.write_text(
+        "import cudarelu\n"
+        "with cudarelu.Library('uncompiled') as library:\n"
+        "    cudarelu.define('f(x: T[*]) -> y: T[*]', 'y = Neg(x)', functor='return missing;')\n"
+    )
+    output = tmp_path / "libuncompiled.so"
+    assert main(["build", str(file), "-o", str(output), "--cpu-only"]) == 2
+    first = capsys.readouterr().err.splitlines()[0]
+    assert re.search(r"^error: uncompiled: \S+/f\.h:\d+:\d+: error: .missing. was not", first)
+    assert not output.exists()
 
 
 def test_what_does_not_compile():
