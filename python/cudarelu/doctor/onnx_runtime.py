@@ -97,7 +97,7 @@ def _session(context: Context, provider: str, usable: bool) -> Record:
     if not usable:
         return waits(id)
     if context.library:
-        return skipped(id, "give a --model with the library's ops to check them")
+        return skipped(id, "a --model with the library's ops checks them")
     answer = context.probes("session", provider, "", str(context.plugin))
     if answer["error"]:
         what = f"a session on {provider.upper()} fails"

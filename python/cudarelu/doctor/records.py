@@ -38,7 +38,7 @@ def waits(id: str) -> Record:
 
 
 def not_asked(id: str, evidence: str = "") -> Record:
-    return skipped(id, "CUDA is not checked (--provider)", evidence)
+    return skipped(id, "CUDA is not checked (--provider cuda checks it)", evidence)
 
 
 def trouble(
