@@ -325,8 +325,6 @@ class _Evaluation:
         given = dict(defaults_of(node.op_type))
         for each in node.attribute:
             name = each.ref_attr_name
-            if name and name not in attributes:
-                raise ValueError(f"there is no attribute {name}")
             given[each.name] = attributes[name] if name else onnx.helper.get_attribute_value(each)
         if undefined := [name for name in node.input if name and name not in scope]:
             raise ValueError(f"{undefined[0]} is not defined")
