@@ -66,6 +66,12 @@ TEST(Signature, EnumerationsAreIntegersWithLabels) {
   EXPECT_EQ(s.attributes[1].highest, 2);
 }
 
+TEST(Signature, ANumberMayTakeThePlaceOfDimensionsOfSeveralInputs) {
+  const Signature s = parse_signature(
+      "f(x: T[*, h, s, d], k: T[*, h, t, d], p: T[*, h, s, t]? = 0) -> y: T[*, h, s, t]");
+  EXPECT_EQ(s.inputs[2].absent, Absent::number);
+}
+
 TEST(Signature, BooleansAndNumbersThatMayBeNone) {
   const Signature s = parse_signature(
       "f(x: T[*], *, flag: bool = true, other: bool, scale: float?) -> (y: T[*], z: f32[*])");
@@ -207,8 +213,7 @@ INSTANTIATE_TEST_SUITE_P(
         {"f(x: T[n], p: T[n]? = p) -> y: T[n]", "p, which takes the place of p, must be an input"},
         {"f(x: T[n], p: T[m]? = 1) -> y: T[n]", "p, whose place a number takes, must have"},
         {"f(x: T[*], p: T[*]? = 1) -> y: T[*]", "p, whose place a number takes, must have"},
-        {"f(x: T[*, n, m], p: T[*, n]? = 1) -> y: T[*]",
-         "p, whose place a number takes, must have"},
+        {"f(x: T[n], p: T[*, n]? = 1) -> y: T[n]", "p, whose place a number takes, must have"},
         {"f(x: T[n], p: i32[n]? = 0.5) -> y: T[n]", "p must be an integer"},
         {"f() -> y: i32[3]", "there must be an input that is required"},
         {"f(x: T[n]?) -> y: i32[3]", "x, the first input, must be required"},
@@ -260,14 +265,15 @@ INSTANTIATE_TEST_SUITE_P(
         {"f(x: T[n], o: offsets(n)[]) -> y: T[n]", "o must have one dimension, as offsets have"},
         {"f(x: T[n], o: offsets(n)[*]) -> y: T[n]", "o must have one dimension, as offsets have"},
         {"f(x: T[n], o: offsets(n)[b, c]) -> y: T[n]", "o must have one dimension"},
-        {"f(a: T[n], b: T[n], c: T[n], d: T[n], e: T[n], g: T[n], h: T[n], i: T[n], j: T[n]) -> "
-         "y: T[n]",
-         "there are more than 8 inputs"},
+        {"f(a: T[n], b: T[n], c: T[n], d: T[n], e: T[n], g: T[n], h: T[n], i: T[n], j: T[n], "
+         "k: T[n], l: T[n], m: T[n], o: T[n]) -> y: T[n]",
+         "there are more than 12 inputs"},
         {"f(x: T[n], *, a: int, b: int, c: int, d: int, e: int, g: int, h: int, i: int, j: int) "
          "-> y: T[n]",
          "there are more than 8 attributes"},
-        {"f(x: T[n]) -> (a: T[n], b: T[n], c: T[n], d: T[n], e: T[n])",
-         "there are more than 4 outputs"}}));
+        {"f(x: T[n]) -> (a: T[n], b: T[n], c: T[n], d: T[n], e: T[n], g: T[n], h: T[n], i: T[n], "
+         "j: T[n])",
+         "there are more than 8 outputs"}}));
 
 }  // namespace
 }  // namespace cudarelu

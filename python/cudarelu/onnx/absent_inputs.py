@@ -53,17 +53,18 @@ def _nodes(
         scalar = add("Constant", value_float=parameter.number)
         add("CastLike", scalar, given[op.inputs[0].name])
     elif parameter.number is not None:
-        required = [each for each in op.inputs if not each.optional]
-        if parameter.leads:
-            like = next(each for each in required if each.dims == parameter.dims)
+        required = [each for each in op.inputs if not (each.optional or each.broadcasts)]
+        like = next((each for each in required if each.dims == parameter.dims), None)
+        if like is not None:
             shape = add("Shape", given[like.name])
         else:
             sizes = []
             for dim in parameter.dims:
                 source = next(each for each in required if dim in each.dims)
                 axis = source.dims.index(dim) - len(source.dims)  # from the end: `*` has any rank
+                start = {} if dim == "*" else {"start": axis}
                 end = {"end": axis + 1} if axis < -1 else {}
-                sizes.append(add("Shape", given[source.name], start=axis, **end))
+                sizes.append(add("Shape", given[source.name], **start, **end))
             shape = add("Concat", *sizes, axis=0) if len(sizes) > 1 else sizes[0]
         filled = add("ConstantOfShape", shape, value=number)
         if parameter.dtype == "T":

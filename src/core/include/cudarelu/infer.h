@@ -210,7 +210,9 @@ class Binding {
     return {};
   }
 
-  std::array<Bound, 64> bound_;  // 8 inputs of 8 dimensions; clearing it would take longest
+  static constexpr std::size_t most = max_inputs * decltype(Parameter::dims)::capacity();
+
+  std::array<Bound, most> bound_;  // clearing it would take longest
   std::size_t count_ = 0;
   std::span<const Dim> leading_;
   const Parameter* leading_source_ = nullptr;

@@ -187,9 +187,9 @@ struct Divisibility {
 
 struct Signature {
   std::string_view name;
-  FixedVector<Parameter, 8> inputs;
+  FixedVector<Parameter, 12> inputs;
   FixedVector<AttributeSpec, 8> attributes;
-  FixedVector<Parameter, 4> outputs;
+  FixedVector<Parameter, 8> outputs;
   FixedVector<Divisibility, 4> divisibilities;
   bool restricts_values = false;  // there are offsets, or elements that must be over 0
 
@@ -268,7 +268,7 @@ class SignatureParser {
       if (attributes) {
         signature_.attributes.push_back(attribute(), "signature: there are more than 8 attributes");
       } else {
-        signature_.inputs.push_back(input(), "signature: there are more than 8 inputs");
+        signature_.inputs.push_back(input(), "signature: there are more than 12 inputs");
       }
     }
     expect("->");
@@ -439,7 +439,7 @@ class SignatureParser {
     return result;
   }
   constexpr void add_output() {
-    signature_.outputs.push_back(tensor(), "signature: there are more than 4 outputs");
+    signature_.outputs.push_back(tensor(), "signature: there are more than 8 outputs");
   }
   constexpr Parameter input() {
     Parameter result = tensor();
@@ -624,13 +624,11 @@ class SignatureParser {
                   });
     }
     if (input.leading && has_shape) {
-      has_shape = has_input([&](const Parameter& other) {
-        return is_given(other) && other.leading && other.dims == input.dims;
-      });
+      has_shape =
+          has_input([&](const Parameter& other) { return is_given(other) && other.leading; });
     }
     if (!has_shape) {
-      fail(input.name, ", whose place a number takes, must have dimensions of required inputs, ",
-           "or with * all dimensions of one");
+      fail(input.name, ", whose place a number takes, must have dimensions of required inputs");
     }
   }
   /// `source`, or the extreme of its rows, takes the place of the input.
