@@ -34,7 +34,9 @@ class GradientParser {
       const int input = index_of(op_.signature.inputs, name);
       if (input < 0 || !accept('=')) fail("must be `input = expression`");
       const std::string text(name);
-      if (!is_generic(op_.signature.inputs, input)) fail("has " + text + ", which holds integers");
+      if (!op_.signature.inputs[static_cast<std::size_t>(input)].may_have_gradient()) {
+        fail("has " + text + ", which holds integers");
+      }
       if (std::ranges::find(gradients, input, &Gradient::input) != gradients.end()) {
         fail("has " + text + " twice");
       }
@@ -154,12 +156,6 @@ class GradientParser {
       fail("names " + result.text + ", which is not in the signature");
     }
     return result;
-  }
-
-  /// Whether a tensor is of type T.
-  template <class Tensors>
-  static bool is_generic(const Tensors& tensors, int i) {
-    return tensors[static_cast<std::size_t>(i)].is_generic();
   }
 
   static bool is_tensor(const Expression& expression) {

@@ -127,6 +127,14 @@ TEST(Gradient, ImpossibleExpressionsAreRejectedWithAMessage) {
   }
 }
 
+TEST(Gradient, AnInputOfFloat32MayHaveOne) {
+  Op op = *find_own("attention_backward");
+  op.spec.gradient = "lse = lse";
+  const auto gradients = parse_gradient(op);
+  ASSERT_EQ(gradients.size(), 1u);
+  EXPECT_EQ(op.signature.inputs[static_cast<std::size_t>(gradients[0].input)].name, "lse");
+}
+
 TEST(Gradient, OptionalInputsMayBeUsed) {
   // A number replaces an absent weight, and x has its dimension.
   for (const char* gradient : {"x = layer_norm_backward(grad_y, x, weight, eps).grad_x",

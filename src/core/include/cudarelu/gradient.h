@@ -7,7 +7,7 @@
 //   as linear_gelu_with_sum                         the gradient of that op: see training_form()
 //
 // Names are the op's inputs, outputs and attributes, and grad_<output>. An output of type f32 has a
-// gradient only if an expression names it. A called op takes its inputs and then its attributes by
+// gradient only if an expression names it; an input of type f32 may have one. A called op takes its inputs and then its attributes by
 // position; `none` is an absent input, and so is the gradient of an output that nothing depends on,
 // for an input that is 0 if it is absent. `.name` selects an output of a called op that has
 // several. An input without an expression has no gradient: it is zero almost everywhere, or the op

@@ -140,7 +140,7 @@ struct Parameter {
     return kind == ElementKind::type_variable && !broadcasts && !positive && !dims.empty();
   }
 
-  /// Whether a gradient may name the gradient of this output.
+  /// Whether a gradient may name the gradient of this output, or have an expression for this input.
   constexpr bool may_have_gradient() const { return is_generic() || kind == ElementKind::float32; }
 
   /// The element type if T is `variable`; also bool for variable_or_bool.
