@@ -8,7 +8,7 @@ with the arrays of a host.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,6 +59,32 @@ def derivative_of(op: OpInfo) -> Derivative:
     form = fields["training_form"]
     terms = {i: Expression.of(each) for i, each in fields["terms"]}
     return Derivative(op if form is None else op_named(form), terms)
+
+
+def _called(op: OpInfo, transposed: bool = False) -> Iterator[OpInfo]:
+    """The ops that the gradients of an op call; or only those that forward mode transposes: those
+    with an argument that depends on the gradient of an output."""
+
+    def of(expression: Expression) -> Iterator[OpInfo]:
+        if expression.op is not None and (_named_gradients(expression) or not transposed):
+            yield op_named(expression.op)
+        for each in expression.arguments:
+            yield from of(each)
+
+    for term in derivative_of(op).terms.values():
+        yield from of(term)
+
+
+def has_forward_mode(op: OpInfo) -> bool:
+    """Whether an op has a derivative in forward mode, the transpose of its gradients."""
+    terms = derivative_of(op).terms
+    return bool(terms) and all(derivative_of(each).terms for each in _called(op, transposed=True))
+
+
+def has_second_derivative(op: OpInfo, forward: bool = False) -> bool:
+    """Whether the gradients of an op have gradients; or derivatives in forward mode."""
+    has_derivative = has_forward_mode if forward else lambda each: bool(derivative_of(each).terms)
+    return bool(derivative_of(op).terms) and all(map(has_derivative, set(_called(op))))
 
 
 def sums_rows(op: OpInfo) -> bool:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._gradients import has_second_derivative
 from .._pytorch.functions import FUNCTIONS, overload_of
 from .._table import OpInfo
 from .cases import Case, cases, unchanged
 from .environment import tensorflow_missing
-from .features import Feature, has_gradient_in_float64, is_twice_differentiable
+from .features import Feature, has_gradient_in_float64
 from .hosts import ForAllOps, dtype_of
 from .torch_calls import as_tuple, attributes_of, inputs_of, loss_of, with_grad
 
@@ -125,6 +126,6 @@ TENSORFLOW_FEATURES = [
     Feature(
         "second-gradients",
         functools.partial(_derivatives, second=True),
-        lambda op: has_gradient_in_float64(op) and is_twice_differentiable(op),
+        lambda op: has_gradient_in_float64(op) and has_second_derivative(op),
     ),
 ]
