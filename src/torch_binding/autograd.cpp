@@ -3,6 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/expand_copy.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -458,9 +459,13 @@ Tensors tangents_of(const Op& op, const Tensors& inputs, const Tensors& outputs,
            .attribute = [&](int i) { return attributes[static_cast<std::size_t>(i)]; }});
   Tensors tangents(outputs.size());
   for (const Derivative::Term& term : derivative.terms) {
-    const at::Tensor& input = inputs[static_cast<std::size_t>(term.gradient.input)];
-    if (!ag::isFwGradDefined(input)) continue;
-    transpose(term.gradient.value, input._fw_grad(0), values, tangents);
+    const auto index = static_cast<std::size_t>(term.gradient.input);
+    if (!ag::isFwGradDefined(inputs[index])) continue;
+    at::Tensor tangent = inputs[index]._fw_grad(0);
+    if (op.signature.inputs[index].broadcasts) {  // the gradient is summed to the input's shape
+      tangent = at::expand_copy_symint(tangent, values.tensor(term.gradient.value).sym_sizes());
+    }
+    transpose(term.gradient.value, tangent, values, tangents);
   }
   return tangents;
 }
