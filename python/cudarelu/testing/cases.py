@@ -65,11 +65,16 @@ def is_product(op: OpInfo) -> bool:
     return any(node.op_type in ("MatMul", "Gemm") for node in function(op).node)
 
 
+def has_many_dimensions(op: OpInfo) -> bool:
+    """Whether sizes must be small, since the operations for each row are their product."""
+    return len(op.named_dimensions) > 4
+
+
 def plans(op: OpInfo, dtype: np.dtype) -> Iterator[Plan]:
     """The plans of an op's cases: edge sizes, layouts, special values, attributes and absent
     inputs."""
     width = 16 // dtype.itemsize  # elements of a 16-byte vector
-    many = len(op.named_dimensions) > 4  # sizes, and so operations for each row
+    many = has_many_dimensions(op)
     yield Plan("no-rows", (0,), 3)
     yield Plan("no-columns", (2,), 0)
     yield Plan("scalar", (), 1)

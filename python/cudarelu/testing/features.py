@@ -19,6 +19,7 @@ from torch.func import grad, vmap
 from .._gradients import derivative_of, has_forward_mode, has_second_derivative
 from .._pytorch.functions import FUNCTIONS, overload_of
 from .._table import OpInfo
+from .cases import has_many_dimensions
 from .torch_calls import (
     LAYOUTS,
     as_tuple,
@@ -84,7 +85,7 @@ def _check_gradients(op: OpInfo, function: Callable[..., Any], device: str) -> N
     """Compares with differences, which are too coarse of float32 beside float64: such inputs and
     outputs are left out."""
     dtype = getattr(torch, wide_dtype(op))
-    inputs = inputs_of(op, device=device)
+    inputs = inputs_of(op, (2,) if has_many_dimensions(op) else (2, 3), device=device)
     inputs = [x.requires_grad_(x.dtype == dtype) for x in inputs]
 
     def exact(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

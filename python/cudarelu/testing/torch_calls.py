@@ -10,7 +10,7 @@ import torch
 
 from .._pytorch.functions import overload_of
 from .._table import OpInfo
-from .cases import attribute_values
+from .cases import attribute_values, has_many_dimensions
 from .inputs import draw, equal_batches
 
 
@@ -45,7 +45,8 @@ def inputs_of(
     `lead` is the shape for *. Every named dimension is `size`, or they all differ if it is None.
     """
     names = sorted({dim for each in op.inputs for dim in each.dims if isinstance(dim, str)})
-    sizes = op.with_multiples({name: size or 4 + i for i, name in enumerate(names)} | {"b": 2})
+    least = 1 if has_many_dimensions(op) else 4
+    sizes = op.with_multiples({name: size or least + i for i, name in enumerate(names)} | {"b": 2})
     numbers = _AwayFromZero(torch.Generator().manual_seed(0))
     drawn = draw(op, lead, sizes, numbers, broadcast="partly")
     inputs = [x.to(device) for x in drawn.values()]
