@@ -139,6 +139,126 @@ def test_gradients_of_lse_alone():
         torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5)
 
 
+def composed(q, k, v, mask=None, is_causal=False, scale=None):
+    """Attention as torch's operators, in which a query without keys has finite derivatives."""
+    group = q.shape[-3] // k.shape[-3]
+    k, v = (x.repeat_interleave(group, -3) for x in (k, v))
+    scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    hidden = torch.zeros_like(scores, dtype=torch.bool)
+    if mask is not None and mask.dtype == torch.bool:
+        hidden |= ~mask
+    elif mask is not None:
+        hidden |= torch.isneginf(mask)
+        scores = scores + mask
+    if is_causal:
+        hidden |= torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    empty = hidden.all(-1, keepdim=True)
+    weights = torch.softmax(scores.masked_fill(hidden & ~empty, -math.inf), -1)
+    return weights.masked_fill(empty, 0) @ v
+
+
+def first_and_second(function, leaves):
+    """The gradients of a loss, and those of a loss of them."""
+    first = torch.autograd.grad(function(*leaves).square().sum(), leaves, create_graph=True)
+    loss = torch.stack([x.cos().sum() for x in first]).sum()
+    return [*first, *torch.autograd.grad(loss, leaves)]
+
+
+HIDDEN_ROWS = torch.tensor([True, False, True, True, False])[:, None].expand(5, 6)
+SECOND = {
+    "none": {},
+    "scale": {"scale": 0.25},
+    "causal": {"is_causal": True},
+    "bool": {"mask": torch.rand(2, 1, 5, 6, generator=torch.Generator().manual_seed(1)) > 0.3},
+    "numbers": {"mask": torch.linspace(-1, 1, 30).reshape(5, 6).double()},
+    "of a head": {"mask": torch.linspace(-1, 1, 24).reshape(4, 1, 6).double()},
+    "of keys": {"mask": torch.linspace(-1, 1, 6).double(), "is_causal": True},
+    "empty rows": {"mask": HIDDEN_ROWS, "is_causal": True},
+}
+
+
+def second_leaves(mask=None, shape=(2, 4, 5, 3), keys=6, dtype=torch.float64):
+    leaves = list(inputs(shape, keys=keys, width=2, dtype=dtype))
+    if mask is not None and mask.is_floating_point():
+        leaves.append(mask.to(dtype).clone())
+    return [x.requires_grad_() for x in leaves]
+
+
+@pytest.mark.parametrize("case", SECOND.values(), ids=SECOND)
+def test_second_derivatives(case):
+    mask, attributes = case.get("mask"), {n: x for n, x in case.items() if n != "mask"}
+    leaves = second_leaves(mask)
+
+    def call(function):
+        return lambda q, k, v, numbers=None: function(
+            q, k, v, mask if numbers is None else numbers, **attributes
+        )
+
+    actual = first_and_second(call(cudarelu.attention), leaves)
+    for x, wanted in zip(actual, first_and_second(call(composed), leaves), strict=True):
+        torch.testing.assert_close(x, wanted, rtol=1e-5, atol=1e-5)  # lse is float32
+    # Differences of this size are much larger than the rounding of lse.
+    assert torch.autograd.gradgradcheck(call(cudarelu.attention), leaves, eps=1e-3, atol=1e-3)
+
+
+def test_second_derivatives_of_large_heads():
+    """Several blocks of queries and keys."""
+    leaves = second_leaves(shape=(1, 4, 300, 8), keys=500)
+    actual = first_and_second(cudarelu.attention, leaves)
+    for x, wanted in zip(actual, first_and_second(composed, leaves), strict=True):
+        torch.testing.assert_close(x, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_second_derivatives_are_those_of_torch(dtype, causal):
+    limit = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 0.3}
+    leaves = second_leaves(dtype=dtype)
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    actual = first_and_second(lambda *x: cudarelu.attention(*x, is_causal=causal), leaves)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        expected = first_and_second(
+            lambda *x: torch_attention(*x, is_causal=causal, enable_gqa=True), wide
+        )
+    for x, wanted in zip(actual, expected, strict=True):
+        assert x.dtype == dtype
+        torch.testing.assert_close(x.double(), wanted, rtol=limit[dtype], atol=limit[dtype])
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(0, 6), (5, 0)])
+def test_second_derivatives_without_queries_or_keys_are_zero(queries, keys):
+    leaves = second_leaves(shape=(2, 4, queries, 3), keys=keys)
+    for x in first_and_second(cudarelu.attention, leaves):
+        assert (x == 0).all()
+
+
+def test_second_derivatives_of_combined_parts():
+    """The gradients of lse have gradients too."""
+    leaves = second_leaves(shape=(2, 4, 37, 16), keys=53)
+    expected = first_and_second(cudarelu.attention, leaves)
+    for x, wanted in zip(first_and_second(combined, leaves), expected, strict=True):
+        torch.testing.assert_close(x, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_forward_mode():
+    primals = tuple(inputs(dtype=torch.float64))
+    tangents = tuple(x.cos() for x in primals)
+    actual = torch.func.jvp(cudarelu.attention, primals, tangents)
+    expected = torch.func.jvp(composed, primals, tangents)
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_third_derivative_is_an_error():
+    leaves = second_leaves()
+    first = torch.autograd.grad(
+        cudarelu.attention(*leaves).square().sum(), leaves, create_graph=True
+    )
+    loss = sum(x.square().sum() for x in first)
+    (again,) = torch.autograd.grad(loss, leaves[:1], create_graph=True)
+    with pytest.raises(NotImplementedError, match="derivative for 'cudarelu::attention_second_der"):
+        again.sum().backward()
+
+
 def test_the_result_does_not_depend_on_the_threads():
     q, k, v = inputs((2, 4, 200, 16), keys=500)
     before = torch.get_num_threads()

@@ -112,6 +112,55 @@ def test_values_and_gradients(dtype, shape, mask, causal):
             assert largest_error(x, exact) < gradient_limit, (name, with_lse)
 
 
+# Those of the gradients that they are derivatives of, and rounded y and lse.
+SECOND_TOLERANCES = {
+    torch.float64: 1e-5,
+    torch.float32: 1e-4,
+    torch.float16: 2e-2,
+    torch.bfloat16: 0.15,
+}
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    "shape", [(1, 4, 2, 70, 90, 40, 300), (2, 2, 2, 33, 1, 8, 8), (1, 2, 1, 130, 200, 64, 64)]
+)
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=lambda dtype: str(dtype)[6:])
+def test_second_derivatives(dtype, shape, mask, causal):
+    b, h, _, s, t, _, _ = shape
+    leaves = made(shape, dtype)
+    given = MASKS[mask](b, h, s, t)
+    given = None if given is None else given.cuda()
+    numbers = given is not None and given.is_floating_point()
+    if numbers:
+        leaves.append(given.to(dtype).requires_grad_())
+    elif given is not None:
+        leaves.append(given)
+    wide = [x.detach().double().requires_grad_() if x.requires_grad else x for x in leaves]
+    directions = [torch.randn_like(x) for x in leaves if x.requires_grad]
+
+    def derivatives(call, inputs):
+        chosen = [x for x in inputs if x.requires_grad]
+        y, lse = call(*inputs)
+        loss = y.square().sum() + torch.where(torch.isneginf(lse), 0, lse).square().sum()
+        first = torch.autograd.grad(loss, chosen, create_graph=True)
+        pairs = zip(first, directions, strict=True)
+        total = torch.stack([(x * d.to(x.dtype)).double().sum() for x, d in pairs]).sum()
+        return torch.autograd.grad(total, chosen)
+
+    def exact(q, k, v, mask=None):
+        return reference(q, k, v, mask, causal)
+
+    def ours(*inputs):
+        return cudarelu.attention_with_lse(*inputs, is_causal=causal)
+
+    actual, again = derivatives(ours, leaves), derivatives(ours, leaves)
+    for x, other, wanted in zip(actual, again, derivatives(exact, wide), strict=True):
+        assert torch.equal(x, other)
+        assert largest_error(x, wanted) < SECOND_TOLERANCES[dtype]
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("width", [32, 64, 128])
 def test_what_is_hidden_does_not_reach_the_result(dtype, width):

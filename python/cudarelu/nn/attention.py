@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -35,7 +36,7 @@ def sdpa(when: Callable[[Tensor, Tensor, Tensor], bool] | None = None) -> TorchF
 
     Calls that our op does not support run torch's function: with dropout, with batches that
     broadcast, with a mask whose dtype is neither bool nor that of query, in forward mode, and with
-    tensors that our op has no kernel for, such as nested tensors. There is no second derivative.
+    tensors that our op has no kernel for, such as nested tensors.
 
     `torch.nn.MultiheadAttention` calls the function where no context reaches it; convert it by
     `cudarelu.nn.replace`. `torch.utils.checkpoint`, which runs the forward again in the backward
@@ -79,6 +80,8 @@ def _attention(
 ) -> Tensor | None:
     """Torch's function by our op; None if the op does not mean the same, or `when` says no."""
     if dropout_p > 0 or query.is_nested or query.dim() < 3:
+        return None
+    if forward_ad._current_level >= 0:  # our gradients have no forward mode, as `hessian` needs it
         return None
     # Torch broadcasts batches.
     if not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cudarelu/kernel.h"
-#include "ops/attention/scores.h"
+#include "ops/attention/second_derivative.h"
 
 namespace cudarelu::ops {
 
@@ -18,6 +18,7 @@ struct AttentionBackward {
           "The gradients of attention_with_lse in q, k and v, from its outputs y and lse and their "
           "gradients; as exact as lse, which is float32 also for float64.",
       .dtypes = floating_types,
+      .gradient = attention::calls_of_second_derivative<attention::arguments_for_inputs>,
       .autocast = Autocast::lower,
       .strided = true,
       .definition =

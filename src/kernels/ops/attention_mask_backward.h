@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cudarelu/kernel.h"
-#include "ops/attention/scores.h"
+#include "ops/attention/second_derivative.h"
 
 namespace cudarelu::ops {
 
@@ -15,6 +15,7 @@ struct AttentionMaskBackward {
           "scale: float?) -> grad_mask: T[*, h, s, t]",
       .summary = "The gradient of attention_with_lse in a mask that has not been broadcast.",
       .dtypes = floating_types,
+      .gradient = attention::calls_of_second_derivative<attention::arguments_for_mask>,
       .autocast = Autocast::lower,
       .strided = true,
       .definition = joined<attention::scores_text, attention::gradients_text, attention::mask_text>,

@@ -111,6 +111,23 @@ def test_tensors_without_a_kernel():
     assert tangent.any()
 
 
+def test_forward_mode_runs_torchs_attention():
+    """Forward mode over the gradients too, of which ours have none."""
+    x = torch.randn(1, 1, 3, 2, dtype=torch.float64)
+
+    def loss(x):
+        return scaled_dot_product_attention(x, x, x).sin().sum()
+
+    math = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+    with math:
+        expected = torch.func.hessian(loss)(x)
+        with sdpa():
+            actual = torch.func.hessian(loss)(x)
+            ours = torch.func.jacrev(torch.func.jacrev(loss))(x)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+    torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_the_caller_decides():
     q, k, v = inputs(heads=4)
     with sdpa(when=lambda query, key, value: key.shape[-2] > 5):

@@ -52,7 +52,7 @@ struct Positions {
 /// One head of k and v, and the heads of q that share it. Their queries are the rows of one matrix.
 template <class C>
 struct Unit {
-  static constexpr std::size_t most_matrices = 7;
+  static constexpr std::size_t most_matrices = 8;
 
   const Problem& p;
   std::int64_t index;  // batch * kv_heads + head of k

@@ -1,0 +1,339 @@
+#include "ops/attention_second_derivative.h"
+
+#include "ops/attention/cpu.h"
+#include "ops/attention_mask_second_derivative.h"
+
+namespace cudarelu::ops {
+namespace {
+
+using namespace attention;
+
+/// The positions of the inputs.
+enum : std::size_t {
+  grad_y,
+  q,
+  k,
+  v,
+  y,
+  lse,
+  grad_lse,
+  grad_grad_q,
+  grad_grad_k,
+  grad_grad_v,
+  grad_grad_mask
+};
+
+/// The positions of the outputs.
+enum : std::size_t { of_grad_y, of_q, of_k, of_v, of_y, of_lse, of_grad_lse };
+
+/// What a chunk of a block has for each item and lane.
+template <class C>
+struct Terms {
+  C* weights;
+  C* grad_scores;
+  C* weighted;  // the weights times the gradients of grad_scores
+  C* second;    // the second derivatives of the scores
+};
+
+/// The names are those of the definition.
+template <class T, std::int64_t lanes>
+class SecondDerivative : Blocks<T, lanes> {
+ public:
+  using Base = Blocks<T, lanes>;
+  using typename Base::C;
+
+  SecondDerivative(const Call& call, const Problem& p) : Base(call, p) {}
+
+  /// Either the gradients of all inputs but the mask, or only that of the mask.
+  Status run(bool of_mask) const {
+    if (this->units() == 0) return {};
+    const std::int64_t d = p_.width;
+    const std::int64_t e = p_.value_width;
+    const std::int64_t t = p_.keys;
+    const std::int64_t rows = p_.group() * p_.queries;
+    const std::int64_t scratch =
+        2 * lanes * (d + e + 2 * chunk) + lanes * (this->size_of(d, 1) + this->size_of(e, 1));
+    const auto for_each_block = [&](std::span<const Packed> matrices, std::int64_t lines,
+                                    const auto& compute) {
+      return this->for_each_group(
+          matrices, [&](std::int64_t first, std::int64_t count, const auto& unit) {
+            return this->for_each_block(first, count, lines, scratch,
+                                        [&](std::int64_t index, std::int64_t line, C* memory) {
+                                          compute(unit(index), line, memory);
+                                        });
+          });
+    };
+    // The last four are for the sums.
+    const std::array<Packed, 8> of_keys_and_values{{{k, p_.k, false, t, d, false},
+                                                    {grad_grad_k, p_.k, false, t, d, false},
+                                                    {v, p_.v, false, t, e, false},
+                                                    {grad_grad_v, p_.v, false, t, e, false},
+                                                    {k, p_.k, false, t, d, true},
+                                                    {grad_grad_k, p_.k, false, t, d, true},
+                                                    {v, p_.v, false, t, e, true},
+                                                    {grad_grad_v, p_.v, false, t, e, true}}};
+    Status status = for_each_block(std::span(of_keys_and_values).first(of_mask ? 4 : 8), rows,
+                                   [&](const Unit<C>& unit, std::int64_t row, C* memory) {
+                                     of_queries(unit, row, of_mask, memory);
+                                   });
+    if (!status.ok() || of_mask) return status;
+    const std::array<Packed, 6> of_rows{{{q, p_.q, true, rows, d, false},
+                                         {grad_grad_q, p_.q, true, rows, d, false},
+                                         {grad_y, p_.grad_y, true, rows, e, false},
+                                         {q, p_.q, true, rows, d, true},
+                                         {grad_grad_q, p_.q, true, rows, d, true},
+                                         {grad_y, p_.grad_y, true, rows, e, true}}};
+    return for_each_block(of_rows, t, [&](const Unit<C>& unit, std::int64_t key, C* memory) {
+      of_keys(unit, key, memory);
+    });
+  }
+
+ private:
+  using Base::call_;
+  using Base::low;
+  using Base::p_;
+  using typename Base::Row;
+
+  /// The lse and the slope of a row of q, for exp(score - lse) and the gradients of the scores.
+  /// Where no key is visible, all scores are -infinity.
+  C base_of(std::int64_t row) const {
+    const C base = this->template input<float>(lse)[row];
+    return base == low ? C(0) : base;
+  }
+  C slope_of(std::int64_t row) const {
+    const T* const gradients = this->input(grad_y) + row * p_.value_width;
+    const T* const outputs = this->input(y) + row * p_.value_width;
+    C sum = 0;
+    for (std::int64_t i = 0; i < p_.value_width; ++i) sum += load(gradients[i]) * load(outputs[i]);
+    return call_.inputs[grad_lse].present ? sum - this->template input<float>(grad_lse)[row] : sum;
+  }
+
+  /// Packs rows of two matrices with the first `size` elements of the memory each, and moves it on.
+  struct Factors {
+    C* first;
+    C* second;
+  };
+  Factors pack_both(const HeadRows<const T>& first, const HeadRows<const T>& second,
+                    std::int64_t line, std::int64_t count, std::int64_t columns, C factor,
+                    C*& memory) const {
+    const Factors factors{memory, memory + columns * lanes};
+    this->pack_lanes(first, line, count, columns, factor, factors.first);
+    this->pack_lanes(second, line, count, columns, factor, factors.second);
+    memory += 2 * columns * lanes;
+    return factors;
+  }
+
+  static Terms<C> room_for_terms(C*& memory) {
+    C* const first = memory;
+    memory += 4 * chunk * lanes;
+    return {first, first + chunk * lanes, first + 2 * chunk * lanes, first + 3 * chunk * lanes};
+  }
+
+  /// out[item, lane] = a b + c d, for items of a chunk.
+  void multiply_both(const Panels<C>& a, const C* b, const Panels<C>& c, const C* d,
+                     std::int64_t item, std::int64_t items, C* out) const {
+    this->multiply_items(a, item, items, b, out);
+    this->multiply({c.data + item * c.steps, items, c.steps}, 0, c.steps, d, out, true);
+  }
+
+  /// Completes the terms of an item, of which `weights` has the scores, `grad_scores` the products
+  /// of grad_y and v, `weighted` the gradients of the products, and `second` the products of grad_y
+  /// and grad_grad_v. base(i) and slope(i) are those of lane i.
+  void finish(const Terms<C>& terms, std::int64_t item, const auto& base, const auto& slope) const {
+    cpu::for_each_index_of_few(lanes, [&](std::int64_t i) {
+      const std::int64_t at = item * lanes + i;
+      const C weight = math::exp_of_any(terms.weights[at] - base(i));
+      const C centred = terms.grad_scores[at] - slope(i);
+      const C tangent = terms.weighted[at];
+      terms.weights[at] = weight;
+      terms.grad_scores[at] = weight * centred;
+      terms.weighted[at] = weight * tangent;
+      terms.second[at] = weight * (centred * tangent + terms.second[at]);
+    });
+  }
+
+  /// The gradients of grad_y, q, y, lse and grad_lse, or of the mask, for the rows from `first` on,
+  /// one for each lane.
+  void of_queries(const Unit<C>& unit, std::int64_t first, bool of_mask, C* memory) const {
+    const auto& panels = unit.panels;
+    const std::int64_t d = p_.width;
+    const std::int64_t e = p_.value_width;
+    const std::int64_t count = std::min(lanes, unit.rows() - first);
+    const std::int64_t row = unit.index * unit.rows() + first;
+    const auto rows_of = [&](std::size_t input, const Layout& layout) {
+      return p_.queries_of(this->input(input), layout, unit.index);
+    };
+    const Factors queries = pack_both(rows_of(q, p_.q), rows_of(grad_grad_q, p_.q), first, count, d,
+                                      static_cast<C>(p_.scale), memory);
+    C* const gradients = memory;
+    this->pack_lanes(rows_of(grad_y, p_.grad_y), first, count, e, 1, gradients);
+    memory += e * lanes;
+    const Terms<C> terms = room_for_terms(memory);
+    C* const sums = memory;
+    C* const value_sums = sums + this->size_of(d, 1) * lanes;
+    Positions<lanes> of_lanes;
+    Positions<chunk> of_items;
+    this->place_rows(unit, first, count, false, of_lanes);
+    Row bases{};
+    Row slopes{};
+    for (std::int64_t i = 0; i < count; ++i) {
+      bases[static_cast<std::size_t>(i)] = base_of(row + i);
+      slopes[static_cast<std::size_t>(i)] = slope_of(row + i);
+    }
+    Row levels{};
+    Row second_sums{};
+    std::fill_n(sums, this->size_of(d, 1) * lanes, C(0));
+    std::fill_n(value_sums, this->size_of(e, 1) * lanes, C(0));
+    const std::int64_t visible = of_mask ? p_.keys : this->visible_keys(of_lanes);
+    for (std::int64_t key = 0; key < visible; key += chunk) {
+      const std::int64_t items = std::min(chunk, visible - key);
+      this->multiply_items(panels[0], key, items, queries.first, terms.weights);
+      this->multiply_items(panels[2], key, items, gradients, terms.grad_scores);
+      multiply_both(panels[0], queries.second, panels[1], queries.first, key, items,
+                    terms.weighted);
+      this->multiply_items(panels[3], key, items, gradients, terms.second);
+      this->place_keys(key, items, true, of_items);
+      this->finish_scores(terms.weights, items, of_items, of_lanes);
+      for (std::int64_t j = 0; j < items; ++j) {
+        if (call_.inputs[grad_grad_mask].present) {
+          for (std::int64_t i = 0; i < count; ++i) {
+            terms.weighted[j * lanes + i] +=
+                load(this->input(grad_grad_mask)[(row + i) * p_.keys + key + j]);
+          }
+        }
+        finish(
+            terms, j, [&](std::int64_t i) { return bases[static_cast<std::size_t>(i)]; },
+            [&](std::int64_t i) { return slopes[static_cast<std::size_t>(i)]; });
+        cpu::for_each_index_of_few(lanes, [&](std::int64_t i) {
+          levels[static_cast<std::size_t>(i)] += terms.weighted[j * lanes + i];
+          second_sums[static_cast<std::size_t>(i)] += terms.second[j * lanes + i];
+        });
+      }
+      if (of_mask) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          T* const to = this->output(0) + (row + i) * p_.keys + key;
+          for (std::int64_t j = 0; j < items; ++j) to[j] = store<T>(terms.second[j * lanes + i]);
+        }
+        continue;
+      }
+      this->multiply(panels[4], key, items, terms.second, sums, true);
+      this->multiply(panels[5], key, items, terms.grad_scores, sums, true);
+      this->multiply(panels[6], key, items, terms.weighted, value_sums, true);
+      this->multiply(panels[7], key, items, terms.weights, value_sums, true);
+    }
+    if (of_mask) return;
+    write(sums, count, d, static_cast<C>(p_.scale), this->output(of_q) + row * d);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const C level = levels[static_cast<std::size_t>(i)];
+      for (std::int64_t j = 0; j < e; ++j) {
+        const std::int64_t at = (row + i) * e + j;
+        this->output(of_y)[at] = store<T>(-level * gradients[j * lanes + i]);
+        value_sums[j * lanes + i] -= level * load(this->input(y)[at]);
+      }
+      this->template output<float>(of_lse)[row + i] =
+          static_cast<float>(-second_sums[static_cast<std::size_t>(i)]);
+      this->template output<float>(of_grad_lse)[row + i] = static_cast<float>(level);
+    }
+    write(value_sums, count, e, C(1), this->output(of_grad_y) + row * e);
+  }
+
+  /// The gradients of k and v for the keys from `first` on, one for each lane.
+  void of_keys(const Unit<C>& unit, std::int64_t first, C* memory) const {
+    const auto& panels = unit.panels;
+    const std::int64_t d = p_.width;
+    const std::int64_t e = p_.value_width;
+    const std::int64_t count = std::min(lanes, p_.keys - first);
+    const std::int64_t key = unit.index * p_.keys + first;
+    const std::int64_t row = unit.index * unit.rows();
+    const auto rows_of = [&](std::size_t input, const Layout& layout) {
+      return p_.keys_of(this->input(input), layout, unit.index);
+    };
+    const Factors keys = pack_both(rows_of(k, p_.k), rows_of(grad_grad_k, p_.k), first, count, d,
+                                   static_cast<C>(p_.scale), memory);
+    const Factors values =
+        pack_both(rows_of(v, p_.v), rows_of(grad_grad_v, p_.v), first, count, e, C(1), memory);
+    const Terms<C> terms = room_for_terms(memory);
+    C* const sums = memory;
+    C* const value_sums = sums + this->size_of(d, 1) * lanes;
+    Positions<lanes> of_lanes;
+    Positions<chunk> of_items;
+    this->place_keys(first, count, false, of_lanes);
+    std::fill_n(sums, this->size_of(d, 1) * lanes, C(0));
+    std::fill_n(value_sums, this->size_of(e, 1) * lanes, C(0));
+    for (std::int64_t item = 0; item < unit.rows(); item += chunk) {
+      const std::int64_t items = std::min(chunk, unit.rows() - item);
+      this->place_rows(unit, item, items, true, of_items);
+      this->multiply_items(panels[0], item, items, keys.first, terms.weights);
+      this->multiply_items(panels[2], item, items, values.first, terms.grad_scores);
+      multiply_both(panels[1], keys.first, panels[0], keys.second, item, items, terms.weighted);
+      this->multiply_items(panels[2], item, items, values.second, terms.second);
+      this->finish_scores(terms.weights, items, of_items, of_lanes);
+      for (std::int64_t j = 0; j < items; ++j) {
+        const std::int64_t own = row + item + j;
+        if (call_.inputs[grad_grad_mask].present) {
+          for (std::int64_t i = 0; i < count; ++i) {
+            terms.weighted[j * lanes + i] +=
+                load(this->input(grad_grad_mask)[own * p_.keys + first + i]);
+          }
+        }
+        const C base = base_of(own);
+        const C slope = slope_of(own);
+        finish(terms, j, [&](std::int64_t) { return base; }, [&](std::int64_t) { return slope; });
+      }
+      this->multiply(panels[3], item, items, terms.second, sums, true);
+      this->multiply(panels[4], item, items, terms.grad_scores, sums, true);
+      this->multiply(panels[5], item, items, terms.weighted, value_sums, true);
+    }
+    write(sums, count, d, static_cast<C>(p_.scale), this->output(of_k) + key * d);
+    write(value_sums, count, e, C(1), this->output(of_v) + key * e);
+  }
+
+  /// Writes sums [columns, lanes], times a factor, to rows.
+  void write(const C* sums, std::int64_t rows, std::int64_t columns, C factor, T* to) const {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t j = 0; j < columns; ++j) {
+        to[i * columns + j] = store<T>(sums[j * lanes + i] * factor);
+      }
+    }
+  }
+};
+
+/// Calls `use` with the call whose absent gradients of grad_q, grad_k and grad_v are zeros.
+template <class T, class Use>
+Status with_zeros(const Call& call, const Use& use) {
+  std::array<TensorView, max_inputs> inputs;
+  std::ranges::copy(call.inputs, inputs.begin());
+  std::int64_t size = 0;
+  for (const std::size_t i : {grad_grad_q, grad_grad_k, grad_grad_v}) {
+    const TensorView& like = inputs[i - grad_grad_q + q];
+    if (!inputs[i].present) size = std::max(size, like.size());
+  }
+  T* zeros = nullptr;
+  if (Status status = allocate(call, size, zeros); !status.ok()) return status;
+  std::fill_n(zeros, size, T{});
+  for (const std::size_t i : {grad_grad_q, grad_grad_k, grad_grad_v}) {
+    if (inputs[i].present) continue;
+    inputs[i] = inputs[i - grad_grad_q + q];
+    inputs[i].data = zeros;
+  }
+  return use(Call{call.op, std::span(inputs).first(call.inputs.size()), call.outputs,
+                  call.attributes, call.execution});
+}
+
+Status run(const Call& given, bool of_mask) {
+  return visit_dtype<floating_types>(given.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
+    return with_zeros<T>(given, [&](const Call& call) {
+      const Problem p = problem_of(call, q);
+      return cpu::with_tile_columns<Compute<T>>(
+          [&](auto lanes) { return SecondDerivative<T, lanes>(call, p).run(of_mask); });
+    });
+  });
+}
+
+}  // namespace
+
+Status AttentionSecondDerivative::cpu(const Call& call) { return run(call, false); }
+
+Status AttentionMaskSecondDerivative::cpu(const Call& call) { return run(call, true); }
+
+}  // namespace cudarelu::ops
