@@ -248,6 +248,16 @@ def test_forward_mode():
     torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
 
 
+def test_forward_mode_of_a_mask_that_broadcasts():
+    q, k, v = inputs(dtype=torch.float64)
+    mask = torch.linspace(-1, 1, 4 * 53, dtype=torch.float64).reshape(4, 1, 53)
+    results = [
+        torch.func.jvp(lambda mask, f=f: f(q, k, v, mask), (mask,), (mask.cos(),))
+        for f in (cudarelu.attention, composed)
+    ]
+    torch.testing.assert_close(*results, rtol=1e-6, atol=1e-6)
+
+
 def test_a_third_derivative_is_an_error():
     leaves = second_leaves()
     first = torch.autograd.grad(
