@@ -7,13 +7,13 @@
 //   as linear_gelu_with_sum                         the gradient of that op: see training_form()
 //
 // Names are the op's inputs, outputs and attributes, and grad_<output>. An output of type f32 has a
-// gradient only if an expression names it; an input of type f32 may have one. A called op takes its inputs and then its attributes by
-// position; `none` is an absent input, and so is the gradient of an output that nothing depends on,
-// for an input that is 0 if it is absent. `.name` selects an output of a called op that has
-// several. An input without an expression has no gradient: it is zero almost everywhere, or the op
-// is not differentiable in it. An input that may be absent can be passed for an optional input of
-// the called op. For a required one, it needs a stand-in: another input, or a number if a required
-// input has all of its dimensions.
+// gradient only if an expression names it; an input of type f32 may have one. A called op takes its
+// inputs and then its attributes by position; `none` is an absent input, and so is the gradient of
+// an output that nothing depends on, for an input that is 0 if it is absent. `.name` selects an
+// output of a called op that has several. An input without an expression has no gradient: it is
+// zero almost everywhere, or the op is not differentiable in it. An input that may be absent can be
+// passed for an optional input of the called op. For a required one, it needs a stand-in: another
+// input, or a number if a required input has all of its dimensions.
 #pragma once
 
 #include <span>
