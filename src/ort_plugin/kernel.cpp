@@ -37,9 +37,7 @@ bool have_one_shape(std::span<const TensorView> tensors) {
 }  // namespace
 
 Kernel::Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo& node)
-    : custom_op_(custom_op),
-      api_(api),
-      attributes_(read_attributes(api, node, custom_op.op)) {
+    : custom_op_(custom_op), api_(api), attributes_(read_attributes(api, node, custom_op.op)) {
   if (!custom_op.op.uses_gemm || custom_op.device != DeviceType::cpu) return;
   gemm_.emplace(api, node, custom_op.variable == DType::float64 ? DType::float64 : DType::float32);
 }
