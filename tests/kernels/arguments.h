@@ -5,7 +5,9 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cudarelu/host.h"
@@ -85,6 +87,15 @@ struct Arguments {
   std::vector<Attribute> attributes;
 };
 
+/// The number of dimensions that the inputs have beside the leading ones.
+inline std::size_t named_dimensions(const Op& op) {
+  std::set<std::string_view> names;
+  for (const Parameter& input : op.signature.inputs) {
+    for (const Dimension& dim : input.dims) names.insert(dim.name);
+  }
+  return names.size();
+}
+
 inline Sizes shape_of(const Parameter& parameter, const Dimensions& dimensions) {
   Sizes shape;
   if (parameter.leading) shape = dimensions.leading;
@@ -95,7 +106,8 @@ inline Sizes shape_of(const Parameter& parameter, const Dimensions& dimensions) 
 }
 
 /// Fills a tensor: offsets end batches of equal size; positive tensors get 1, 2, ...; others get
-/// small multiples of 1/4, whose sums and products are exact in float32.
+/// small multiples of 1/4, whose sums and products are exact in float32. Those of type f32 are
+/// logarithms of sums of exponentials, which are at least about as large as the terms.
 inline void fill_random(GuardedTensor& tensor, const Parameter& parameter, std::int64_t size,
                         std::mt19937& random) {
   const TensorView view = tensor.view();
@@ -107,8 +119,9 @@ inline void fill_random(GuardedTensor& tensor, const Parameter& parameter, std::
       continue;
     }
     (void)visit_dtype<real_types>(view.dtype, [&]<class T>(TypeTag<T>) {
+      const float base = parameter.kind == ElementKind::float32 ? 16.0f : 0.0f;
       const float value = parameter.positive ? static_cast<float>(i + 1)
-                                             : static_cast<float>(values(random)) / 4.0f;
+                                             : base + static_cast<float>(values(random)) / 4.0f;
       static_cast<T*>(view.data)[i] = store<T>(static_cast<Compute<T>>(value));
       return Status();
     });
