@@ -30,8 +30,13 @@ void add(std::unique_ptr<Module> (*read)(const std::filesystem::path&),
   }
 }
 
-/// Adds the module of a library, if it is an op module.
+/// Adds the module of a library, if it is an op module. Converts exceptions to an Error.
 void add_if_module(const std::string& library) {
+  try {
+    check_complete(library);
+  } catch (const std::invalid_argument& error) {
+    throw Error(error.what());
+  }
   void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* const entry = handle != nullptr ? dlsym(handle, CUDARELU_GET_MODULE) : nullptr;
   Dl_info info{};

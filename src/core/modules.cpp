@@ -1,10 +1,13 @@
 #include <dlfcn.h>
+#include <elf.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cctype>
+#include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -184,12 +187,28 @@ std::unique_ptr<Module> read_module(const cudarelu_module& table, std::filesyste
   return module;
 }
 
+void check_complete(const std::filesystem::path& library) {
+  std::ifstream file(library, std::ios::binary);
+  Elf64_Ehdr header{};
+  if (!file.read(reinterpret_cast<char*>(&header), sizeof header)) return;
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return;
+  // The table of sections, which is at the end of a file.
+  const std::uint64_t end =
+      header.e_shoff + std::uint64_t{header.e_shnum} * std::uint64_t{header.e_shentsize};
+  const auto size = static_cast<std::uint64_t>(file.seekg(0, std::ios::end).tellg());
+  if (size < end) {
+    fail(library.string() + ": the library is incomplete: it has " + std::to_string(size) +
+         " bytes of " + std::to_string(end));
+  }
+}
+
 std::unique_ptr<Module> open_module(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::path file = std::filesystem::canonical(path, error);
   if (error || !std::filesystem::is_regular_file(file, error)) {
     fail(path.string() + ": there is no such library");
   }
+  check_complete(file);
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     const char* const reason = dlerror();  // it names the file
@@ -233,7 +252,7 @@ const Module* find_same(const Module& module) {
   }
   if (contents_of(known->path) == contents_of(module.path)) return known;
   fail("two modules have the name " + std::string(module.name) + ": " + known->path.string() +
-       " and " + module.path.string());
+       ", which this process keeps, and " + module.path.string());
 }
 
 const Module& add_module(std::unique_ptr<Module> module) {

@@ -86,9 +86,10 @@ Arguments parse_arguments(const Op& op, const PythonCall& call) {
   const Signature& signature = op.signature;
   const auto positional = static_cast<std::size_t>(call.positional);
   if (positional > signature.inputs.size()) {
-    type_error(op, std::to_string(positional) + " arguments by position, but there are " +
-                       std::to_string(signature.inputs.size()) +
-                       " inputs; attributes are given by name");
+    const std::size_t inputs = signature.inputs.size();
+    type_error(op, std::to_string(positional) + " arguments by position, but there " +
+                       (inputs == 1 ? "is 1 input" : "are " + std::to_string(inputs) + " inputs") +
+                       "; attributes are given by name");
   }
   Py_ssize_t used = 0;
   const auto named_value = [&](std::string_view name) -> nb::handle {

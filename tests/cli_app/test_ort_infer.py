@@ -119,6 +119,14 @@ def test_library_from_elsewhere():
     assert "1 x custom_domain::CustomRelu" in succeed("model.onnx", "--library", library)
 
 
+def test_a_library_that_is_incomplete():
+    """The dynamic linker would end the process."""
+    whole = (BUILD / "python/cudarelu/libcudarelu_ops.so").read_bytes()
+    Path("part.so").write_bytes(whole[: len(whole) // 2])
+    message = fail("model.onnx", "--library", "./part.so")
+    assert f"part.so: the library is incomplete: it has {len(whole) // 2} bytes of " in message
+
+
 OTHER = BUILD / "libcudarelu_ort_other.so"  # its custom_domain::CustomRelu is -x
 
 

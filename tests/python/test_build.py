@@ -242,6 +242,17 @@ def test_a_library_that_is_not_a_module():
         cudarelu.load_library(library)
 
 
+@pytest.mark.parametrize("part", [0.2, 0.9])
+def test_a_library_that_is_incomplete(tmp_path, part):
+    """The dynamic linker would end the process."""
+    whole = Path(cudarelu._C.__file__).parents[1] / "libcudarelu_ops.so"
+    library = tmp_path / "libpart.so"
+    with whole.open("rb") as file:
+        library.write_bytes(file.read(int(part * whole.stat().st_size)))
+    with pytest.raises(ValueError, match=r"libpart\.so: the library is incomplete: it has \d+ byt"):
+        cudarelu.load_library(library)
+
+
 def test_modules_that_clash(header):
     """The sources are compiled twice here, the second time with another summary."""
     said = run(
@@ -273,6 +284,7 @@ def test_modules_that_clash(header):
     )
     clash, replaced = said.splitlines()
     assert clash.startswith("two modules have the name twice_ops: /")
+    assert ", which this process keeps, and /" in clash
     assert replaced.endswith(
         "libtwice_ops.so has been replaced since it was loaded; load the new one in a new process"
     )
