@@ -66,7 +66,8 @@ def test_gradients_through_a_batch(name):
             torch.autograd.grad(loss_of(outputs), leaves, materialize_grads=True)
             for outputs in (vmap(function, in_dims)(*leaves), looped(function, leaves, batched))
         )
-        torch.testing.assert_close(actual, expected)
+        # With the order of the sums, the second derivatives of attention differ more than others.
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("jacobian", [jacfwd, jacrev])

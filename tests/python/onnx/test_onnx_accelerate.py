@@ -671,19 +671,20 @@ def test_a_definition_that_uses_a_value_twice(monkeypatch, op, found, other):
 @pytest.mark.parametrize(
     ("definition", "message"),
     [
-        ("y = Frob(x)", "node y = Frob: it is not an operator of ONNX"),
-        ("y = acme.Relu(x)", "node y = Relu: it is not an operator of ONNX"),
-        ("z = Relu(x) y = Add(z, w)", "node y = Add: 'w' is not defined"),
-        ("y = LeakyRelu<alpha: float = @slope>(x)", "node y = LeakyRelu: 'slope' is not defined"),
-        ("z = Relu(x)", "y is not defined"),
-        ("c = Shape(x) y = If(c) <then_branch = t () => (z) { z = Relu(x) }>",
-         "node y = If: its attribute then_branch is not of numbers or strings"),
+        ("y = Frob(x)", "relu: the definition is not valid ONNX: No Op registered for Frob"),
+        ("y = acme.Relu(x)", "relu: the definition is not valid ONNX: No Opset registered for"),
+        ("z = Relu(x) y = Add(z, w)", "relu: the definition is not valid ONNX: Nodes in a func"),
+        ("y = LeakyRelu<alpha: float = @slope>(x)", "relu: the definition has @slope, which is no"),
+        ("z = Relu(x)", "relu: the definition has no value y, the op's output"),
+        ("c = Shape(x) y = If(c) <then_branch = t () => (z) { z = Relu(x) },"
+         " else_branch = e () => (w) { w = Relu(x) }>",
+         "the definition of relu: node y = If: its attribute (then|else)_branch is not of numbers"),
     ],
 )  # fmt: skip
 def test_a_definition_that_cannot_be_read(monkeypatch, definition, message):
     op = with_definition("relu", definition)
     monkeypatch.setattr(onnx_patterns, "all_ops", lambda: [op])
-    with pytest.raises(ValueError, match=f"^the definition of relu: {message}$"):
+    with pytest.raises(ValueError, match=f"^{message}"):
         cudarelu.onnx.accelerate(body("y = Relu(x)"))
 
 
