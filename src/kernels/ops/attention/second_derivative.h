@@ -85,12 +85,14 @@ inline constexpr std::string_view before_grad_lse =
 inline constexpr std::string_view before_mask =
     ".of_grad_lse; attn_mask = attention_mask_second_derivative";
 
+// NOLINTBEGIN(readability-redundant-parentheses): of the template arguments, which have none
 /// The gradients of an op of the first derivative, by calls with these arguments.
 template <const std::string_view& arguments>
 inline constexpr std::string_view calls_of_second_derivative =
     joined<before_grad_y, arguments, before_q, arguments, before_k, arguments, before_v, arguments,
            before_y, arguments, before_lse, arguments, before_grad_lse, arguments, before_mask,
            arguments>;
+// NOLINTEND(readability-redundant-parentheses)
 
 inline constexpr std::string_view arguments_for_inputs =
     "(grad_y, q, k, v, y, lse, grad_lse, grad_grad_q, grad_grad_k, grad_grad_v, none, attn_mask, "
