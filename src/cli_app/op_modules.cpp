@@ -19,24 +19,28 @@ extern "C" OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
 namespace cudarelu::cli {
 namespace {
 
-/// Adds a module, unless it has been added. Converts exceptions to an Error.
-void add(std::unique_ptr<Module> (*read)(const std::filesystem::path&),
-         const std::filesystem::path& path) {
+/// Calls use(); converts what functions of modules throw to an Error.
+template <class Use>
+void with_errors(const Use& use) {
   try {
-    std::unique_ptr<Module> module = read(path);
-    if (find_same(*module) == nullptr) add_module(std::move(module));
+    use();
   } catch (const std::invalid_argument& error) {
     throw Error(error.what());
   }
 }
 
-/// Adds the module of a library, if it is an op module. Converts exceptions to an Error.
+/// Adds a module, unless it has been added.
+void add(std::unique_ptr<Module> (*read)(const std::filesystem::path&),
+         const std::filesystem::path& path) {
+  with_errors([&] {
+    std::unique_ptr<Module> module = read(path);
+    if (find_same(*module) == nullptr) add_module(std::move(module));
+  });
+}
+
+/// Adds the module of a library, if it is an op module.
 void add_if_module(const std::string& library) {
-  try {
-    check_complete(library);
-  } catch (const std::invalid_argument& error) {
-    throw Error(error.what());
-  }
+  with_errors([&] { check_complete(library); });
   void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* const entry = handle != nullptr ? dlsym(handle, CUDARELU_GET_MODULE) : nullptr;
   Dl_info info{};
