@@ -222,7 +222,8 @@ class SecondDerivative : Blocks<T, lanes> {
       this->multiply(panels[7], key, items, terms.weights, value_sums, true);
     }
     if (of_mask) return;
-    write(sums, count, d, static_cast<C>(p_.scale), this->output(of_q) + row * d);
+    this->write(sums, first, count, d, p_.queries_of(this->output(of_q), p_.q, unit.index),
+                static_cast<C>(p_.scale));
     for (std::int64_t i = 0; i < count; ++i) {
       const C level = levels[static_cast<std::size_t>(i)];
       for (std::int64_t j = 0; j < e; ++j) {
@@ -234,7 +235,8 @@ class SecondDerivative : Blocks<T, lanes> {
           static_cast<float>(-second_sums[static_cast<std::size_t>(i)]);
       this->template output<float>(of_grad_lse)[row + i] = static_cast<float>(level);
     }
-    write(value_sums, count, e, C(1), this->output(of_grad_y) + row * e);
+    this->write(value_sums, first, count, e,
+                p_.queries_of(this->output(of_grad_y), p_.grad_y, unit.index));
   }
 
   /// The gradients of k and v for the keys from `first` on, one for each lane.
@@ -243,7 +245,6 @@ class SecondDerivative : Blocks<T, lanes> {
     const std::int64_t d = p_.width;
     const std::int64_t e = p_.value_width;
     const std::int64_t count = std::min(lanes, p_.keys - first);
-    const std::int64_t key = unit.index * p_.keys + first;
     const std::int64_t row = unit.index * unit.rows();
     const auto rows_of = [&](std::size_t input, const Layout& layout) {
       return p_.keys_of(this->input(input), layout, unit.index);
@@ -284,17 +285,9 @@ class SecondDerivative : Blocks<T, lanes> {
       this->multiply(panels[4], item, items, terms.grad_scores, sums, true);
       this->multiply(panels[5], item, items, terms.weighted, value_sums, true);
     }
-    write(sums, count, d, static_cast<C>(p_.scale), this->output(of_k) + key * d);
-    write(value_sums, count, e, C(1), this->output(of_v) + key * e);
-  }
-
-  /// Writes sums [columns, lanes], times a factor, to rows.
-  void write(const C* sums, std::int64_t rows, std::int64_t columns, C factor, T* to) const {
-    for (std::int64_t i = 0; i < rows; ++i) {
-      for (std::int64_t j = 0; j < columns; ++j) {
-        to[i * columns + j] = store<T>(sums[j * lanes + i] * factor);
-      }
-    }
+    this->write(sums, first, count, d, p_.keys_of(this->output(of_k), p_.k, unit.index),
+                static_cast<C>(p_.scale));
+    this->write(value_sums, first, count, e, p_.keys_of(this->output(of_v), p_.v, unit.index));
   }
 };
 

@@ -271,12 +271,12 @@ class Blocks {
     return static_cast<E*>(call_.outputs[i].data);
   }
 
-  /// Writes the sums of lanes, [columns, lanes], to `count` rows from `first` on.
+  /// Writes the sums of lanes, [columns, lanes], times a factor, to `count` rows from `first` on.
   void write(const C* sums, std::int64_t first, std::int64_t count, std::int64_t columns,
-             const HeadRows<T>& rows) const {
+             const HeadRows<T>& rows, C factor = 1) const {
     for (std::int64_t i = 0; i < count; ++i) {
       T* const to = rows[first + i];
-      for (std::int64_t j = 0; j < columns; ++j) to[j] = store<T>(sums[j * lanes + i]);
+      for (std::int64_t j = 0; j < columns; ++j) to[j] = store<T>(sums[j * lanes + i] * factor);
     }
   }
 
