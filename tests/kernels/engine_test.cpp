@@ -6,6 +6,7 @@
 #include "activation.h"
 #include "arguments.h"
 #include "cpu/gemm.h"
+#include "cudarelu/cpu/elementwise.h"
 
 namespace cudarelu::testing {
 namespace {
@@ -113,6 +114,61 @@ void expect_activation_of_the_bias(Activation activation) {
       ASSERT_EQ(actual, load(store<T>(cudarelu::activated<constant.value>(x)))) << x;
     });
   }
+}
+
+struct Wave {
+  static constexpr OpSpec spec{
+      .signature = "wave(x: T[*, c], phase: T[c], *, rate: float) -> y: T[*, c]",
+      .summary = "sin(rate x) cos(phase).",
+      .dtypes = floating_types,
+      .definition = ""};
+  template <class T, class Angles = math::AnyAngles>
+  T operator()(T x, T phase, T rate, Angles&& angles = {}) const {
+    return math::sin(rate * x, angles) * math::cos(phase, angles);
+  }
+};
+
+/// The results, where the output is apart from the inputs or is the first of them.
+template <class T>
+std::vector<T> waves(std::vector<T> x, std::vector<T> phase, bool in_place) {
+  std::vector<T> y(x.size());
+  const std::array<std::int64_t, 2> shape{std::ssize(x) / std::ssize(phase), std::ssize(phase)};
+  const std::array inputs{TensorView{x.data(), dtype_of<T>, shape},
+                          TensorView{phase.data(), dtype_of<T>, {&shape[1], 1}}};
+  const TensorView output{in_place ? x.data() : y.data(), dtype_of<T>, shape};
+  const std::array<Attribute, 1> attributes{0.5};
+  SerialExecution execution(0);
+  const Call call{"wave", inputs, {&output, 1}, attributes, execution};
+  EXPECT_TRUE(elementwise_cpu<Wave>(call).ok());
+  return in_place ? x : y;
+}
+
+template <class T>
+void expect_waves_of_each_element() {
+  std::vector<T> x;
+  std::vector<T> phase;
+  for (int i = 0; i < 700; ++i) phase.push_back(store<T>(0.37f * static_cast<float>(i)));
+  for (int i = 0; i < 2100; ++i) x.push_back(store<T>(0.61f * static_cast<float>(i - 1000)));
+  const std::vector<T> small = waves(x, phase, false);
+  x[800] = store<T>(0x1p15f);  // an angle of 2^14
+  const std::vector<T> still_small = waves(x, phase, false);
+  x[800] = store<T>(60000.0f);
+  const std::vector<T> large = waves(x, phase, false);
+  const std::vector<T> in_place = waves(x, phase, true);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const auto angle = 0.5f * load(x[i]);
+    const float expected = math::sin(angle) * math::cos(load(phase[i % phase.size()]));
+    ASSERT_EQ(load(large[i]), load(store<T>(expected))) << i;
+    ASSERT_EQ(load(in_place[i]), load(large[i])) << i;
+    if (i == 800) continue;
+    ASSERT_EQ(load(small[i]), load(large[i])) << i;  // whatever its neighbours are
+    ASSERT_EQ(load(small[i]), load(still_small[i])) << i;
+  }
+}
+
+TEST(Elementwise, AnElementHasTheSameResultBesideLargeAngles) {
+  expect_waves_of_each_element<float>();
+  expect_waves_of_each_element<BFloat16>();
 }
 
 TEST(Product, AppliesEachActivation) {

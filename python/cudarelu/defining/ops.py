@@ -14,7 +14,7 @@ from .._table import Attribute, OnnxName, OpInfo, Parameter
 from ..onnx.expressions import Expression, Input
 from . import texts
 from .gradients import from_output, gradients
-from .trees import OPSET, inputs_of, named_attributes
+from .trees import OPSET, inputs_of, named_attributes, parts
 from .values import Value, where
 
 _OF_MODULES = ("built_for", "name", "ops", "path")
@@ -235,6 +235,10 @@ def _functor(draft: Draft) -> str:
     used = {word for line in body for word in re.findall(r"\w+", line)}
     heavy = "much" if texts.is_heavy(draft.y) else "little"
     parameters = ", ".join(f"T {name}" if name in used else "T" for name in names)
+    types = "class T"
+    if draft.functor is None and any(map(texts.takes_angles, parts(draft.y))):
+        types += ", class Angles = cudarelu::math::AnyAngles"
+        parameters += ", Angles&& angles = {}"
     shortcut = ["namespace onnx = cudarelu::onnx;"] if "onnx" in used else []
     approximate = []
     if draft.functor is None and texts.has_approximate(draft.y):
@@ -243,7 +247,7 @@ def _functor(draft: Draft) -> str:
     members = [
         *approximate,
         f"  static constexpr cudarelu::Work work = cudarelu::Work::{heavy};",
-        "  template <class T>",
+        f"  template <{types}>",
         f"  CUDARELU_FN T operator()({parameters}) const {{",
         *(f"    {line}" for line in [*shortcut, *body]),
         "  }",

@@ -15,14 +15,14 @@ from .trees import attributes_of, kind_of, parts, target
 _RESERVED = frozenset(
     re.findall(
         r"\w+",
-        """T alignas alignof and and_eq asm auto bitand bitor bool case catch char char16_t char32_t
-        char8_t co_await co_return co_yield compl concept const const_cast consteval constexpr
-        constinit decltype default delete do double dynamic_cast enum explicit export extern
-        false float friend goto inline int long mutable namespace new not not_eq noexcept nullptr
-        onnx operator or or_eq private protected public register reinterpret_cast requires short
-        signed sizeof static static_assert static_cast struct switch template this thread_local
-        throw true try typedef typeid typename union unsigned using virtual void volatile
-        wchar_t while xor xor_eq""",
+        """T alignas alignof and and_eq angles asm auto bitand bitor bool case catch char char16_t
+        char32_t char8_t co_await co_return co_yield compl concept const const_cast consteval
+        constexpr constinit decltype default delete do double dynamic_cast enum explicit export
+        extern false float friend goto inline int long mutable namespace new not not_eq noexcept
+        nullptr onnx operator or or_eq private protected public register reinterpret_cast
+        requires short signed sizeof static static_assert static_cast struct switch template
+        this thread_local throw true try typedef typeid typename union unsigned using virtual
+        void volatile wchar_t while xor xor_eq""",
     )
 )
 
@@ -109,8 +109,15 @@ def _code(call: Call, known: dict[Expression, str]) -> str:
             return f"onnx::power<{int(value)}>({x})"
         if value == 0.5:
             return f"onnx::sqrt({x})"
+    if takes_angles(call):
+        return f"onnx::{call.op_type.lower()}({x}, angles)"
     attributes = {name: known[each] for name, each in attributes_of(call).items()}
     return OPERATORS[call.op_type].code.format(*operands, **attributes)
+
+
+def takes_angles(part: Expression) -> bool:
+    """Whether the function of a part has a parameter for angles (elementwise.h)."""
+    return isinstance(part, Call) and part.op_type in ("Sin", "Cos")
 
 
 def is_heavy(y: Expression) -> bool:

@@ -133,7 +133,7 @@ const Tile<T>& tile_for_cpu() {
     if (has_avx512()) {
       return Tile<T>{12, 128 / sizeof(T), detail::multiply_with_avx512<T>};
     }
-    if (has_avx2() && __builtin_cpu_supports("fma")) {
+    if (has_avx2()) {
       return Tile<T>{6, 64 / sizeof(T), detail::multiply_with_avx2<T>};
     }
 #endif

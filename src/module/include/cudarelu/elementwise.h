@@ -1,6 +1,10 @@
 // For elementwise ops. Such an op is a functor: its operator() takes the inputs and then the
 // attributes, all in the type of arithmetic on the elements; of an enumeration, a label's position.
 //
+// A functor that calls math::sin or cos may have a last parameter, `Angles&& angles = {}` of a
+// template parameter `class Angles = math::AnyAngles`, that it passes to them: they are faster
+// then.
+//
 // An input has the shape of the output, or only its last dimension: [c] for [*, c].
 //
 // For results of 16 bits, CUDA has faster arithmetic that is precise enough. A functor may name the
@@ -14,6 +18,7 @@
 
 #include "cudarelu/call.h"
 #include "cudarelu/op_spec.h"
+#include "cudarelu/transcendental.h"
 #include "cudarelu/types.h"
 
 namespace cudarelu {
@@ -140,21 +145,32 @@ Status visit_choice(const Call& call, const Function& f) {
     (void)((choice == each &&
             (static_cast<void>(status = f(std::integral_constant<int, each>{})), true)) ||
            ...);
-  }(std::make_integer_sequence<int, choice_count<F>>{});
+  }
+  (std::make_integer_sequence<int, choice_count<F>>{});
   return status;
 }
 
-/// f(x[0], x[1], ..., a[0], a[1], ...), in arithmetic of type T.
-template <class F, int choice, class T, class C, std::size_t... I, std::size_t... A>
+/// f(x[0], x[1], ..., a[0], a[1], ..., angles...), in arithmetic of type T.
+template <class F, int choice, class T, class C, std::size_t... I, std::size_t... A,
+          class... Angles>
 CUDARELU_FN C apply(const C* x, [[maybe_unused]] const C* a, std::index_sequence<I...>,
-                    std::index_sequence<A...>) {
-  return C(F{}(T(x[I])..., (label<F, choice, A> < 0 ? T(a[A]) : T(label<F, choice, A>))...));
+                    std::index_sequence<A...>, Angles&... angles) {
+  return C(
+      F{}(T(x[I])..., (label<F, choice, A> < 0 ? T(a[A]) : T(label<F, choice, A>))..., angles...));
 }
-template <class F, int choice, class T, class C>
-CUDARELU_FN C apply(const C* x, const C* a) {
+template <class F, int choice, class T, class C, class... Angles>
+CUDARELU_FN C apply(const C* x, const C* a, Angles&... angles) {
   return apply<F, choice, T>(x, a, std::make_index_sequence<input_count<F>>{},
-                             std::make_index_sequence<attribute_count<F>>{});
+                             std::make_index_sequence<attribute_count<F>>{}, angles...);
 }
+
+/// Whether F takes angles, and they matter to arithmetic of type C.
+template <class F, class C>
+inline constexpr bool takes_angles = []<std::size_t... each>(std::index_sequence<each...>) {
+  return std::is_same_v<C, float> &&
+         std::is_invocable_v<F, decltype(static_cast<void>(each), C())..., math::SmallAngles&>;
+}
+(std::make_index_sequence<input_count<F> + attribute_count<F>>{});
 
 }  // namespace elementwise
 }  // namespace cudarelu

@@ -18,7 +18,10 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
   using C = Compute<T>;
   std::array<C, attribute_count<F> + 1> attributes{};  // one more, for ops without any
   read_attributes<F>(call, attributes.data());
-  std::array<cpu::Block<C>, input_count<F>> blocks;
+  // The results have the block of the first input, unless they may have to be computed again.
+  constexpr bool again = takes_angles<F, C>;
+  constexpr int result = again ? input_count<F> : 0;
+  std::array<cpu::Block<C>, input_count<F> + (again ? 1 : 0)> blocks;
   T* const output = static_cast<T*>(call.outputs[0].data);
   while (begin < end) {
     const std::int64_t column = row_inputs<F> != 0 ? begin % extent.columns : 0;
@@ -29,19 +32,31 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
         const T* const x = static_cast<const T*>(call.inputs[i].data);
         inputs[i] = cpu::read(x + (is_row<F>(i) ? column : begin) + first, count, blocks[i]);
       }
-      C* const y = cpu::target(output + begin + first, blocks[0]);
-      // The output and an input are the same memory or do not overlap.
-      const auto compute_one = [&](std::int64_t j) {
-        std::array<C, input_count<F>> x;
-        for (int i = 0; i < input_count<F>; ++i) x[i] = inputs[i][j];
-        y[j] = apply<F, choice, C>(x.data(), attributes.data());
+      C* const y = cpu::target(output + begin + first, blocks[result]);
+      const auto compute_all = [&](auto&... angles) {
+        // The output and an input are the same memory or do not overlap.
+        const auto compute_one = [&](std::int64_t j) {
+          std::array<C, input_count<F>> x;
+          for (int i = 0; i < input_count<F>; ++i) x[i] = inputs[i][j];
+          y[j] = apply<F, choice, C>(x.data(), attributes.data(), angles...);
+        };
+        if constexpr (cpu::is_narrow<T>) {
+          cpu::for_each_index_of_few(count, compute_one);
+        } else {
+          cpu::for_each_index(count, compute_one);
+        }
       };
-      if constexpr (cpu::is_narrow<T>) {
-        cpu::for_each_index_of_few(count, compute_one);
-      } else {
-        cpu::for_each_index(count, compute_one);
+      bool computed = false;
+      if constexpr (again) {
+        const bool in_place = std::find(inputs.begin(), inputs.end(), y) != inputs.end();
+        if (!in_place) {
+          math::SmallAngles angles;
+          compute_all(angles);
+          computed = angles.large == 0;
+        }
       }
-      cpu::write(output + begin + first, count, blocks[0]);
+      if (!computed) compute_all();
+      cpu::write(output + begin + first, count, blocks[result]);
     };
     cpu::for_each_block<T, cpu::small_block_size>(stop - begin, compute);
     begin = stop;

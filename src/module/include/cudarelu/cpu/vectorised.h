@@ -42,17 +42,17 @@ inline bool has_avx512() {
 }
 
 /// Every CPU with AVX2 has F16C.
-inline bool has_avx2() { return __builtin_cpu_supports("avx2"); }
+inline bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 namespace detail {
 
 template <class F>
-[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c"), gnu::flatten]] void run_with_avx512(
-    const F& f) {
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"), gnu::flatten]] void
+run_with_avx512(const F& f) {
   f();
 }
 template <class F>
-[[gnu::target("avx2,f16c"), gnu::flatten]] void run_with_avx2(const F& f) {
+[[gnu::target("avx2,fma,f16c"), gnu::flatten]] void run_with_avx2(const F& f) {
   f();
 }
 

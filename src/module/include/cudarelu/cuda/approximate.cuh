@@ -137,8 +137,12 @@ __device__ __forceinline__ Approximate log1p(Approximate x) {
 __device__ __forceinline__ Approximate log1p_of_fraction(Approximate x) { return log1p(x); }
 __device__ __forceinline__ Approximate tanh(Approximate x) { return approximate::tanh(float(x)); }
 __device__ __forceinline__ Approximate erf(Approximate x) { return approximate::erf(float(x)); }
-__device__ __forceinline__ Approximate sin(Approximate x) { return approximate::sine(float(x), 0); }
-__device__ __forceinline__ Approximate cos(Approximate x) { return approximate::sine(float(x), 1); }
+__device__ __forceinline__ Approximate sin(Approximate x, math::AnyAngles = {}) {
+  return approximate::sine(float(x), 0);
+}
+__device__ __forceinline__ Approximate cos(Approximate x, math::AnyAngles = {}) {
+  return approximate::sine(float(x), 1);
+}
 __device__ __forceinline__ Approximate sqrt(Approximate x) { return approximate::sqrt(float(x)); }
 __device__ __forceinline__ Approximate asinh(Approximate x) {
   return math::asinh_for_halves(float(x));
