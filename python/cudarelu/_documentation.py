@@ -90,7 +90,9 @@ def notes(op: OpInfo) -> Iterator[tuple[str, str]]:
             "Under torch.autocast",
             "the dtype of autocast" if op.autocast == "lower" else op.autocast,
         )
-    alias = f", also {'::'.join(op.onnx.alias)}" if op.onnx.alias else ""
+    alias = ""
+    if op.onnx.alias:
+        alias = f", also {'::'.join(op.onnx.alias)}({', '.join(op.onnx.alias_inputs)})"
     yield "ONNX", f"{op.onnx.domain}::{op.onnx.op_type}{alias}, version {op.onnx.version}"
 
 

@@ -113,6 +113,9 @@ class OnnxName:
     op_type: str
     version: int  # of the domain
     alias: tuple[str, str] | None  # a second domain and op type, which mean the same op
+    # The inputs of a node of the alias: all inputs of the op, and attributes that it has as tensors
+    # of one element.
+    alias_inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -185,6 +188,20 @@ class OpInfo:
     def with_multiples(self, sizes: Mapping[Any, int]) -> dict[Any, int]:
         """The sizes, changed where one must be a multiple of another: it is twice as large."""
         return {**sizes, **{h: 2 * sizes[g] for g, h in self.divisibilities}}
+
+    def node_inputs(self, domain: str, op_type: str) -> list[Parameter | Attribute]:
+        """What the inputs of a node of this type in an ONNX model are, in order."""
+        if (domain, op_type) != self.onnx.alias:
+            return [*self.inputs]
+        named: dict[str, Parameter | Attribute] = {}
+        named |= {each.name: each for each in self.inputs}
+        named |= {each.name: each for each in self.attributes}
+        return [named[name] for name in self.onnx.alias_inputs]
+
+    def node_attributes(self, domain: str, op_type: str) -> list[Attribute]:
+        """The attributes of a node of this type in an ONNX model: those that are no inputs."""
+        inputs = self.node_inputs(domain, op_type)
+        return [each for each in self.attributes if each not in inputs]
 
     @property
     def overwritten(self) -> int | None:

@@ -51,7 +51,7 @@ enum : std::uint64_t {
 const Op* own_op(const OpName& name) {
   for (const Module* module : modules()) {
     const auto op = std::ranges::find_if(module->ops, [&](const Op& op) {
-      const OnnxName& alias = op.spec.onnx_alias;
+      const OnnxAlias& alias = op.spec.onnx_alias;
       return (name.domain == module->onnx_domain && name.type == op.onnx_type) ||
              (name.domain == alias.domain && name.type == alias.op_type);
     });
@@ -65,6 +65,14 @@ void append(std::string& list, std::string_view item) {
   list += item;
 }
 
+/// Whether an attribute of an op is an input of its nodes of that name.
+bool is_input(const OpName& name, const Op& op, int attribute) {
+  const OnnxAlias& alias = op.spec.onnx_alias;
+  return name.domain == alias.domain && name.type == alias.op_type &&
+         std::ranges::find(op.alias_inputs, NodeInput{true, static_cast<std::size_t>(attribute)}) !=
+             op.alias_inputs.end();
+}
+
 /// Returns an error message if a node of a module's op has an attribute that its op lacks, else "".
 /// ONNX Runtime ignores such attributes.
 std::string unknown_attribute(const OpName& name, const DomainNames& own,
@@ -73,9 +81,13 @@ std::string unknown_attribute(const OpName& name, const DomainNames& own,
   if (op == nullptr) return "";
   const auto& specs = op->signature.attributes;
   for (const std::string& attribute : attributes) {
-    if (index_of(specs, attribute) >= 0) continue;
+    const int index = index_of(specs, attribute);
+    if (index >= 0 && !is_input(name, *op, index)) continue;
+    if (index >= 0) return name.type + " has the attribute " + attribute + " as an input";
     std::string known;
-    for (const AttributeSpec& spec : specs) append(known, spec.name);
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      if (!is_input(name, *op, static_cast<int>(i))) append(known, specs[i].name);
+    }
     return name.type + " has no attribute " + attribute + "; it has " +
            (known.empty() ? "none" : known);
   }

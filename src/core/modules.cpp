@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cctype>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
@@ -74,6 +75,41 @@ void check_module_name(std::string_view name) {
 
 namespace {
 
+/// The text `alias_inputs`, which the first modules lack.
+std::string_view alias_inputs_of(const cudarelu_op& op) {
+  const bool has_it = op.size >= offsetof(cudarelu_op, alias_inputs) + sizeof op.alias_inputs;
+  return has_it ? op.alias_inputs : "";
+}
+
+/// The inputs of a node that calls the op by its alias. Throws std::invalid_argument if the names
+/// are not all inputs of the op and some of its attributes, each once.
+std::vector<NodeInput> parse_alias_inputs(const Signature& signature, std::string_view names) {
+  std::vector<NodeInput> all;
+  std::size_t inputs = 0;
+  while (true) {
+    const std::size_t comma = names.find(", ");
+    const std::string_view name = names.substr(0, comma);
+    const int input = index_of(signature.inputs, name);
+    const int attribute = index_of(signature.attributes, name);
+    if (input < 0 && attribute < 0) {
+      fail("its alias has the input '" + std::string(name) + "', no input or attribute of the op");
+    }
+    const NodeInput next{input < 0, static_cast<std::size_t>(std::max(input, attribute))};
+    if (std::ranges::find(all, next) != all.end()) {
+      fail("its alias has the input " + std::string(name) + " twice");
+    }
+    all.push_back(next);
+    if (input >= 0) ++inputs;
+    if (comma == names.npos) break;
+    names.remove_prefix(comma + 2);
+  }
+  if (inputs != signature.inputs.size() || all.size() > max_inputs) {
+    fail("its alias must have all inputs of the op, and " + std::to_string(max_inputs) +
+         " inputs at most");
+  }
+  return all;
+}
+
 Op read_op(const cudarelu_op& from, const Module& module) {
   Op op;
   op.module = &module;
@@ -83,7 +119,7 @@ Op read_op(const cudarelu_op& from, const Module& module) {
              .in_place = from.in_place,
              .gradient = from.gradient,
              .autocast = static_cast<Autocast>(from.autocast),
-             .onnx_alias = {from.alias_domain, from.alias_op_type},
+             .onnx_alias = {from.alias_domain, from.alias_op_type, alias_inputs_of(from)},
              .definition = from.definition,
              .written_out = from.written_out};
   const auto name_of_op = [&] {
@@ -91,6 +127,9 @@ Op read_op(const cudarelu_op& from, const Module& module) {
   };
   try {
     op.signature = parse_signature(op.spec.signature);
+    const std::string_view alias_inputs = op.spec.onnx_alias.inputs;
+    op.alias_inputs =
+        alias_inputs.empty() ? inputs_of(op) : parse_alias_inputs(op.signature, alias_inputs);
     if (!op.spec.in_place.empty()) {
       const InPlace in_place = parse_in_place(op.signature, op.spec.in_place);
       op.in_place_output = in_place.output;
@@ -154,6 +193,12 @@ Registry& registry() {
 }
 
 }  // namespace
+
+std::vector<NodeInput> inputs_of(const Op& op) {
+  std::vector<NodeInput> all;
+  for (std::size_t i = 0; i < op.signature.inputs.size(); ++i) all.push_back({false, i});
+  return all;
+}
 
 std::unique_ptr<Module> read_module(const cudarelu_module& table, std::filesystem::path path) {
   if (table.version != CUDARELU_MODULE_VERSION || table.size < sizeof(cudarelu_module)) {

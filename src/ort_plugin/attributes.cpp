@@ -1,10 +1,13 @@
 #include "attributes.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
 #include "cudarelu/infer.h"
+#include "element_type.h"
 #include "runtime.h"
+#include "tensor.h"
 
 namespace cudarelu::ort {
 namespace {
@@ -61,7 +64,63 @@ Attribute read(const OrtApi& api, const OrtKernelInfo& node, const Op& op,
   return onnx_default_of(spec);
 }
 
+/// The dtypes that an attribute may have as an input.
+DTypeSet dtypes_of(AttributeType type) {
+  switch (type) {
+    case AttributeType::real:
+      return DTypeSet::of({DType::float32, DType::float64});
+    case AttributeType::boolean:
+      return DTypeSet::of({DType::boolean});
+    case AttributeType::integer:
+    case AttributeType::label:
+      break;
+  }
+  return DTypeSet::of({DType::int32, DType::int64});
+}
+
+/// The dtype of a tensor of one element; nothing for other tensors and dtypes.
+std::optional<DType> dtype_of_one_element(const OrtApi& api, const OrtValue& value) {
+  const TypeInfo info = type_info(api, value);
+  ONNXTensorElementDataType type{};
+  std::size_t rank = 0;
+  std::size_t count = 0;
+  check(api.GetTensorElementType(info.get(), &type));
+  check(api.GetDimensionsCount(info.get(), &rank));
+  check(api.GetTensorShapeElementCount(info.get(), &count));
+  return rank <= 1 && count == 1 ? dtype_of(type) : std::nullopt;
+}
+
+bool is_input(const CustomOp& custom_op, std::size_t attribute) {
+  return std::ranges::find(custom_op.inputs, NodeInput{true, attribute}) != custom_op.inputs.end();
+}
+
 }  // namespace
+
+Attribute read_attribute(const OrtApi& api, const Op& op, const AttributeSpec& spec,
+                         const OrtValue* value) {
+  const DTypeSet dtypes = dtypes_of(spec.type);
+  const std::optional<DType> dtype =
+      value == nullptr ? std::nullopt : dtype_of_one_element(api, *value);
+  if (!dtype || !dtypes.contains(*dtype)) {
+    fail(api, {Status::Code::invalid_argument,
+               std::string(op.name) + ": " + std::string(spec.name) +
+                   " must be a tensor of one element, of shape [] or [1] and of dtype " +
+                   names_of(dtypes)});
+  }
+  const void* const data = data_of(api, *value);
+  switch (*dtype) {
+    case DType::float32:
+      return static_cast<double>(*static_cast<const float*>(data));
+    case DType::float64:
+      return *static_cast<const double*>(data);
+    case DType::int32:
+      return static_cast<std::int64_t>(*static_cast<const std::int32_t*>(data));
+    case DType::int64:
+      return *static_cast<const std::int64_t*>(data);
+    default:
+      return static_cast<std::int64_t>(*static_cast<const bool*>(data));
+  }
+}
 
 Attribute onnx_default_of(const AttributeSpec& spec) {
   Attribute value = default_of(spec);
@@ -69,20 +128,28 @@ Attribute onnx_default_of(const AttributeSpec& spec) {
   return value;
 }
 
-std::vector<Attribute> read_attributes(const OrtApi& api, const OrtKernelInfo& node, const Op& op) {
+std::vector<Attribute> read_attributes(const OrtApi& api, const OrtKernelInfo& node,
+                                       const CustomOp& custom_op) {
+  const Op& op = custom_op.op;
   std::vector<Attribute> attributes;
   for (const AttributeSpec& spec : op.signature.attributes) {
-    attributes.push_back(read(api, node, op, spec));
+    attributes.push_back(is_input(custom_op, attributes.size()) ? onnx_default_of(spec)
+                                                                : read(api, node, op, spec));
   }
-  check(api, check_attributes(op, attributes));
+  // The values of inputs are not known yet, so that the kernel checks all in each run.
+  if (!custom_op.has_attribute_inputs) check(api, check_attributes(op, attributes));
   return attributes;
 }
 
 std::optional<std::vector<Attribute>> read_attributes(const OrtApi& api,
                                                       const OrtShapeInferContext& node,
-                                                      const Op& op) {
+                                                      const CustomOp& custom_op) {
   std::vector<Attribute> attributes;
-  for (const AttributeSpec& spec : op.signature.attributes) {
+  for (const AttributeSpec& spec : custom_op.op.signature.attributes) {
+    if (is_input(custom_op, attributes.size())) {
+      attributes.push_back(to_attribute(spec.type, unknown_size));
+      continue;
+    }
     const OrtOpAttr* attribute = nullptr;
     if (!succeeded(api, api.ShapeInferContext_GetAttribute(&node, std::string(spec.name).c_str(),
                                                            &attribute))) {

@@ -3,10 +3,11 @@
 
 #include <onnxruntime_c_api.h>
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "cudarelu/op.h"
+#include "custom_op.h"
 
 namespace cudarelu::ort {
 
@@ -14,13 +15,23 @@ namespace cudarelu::ort {
 /// ONNX's attributes, so that it equals the value of a node that states the default.
 Attribute onnx_default_of(const AttributeSpec& spec);
 
-/// Reads all attributes of a node when its kernel is created. Throws a Failure that names the op
-/// and the attribute if one is missing, of the wrong type or out of range.
-std::vector<Attribute> read_attributes(const OrtApi& api, const OrtKernelInfo& node, const Op& op);
+/// Reads all attributes of a node when its kernel is created; those that are inputs have their
+/// defaults. Throws a Failure that names the op and the attribute if one is missing, of the wrong
+/// type or out of range.
+std::vector<Attribute> read_attributes(const OrtApi& api, const OrtKernelInfo& node,
+                                       const CustomOp& custom_op);
 
-/// Reads all attributes of a node during shape inference. Returns nothing if one cannot be read.
+/// Reads all attributes of a node during shape inference. The inputs among them have no value that
+/// ONNX Runtime shows: an integer is unknown_size. Returns nothing if one cannot be read.
 std::optional<std::vector<Attribute>> read_attributes(const OrtApi& api,
                                                       const OrtShapeInferContext& node,
-                                                      const Op& op);
+                                                      const CustomOp& custom_op);
+
+inline constexpr std::int64_t unknown_size = -1;
+
+/// Reads the value of an attribute from an input of a node. Throws a Failure, with the name of the
+/// op, unless it is one element of shape [] or [1], of a dtype of the attribute's type.
+Attribute read_attribute(const OrtApi& api, const Op& op, const AttributeSpec& spec,
+                         const OrtValue* value);
 
 }  // namespace cudarelu::ort

@@ -1,5 +1,6 @@
 #include "custom_op.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -15,10 +16,30 @@ namespace {
 
 const CustomOp& of(const OrtCustomOp* self) { return *static_cast<const CustomOp*>(self); }
 
+/// The input of the op that an input of a node is; nullptr for an attribute.
+const Parameter* tensor_input(const CustomOp& custom_op, std::size_t index) {
+  const NodeInput& input = custom_op.inputs[index];
+  return input.is_attribute ? nullptr : &custom_op.op.signature.inputs[input.index];
+}
+
 OrtCustomOpInputOutputCharacteristic input_characteristic(const OrtCustomOp* self,
                                                           std::size_t index) {
-  return of(self).op.signature.inputs[index].optional ? INPUT_OUTPUT_OPTIONAL
-                                                      : INPUT_OUTPUT_REQUIRED;
+  const Parameter* const input = tensor_input(of(self), index);
+  return input != nullptr && input->optional ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
+}
+
+ONNXTensorElementDataType input_type(const OrtCustomOp* self, std::size_t index) {
+  const Parameter* const input = tensor_input(of(self), index);
+  // Undefined: any type, which the kernel restricts.
+  if (input == nullptr || input->kind == ElementKind::variable_or_bool) {
+    return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  }
+  return onnx_type_of(input->dtype(of(self).variable));
+}
+
+/// The host reads attributes, so their tensors are in its memory.
+OrtMemType input_memory(const OrtCustomOp* self, std::size_t index) {
+  return of(self).inputs[index].is_attribute ? OrtMemTypeCPUInput : OrtMemTypeDefault;
 }
 
 OrtStatus* create_kernel(const OrtCustomOp* self, const OrtApi* api, const OrtKernelInfo* node,
@@ -67,11 +88,13 @@ bool can_infer_shapes(const Runtime& runtime, const Op& op) {
 }  // namespace
 
 CustomOp::CustomOp(const Runtime& runtime, const Op& op, std::string_view onnx_type,
-                   DeviceType device, DType variable)
+                   std::vector<NodeInput> node_inputs, DeviceType device, DType variable)
     : OrtCustomOp{},  // null members have a default; some belong to older API versions
       runtime(runtime),
       op(op),
       onnx_type(onnx_type),
+      inputs(std::move(node_inputs)),
+      has_attribute_inputs(std::ranges::any_of(inputs, &NodeInput::is_attribute)),
       device(device),
       variable(variable) {
   version = static_cast<std::uint32_t>(runtime.api_version());
@@ -82,15 +105,10 @@ CustomOp::CustomOp(const Runtime& runtime, const Op& op, std::string_view onnx_t
   GetStartVersion = [](const OrtCustomOp* self) { return of(self).op.module->onnx_version; };
   GetEndVersion = [](const OrtCustomOp*) { return std::numeric_limits<int>::max(); };
 
-  GetInputTypeCount = [](const OrtCustomOp* self) { return of(self).op.signature.inputs.size(); };
-  GetInputType = [](const OrtCustomOp* self, std::size_t index) {
-    const Parameter& input = of(self).op.signature.inputs[index];
-    // Undefined: any type, which infer() restricts.
-    if (input.kind == ElementKind::variable_or_bool) return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-    return onnx_type_of(input.dtype(of(self).variable));
-  };
+  GetInputTypeCount = [](const OrtCustomOp* self) { return of(self).inputs.size(); };
+  GetInputType = input_type;
   GetInputCharacteristic = input_characteristic;
-  GetInputMemoryType = [](const OrtCustomOp*, std::size_t) { return OrtMemTypeDefault; };
+  GetInputMemoryType = input_memory;
   GetOutputTypeCount = [](const OrtCustomOp* self) { return of(self).op.signature.outputs.size(); };
   GetOutputType = [](const OrtCustomOp* self, std::size_t index) {
     return onnx_type_of(of(self).op.signature.outputs[index].dtype(of(self).variable));
@@ -102,7 +120,9 @@ CustomOp::CustomOp(const Runtime& runtime, const Op& op, std::string_view onnx_t
   KernelDestroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
   if (can_infer_shapes(runtime, op)) InferOutputShapeFn = infer_shapes;
   if (op.in_place_input >= 0) {
-    const auto input = static_cast<std::size_t>(op.in_place_input);
+    const NodeInput overwritten{false, static_cast<std::size_t>(op.in_place_input)};
+    const auto input =
+        static_cast<std::size_t>(std::ranges::find(inputs, overwritten) - inputs.begin());
     const auto output = static_cast<std::size_t>(op.in_place_output);
     GetMayInplace = may_in_place_table[input * pairs_per_input + output];
     ReleaseMayInplace = [](int*, int*) {};

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "attributes.h"
 #include "cudarelu/infer.h"
@@ -37,7 +38,7 @@ bool have_one_shape(std::span<const TensorView> tensors) {
 }  // namespace
 
 Kernel::Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo& node)
-    : custom_op_(custom_op), api_(api), attributes_(read_attributes(api, node, custom_op.op)) {
+    : custom_op_(custom_op), api_(api), attributes_(read_attributes(api, node, custom_op)) {
   if (!custom_op.op.uses_gemm || custom_op.device != DeviceType::cpu) return;
   gemm_.emplace(api, node, custom_op.variable == DType::float64 ? DType::float64 : DType::float32);
 }
@@ -59,36 +60,45 @@ DType read_dtype(const OrtApi& api, const Op& op, const Parameter& input, const 
 void Kernel::compute(OrtKernelContext& context) const {
   const Op& op = custom_op_.op;
   const Signature& signature = op.signature;
-  std::size_t count = signature.inputs.size();
+  std::size_t count = custom_op_.inputs.size();
   // ONNX Runtime does not count absent inputs at the end; absent ones in the middle are null.
   if (!custom_op_.op.uniform) check(api_.KernelContext_GetInputCount(&context, &count));
 
   Tensors<max_inputs> room_for_inputs;
   auto& input_views = room_for_inputs.views;
   std::array<ShapeStorage, max_inputs> shapes;
-  const OrtValue* located = nullptr;  // any input: all are on the call's device
-  for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
+  std::vector<Attribute> given;  // the attributes, if inputs change some of them
+  if (custom_op_.has_attribute_inputs) given = attributes_;
+  const OrtValue* located = nullptr;  // any tensor of the op: all are on the call's device
+  for (std::size_t i = 0; i < custom_op_.inputs.size(); ++i) {
     const OrtValue* value = nullptr;
     if (i < count) check(api_.KernelContext_GetInput(&context, i, &value));
+    const auto [is_attribute, index] = custom_op_.inputs[i];
+    if (is_attribute) {
+      given[index] = read_attribute(api_, op, signature.attributes[index], value);
+      continue;
+    }
     if (value == nullptr) {
-      std::construct_at(&input_views[i])->present = false;
+      std::construct_at(&input_views[index])->present = false;
       continue;
     }
     located = value;
-    const Parameter& input = signature.inputs[i];
+    const Parameter& input = signature.inputs[index];
     const DType dtype = input.kind == ElementKind::variable_or_bool
                             ? read_dtype(api_, op, input, *value)
                             : input.dtype(custom_op_.variable);
-    std::construct_at(&input_views[i], data_of(api_, *value), dtype,
-                      shape_of(custom_op_.runtime, *value, shapes[i]));
+    std::construct_at(&input_views[index], data_of(api_, *value), dtype,
+                      shape_of(custom_op_.runtime, *value, shapes[index]));
   }
+  if (!given.empty()) check(api_, check_attributes(op, given));
+  const std::span<const Attribute> attributes = given.empty() ? attributes_ : given;
 
   const std::span<const TensorView> inputs(input_views.data(), signature.inputs.size());
   std::array<OutputType<std::int64_t>, max_outputs> types;
   // The fast path skips the general inference, which also reports errors.
   const bool one_shape = custom_op_.op.uniform && have_one_shape(inputs);
   if (!one_shape) {
-    check(api_, infer_tensors<std::int64_t>(op, inputs, attributes_, std::span(types)));
+    check(api_, infer_tensors<std::int64_t>(op, inputs, attributes, std::span(types)));
   }
 
   Tensors<max_outputs> room_for_outputs;
@@ -102,7 +112,7 @@ void Kernel::compute(OrtKernelContext& context) const {
   }
 
   OrtExecution execution(custom_op_, api_, context, located, gemm_ ? &*gemm_ : nullptr);
-  check(api_, run(op, inputs, std::span(output_views).first(signature.outputs.size()), attributes_,
+  check(api_, run(op, inputs, std::span(output_views).first(signature.outputs.size()), attributes,
                   execution));
 }
 

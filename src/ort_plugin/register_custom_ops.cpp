@@ -50,8 +50,9 @@ class Domains {
  public:
   explicit Domains(const Runtime& runtime) : module_(own_module()), runtime_(runtime) {
     for (const Op& op : module_.ops) {
-      add(op, {module_.onnx_domain, op.onnx_type});
-      if (!op.spec.onnx_alias.domain.empty()) add(op, op.spec.onnx_alias);
+      add(op, {module_.onnx_domain, op.onnx_type}, inputs_of(op));
+      const OnnxAlias& alias = op.spec.onnx_alias;
+      if (!alias.domain.empty()) add(op, {alias.domain, alias.op_type}, op.alias_inputs);
     }
   }
 
@@ -97,18 +98,19 @@ class Domains {
   }
 
   /// Adds CUDA kernels and always CPU kernels, since ONNX Runtime may place any node on the CPU.
-  void add(const Op& op, const OnnxName& name) {
-    add(op, name, DeviceType::cpu);
-    if (op.cuda != nullptr) add(op, name, DeviceType::cuda);
+  void add(const Op& op, const OnnxName& name, const std::vector<NodeInput>& inputs) {
+    add(op, name, inputs, DeviceType::cpu);
+    if (op.cuda != nullptr) add(op, name, inputs, DeviceType::cuda);
   }
 
-  void add(const Op& op, const OnnxName& name, DeviceType device) {
-    const auto& inputs = op.signature.inputs;
-    const bool generic = std::ranges::any_of(inputs, &Parameter::is_generic);
+  void add(const Op& op, const OnnxName& name, const std::vector<NodeInput>& inputs,
+           DeviceType device) {
+    const bool generic = std::ranges::any_of(op.signature.inputs, &Parameter::is_generic);
     for (const DType variable : all_dtypes) {
       // An op whose inputs do not depend on T has one kernel.
       if (generic ? !op.spec.dtypes.contains(variable) : variable != all_dtypes.front()) continue;
-      OrtCustomOp* custom_op = &ops_.emplace_back(runtime_, op, name.op_type, device, variable);
+      OrtCustomOp* custom_op =
+          &ops_.emplace_back(runtime_, op, name.op_type, inputs, device, variable);
       check(runtime_.api->CustomOpDomain_Add(domain(name.domain), custom_op));
     }
   }

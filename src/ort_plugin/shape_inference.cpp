@@ -106,16 +106,19 @@ void infer_outputs(const CustomOp& custom_op, OrtShapeInferContext& context) {
   std::size_t count = 0;
   check(api.ShapeInferContext_GetInputCount(&context, &count));
   std::vector<SymbolicTensor> inputs(signature.inputs.size());
-  for (std::size_t i = 0; i < std::min(count, inputs.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(count, custom_op.inputs.size()); ++i) {
+    const auto [is_attribute, index] = custom_op.inputs[i];
+    if (is_attribute) continue;
     const std::optional<SymbolicTensor> tensor = input(api, context, i);
     if (!tensor) return;
-    inputs[i] = *tensor;
+    inputs[index] = *tensor;
   }
-  const auto attributes = read_attributes(api, context, custom_op.op);
+  const auto attributes = read_attributes(api, context, custom_op);
   if (!attributes) return;
   std::array<OutputType<SymbolicSize>, max_outputs> outputs;
-  const Status status = infer<SymbolicSize>(custom_op.op, std::span<const SymbolicTensor>(inputs),
-                                            *attributes, std::span(outputs));
+  // Without a check of the attributes, which the kernel makes: those that are inputs are unknown.
+  const Status status = infer_tensors<SymbolicSize>(
+      custom_op.op, std::span<const SymbolicTensor>(inputs), *attributes, std::span(outputs));
   if (!status.ok()) return;
   for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
     set_output(api, context, i, outputs[i]);

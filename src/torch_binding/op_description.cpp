@@ -146,6 +146,14 @@ nb::dict describe(const Op& op) {
                       ? nb::none()
                       : nb::object(nb::make_tuple(to_str(op.spec.onnx_alias.domain),
                                                   to_str(op.spec.onnx_alias.op_type)));
+  nb::list alias_inputs;
+  if (!op.spec.onnx_alias.domain.empty()) {
+    for (const auto& [is_attribute, index] : op.alias_inputs) {
+      alias_inputs.append(
+          to_str(is_attribute ? signature.attributes[index].name : signature.inputs[index].name));
+    }
+  }
+  onnx["alias_inputs"] = nb::tuple(alias_inputs);
   nb::dict result = describe(signature);
   result["namespace"] = namespace_of(op);
   result["signature"] = to_str(op.spec.signature);

@@ -392,6 +392,39 @@ def test_attribute_that_the_op_lacks():
     assert "LeakyRelu has no attribute alpha; it has negative_slope" in message
 
 
+def knnquery(**attributes) -> onnx.ModelProto:
+    inputs = ["nsample", "xyz", "offset"]
+    node = helper.make_node("knnquery", inputs, ["idx", "distance"], domain="custom", **attributes)
+    types = {"nsample": (TensorProto.INT64, []), "offset": (TensorProto.INT32, ["b"])}
+    types |= {"xyz": (TensorProto.FLOAT, ["n", 3])}
+    return make_model(
+        [node],
+        [tensor(name, types[name][1], types[name][0]) for name in inputs],
+        [tensor("idx", None, TensorProto.INT32), tensor("distance", None)],
+    )
+
+
+def test_an_attribute_as_an_input():
+    onnx.save(knnquery(), "model.onnx")
+    np.save("xyz.npy", np.float32([[0, 0, 0], [3, 0, 0], [1, 0, 0]]))
+    np.save("offset.npy", np.int32([3]))
+    arguments = ["model.onnx", "--provider", "cpu"]
+    for name in ("xyz", "offset", "nsample"):
+        arguments += ["--input", f"{name}={name}.npy"]
+    np.save("nsample.npy", np.int64(2))
+    report = succeed_json(*arguments)
+    (node,) = report["nodes"]
+    assert (node["domain"], node["op_type"]) == ("custom", "knnquery")
+    np.testing.assert_array_equal(array_of(report["outputs"][0]), [[0, 2], [1, 2], [2, 0]])
+    np.save("nsample.npy", np.int64(0))
+    assert "knn_query: nsample must be in [1, 1024], not 0" in fail(*arguments)
+
+
+def test_an_input_as_an_attribute():
+    onnx.save(knnquery(nsample=2), "model.onnx")
+    assert "knnquery has the attribute nsample as an input" in fail("model.onnx")
+
+
 def test_scalar_input_takes_a_scalar():
     node = helper.make_node("Relu", ["x"], ["y"], domain="cudarelu")
     onnx.save(make_model([node], [tensor("x", [])], [tensor("y", None)]), "model.onnx")

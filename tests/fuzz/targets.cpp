@@ -94,7 +94,7 @@ void read_texts(const Strings& texts) {
     op.signature = signature;
     op.gradient = gradient;
     op.summary = op.in_place = op.alias_domain = op.alias_op_type = "";
-    op.definition = op.written_out = "";
+    op.alias_inputs = op.definition = op.written_out = "";
     op.dtypes = all;
     return ops.emplace_back(op);
   };
@@ -108,6 +108,7 @@ void read_texts(const Strings& texts) {
   op.in_place = texts[2].c_str();
   op.alias_domain = texts[3].c_str();
   op.alias_op_type = texts[4].c_str();
+  op.alias_inputs = texts[7].c_str();
   op.dtypes = static_cast<std::uint32_t>(std::count(texts[6].begin(), texts[6].end(), 'd')) ^ all;
   op.autocast = static_cast<std::uint32_t>(std::count(texts[6].begin(), texts[6].end(), 'a'));
   std::vector<const cudarelu_op*> pointers;
@@ -134,11 +135,11 @@ void read_texts(const Strings& texts) {
   }
 }
 
-void read_module_texts(std::string_view text) { read_texts(lines(text, 7)); }
+void read_module_texts(std::string_view text) { read_texts(lines(text, 8)); }
 
 void read_gradient(std::string_view text) {
   Strings texts = lines(text, 2);
-  texts.insert(texts.end(), {"", "", "", "m", ""});
+  texts.insert(texts.end(), {"", "", "", "m", "", ""});
   read_texts(texts);
 }
 

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -93,6 +94,42 @@ TEST(Module, IsRefusedWithASentence) {
       "version 1: build the module again");
   expect_refused([](cudarelu_module& table, cudarelu_op&) { table.op_count = 0; },
                  "the module cudarelu has no ops");
+}
+
+TEST(Module, HasAnAliasWithInputsOfItsOwn) {
+  const auto with_inputs = [](const char* inputs) {
+    return [=](cudarelu_module&, cudarelu_op& op) {
+      op.signature = "relu(x: T[*], y: T[*]?, *, k: int = 2) -> z: T[*]";
+      op.in_place = "";
+      op.alias_inputs = inputs;
+    };
+  };
+  expect_refused(with_inputs("x, y, q"),
+                 "relu: its alias has the input 'q', no input or attribute of the op");
+  expect_refused(with_inputs("x,y"),
+                 "relu: its alias has the input 'x,y', no input or attribute of the op");
+  expect_refused(with_inputs("k, x, k"), "relu: its alias has the input k twice");
+  expect_refused(with_inputs("k, x"),
+                 "relu: its alias must have all inputs of the op, and 12 inputs at most");
+
+  const Op& knn_query = *find_own("knn_query");
+  const std::vector<NodeInput> expected{{true, 0}, {false, 0}, {false, 1}, {false, 2}, {false, 3}};
+  EXPECT_EQ(knn_query.alias_inputs, expected);
+  EXPECT_EQ(find_own("add")->alias_inputs, inputs_of(*find_own("add")));
+}
+
+/// The first modules end before the member.
+TEST(Module, IsReadWithoutTheInputsOfAliases) {
+  const cudarelu_module& own = *cudarelu_get_module();
+  cudarelu_op old = *own.ops[0];
+  old.size = offsetof(cudarelu_op, alias_inputs);
+  old.alias_inputs = reinterpret_cast<const char*>(1);  // not to be read
+  const cudarelu_op* const ops[] = {&old};
+  cudarelu_module table = own;
+  table.ops = ops;
+  table.op_count = 1;
+  const Op& op = read_module(table)->ops.front();
+  EXPECT_EQ(op.alias_inputs, inputs_of(op));
 }
 
 TEST(Module, IsKnownByItsName) {

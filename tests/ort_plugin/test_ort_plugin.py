@@ -6,6 +6,7 @@ import _ctypes
 import ctypes
 import gc
 import itertools
+import re
 import shutil
 import subprocess
 import sys
@@ -112,7 +113,8 @@ def test_the_domain_of_an_alias_is_left_to_a_library_that_comes_first(by_path):
         options.register_custom_ops_library(cudarelu.ort.library_path())
     else:
         cudarelu.ort.register(options)
-    assert registered_domains(options) == ["cudarelu"]
+    ours = ["cudarelu"] if MINOR < 23 else ["cudarelu", "custom"]  # without custom_domain
+    assert registered_domains(options) == ours
     check_both_libraries(options)
 
 
@@ -138,8 +140,8 @@ def test_alias_domains_that_are_asked_for():
 
 
 def test_alias_domains_that_there_are_not():
-    with pytest.raises(Exception, match="has no alias domain custom; it has custom_domain"):
-        cudarelu.ort.register(ort.SessionOptions(), alias_domains=["custom_domain", "custom"])
+    with pytest.raises(Exception, match="has no alias domain mine; it has custom, custom_domain"):
+        cudarelu.ort.register(ort.SessionOptions(), alias_domains=["custom_domain", "mine"])
     with pytest.raises(TypeError, match="not the string 'custom_domain'"):
         cudarelu.ort.register(ort.SessionOptions(), alias_domains="custom_domain")
 
@@ -232,7 +234,9 @@ def test_register_returns_the_options():
 def test_every_op_and_alias_is_registered():
     """The error for a node without inputs concerns its inputs, so its name is known."""
     names = [(op.onnx.domain, op.onnx.op_type) for op in cudarelu.ops()]
-    for domain, op_type in [*names, ("custom_domain", "CustomRelu")]:
+    aliases = [op.onnx.alias for op in cudarelu.ops() if op.onnx.alias]
+    assert ("custom_domain", "CustomRelu") in aliases
+    for domain, op_type in names + aliases:
         model = make_model([node(op_type, [], ["y"], domain)], [], [tensor("y", None)])
         with pytest.raises(Exception, match="not in range"):
             make_session(model)
@@ -483,6 +487,116 @@ def test_absent_inputs(names):
 def test_a_required_input_that_is_absent():
     with pytest.raises(Exception, match="KnnQuery"):
         run_knn(["xyz", ""])
+
+
+# Aliases with inputs of their own
+
+POINTS = np.random.default_rng(0).standard_normal((9, 3)).astype(np.float32)
+CLOUD = {
+    "xyz": POINTS,
+    "offset": np.array([4, 9], np.int32),
+    "new_xyz": POINTS[2:7] / 2,
+    "new_offset": np.array([2, 5], np.int32),
+}
+CELLS = {"pos": POINTS, "size": np.float32([0.5, 1, 2]), "start": np.float32([-2, -2, -2])}
+CELLS["end"] = np.float32([1, 1, 1])
+OUTPUTS = {"idx": TensorProto.INT32, "distance": TensorProto.FLOAT, "cluster": TensorProto.INT64}
+
+
+def run_node(
+    domain: str, op_type: str, inputs, outputs, constants=(), make=make_options, **attributes
+):
+    """Runs one node. A name in `constants` is an initializer, an input of None is absent."""
+    names = [name if array is not None else "" for name, array in inputs.items()]
+    arrays = {name: array for name, array in inputs.items() if array is not None}
+    model = onnx.ModelProto.FromString(
+        make_model(
+            [node(op_type, names, outputs, domain, **attributes)],
+            [
+                tensor(name, array.shape, helper.np_dtype_to_tensor_dtype(array.dtype))
+                for name, array in arrays.items()
+                if name not in constants
+            ],
+            [tensor(name, None, OUTPUTS[name]) for name in outputs],
+        )
+    )
+    for name in constants:
+        model.graph.initializer.append(onnx.numpy_helper.from_array(arrays.pop(name), name))
+    session = make_session(model.SerializeToString(), make())
+    return session.run(None, arrays)
+
+
+def run_knnquery(nsample, cloud=CLOUD, constants=(), **options):
+    inputs = {"nsample": nsample, **cloud}
+    return run_node("custom", "knnquery", inputs, ["idx", "distance"], constants, **options)
+
+
+@pytest.mark.parametrize("constants", [(), ("nsample",)], ids=["input", "constant"])
+@pytest.mark.parametrize("shape", [(), (1,)], ids=str)
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_an_attribute_as_an_input(dtype, shape, constants):
+    expected = run_node("cudarelu", "KnnQuery", CLOUD, ["idx", "distance"], nsample=3)
+    found = run_knnquery(np.full(shape, 3, dtype), constants=constants)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert found[0].shape == (5, 3)
+
+
+def test_another_value_in_each_run():
+    """The session keeps no value and no shape of an earlier run."""
+    types = {"nsample": TensorProto.INT64, "xyz": TensorProto.FLOAT, "offset": TensorProto.INT32}
+    shapes = {"nsample": [], "xyz": ["n", 3], "offset": ["b"]}
+    nodes = [
+        node("knnquery", list(types), ["idx", "distance"], "custom"),
+        node("Relu", ["distance"], ["y"]),
+    ]
+    inputs = [tensor(name, shapes[name], types[name]) for name in types]
+    session = make_session(make_model(nodes, inputs, [tensor("y", None)]))
+    feeds = {name: CLOUD[name] for name in ("xyz", "offset")}
+    for nsample in (2, 4, 1):
+        (y,) = session.run(None, feeds | {"nsample": np.array(nsample)})
+        assert y.shape == (9, nsample)
+
+
+@pytest.mark.parametrize("absent", [(), ("new_xyz",), ("new_offset",), ("new_xyz", "new_offset")])
+def test_an_alias_without_optional_inputs(absent):
+    cloud = CLOUD | {"new_xyz": POINTS[::-1].copy(), "new_offset": CLOUD["offset"]}
+    cloud |= dict.fromkeys(absent)
+    expected = run_node("cudarelu", "KnnQuery", cloud, ["idx", "distance"], nsample=2)
+    for one, other in zip(run_knnquery(np.array([2]), cloud), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "names", [["pos", "size"], ["pos", "size", "start"], list(CELLS), ["pos", "size", None, "end"]]
+)
+def test_an_alias_with_two_to_four_inputs(names):
+    inputs = {name or "start": CELLS[name] if name else None for name in names}
+    (expected,) = run_node("cudarelu", "GridCluster", inputs, ["cluster"])
+    (found,) = run_node("custom", "torch_cluster_grid", inputs, ["cluster"])
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("constants", [(), ("nsample",)], ids=["input", "constant"])
+@pytest.mark.parametrize(
+    ("nsample", "message"),
+    [
+        (np.array([2, 3]), "a tensor of one element, of shape [] or [1] and of dtype int32, int64"),
+        (np.array([[2]]), "a tensor of one element, of shape [] or [1] and of dtype int32, int64"),
+        (np.float32(2), "a tensor of one element, of shape [] or [1] and of dtype int32, int64"),
+        (np.float16(2), "a tensor of one element, of shape [] or [1] and of dtype int32, int64"),
+        (np.array(0), "in [1, 1024], not 0"),
+        (np.array(1025), "in [1, 1024], not 1025"),
+    ],
+)
+def test_an_attribute_as_an_input_that_is_wrong(nsample, message, constants):
+    with pytest.raises(Exception, match=re.escape(f"knn_query: nsample must be {message}")):
+        run_knnquery(np.asarray(nsample), constants=constants)
+
+
+def test_an_attribute_as_an_input_that_is_missing():
+    with pytest.raises(Exception, match="input 0 is marked single but has an empty string"):
+        run_knnquery(None)
 
 
 # Tensors
@@ -800,6 +914,33 @@ def test_cuda_workspace_is_of_one_stream(cuda_session):
         for value, results in enumerate(pool.map(sums, range(8))):
             for y in results:
                 np.testing.assert_array_equal(y, np.full(33, 50_000 * value, np.float32))
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_cuda_reads_an_attribute_in_host_memory(cuda_session, constant):
+    """The value is computed on the device, or is constant."""
+    nodes = [
+        helper.make_node("Add", ["half", "half"], ["sum"]),
+        node("knnquery", ["half" if constant else "sum", "xyz", "offset"], ["idx", "d"], "custom"),
+    ]
+    model = onnx.ModelProto.FromString(
+        make_model(
+            nodes[constant:],
+            [tensor("half", [1], TensorProto.INT64)] * (not constant)
+            + [tensor("xyz", ["n", 3]), tensor("offset", ["b"], TensorProto.INT32)],
+            [tensor("idx", None, TensorProto.INT32), tensor("d", None)],
+        )
+    )
+    feeds = {"xyz": POINTS, "offset": CLOUD["offset"]}
+    if constant:
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([4]), "half"))
+    else:
+        feeds["half"] = np.array([2])
+    cloud = {"xyz": POINTS, "offset": CLOUD["offset"]}
+    expected = run_knnquery(np.array(4), cloud)
+    found = cuda_session(model.SerializeToString()).run(None, feeds)
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
 
 
 def test_cuda_says_what_is_wrong(cuda_session):

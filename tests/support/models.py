@@ -15,7 +15,7 @@ def node(op_type: str, inputs: list[str], outputs: list[str], domain="cudarelu",
 
 
 def make_model(nodes, inputs, outputs, functions=(), value_info=()) -> bytes:
-    domains = {"": 18, "cudarelu": 1, "custom_domain": 1, "probe": 1}
+    domains = {"": 18, "cudarelu": 1, "custom": 1, "custom_domain": 1, "probe": 1}
     opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
     graph = helper.make_graph(nodes, "test", inputs, outputs, value_info=value_info)
     model = helper.make_model(graph, ir_version=8, opset_imports=opsets, functions=functions)

@@ -24,7 +24,7 @@ def tensor(name: str, shape, dtype: int = TensorProto.FLOAT) -> onnx.ValueInfoPr
 
 
 def make_model(nodes, inputs, outputs, functions=()) -> onnx.ModelProto:
-    domains = {"": 18, "cudarelu": 1, "custom_domain": 1, "elsewhere": 1}
+    domains = {"": 18, "cudarelu": 1, "custom": 1, "custom_domain": 1, "elsewhere": 1}
     opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
     graph = helper.make_graph(nodes, "test", inputs, outputs)
     return helper.make_model(graph, ir_version=10, opset_imports=opsets, functions=functions)

@@ -13,7 +13,8 @@ import onnx.defs
 import onnx.helper
 import onnx.parser
 
-from .._table import OpInfo
+from .._table import Attribute, OpInfo
+from .graphs import NewNames
 
 # Model-local functions need IR version 8, which every ONNX Runtime since 1.10 reads.
 IR_VERSION = 8
@@ -25,9 +26,10 @@ LOWEST_OPSET = 13  # in earlier opsets, Softmax and the reductions have other se
 def _parsed(op: OpInfo, domain: str, op_type: str, body: str | None = None) -> onnx.FunctionProto:
     attributes = ", ".join(
         a.name if a.required else f"{a.name}: {a.onnx_type} = {a.onnx_value(a.default)}"
-        for a in op.attributes
+        for a in op.node_attributes(domain, op_type)
     )
-    names = ["(" + ", ".join(p.name for p in group) + ")" for group in (op.inputs, op.outputs)]
+    inputs = op.node_inputs(domain, op_type)
+    names = ["(" + ", ".join(p.name for p in group) + ")" for group in (inputs, op.outputs)]
     head = (
         f'<domain: "{domain}", opset_import: ["" : {op.definition_opset}]> {op_type} '
         f"{f'<{attributes}>' if attributes else ''} {names[0]} => {names[1]} {{"
@@ -44,7 +46,31 @@ def _parsed(op: OpInfo, domain: str, op_type: str, body: str | None = None) -> o
     for name in (a.ref_attr_name for node in result.node for a in node.attribute):
         if name and name not in known:
             raise ValueError(f"the definition has @{name}, which is no attribute of the op")
+    for place, each in enumerate(inputs):
+        if isinstance(each, Attribute):
+            _read_from_input(result, each, place)
     return result
+
+
+def _read_from_input(definition: onnx.FunctionProto, attribute: Attribute, place: int) -> None:
+    """Makes an attribute of a definition the input in this place, a tensor of one element."""
+    del definition.input[place]
+    made = {name for node in definition.node for name in node.output}
+    new_name = NewNames(made | {*definition.input})
+    name = new_name(attribute.name)
+    scalar = new_name(f"{name}_scalar")
+    definition.input.insert(place, name)
+    dtype = onnx.TensorProto.FLOAT if attribute.type == "float" else onnx.TensorProto.INT64
+    for node in definition.node:
+        if attribute.name not in [each.ref_attr_name for each in node.attribute]:
+            continue
+        if node.op_type != "Constant":
+            raise ValueError(
+                f"the definition has @{attribute.name} in a node {node.op_type}, but a model gives "
+                "it as an input: only Constant may have it"
+            )
+        node.CopyFrom(onnx.helper.make_node("Cast", [scalar], node.output, to=dtype))
+    definition.node.insert(0, onnx.helper.make_node("Squeeze", [name], [scalar]))
 
 
 def _said(error: onnx.parser.ParseError) -> str:

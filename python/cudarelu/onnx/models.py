@@ -56,7 +56,7 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
         definition = specialised(function(op, *name), common_labels(calls(result, *name)))
         # Defaults would need IR version 9, and the nodes have all attributes.
         del definition.attribute_proto[:]
-        definition.attribute[:] = [each.name for each in op.attributes]
+        definition.attribute[:] = [each.name for each in op.node_attributes(*name)]
         # The model's opset: some runtimes support only one opset in a model.
         definition.opset_import[0].version = opset
         # Before the functions that call it: onnx.reference reads them in order.

@@ -94,23 +94,25 @@ def _complete(
     new_name: NewNames,
 ) -> None:
     """Checks a node, and adds the values of absent inputs and attributes."""
+    taken = op.node_inputs(node.domain, node.op_type)
     for kind, names, declared in (
-        ("inputs", node.input, op.inputs),
+        ("inputs", node.input, taken),
         ("outputs", node.output, op.outputs),
     ):
         if len(names) > len(declared):
             raise ValueError(f"{_title(node)}: {len(names)} {kind}, but it has {len(declared)}")
-    given = dict(zip((each.name for each in op.inputs), node.input, strict=False))
-    for each in op.inputs:
-        if not each.optional and not given.get(each.name):
+    given = dict(zip((each.name for each in taken), node.input, strict=False))
+    for each in taken:
+        is_needed = isinstance(each, Attribute) or not each.optional
+        if is_needed and not given.get(each.name):
             raise ValueError(f"{_title(node)}: input {each.name} is missing")
     place = next(i for i, other in enumerate(scope.node) if other is node)
     for i, added in enumerate(write_out(op, given, new_name)):
         scope.node.insert(place + i, added)
-    node.input[:] = given.values()
+    node.input[:] = [given[each.name] for each in taken]
 
     attributes = {each.name: each for each in node.attribute}
-    for attribute in op.attributes:
+    for attribute in op.node_attributes(node.domain, node.op_type):
         if attribute.name in attributes:
             _check(node, attribute, attributes.pop(attribute.name))
         elif attribute.required:
@@ -119,7 +121,8 @@ def _complete(
             default = attribute.onnx_value(attribute.default)
             node.attribute.append(onnx.helper.make_attribute(attribute.name, default))
     for name in attributes:
-        raise ValueError(f"{_title(node)}: there is no attribute {name}")
+        hint = ", which is an input" if name in given else ""
+        raise ValueError(f"{_title(node)}: there is no attribute {name}{hint}")
 
 
 def _check(node: onnx.NodeProto, declared: Attribute, given: onnx.AttributeProto) -> None:

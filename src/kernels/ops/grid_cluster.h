@@ -18,6 +18,7 @@ struct GridCluster {
           "-2^63. If the number of all cells does not fit int64, the CPU reports an error. CUDA "
           "does not check values: sums and products wrap around, and sizes may be 0 or less.",
       .dtypes = floating_types,
+      .onnx_alias = {"custom", "torch_cluster_grid"},
       .definition = R"(axis0 = Constant<value_ints = [0]>()
                        axis1 = Constant<value_ints = [1]>()
                        zero = Constant<value_int = 0>()

@@ -16,6 +16,7 @@ struct KnnQuery {
           "Squared distances are float32, or float64 for T = float64; points at one that overflows "
           "are ignored. Points and queries past the last offset belong to no batch.",
       .dtypes = floating_types,
+      .onnx_alias = {"custom", "knnquery", "nsample, xyz, offset, new_xyz, new_offset"},
       .definition = R"(
           zero = Constant<value_int = 0>()
           one = Constant<value_int = 1>()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import os
@@ -551,6 +552,110 @@ def test_lower_keeps_references_to_attributes():
     )
     y = session(cudarelu.onnx.lower(model)).run(None, {"x": X.numpy()})[0]
     np.testing.assert_array_equal(y, torch.nn.functional.leaky_relu(X, 0.5))
+
+
+KNNQUERY = """main (int64[1] k, float[n,3] xyz, int32[b] offset) => (int32[?,?] idx, float[?,?] d) {
+    idx, d = custom.knnquery(k, xyz, offset)
+}"""
+CLOUD = {
+    "k": np.array([2]),
+    "xyz": np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32),
+    "offset": np.array([3, 7], np.int32),
+}
+
+
+def test_an_alias_with_inputs_of_its_own():
+    """The definition that is attached has the attribute as an input, too."""
+    model = parse(KNNQUERY, HEADER.replace("user", "custom"))
+    attached = cudarelu.onnx.attach_definitions(model)
+    onnx.checker.check_model(attached, full_check=True)
+    (definition,) = attached.functions
+    assert list(definition.input) == ["nsample", "xyz", "offset", "new_xyz", "new_offset"]
+    assert not definition.attribute
+    assert list(attached.graph.node[-1].input) == ["k", "xyz", "offset", "xyz", "offset"]
+    assert cudarelu.onnx.attach_definitions(attached) == attached
+    assert describe(attached)["definitions"] == {"custom::knnquery": True}
+    assert describe(attached)["ours"] == {"custom::knnquery": {"op": "knn_query", "alias": True}}
+    lowered = cudarelu.onnx.lower(model)
+    assert {each.domain for each in lowered.opset_import} == {"", "cudarelu", "custom_domain"}
+    results = [
+        session(model, library=True).run(None, CLOUD),
+        session(attached).run(None, CLOUD),
+        session(lowered).run(None, CLOUD),
+        onnx.reference.ReferenceEvaluator(attached).run(None, CLOUD),
+    ]
+    assert results[0][0].shape == (7, 2)
+    for idx, distance in results[1:]:
+        np.testing.assert_array_equal(idx, results[0][0])
+        np.testing.assert_allclose(distance, results[0][1], rtol=1e-6)
+
+
+def test_an_alias_with_two_to_four_inputs():
+    model = parse(
+        """main (float[n,3] x, float[3] size, float[3] end) => (int64[n] a, int64[n] b) {
+            a = custom.torch_cluster_grid(x, size)
+            b = custom.torch_cluster_grid(x, size, , end)
+        }""",
+        HEADER.replace("user", "custom"),
+    )
+    x = CLOUD["xyz"]
+    feeds = {"x": x, "size": np.float32([0.5, 1, 1]), "end": x.max(0) + np.float32(1)}
+    expected = session(model, library=True).run(None, feeds)
+    for other in (cudarelu.onnx.attach_definitions(model), cudarelu.onnx.lower(model)):
+        for one, two in zip(session(other).run(None, feeds), expected, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("custom.knnquery(xyz, offset)", "input offset is missing"),
+        ("custom.knnquery(, xyz, offset)", "input nsample is missing"),
+        ("custom.knnquery(k, xyz, offset, xyz, offset, k)", "6 inputs, but it has 5"),
+        ("custom.knnquery<nsample = 2>(k, xyz, offset)", "no attribute nsample, which is an input"),
+        ("custom.knnquery<count = 2>(k, xyz, offset)", "there is no attribute count$"),
+    ],
+)
+def test_a_node_of_an_alias_that_is_wrong(call, message):
+    text = KNNQUERY.replace("custom.knnquery(k, xyz, offset)", call)
+    with pytest.raises(ValueError, match=f"a node, custom::knnquery: .*{message}"):
+        cudarelu.onnx.attach_definitions(parse(text, HEADER.replace("user", "custom")))
+
+
+def aliased(name: str, *inputs: str, **fields):
+    """An op with an alias, custom::other, with these inputs."""
+    onnx_name = dataclasses.replace(OPS[name].onnx, alias=("custom", "other"), alias_inputs=inputs)
+    return dataclasses.replace(OPS[name], onnx=onnx_name, **fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "attribute", "value"),
+    [("leaky_relu", "negative_slope", np.float64(0.25)), ("gelu", "approximate", np.int32([1]))],
+)
+def test_a_definition_with_an_attribute_as_an_input(name, attribute, value):
+    definition = cudarelu.onnx.function(aliased(name, attribute, "x"), "custom", "other")
+    evaluator = onnx.reference.ReferenceEvaluator
+    inputs = {definition.input[0]: np.asarray(value), "x": X.numpy()}
+    found = evaluator(definition).run(None, inputs, attributes={})
+    whole = evaluator(cudarelu.onnx.function(OPS[name]))
+    expected = whole.run(None, {"x": X.numpy()}, attributes={attribute: value.item()})
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_definition_whose_input_cannot_be_an_attribute():
+    op = aliased("leaky_relu", "negative_slope", "x")
+    op = dataclasses.replace(op, definition="y = LeakyRelu<alpha: float = @negative_slope>(x)")
+    with pytest.raises(ValueError, match="@negative_slope in a node LeakyRelu, but a model gives"):
+        cudarelu.onnx.function(op, "custom", "other")
+
+
+def test_a_definition_with_a_value_of_the_attributes_name():
+    text = """negative_slope = Constant<value_float: float = @negative_slope>()
+              y = Mul(x, negative_slope)"""
+    op = aliased("leaky_relu", "x", "negative_slope", definition=text)
+    definition = cudarelu.onnx.function(op, "custom", "other")
+    onnx.checker.check_function(definition)
+    assert list(definition.input) == ["x", "negative_slope_1"]
 
 
 LABELLED = [

@@ -19,6 +19,15 @@ namespace cudarelu {
 
 struct Module;
 
+/// An input of a node that calls an op in an ONNX model: an input of the op, or one of its
+/// attributes as a tensor of one element.
+struct NodeInput {
+  bool is_attribute = false;
+  std::size_t index = 0;  // in the signature
+
+  bool operator==(const NodeInput&) const = default;
+};
+
 /// An op of a module.
 struct Op {
   std::string_view name;
@@ -26,6 +35,7 @@ struct Op {
   std::string onnx_type;  // the op type in the module's ONNX domain: the name in CamelCase
   OpSpec spec;
   Signature signature;
+  std::vector<NodeInput> alias_inputs;  // of a node that calls the op by its alias
   bool elementwise = false;  // element i of each output is a function of elements i of the inputs
   bool uniform = false;      // all tensors are T[*] and required: they have one dtype and one shape
   bool uses_gemm = false;    // a matrix product; on the CPU it calls Execution::gemm()
@@ -40,6 +50,9 @@ struct Op {
   /// The name for PyTorch's dispatcher and in gradients of other modules: "cudarelu::relu".
   std::string qualified_name() const;
 };
+
+/// The inputs of a node that calls the op by its own name: those of the signature.
+std::vector<NodeInput> inputs_of(const Op& op);
 
 /// A module whose declarations are valid. It refers to memory of its library, which stays loaded.
 struct Module {

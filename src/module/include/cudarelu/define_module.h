@@ -133,6 +133,7 @@ inline constexpr cudarelu_op op_of{
     .flags = flags<F>(),
     .cpu = cpu_kernel<F>(),
     .cuda = cuda_kernel<F>(),
+    .alias_inputs = text(F::spec.onnx_alias.inputs),
 };
 
 template <class... F>

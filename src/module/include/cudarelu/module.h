@@ -177,6 +177,9 @@ typedef struct cudarelu_op {
   uint32_t flags;
   cudarelu_kernel cpu;  /* null: none */
   cudarelu_kernel cuda; /* null: none */
+  /* The inputs of a node that calls the op by its alias: see OnnxAlias in op_spec.h. Not in the
+   * first modules, so a reader checks `size`. */
+  const char* alias_inputs;
 } cudarelu_op;
 
 /* The engines of matrix products, which the module `cudarelu` lends to the others. */

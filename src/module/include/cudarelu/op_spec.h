@@ -15,6 +15,15 @@ struct OnnxName {
   std::string_view op_type;
 };
 
+/// A second name under which models call an op, with inputs of its own.
+struct OnnxAlias {
+  std::string_view domain;
+  std::string_view op_type;
+  /// The inputs of a node, in order: "k, x, y". They are all inputs of the op, and attributes that
+  /// the node has as tensors of one element. By default, they are the inputs of the op.
+  std::string_view inputs = {};
+};
+
 /// How PyTorch's autocast converts an op's inputs of float32 and half precision.
 enum class Autocast : std::uint8_t {
   promote,  // all become float32 if one of them is
@@ -52,7 +61,7 @@ struct OpSpec {
   std::string_view gradient = {};  // "x = relu_backward(grad_y, y); ...": see gradient.h
   Autocast autocast = Autocast::promote;
   bool strided = false;               // the kernels read Call::strides, so that views need no copy
-  OnnxName onnx_alias = {};           // a second name under which models call the op
+  OnnxAlias onnx_alias = {};          // a second name in models
   std::string_view definition;        // the meaning: the body of an ONNX function
   std::string_view written_out = {};  // the same as models contain it; empty lines divide forms
 };
