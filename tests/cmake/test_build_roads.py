@@ -405,6 +405,19 @@ class TestCppInference:
         assert done.returncode == 2
         assert "cudarelu" in done.stderr
 
+    @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+    def test_calls_ops_on_tensors(self, cpp_inference, device):
+        program = cpp_inference.with_name("call_ops")
+        assert not [name for name in dynamic(program, "NEEDED") if "python" in name]
+        said = run(program, cudarelu_library(), device)
+        losses = [float(each) for each in re.findall(r"^step \d+: loss (\S+)$", said, re.MULTILINE)]
+        assert len(losses) == 3
+        assert losses[-1] < losses[0] / 10
+        assert f"the gradients on {device} equal those of LibTorch" in said
+        done = subprocess.run([program, "libc.so.6"], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "cudarelu::linear_relu" in done.stderr
+
 
 def link_libtorch(folder: Path) -> None:
     """Makes an unpacked LibTorch of links: to the parts of PyTorch's package that do not need
