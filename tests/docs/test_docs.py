@@ -2,11 +2,14 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import cudarelu
 from cudarelu._markdown import reference
@@ -17,6 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 YOUR_OP = (DOCS / "your-op.md").read_text()
 LAUNCHED = "# torchrun "  # begins a snippet that is a program of its own
 CHINESE = ".zh-CN.md"  # ends the name of a translation, whose blocks are those of the original
+TRANSLATIONS = [*sorted(DOCS.glob(f"*{CHINESE}")), DOCS.parent / f"README{CHINESE}"]
 SNIPPETS = {
     path.name: codes
     for path in DOCS.glob("*.md")
@@ -25,9 +29,39 @@ SNIPPETS = {
 }
 
 
+def named_files(document: str) -> dict[str, str]:
+    """The files of C++ in a document: their first line is a comment with the name."""
+    text = (DOCS / document).read_text()
+    return dict(re.findall(r"```cpp\n// (\S+\.\w+)\n(.*?)```", text, re.DOTALL))
+
+
+def run_commands(commands: list[str], folder: Path) -> str:
+    """Runs commands of a document, with the programs of the build; returns what they print."""
+    done = subprocess.run(
+        ["bash", "-euc", "\n".join(commands)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=folder,
+        env=os.environ
+        | {
+            "PATH": f"{BUILD}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def original_of(translation: Path) -> Path:
+    return translation.with_name(translation.name.replace(CHINESE, ".md"))
+
+
 def run_snippets(document: str, folder: Path) -> None:
     """The snippets run in order, in one process. They are in a file, since some decorators read the
     source."""
+    for name, code in named_files(document).items():
+        (folder / name).write_text(code)
     program = folder / "document.py"
     codes = [code for code in SNIPPETS[document] if not code.startswith(LAUNCHED)]
     assert codes
@@ -42,7 +76,7 @@ def run_snippets(document: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("document", sorted(SNIPPETS.keys() - {"your-op.md"}))
+@pytest.mark.parametrize("document", sorted(SNIPPETS.keys() - {"your-op.md", "tutorials.md"}))
 def test_snippets(document, tmp_path):
     if document == "tensorflow.md" and (reason := tensorflow_missing()):
         pytest.skip(reason)
@@ -53,16 +87,10 @@ def test_the_reference_is_that_of_the_table():
     assert (DOCS / "ops.md").read_text() == reference(cudarelu.ops()) + "\n"
 
 
-# In your-op.md, the first line of a file of C++ has its name.
-YOUR_FILES = dict(re.findall(r"```cpp\n// (\S+)\n(.*?)```", YOUR_OP, re.DOTALL))
-
-
 @BUILT
 def test_your_op(tmp_path):
     """Every step of your-op.md but its scaffold, which tests/python/test_scaffold.py runs."""
-    assert len(YOUR_FILES) == YOUR_OP.count("```cpp")
-    for name, code in YOUR_FILES.items():
-        (tmp_path / name).write_text(code)
+    assert len(named_files("your-op.md")) == YOUR_OP.count("```cpp")
     run_snippets("your-op.md", tmp_path)
 
     cache = (BUILD / "CMakeCache.txt").read_text() if (BUILD / "CMakeCache.txt").exists() else ""
@@ -78,18 +106,40 @@ def test_your_op(tmp_path):
             (tmp_path / "onnxruntime/lib" / name).symlink_to(library)
     else:
         commands = commands[:1]  # without the C++ program, which needs a build folder
-    done = subprocess.run(
-        ["bash", "-euc", "\n".join(commands)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ | {"PATH": f"{BUILD}:{os.environ['PATH']}"},
-    )
-    assert done.returncode == 0, done.stdout
-    assert "1 x my::SquaredRelu on CPUExecutionProvider" in done.stdout
+    said = run_commands(commands, tmp_path)
+    assert "1 x my::SquaredRelu on CPUExecutionProvider" in said
     if include and library:
-        assert len(re.findall(r"^[\d.e-]+$", done.stdout, re.MULTILINE)) == 4
+        assert len(re.findall(r"^[\d.e-]+$", said, re.MULTILINE)) == 4
+
+
+@BUILT
+def test_tutorials(tmp_path):
+    """The snippets run, and the commands that need no GPU."""
+    run_snippets("tutorials.md", tmp_path)
+    text = (DOCS / "tutorials.md").read_text()
+    commands = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    elsewhere = [each for each in commands if each.startswith("# on a GPU")]
+    assert len(elsewhere) == 3
+    said = run_commands([each for each in commands if each not in elsewhere], tmp_path)
+    assert "1 x custom_domain::CustomRelu on C" in said
+    assert "    custom::knnquery: knn_query, by its alias" in said.splitlines()
+    assert (tmp_path / "trace.json").exists()
+    program = (DOCS.parent / "examples/cpp_inference/call_ops.cpp").read_text()
+    (function,) = re.findall(r"```cpp\n(///.*?)```", text, re.DOTALL)
+    assert function in program
+
+
+@BUILT
+@pytest.mark.parametrize("index", range(3))
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_the_commands_of_the_tutorials_on_a_gpu(index, tmp_path):
+    text = (DOCS / "tutorials.md").read_text()
+    command = re.findall(r"```sh\n(# on a GPU.*?)```", text, re.DOTALL)[index]
+    for tool in ("nsys", "ncu", "compute-sanitizer"):
+        if tool in command and shutil.which(tool) is None:
+            pytest.skip(f"{tool} is missing")
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    run_commands(["python -m cudarelu export-demo myrelu.onnx", command], tmp_path)
 
 
 def blocks(text: str) -> list[str]:
@@ -98,19 +148,50 @@ def blocks(text: str) -> list[str]:
     return re.findall(block, text, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("path", [*DOCS.glob(f"*{CHINESE}")], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", TRANSLATIONS, ids=lambda path: path.name)
 def test_translations(path):
     """Their code, links and numbers of the tables are those of the original, which runs."""
-    original = path.with_name(path.name.replace(CHINESE, ".md"))
+    original = original_of(path)
     texts = [each.read_text() for each in (original, path)]
     assert re.search(rf"\A# .+\n\n\[.+\]\({re.escape(path.name)}\)\n", texts[0])
     assert re.search(rf"\A# .+\n\n\[.+\]\({re.escape(original.name)}\)\n", texts[1])
     expected, found = map(blocks, texts)
-    assert len(expected) > 10
+    assert len(expected) >= 3
     assert found == expected
-    for pattern in (r"^#+ ", r"\]\((?!your-op)(.*?)\)", r"\| (\**\d+\**) (?=\|)", r"^\| (`\w+`)?"):
+    # A link leads to the same page, in either language; the names of sections are translated.
+    texts = [re.sub(rf"{re.escape(CHINESE)}(#[^)]*)?\)", ".md)", text) for text in texts]
+    texts = [re.sub(r"((?:your-op|tutorials)\.md)#[^)]*\)", r"\1)", text) for text in texts]
+    for pattern in (r"^#+ ", r"\]\((.*?)\)", r"\| (\**\d+\**) (?=\|)", r"^\| (`\w+`)?"):
         expected, found = (re.findall(pattern, text, re.MULTILINE) for text in texts)
         assert found == expected, pattern
+
+
+def prose(text: str) -> str:
+    """The prose of a page: without code, addresses and names of files."""
+    code_and_addresses = r"```.*?```|`[^`]*`|\]\([^)]*\)|[A-Za-z.-]+\.md"
+    return re.sub(code_and_addresses, "", text, flags=re.DOTALL)
+
+
+def glossary() -> list[list[str]]:
+    rows = re.findall(r"^\| (.*) \|$", (DOCS / "glossary.md").read_text(), re.MULTILINE)
+    return [re.split(r" ?\| ?", row) for row in rows[1:]]
+
+
+def test_the_glossary_is_sorted():
+    terms = [row[0] for row in glossary()]
+    assert len(terms) > 20
+    assert terms == sorted(set(terms))
+    assert all(len(row) == 4 and row[1] and row[3] for row in glossary())
+
+
+@pytest.mark.parametrize("path", TRANSLATIONS, ids=lambda path: path.name)
+def test_translations_have_the_terms_of_the_glossary(path):
+    original, translation = (prose(each.read_text()) for each in (original_of(path), path))
+    for terms, chinese, other, _ in glossary():
+        names = "|".join(terms.split(", "))
+        if re.search(rf"\b({names})s?\b", original, re.IGNORECASE):
+            assert chinese in translation, terms
+        assert not other or other not in translation
 
 
 def test_programs(tmp_path):
