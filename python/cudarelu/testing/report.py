@@ -46,8 +46,10 @@ def check_library(
         if (not runtimes or host.runtime in runtimes) and device in (None, host.device)
     }
     ops = _named(load_library(path).ops(), only_ops)
-    for op in ops:
-        function(op)  # an invalid definition is one error rather than that of each check
+    for op in ops:  # an invalid definition is one error rather than that of each check
+        function(op)
+        if op.onnx.alias:
+            function(op, *op.onnx.alias)
     missing = {name: why for name, why in missing_hosts(ops).items() if name in chosen}
     if missing.keys() == chosen:
         reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())

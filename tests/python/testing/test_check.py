@@ -188,6 +188,40 @@ def test_a_definition_that_is_not_valid_is_one_error(tmp_path):
     assert done.stdout == ""
 
 
+ALIASED = """
+#pragma once
+#include "cudarelu/elementwise.h"
+
+namespace aliased {
+struct Leaky {
+  static constexpr cudarelu::OpSpec spec{
+      .signature = "leaky(x: T[*], *, slope: float = 0.5) -> y: T[*]",
+      .summary = "x where x > 0, else slope * x.",
+      .dtypes = cudarelu::floating_types,
+      .onnx_alias = {"custom", "leaky", "slope, x"},
+      .definition = "y = LeakyRelu<alpha: float = @slope>(x)",
+  };
+  template <class T>
+  CUDARELU_FN T operator()(T x, T slope) const {
+    return x > T(0) ? x : slope * x;
+  }
+};
+}  // namespace aliased
+"""
+
+
+def test_a_definition_that_does_not_suit_an_alias_is_one_error(tmp_path):
+    (tmp_path / "aliased.h").write_text(ALIASED)
+    code = "import cudarelu; print(cudarelu.load('aliased', 'aliased.h', cuda=False).path)"
+    library = python("-c", code, folder=tmp_path).stdout.strip()
+    done = python("-m", "cudarelu", "check", library)
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "error: aliased::leaky: the definition has @slope in a node Leaky"
+    )
+    assert done.stdout == ""
+
+
 def test_no_library(capsys):
     assert main(["check", "libnone.so"]) == 2
     assert "libnone.so" in capsys.readouterr().err
