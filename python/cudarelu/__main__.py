@@ -86,6 +86,18 @@ def inspect(arguments: argparse.Namespace) -> None:
     print(json.dumps(description, indent=2) if arguments.json else text(description))
 
 
+def view(arguments: argparse.Namespace) -> None:
+    try:
+        import netron
+    except ImportError as error:
+        raise ValueError("view needs Netron: pip install netron") from error
+
+    arguments.path.open("rb").close()  # Netron would show an empty page for a folder
+    address = (arguments.host, arguments.port)
+    netron.start(str(arguments.path), address=address, browse=not arguments.no_browser)
+    netron.wait()
+
+
 def build(arguments: argparse.Namespace) -> None:
     from .defining.library import library_of
 
@@ -207,6 +219,17 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     command.add_argument("path", type=Path, metavar="MODEL.onnx")
     command.add_argument("--json", action="store_true", help="print one JSON object")
     command.set_defaults(run=inspect)
+
+    command = commands.add_parser("view", help="show a model in a browser, by Netron")
+    command.add_argument("path", type=Path, metavar="MODEL.onnx")
+    command.add_argument(
+        "-p", "--port", type=int, help="serve at this port (default: 8080 or another free one)"
+    )
+    command.add_argument(
+        "--host", default="localhost", metavar="ADDRESS", help="serve at it (default: localhost)"
+    )
+    command.add_argument("--no-browser", action="store_true", help="only serve, open no browser")
+    command.set_defaults(run=view)
 
     command = commands.add_parser(
         "check",
