@@ -14,10 +14,12 @@ import torch
 import cudarelu
 from cudarelu._markdown import reference
 from cudarelu.testing.environment import tensorflow_missing
+from support.commands import run
 from support.ort_infer import BUILD, BUILT
 
 DOCS = Path(__file__).parents[2] / "docs"
 YOUR_OP = (DOCS / "your-op.md").read_text()
+PACKAGE = {"PYTHONPATH": os.pathsep.join(sys.path)}  # this process's modules
 LAUNCHED = "# torchrun "  # begins a snippet that is a program of its own
 CHINESE = ".zh-CN.md"  # ends the name of a translation, whose blocks are those of the original
 TRANSLATIONS = [*sorted(DOCS.glob(f"*{CHINESE}")), DOCS.parent / f"README{CHINESE}"]
@@ -67,11 +69,8 @@ def run_snippets(document: str, folder: Path) -> None:
     assert codes
     program.write_text("\n".join(codes))
     command = [sys.executable, str(program)]
-    # In a temporary folder, since a snippet may write files, but with this process's modules.
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "CUDARELU_CACHE_DIR": str(folder / "cache"),
-    }
+    # In a temporary folder, since a snippet may write files.
+    environment = os.environ | PACKAGE | {"CUDARELU_CACHE_DIR": str(folder / "cache")}
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
 
@@ -81,6 +80,16 @@ def test_snippets(document, tmp_path):
     if document == "tensorflow.md" and (reason := tensorflow_missing()):
         pytest.skip(reason)
     run_snippets(document, tmp_path)
+
+
+@BUILT
+def test_the_commands_of_profiling(tmp_path):
+    commands = re.findall(r"^\$ (.*)$", (DOCS / "profiling.md").read_text(), re.MULTILINE)
+    assert len(commands) == 3
+    paths = {"python": sys.executable, "ort_infer": BUILD / "ort_infer"}
+    for program, *arguments in map(str.split, commands):
+        run(paths[program], *arguments, cwd=tmp_path, env=os.environ | PACKAGE)
+    assert '"op_name" : "CustomRelu"' in (tmp_path / "trace.json").read_text()
 
 
 def test_the_reference_is_that_of_the_table():
