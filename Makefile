@@ -5,6 +5,7 @@
 #   make test     build, install old ONNX Runtimes for the tests, run ctest, which runs pytest too
 #   make test-tensorflow   install TensorFlow, 274 MB, and an old one; run the tests that need it
 #   make check    build, then check formatting, lint and types, and correct what can be corrected
+#   make docs     the site of the documents, in build/site/index.html
 #   make tidy     clang-tidy
 #   make asan     C++ tests, plugin and ort_infer under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make fuzz     the readers of texts and files, and models, on random input for FUZZ_SECONDS (3600)
@@ -25,7 +26,7 @@ ifneq ($(words $(CURDIR)),1)
 $(error make does not work in a folder whose path contains a space: $(CURDIR))
 endif
 
-.PHONY: demo test test-tensorflow build packages kernels check tidy asan fuzz clean
+.PHONY: demo test test-tensorflow build packages kernels check docs tidy asan fuzz clean
 .DEFAULT_GOAL := build
 
 build: build/build.ninja
@@ -97,6 +98,17 @@ test-tensorflow: $(VENV)/.dev build $(TENSORFLOW) $(TENSORFLOW)-2.16.2
 
 check: $(VENV)/.dev build
 	$(BIN)/pre-commit run --all-files --show-diff-on-failure
+
+# The site needs neither a build nor the packages of one.
+DOCS := $(CURDIR)/build/docs-venv
+
+$(DOCS)/.packages: requirements-docs.txt
+	@$(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
+docs: $(DOCS)/.packages
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build -f docs/site/mkdocs.yml
 
 tidy: $(VENV)/.dev build
 	@printf '%s\n' $(TIDY_FILES) | xargs -P 2 -n 4 $(BIN)/clang-tidy -p build --quiet
