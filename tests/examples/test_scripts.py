@@ -1,0 +1,158 @@
+"""The examples that are scripts with cells, and notebooks too; and the service that batches."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cudarelu.ort
+from support.commands import needs, run
+from support.ort_infer import BUILD, BUILT, ORT_INFER
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = [path for path in EXAMPLES.glob("*.py") if path.read_text().startswith("# %%")]
+CACHE = BUILD / "CMakeCache.txt"
+SETTINGS = dict(
+    re.findall(r"^(\w+):\w+=(.+)$", CACHE.read_text() if CACHE.exists() else "", re.MULTILINE)
+)
+INCLUDE = SETTINGS.get("OnnxRuntime_INCLUDE_DIR")
+LIBRARY = SETTINGS.get("CUDARELU_ORT_LIBRARY")
+
+
+def run_script(name: str, folder: Path) -> str:
+    variables = {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "CUDARELU_CACHE_DIR": str(folder / "cache"),
+    }
+    return run(sys.executable, EXAMPLES / name, cwd=folder, env=os.environ | variables)
+
+
+@pytest.fixture(scope="module")
+def mlp(tmp_path_factory):
+    """The folder in which mlp.py has run, and what it has printed."""
+    folder = tmp_path_factory.mktemp("mlp")
+    return folder, run_script("mlp.py", folder)
+
+
+def test_all_are_tested_and_short():
+    names = {"mlp.py", "accelerate_model.py", "own_op_cpp.py", "own_op_python.py"}
+    assert {path.name for path in SCRIPTS} == names
+    files = [*SCRIPTS, *(EXAMPLES / "batching_service").iterdir()]
+    assert all(len(path.read_text().splitlines()) <= 100 for path in files)
+
+
+def test_mlp(mlp):
+    _, said = mlp
+    assert float(re.search(r"accuracy ([\d.]+)", said)[1]) > 0.95
+
+
+@BUILT
+def test_the_command_of_mlp(mlp):
+    folder, _ = mlp
+    (arguments,) = re.findall(
+        r"^# +ort_infer (.*)$", (EXAMPLES / "mlp.py").read_text(), re.MULTILINE
+    )
+    said = run(ORT_INFER, *arguments.split(), "--tolerance", "1e-4,1e-5", cwd=folder)
+    assert "2 x cudarelu::LinearGelu" in said
+
+
+def test_accelerate_model(tmp_path):
+    said = run_script("accelerate_model.py", tmp_path)
+    assert "2 x attention for" in said
+    assert "2 x linear_gelu for" in said
+    assert re.search(r"largest difference \d\.\de-0[6789]", said)
+    assert re.search(r"the whole model: time x [01]\.", said)
+
+
+def test_own_op_cpp(tmp_path):
+    said = run_script("own_op_cpp.py", tmp_path)
+    assert int(re.search(r"(\d+) cases", said)[1]) > 100
+
+
+def test_own_op_python(tmp_path):
+    said = run_script("own_op_python.py", tmp_path)
+    assert float(re.search(r"loss ([\d.]+)", said)[1]) < 0.01
+
+
+@needs(module="jupytext")
+def test_notebooks_are_made_from_the_scripts():
+    made = runpy.run_path(str(EXAMPLES / "notebooks/make.py"))["notebooks"]()
+    assert set(made) == {f"{path.stem}.ipynb" for path in SCRIPTS}
+    for name, text in made.items():
+        assert (EXAMPLES / "notebooks" / name).read_text() == text, "run examples/notebooks/make.py"
+
+
+# The service
+
+ROWS, CLIENTS = 20, 16
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory) -> Path:
+    if not (INCLUDE and LIBRARY):
+        pytest.skip("needs ONNX Runtime's headers and library")
+    folder = tmp_path_factory.mktemp("service")
+    (folder / "onnxruntime/lib").mkdir(parents=True)
+    (folder / "onnxruntime/include").symlink_to(INCLUDE)
+    for name in ("libonnxruntime.so", "libonnxruntime.so.1"):
+        (folder / "onnxruntime/lib" / name).symlink_to(LIBRARY)
+    options = (f"-DCMAKE_PREFIX_PATH={folder}/onnxruntime", "-DCMAKE_BUILD_TYPE=Debug")
+    warnings = "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror"
+    source = EXAMPLES / "batching_service"
+    run("cmake", "-G", "Ninja", "-S", source, "-B", folder / "build", *options, warnings)
+    run("cmake", "--build", folder / "build")
+    return folder / "build/batching_service"
+
+
+def ask(path: Path, rows: np.ndarray) -> np.ndarray:
+    """The answers to rows of two numbers, which are sent one by one."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        answers = []
+        for row in rows:
+            client.sendall(row.tobytes())
+            answers.append(client.recv(12, socket.MSG_WAITALL))
+    return np.frombuffer(b"".join(answers), np.float32).reshape(-1, 3)
+
+
+@needs("cmake", "ninja", "g++")
+def test_the_service(mlp, service, tmp_path):
+    folder, _ = mlp
+    model, path = folder / "mlp.onnx", tmp_path / "s"
+    command = [service, model, cudarelu.ort.library_path(), path]
+    environment = os.environ | {"LD_LIBRARY_PATH": str(service.parents[1] / "onnxruntime/lib")}
+    x = np.random.default_rng(0).standard_normal((CLIENTS, ROWS, 2), np.float32)
+    expected = cudarelu.ort.Session(model, provider="cpu")(x.reshape(-1, 2))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            assert path.stat().st_mode & 0o077 == 0
+            with socket.socket(socket.AF_UNIX) as client:  # which ends within a row
+                client.connect(str(path))
+                client.sendall(b"1234")
+            with ThreadPoolExecutor(CLIENTS) as pool:
+                answers = list(pool.map(lambda rows: ask(path, rows), x))
+        finally:
+            process.terminate()
+        sizes = [int(size) for size in re.findall(r"a batch of (\d+)", process.stdout.read())]
+    np.testing.assert_allclose(np.concatenate(answers), expected, rtol=1e-4, atol=1e-5)
+    assert sum(sizes) == CLIENTS * ROWS
+    assert max(sizes) > 1
+
+
+@needs("cmake", "ninja", "g++")
+def test_the_service_refuses_what_it_cannot_serve(service, tmp_path):
+    environment = os.environ | {"LD_LIBRARY_PATH": str(service.parents[1] / "onnxruntime/lib")}
+    command = [service, tmp_path / "missing.onnx", cudarelu.ort.library_path(), tmp_path / "s"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 1
+    assert re.match(r"error: .*missing\.onnx", done.stderr)
