@@ -10,6 +10,7 @@
 #include "cudarelu/infer.h"
 #include "cudarelu/op.h"
 #include "cudarelu/types.h"
+#include "range.h"
 
 namespace cudarelu {
 namespace {
@@ -210,6 +211,7 @@ Status run(const Op& op, std::span<const TensorView> inputs, std::span<const Ten
       Status status = check_values(op, inputs);
       if (!status.ok()) return status;
     }
+    [[maybe_unused]] const Range range(op);
     const bool all = std::ranges::all_of(inputs, &TensorView::present);
     return all ? run_kernel(op, inputs, outputs, attributes, execution, strides)
                : run_with_stand_ins(op, inputs, outputs, attributes, execution, strides);
