@@ -213,3 +213,22 @@ def test_programs(tmp_path):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *arguments]
         done = subprocess.run([*command, str(program)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+
+
+def test_the_errors_of_functions_are_those_recorded(monkeypatch):
+    """Of 16 bits; those of float32 would take a minute."""
+    monkeypatch.syspath_prepend(DOCS.parent / "tools")
+    import semantics
+
+    text = (DOCS / "semantics.md").read_text()
+    records = semantics.records()
+    assert semantics.page(text, records) == text
+    measured = 0
+    for op, attributes in semantics.calls():
+        for dtype in ("float16", "bfloat16"):
+            row = semantics.row_of(op, attributes, dtype)
+            recorded = records["cpu"]["errors"][row]["cudarelu"]["ulp"]
+            found = semantics.measure(op, attributes, semantics.DTYPES[dtype], 1, "cpu")
+            assert found["cudarelu"]["ulp"] <= recorded + 1e-9, row
+            measured += 1
+    assert measured >= 14
