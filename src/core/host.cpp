@@ -111,6 +111,50 @@ void set_control(std::uint64_t /*bits*/) {}
 
 }  // namespace
 
+void fail(Status::Code code, const Op& op, const std::string& what) {
+  throw Failure(detail::error(code, op, what));
+}
+
+int absl_code_of(const Status& error) {
+  switch (error.code()) {
+    case Status::Code::invalid_argument:
+    case Status::Code::unsupported_dtype:
+      return 3;  // INVALID_ARGUMENT
+    case Status::Code::unavailable:
+      return 12;  // UNIMPLEMENTED
+    case Status::Code::out_of_memory:
+      return 8;  // RESOURCE_EXHAUSTED
+    default:
+      return 13;  // INTERNAL
+  }
+}
+
+Status HostCall::infer() {
+  return cudarelu::infer(op, std::span<const TensorView>(inputs), attributes, types);
+}
+
+Status HostCall::check_outputs() const {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const std::string name(op.signature.outputs[i].name);
+    if (outputs[i].dtype != types[i].dtype) {
+      return detail::error(Status::Code::unsupported_dtype, op,
+                           name + " must be " + std::string(name_of(types[i].dtype)) + ", not " +
+                               std::string(name_of(outputs[i].dtype)));
+    }
+    if (!std::ranges::equal(outputs[i].shape, types[i].shape.span())) {
+      return detail::error(Status::Code::invalid_argument, op,
+                           name + " must be " + detail::text_of(types[i].shape.span()) + ", not " +
+                               detail::text_of(outputs[i].shape));
+    }
+  }
+  return {};
+}
+
+Status HostCall::run(Execution& execution) const {
+  const WithSubnormals environment;
+  return cudarelu::run(op, inputs, outputs, attributes, execution);
+}
+
 WithSubnormals::WithSubnormals() : before_(control()) {
   if ((before_ & flushes) != 0) set_control(before_ & ~flushes);
 }

@@ -1,5 +1,7 @@
 #include "cudarelu/infer.h"
 
+#include <array>
+#include <charconv>
 #include <cstdint>
 #include <sstream>
 
@@ -73,6 +75,19 @@ std::string range_of(const AttributeSpec& spec) {
   std::ostringstream text;
   text << "in [" << spec.lowest << ", " << spec.highest << "]";
   return text.str();
+}
+
+std::string default_text_of(const AttributeSpec& spec) {
+  std::array<char, 32> text{};
+  const Attribute value = default_of(spec);
+  if (const auto* const real = std::get_if<double>(&value)) {
+    return {text.data(), std::to_chars(text.begin(), text.end(), *real).ptr};
+  }
+  const auto integer = std::get<std::int64_t>(value);
+  if (spec.type == AttributeType::label) {
+    return std::string(spec.labels[static_cast<std::size_t>(integer)]);
+  }
+  return {text.data(), std::to_chars(text.begin(), text.end(), integer).ptr};
 }
 
 Status check_attributes(const Op& op, std::span<const Attribute> attributes) {

@@ -87,7 +87,7 @@ std::optional<DType> dtype_of_one_element(const OrtApi& api, const OrtValue& val
   check(api.GetTensorElementType(info.get(), &type));
   check(api.GetDimensionsCount(info.get(), &rank));
   check(api.GetTensorShapeElementCount(info.get(), &count));
-  return rank <= 1 && count == 1 ? dtype_of(type) : std::nullopt;
+  return rank <= 1 && count == 1 ? element_types.find(type) : std::nullopt;
 }
 
 bool is_input(const CustomOp& custom_op, std::size_t attribute) {

@@ -34,7 +34,7 @@ ONNXTensorElementDataType input_type(const OrtCustomOp* self, std::size_t index)
   if (input == nullptr || input->kind == ElementKind::variable_or_bool) {
     return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   }
-  return onnx_type_of(input->dtype(of(self).variable));
+  return element_types[input->dtype(of(self).variable)];
 }
 
 /// The host reads attributes, so their tensors are in its memory.
@@ -111,7 +111,7 @@ CustomOp::CustomOp(const Runtime& runtime, const Op& op, std::string_view onnx_t
   GetInputMemoryType = input_memory;
   GetOutputTypeCount = [](const OrtCustomOp* self) { return of(self).op.signature.outputs.size(); };
   GetOutputType = [](const OrtCustomOp* self, std::size_t index) {
-    return onnx_type_of(of(self).op.signature.outputs[index].dtype(of(self).variable));
+    return element_types[of(self).op.signature.outputs[index].dtype(of(self).variable)];
   };
   GetOutputCharacteristic = [](const OrtCustomOp*, std::size_t) { return INPUT_OUTPUT_REQUIRED; };
 

@@ -30,7 +30,7 @@ HostGemm::HostGemm(const OrtApi& api, const OrtKernelInfo& node, DType dtype) : 
                         int input_count) {
     constexpr int opset = 13;
     const char* constraint = "T";
-    const ONNXTensorElementDataType type = onnx_type_of(dtype);
+    const ONNXTensorElementDataType type = element_types[dtype];
     OrtOp* op = nullptr;
     check(api.CreateOp(&node, name, "", opset, &constraint, &type, 1, attributes.data(),
                        static_cast<int>(attributes.size()), input_count, 1, &op));
@@ -56,7 +56,7 @@ Owned<OrtValue> HostGemm::tensor(DType dtype, const void* data,
   for (const std::int64_t size : shape) bytes *= static_cast<std::size_t>(size);
   OrtValue* value = nullptr;
   check(api_.CreateTensorWithDataAsOrtValue(memory_.get(), const_cast<void*>(data), bytes,
-                                            shape.data(), shape.size(), onnx_type_of(dtype),
+                                            shape.data(), shape.size(), element_types[dtype],
                                             &value));
   return {value, {&api_}};
 }

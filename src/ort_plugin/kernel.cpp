@@ -49,7 +49,7 @@ namespace {
 DType read_dtype(const OrtApi& api, const Op& op, const Parameter& input, const OrtValue& value) {
   ONNXTensorElementDataType type{};
   check(api.GetTensorElementType(type_info(api, value).get(), &type));
-  if (const std::optional<DType> dtype = dtype_of(type)) return *dtype;
+  if (const std::optional<DType> dtype = element_types.find(type)) return *dtype;
   fail(api, {Status::Code::unsupported_dtype,
              std::string(op.name) + ": " + std::string(input.name) +
                  " has another dtype; supported are " + names_of(dtypes_of(op, input))});

@@ -3,7 +3,6 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "attributes.h"
@@ -12,47 +11,8 @@
 #include "element_type.h"
 #include "kernel.h"
 
-namespace cudarelu {
+namespace cudarelu::ort {
 namespace {
-
-/// A dimension at load time: a number, a symbol, or unknown.
-struct SymbolicSize {
-  SymbolicSize() = default;
-  explicit SymbolicSize(std::int64_t number) : number(number) {}
-
-  std::int64_t number = -1;  // -1: not a number
-  const char* symbol = "";   // owned by ONNX Runtime, valid during shape inference; "": no symbol
-
-  bool unknown() const { return number < 0 && *symbol == '\0'; }
-};
-
-}  // namespace
-
-template <>
-struct DimTraits<SymbolicSize> {
-  /// Only two numbers are known to differ: a symbol may have any value.
-  static bool differ(const SymbolicSize& a, const SymbolicSize& b) {
-    return a.number >= 0 && b.number >= 0 && a.number != b.number;
-  }
-  static bool exceeds(const SymbolicSize& a, std::int64_t limit) { return a.number > limit; }
-  static bool is_one(const SymbolicSize& a) { return a.number == 1; }
-  static bool is_multiple(const SymbolicSize& a, const SymbolicSize& of) {
-    return a.number < 0 || of.number < 0 ||
-           DimTraits<std::int64_t>::is_multiple(a.number, of.number);
-  }
-  static std::string text(const SymbolicSize& size) {
-    return size.number >= 0 ? std::to_string(size.number) : size.symbol;
-  }
-};
-
-namespace ort {
-namespace {
-
-struct SymbolicTensor {
-  bool present = false;
-  DType dtype{};
-  std::vector<SymbolicSize> shape;
-};
 
 /// Returns an input, or nothing if its element type or rank is unknown.
 std::optional<SymbolicTensor> input(const OrtApi& api, const OrtShapeInferContext& context,
@@ -64,7 +24,7 @@ std::optional<SymbolicTensor> input(const OrtApi& api, const OrtShapeInferContex
   if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) return SymbolicTensor{};  // absent
   std::size_t rank = 0;
   check(api.GetDimensionsCount(info, &rank));
-  const std::optional<DType> dtype = dtype_of(type);
+  const std::optional<DType> dtype = element_types.find(type);
   // Rank 0 means a scalar or an unknown rank.
   if (!dtype || rank == 0) return std::nullopt;
 
@@ -94,7 +54,7 @@ void set_output(const OrtApi& api, OrtShapeInferContext& context, std::size_t in
   check(api.CreateTensorTypeAndShapeInfo(&info));
   const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api.ReleaseTensorTypeAndShapeInfo)>
       owner(info, api.ReleaseTensorTypeAndShapeInfo);
-  check(api.SetTensorElementType(info, onnx_type_of(type.dtype)));
+  check(api.SetTensorElementType(info, element_types[type.dtype]));
   check(api.SetDimensions(info, numbers.data(), numbers.size()));
   check(api.SetSymbolicDimensions(info, symbols.data(), symbols.size()));
   check(api.ShapeInferContext_SetOutputTypeShape(&context, index, info));
@@ -135,5 +95,4 @@ OrtStatus* infer_shapes(const OrtCustomOp* op, OrtShapeInferContext* context) no
   return nullptr;
 }
 
-}  // namespace ort
-}  // namespace cudarelu
+}  // namespace cudarelu::ort

@@ -8,57 +8,25 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
-#include <cmath>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <memory>
-#include <new>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cudarelu/dtype_table.h"
 #include "cudarelu/host.h"
-#include "cudarelu/infer.h"
-#include "cudarelu/op.h"
 #include "tensorflow_api.h"
 
-namespace cudarelu {
-namespace tf {
-namespace {
-
-/// A size that shape inference may not know.
-struct Size {
-  Size() = default;
-  explicit Size(std::int64_t value) : value(value) {}
-  std::int64_t value = -1;  // -1: unknown
-};
-
-}  // namespace
-}  // namespace tf
-
-template <>
-struct DimTraits<tf::Size> {
-  static bool differ(const tf::Size& a, const tf::Size& b) {
-    return a.value >= 0 && b.value >= 0 && a.value != b.value;
-  }
-  static bool is_one(const tf::Size& a) { return a.value == 1; }
-  static bool is_multiple(const tf::Size& a, const tf::Size& of) {
-    return a.value < 0 || of.value < 0 || DimTraits<std::int64_t>::is_multiple(a.value, of.value);
-  }
-  static bool exceeds(const tf::Size& size, std::int64_t limit) { return size.value > limit; }
-  static std::string text(const tf::Size& size) {
-    return size.value < 0 ? "?" : std::to_string(size.value);
-  }
-};
-
-namespace tf {
+namespace cudarelu::tf {
 namespace {
 
 const Api& api() {
@@ -66,32 +34,49 @@ const Api& api() {
   return functions;
 }
 
+/// Deletes an object of TensorFlow by a function of the API.
+template <auto function>
+struct Delete {
+  template <class T>
+  void operator()(T* object) const {
+    (api().*function)(object);
+  }
+};
+using StatusOwner = std::unique_ptr<tf::Status, Delete<&Api::delete_status>>;
+using ShapeOwner = std::unique_ptr<ShapeHandle, Delete<&Api::delete_shape>>;
+using DimensionOwner = std::unique_ptr<DimensionHandle, Delete<&Api::delete_dimension>>;
+using TensorOwner = std::unique_ptr<Tensor, Delete<&Api::delete_tensor>>;
+
+/// Calls a function of the API whose last argument is a status, and returns its result. Throws a
+/// Failure if the function has failed.
+template <class F, class... Arguments>
+auto call(const Function<F>& function, Arguments... arguments) {
+  const StatusOwner status(api().new_status());
+  const auto check_status = [&] {
+    if (api().code_of(status.get()) == 0) return;
+    throw Failure({cudarelu::Status::Code::internal, api().message_of(status.get())});
+  };
+  if constexpr (std::is_void_v<decltype(function(arguments..., status.get()))>) {
+    function(arguments..., status.get());
+    check_status();
+  } else {
+    const auto result = function(arguments..., status.get());
+    check_status();
+    return result;
+  }
+}
+
+void set(tf::Status* to, const cudarelu::Status& error) {
+  api().set_status(to, absl_code_of(error), error.message().c_str());
+}
+
 // Names and types
 
-struct TypeName {
-  Type type;
-  const char* name;
-};
-
-/// In the order of DType.
-constexpr std::array<TypeName, all_dtypes.size()> types{{{Type::float32, "float"},
-                                                         {Type::float64, "double"},
-                                                         {Type::float16, "half"},
-                                                         {Type::bfloat16, "bfloat16"},
-                                                         {Type::int8, "int8"},
-                                                         {Type::uint8, "uint8"},
-                                                         {Type::int32, "int32"},
-                                                         {Type::int64, "int64"},
-                                                         {Type::boolean, "bool"}}};
-
-const TypeName& type_of(DType dtype) { return types[static_cast<std::size_t>(dtype)]; }
-
-std::optional<DType> dtype_of(Type type) {
-  for (const DType dtype : all_dtypes) {
-    if (type_of(dtype).type == type) return dtype;
-  }
-  return std::nullopt;
-}
+constexpr DTypeTable<Type> types{{Type::float32, Type::float64, Type::float16, Type::bfloat16,
+                                  Type::int8, Type::uint8, Type::int32, Type::int64,
+                                  Type::boolean}};
+constexpr DTypeTable<const char*> type_names{
+    {"float", "double", "half", "bfloat16", "int8", "uint8", "int32", "int64", "bool"}};
 
 /// "My>Swish" for the op swish of the module my.
 std::string name_of(const Op& op) {
@@ -109,100 +94,39 @@ std::string type_attribute_of(const Parameter& tensor) {
   return own ? "T_" + std::string(tensor.name) : "T";
 }
 
-// Statuses
-
-struct DeleteStatus {
-  void operator()(tf::Status* status) const { api().delete_status(status); }
-};
-using StatusHandle = std::unique_ptr<tf::Status, DeleteStatus>;
-
-StatusHandle new_status() { return StatusHandle(api().new_status()); }
-
-/// The result of a function of the API.
-cudarelu::Status result_of(const StatusHandle& status) {
-  if (api().code_of(status.get()) == Code::ok) return {};
-  return {cudarelu::Status::Code::internal, api().message_of(status.get())};
-}
-
-void set(tf::Status* to, const cudarelu::Status& from) {
-  using From = cudarelu::Status::Code;
-  const char* const message = from.message().c_str();
-  switch (from.code()) {
-    case From::invalid_argument:
-    case From::unsupported_dtype:
-      return api().set_status(to, Code::invalid_argument, message);
-    case From::unavailable:
-      return api().set_status(to, Code::unimplemented, message);
-    case From::out_of_memory:
-      return api().set_status(to, Code::resource_exhausted, message);
-    default:
-      return api().set_status(to, Code::internal, message);
-  }
-}
-
-/// The status that a function returns, or of the exception that it throws.
-template <class F>
-cudarelu::Status guarded(const F& function) noexcept {
-  try {
-    return function();
-  } catch (const std::bad_alloc&) {
-    return cudarelu::Status::out_of_memory();
-  } catch (const std::exception& error) {
-    return {cudarelu::Status::Code::internal, error.what()};
-  }
-}
-
 // Shapes
 
-struct ShapeDeleter {
-  void operator()(ShapeHandle* handle) const { api().delete_shape(handle); }
-};
-using ShapeOwner = std::unique_ptr<ShapeHandle, ShapeDeleter>;
-
-struct DimensionDeleter {
-  void operator()(DimensionHandle* handle) const { api().delete_dimension(handle); }
-};
-
-/// An input in shape inference.
-struct TensorType {
-  bool present = false;
-  DType dtype{};
-  std::vector<Size> shape;
-};
-
 /// The shape of an input, or nothing if its rank is unknown.
-std::optional<std::vector<Size>> read_shape(ShapeContext* context, int input) {
+std::optional<std::vector<SymbolicSize>> read_shape(ShapeContext* context, int input) {
   const ShapeOwner shape(api().new_shape());
-  const StatusHandle status = new_status();
-  api().input_shape(context, input, shape.get(), status.get());
-  if (!result_of(status).ok() || api().rank_known(context, shape.get()) == 0) return std::nullopt;
-  const std::unique_ptr<DimensionHandle, DimensionDeleter> dimension(api().new_dimension());
-  std::vector<Size> sizes(static_cast<std::size_t>(api().rank_of(context, shape.get())));
+  call(api().input_shape, context, input, shape.get());
+  if (api().rank_known(context, shape.get()) == 0) return std::nullopt;
+  const DimensionOwner dimension(api().new_dimension());
+  std::vector<SymbolicSize> sizes(static_cast<std::size_t>(api().rank_of(context, shape.get())));
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     api().dimension_of(context, shape.get(), static_cast<std::int64_t>(i), dimension.get());
-    if (api().value_known(dimension.get()) != 0) sizes[i] = Size(api().value_of(dimension.get()));
+    if (api().value_known(dimension.get()) != 0) {
+      sizes[i] = SymbolicSize(api().value_of(dimension.get()));
+    }
   }
   return sizes;
 }
 
-cudarelu::Status write_shape(ShapeContext* context, int output, std::span<const Size> sizes) {
-  const StatusHandle status = new_status();
+void write_shape(ShapeContext* context, int output, std::span<const SymbolicSize> sizes) {
   ShapeOwner shape(api().scalar(context));
-  for (const Size& size : sizes) {
+  for (const SymbolicSize& size : sizes) {
     // The API has no other function for a new dimension; -1 is an unknown one.
-    const ShapeOwner last(api().vector(context, static_cast<std::size_t>(size.value)));
+    const ShapeOwner last(api().vector(context, static_cast<std::size_t>(size.number)));
     ShapeOwner longer(api().new_shape());
-    api().concatenate(context, shape.get(), last.get(), longer.get(), status.get());
-    if (cudarelu::Status result = result_of(status); !result.ok()) return result;
+    call(api().concatenate, context, shape.get(), last.get(), longer.get());
     shape = std::move(longer);
   }
-  api().set_output_shape(context, output, shape.get(), status.get());
-  return result_of(status);
+  call(api().set_output_shape, context, output, shape.get());
 }
 
 /// The inputs of a call, or nothing if the rank of one is unknown. TensorFlow tells how many there
 /// are: if some optional inputs are given but not all, the sizes of all of them are unknown.
-std::optional<std::vector<TensorType>> read_inputs(const Op& op, ShapeContext* context) {
+std::optional<std::vector<SymbolicTensor>> read_inputs(const Op& op, ShapeContext* context) {
   const auto& declared = op.signature.inputs;
   const auto given = static_cast<std::size_t>(api().shape_inputs(context));
   std::size_t required = 0;
@@ -211,9 +135,9 @@ std::optional<std::vector<TensorType>> read_inputs(const Op& op, ShapeContext* c
   for (const DType dtype : all_dtypes) {
     if (op.spec.dtypes.contains(dtype)) variable = dtype;
   }
-  std::vector<TensorType> inputs(declared.size());
+  std::vector<SymbolicTensor> inputs(declared.size());
   for (std::size_t i = 0; i < declared.size(); ++i) {
-    TensorType& input = inputs[i];
+    SymbolicTensor& input = inputs[i];
     input.dtype = declared[i].dtype(variable);
     if (i < required || given == declared.size()) {
       auto shape = read_shape(context, static_cast<int>(i));
@@ -228,23 +152,17 @@ std::optional<std::vector<TensorType>> read_inputs(const Op& op, ShapeContext* c
   return inputs;
 }
 
-cudarelu::Status infer_shapes(const Op& op, ShapeContext* context) {
+void infer_shapes(const Op& op, ShapeContext* context) {
   const auto inputs = read_inputs(op, context);
-  if (!inputs) {
-    const StatusHandle status = new_status();
-    api().set_unknown_shapes(context, status.get());
-    return result_of(status);
-  }
+  if (!inputs) return call(api().set_unknown_shapes, context);
   // The API does not tell attributes: a size that one has is unknown.
   const std::vector<Attribute> attributes(op.signature.attributes.size(), std::int64_t{-1});
-  std::array<OutputType<Size>, max_outputs> outputs;
+  std::array<OutputType<SymbolicSize>, max_outputs> outputs;
   const auto used = std::span(outputs).first(op.signature.outputs.size());
-  cudarelu::Status status =
-      infer_tensors(op, std::span<const TensorType>(*inputs), attributes, used);
-  for (std::size_t i = 0; status.ok() && i < used.size(); ++i) {
-    status = write_shape(context, static_cast<int>(i), used[i].shape.span());
+  check(infer_tensors(op, std::span<const SymbolicTensor>(*inputs), attributes, used));
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    write_shape(context, static_cast<int>(i), used[i].shape.span());
   }
-  return status;
 }
 
 // Kernels
@@ -256,180 +174,140 @@ struct Node {
   std::array<bool, max_inputs> present{};
 };
 
-cudarelu::Status read_attribute(Construction* from, const AttributeSpec& spec, Attribute& to) {
-  const std::string name(spec.name);
-  const StatusHandle status = new_status();
-  switch (spec.type) {
-    case AttributeType::real: {
-      float value = 0;
-      api().get_real(from, name.c_str(), &value, status.get());
-      to = static_cast<double>(value);
-      break;
-    }
-    case AttributeType::boolean:
-    case AttributeType::integer: {
-      std::int64_t value = 0;
-      api().get_integer(from, name.c_str(), &value, status.get());
-      to = value;
-      break;
-    }
-    case AttributeType::label: {
-      std::array<char, 256> text{};
-      api().get_text(from, name.c_str(), text.data(), text.size() - 1, status.get());
-      const auto label = std::ranges::find(spec.labels, std::string_view(text.data()));
-      to = static_cast<std::int64_t>(label - spec.labels.begin());  // TensorFlow checks the text
-    }
-  }
-  return result_of(status);
+std::int64_t read_integer(Construction* from, const std::string& name) {
+  std::int64_t value = 0;
+  call(api().get_integer, from, name.c_str(), &value);
+  return value;
 }
 
-cudarelu::Status read_node(Construction* from, Node& to) {
+Attribute read_attribute(Construction* from, const AttributeSpec& spec) {
+  const std::string name(spec.name);
+  switch (spec.type) {
+    case AttributeType::boolean:
+    case AttributeType::integer:
+      return read_integer(from, name);
+    case AttributeType::label: {
+      std::array<char, 256> text{};
+      call(api().get_text, from, name.c_str(), text.data(), text.size() - 1);
+      const auto label = std::ranges::find(spec.labels, std::string_view(text.data()));
+      return std::int64_t{label - spec.labels.begin()};  // TensorFlow checks the text
+    }
+    case AttributeType::real:
+      break;
+  }
+  float value = 0;
+  call(api().get_real, from, name.c_str(), &value);
+  return static_cast<double>(value);
+}
+
+void read_node(Construction* from, Node& to) {
   const Signature& signature = to.op.signature;
-  for (std::size_t i = 0; i < signature.attributes.size(); ++i) {
-    cudarelu::Status status = read_attribute(from, signature.attributes[i], to.attributes[i]);
-    if (!status.ok()) return status;
+  const auto attributes = std::span(to.attributes).first(signature.attributes.size());
+  for (std::size_t i = 0; i < attributes.size(); ++i) {
+    attributes[i] = read_attribute(from, signature.attributes[i]);
   }
   for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
-    std::int64_t count = 1;
-    if (signature.inputs[i].optional) {
-      const StatusHandle status = new_status();
-      api().get_integer(from, count_of(signature.inputs[i]).c_str(), &count, status.get());
-      if (cudarelu::Status result = result_of(status); !result.ok()) return result;
-    }
+    const Parameter& input = signature.inputs[i];
+    const std::int64_t count = input.optional ? read_integer(from, count_of(input)) : 1;
     if (count > 1) {
-      return {cudarelu::Status::Code::invalid_argument,
-              std::string(to.op.name) + ": " + std::string(signature.inputs[i].name) +
-                  " must be a list of at most one tensor, not of " + std::to_string(count)};
+      fail(cudarelu::Status::Code::invalid_argument, to.op,
+           std::string(input.name) + " must be a list of at most one tensor, not of " +
+               std::to_string(count));
     }
     to.present[i] = count == 1;
   }
-  return check_attributes(to.op, std::span(to.attributes).first(signature.attributes.size()));
+  check(check_attributes(to.op, attributes));
 }
 
 void* create(const Op& op, Construction* construction) noexcept {
   std::unique_ptr<Node> node;
   const cudarelu::Status status = guarded([&] {
     node = std::make_unique<Node>(Node{.op = op, .attributes = {}});
-    return read_node(construction, *node);
+    read_node(construction, *node);
   });
   if (status.ok()) return node.release();
-  const StatusHandle to = new_status();
+  const StatusOwner to(api().new_status());
   set(to.get(), status);
   api().fail_construction(construction, to.get());
   return nullptr;
 }
 
-/// A tensor of a call.
-class TensorOwner {
- public:
-  TensorOwner() = default;
-  TensorOwner(const TensorOwner&) = delete;
-  TensorOwner& operator=(const TensorOwner&) = delete;
-  ~TensorOwner() { reset(); }
-  void reset(Tensor* tensor = nullptr) {
-    if (tensor_ != nullptr) api().delete_tensor(tensor_);
-    tensor_ = tensor;
-  }
-  Tensor* get() const { return tensor_; }
-
- private:
-  Tensor* tensor_ = nullptr;
-};
-
 /// One call of a kernel.
 class Run {
  public:
-  Run(const Node& node, Context* context) : op_(node.op), node_(node), context_(context) {}
-
-  cudarelu::Status operator()() {
-    const Signature& signature = op_.signature;
-    const auto inputs = std::span<const TensorView>(inputs_).first(signature.inputs.size());
-    const auto outputs = std::span<const TensorView>(outputs_).first(signature.outputs.size());
-    const auto attributes =
-        std::span<const Attribute>(node_.attributes).first(signature.attributes.size());
-    const auto types = std::span(types_).first(signature.outputs.size());
+  Run(const Node& node, Context* context) : call_(node.op), context_(context) {
     int position = 0;  // of an input among TensorFlow's
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      inputs_[i].present = node_.present[i];
-      if (!node_.present[i]) continue;
+    for (std::size_t i = 0; i < call_.inputs.size(); ++i) {
+      call_.inputs[i].present = node.present[i];
+      if (!node.present[i]) continue;
       positions_[i] = position++;
-      if (cudarelu::Status status = read_input(i); !status.ok()) return status;
+      read_input(i);
     }
-    cudarelu::Status status = infer_tensors(op_, inputs, attributes, types);
-    for (std::size_t i = 0; status.ok() && i < types.size(); ++i) status = allocate(i);
-    if (!status.ok()) return status;
-    const WithSubnormals environment;  // TensorFlow replaces them by 0 in its threads
+    std::copy_n(node.attributes.begin(), call_.attributes.size(), call_.attributes.begin());
+  }
+
+  void run() {
+    check(call_.infer());
+    for (std::size_t i = 0; i < call_.outputs.size(); ++i) allocate(i);
     HostExecution execution(DeviceType::cpu, 0, nullptr);
-    return cudarelu::run(op_, inputs, outputs, attributes, execution);
+    check(call_.run(execution));
   }
 
  private:
-  cudarelu::Status read_input(std::size_t i) {
-    const StatusHandle status = new_status();
+  void read_input(std::size_t i) {
     Tensor* tensor = nullptr;
-    api().get_input(context_, positions_[i], &tensor, status.get());
-    if (cudarelu::Status result = result_of(status); !result.ok()) return result;
+    call(api().get_input, context_, positions_[i], &tensor);
     input_owners_[i].reset(tensor);
-    const auto dtype = dtype_of(api().type_of(tensor));
-    const int rank = api().dimensions(tensor);
-    if (!dtype || rank > static_cast<int>(max_rank)) {
-      return {cudarelu::Status::Code::invalid_argument,
-              std::string(op_.name) + ": " + std::string(op_.signature.inputs[i].name) +
-                  " has a dtype or a number of dimensions that is not supported"};
-    }
+    const auto dtype = types.find(api().type_of(tensor));
+    const auto rank = static_cast<std::size_t>(api().dimensions(tensor));
     auto& shape = shapes_[i];
-    for (int d = 0; d < rank; ++d) shape[static_cast<std::size_t>(d)] = api().size_of(tensor, d);
-    inputs_[i] = {.data = api().data_of(tensor),
-                  .dtype = *dtype,
-                  .shape = {shape.data(), static_cast<std::size_t>(rank)}};
-    return {};
+    if (!dtype || rank > shape.size()) {
+      fail(cudarelu::Status::Code::invalid_argument, call_.op,
+           std::string(call_.op.signature.inputs[i].name) +
+               " has a dtype or a number of dimensions that is not supported");
+    }
+    for (std::size_t d = 0; d < rank; ++d) {
+      shape[d] = api().size_of(tensor, static_cast<int>(d));
+    }
+    call_.inputs[i] = {api().data_of(tensor), *dtype, {shape.data(), rank}};
   }
 
-  cudarelu::Status allocate(std::size_t i) {
-    const auto shape = types_[i].shape.span();
-    const DType dtype = types_[i].dtype;
-    outputs_[i] = {.data = nullptr, .dtype = dtype, .shape = shape};
-    const auto bytes = static_cast<std::size_t>(outputs_[i].size()) * size_of(dtype);
-    const auto rank = static_cast<int>(shape.size());
+  void allocate(std::size_t i) {
+    TensorView& view = call_.outputs[i];
+    view = {nullptr, call_.types[i].dtype, call_.types[i].shape.span()};
+    const auto bytes = static_cast<std::size_t>(view.size()) * size_of(view.dtype);
+    const auto rank = static_cast<int>(view.shape.size());
     const auto output = static_cast<int>(i);
-    const StatusHandle status = new_status();
-    if (output == op_.in_place_output && bytes > 0) {
+    if (output == call_.op.in_place_output && bytes > 0) {
       // TensorFlow lends the memory of an input that nothing else refers to.
-      const auto input = static_cast<std::size_t>(op_.in_place_input);
+      const auto input = static_cast<std::size_t>(call_.op.in_place_input);
       int forwarded = -1;
       input_owners_[input].reset();
-      output_owners_[i].reset(api().forward_or_allocate(
-          context_, &positions_[input], 1, output, shape.data(), rank, &forwarded, status.get()));
-      if (cudarelu::Status result = result_of(status); !result.ok()) return result;
-      outputs_[i].data = api().data_of(output_owners_[i].get());
+      output_owners_[i].reset(call(api().forward_or_allocate, context_, &positions_[input], 1,
+                                   output, view.shape.data(), rank, &forwarded));
+      view.data = api().data_of(output_owners_[i].get());
       if (forwarded < 0) return read_input(input);
-      inputs_[input].data = outputs_[i].data;
-      return {};
+      call_.inputs[input].data = view.data;
+      return;
     }
-    output_owners_[i].reset(api().allocate_output(context_, output, type_of(dtype).type,
-                                                  shape.data(), rank, bytes, status.get()));
-    if (cudarelu::Status result = result_of(status); !result.ok()) return result;
-    outputs_[i].data = api().data_of(output_owners_[i].get());
-    return {};
+    output_owners_[i].reset(call(api().allocate_output, context_, output, types[view.dtype],
+                                 view.shape.data(), rank, bytes));
+    view.data = api().data_of(output_owners_[i].get());
   }
 
-  const Op& op_;
-  const Node& node_;
+  HostCall call_;
   Context* const context_;
   std::array<int, max_inputs> positions_{};
   std::array<TensorOwner, max_inputs> input_owners_;
   std::array<TensorOwner, max_outputs> output_owners_;
   std::array<std::array<std::int64_t, max_rank>, max_inputs> shapes_;
-  std::array<OutputType<std::int64_t>, max_outputs> types_;
-  std::array<TensorView, max_inputs> inputs_;
-  std::array<TensorView, max_outputs> outputs_;
 };
 
 void compute(void* node, Context* context) noexcept {
   const cudarelu::Status status =
-      guarded([&] { return Run(*static_cast<const Node*>(node), context)(); });
+      guarded([&] { Run(*static_cast<const Node*>(node), context).run(); });
   if (status.ok()) return;
-  const StatusHandle to = new_status();
+  const StatusOwner to(api().new_status());
   set(to.get(), status);
   api().fail_call(context, to.get());
 }
@@ -464,40 +342,27 @@ constexpr std::array<Callbacks, max_ops> make_callbacks(std::index_sequence<i...
 constexpr std::array<Callbacks, max_ops> callbacks =
     make_callbacks(std::make_index_sequence<max_ops>());
 
-/// A number in the text format of protocol buffers.
-std::string text_of(double value) {
-  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  std::array<char, 40> text{};
-  std::snprintf(text.data(), text.size(), "%.17g", value);
-  return text.data();
-}
-
 /// "eps: float = 1e-5"
 std::string declaration_of(const AttributeSpec& spec) {
   std::string text(spec.name);
-  const auto position = static_cast<std::size_t>(spec.default_value);
-  switch (spec.type) {
-    case AttributeType::real:
-      if (spec.optional) return text + ": float = nan";
-      return text + ": float" + (spec.required ? "" : " = " + text_of(spec.default_value));
-    case AttributeType::boolean:
-    case AttributeType::integer:
-      return text + ": int" + (spec.required ? "" : " = " + text_of(spec.default_value));
-    case AttributeType::label:
-      break;
+  if (spec.type == AttributeType::label) {
+    text += ": {";
+    for (const std::string_view label : spec.labels) {
+      text += (label == spec.labels[0] ? "'" : ", '") + std::string(label) + "'";
+    }
+    text += '}';
+  } else {
+    text += spec.type == AttributeType::real ? ": float" : ": int";
   }
-  text += ": {";
-  for (const std::string_view label : spec.labels) {
-    text += (label == spec.labels[0] ? "'" : ", '") + std::string(label) + "'";
-  }
-  text += '}';
-  return spec.required ? text : text + " = '" + std::string(spec.labels[position]) + "'";
+  if (spec.required) return text;
+  const std::string quote(spec.type == AttributeType::label ? "'" : "");
+  return text + " = " + quote + default_text_of(spec) + quote;
 }
 
 std::string declaration_of(const Parameter& tensor) {
   return std::string(tensor.name) + ": " +
          (tensor.optional ? count_of(tensor) + " * " : std::string()) +
-         (tensor.is_generic() ? type_attribute_of(tensor) : type_of(tensor.dtype({})).name);
+         (tensor.is_generic() ? type_attribute_of(tensor) : type_names[tensor.dtype({})]);
 }
 
 /// Adds the attributes that have the dtypes of the inputs. A default is for calls without a tensor
@@ -515,7 +380,7 @@ void add_type_attributes(OpBuilder* builder, const Op& op) {
     std::string last;
     for (const DType dtype : all_dtypes) {
       if (!dtypes_of(op, input).contains(dtype)) continue;
-      last = type_of(dtype).name;
+      last = type_names[dtype];
       text += text.empty() ? name + ": {" : ", ";
       text += last;
     }
@@ -542,17 +407,10 @@ void register_op(const Op& op, const Callbacks& functions) {
     api().add_output(builder, declaration_of(output).c_str());
   }
   api().set_shape_function(builder, functions.infer);
-  const StatusHandle status = new_status();
-  api().register_op(builder, status.get());
-  if (const auto result = result_of(status); !result.ok()) {
-    throw std::runtime_error(name + ": " + result.message());
-  }
+  call(api().register_op, builder);
   KernelBuilder* const kernel =
       api().new_kernel(name.c_str(), "CPU", functions.create, compute, destroy);
-  api().register_kernel(name.c_str(), kernel, status.get());
-  if (const auto result = result_of(status); !result.ok()) {
-    throw std::runtime_error(name + ": " + result.message());
-  }
+  call(api().register_kernel, name.c_str(), kernel);
 }
 
 /// The modules of this library, at least one: the first one's ops are registered.
@@ -592,13 +450,9 @@ void register_ops() {
 /// Runs when the library is loaded; does nothing in a process without TensorFlow.
 __attribute__((constructor)) void start() noexcept {
   if (library() == nullptr) return;
-  const cudarelu::Status status = guarded([] {
-    register_ops();
-    return cudarelu::Status();
-  });
+  const cudarelu::Status status = guarded(register_ops);
   if (!status.ok()) std::fprintf(stderr, "cudarelu: %s\n", status.message().c_str());
 }
 
 }  // namespace
-}  // namespace tf
-}  // namespace cudarelu
+}  // namespace cudarelu::tf

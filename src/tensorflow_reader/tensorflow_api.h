@@ -23,14 +23,6 @@ struct DimensionHandle;
 struct Status;
 struct Tensor;
 
-enum class Code : int {
-  ok = 0,
-  invalid_argument = 3,
-  resource_exhausted = 8,
-  unimplemented = 12,
-  internal = 13
-};
-
 enum class Type : int {
   float32 = 1,
   float64 = 2,
@@ -67,8 +59,8 @@ class Function {
 struct Api {
   Function<Status*()> new_status{"TF_NewStatus"};
   Function<void(Status*)> delete_status{"TF_DeleteStatus"};
-  Function<void(Status*, Code, const char*)> set_status{"TF_SetStatus"};
-  Function<Code(const Status*)> code_of{"TF_GetCode"};
+  Function<void(Status*, int, const char*)> set_status{"TF_SetStatus"};
+  Function<int(const Status*)> code_of{"TF_GetCode"};
   Function<const char*(const Status*)> message_of{"TF_Message"};
 
   Function<OpBuilder*(const char*)> new_op{"TF_NewOpDefinitionBuilder"};

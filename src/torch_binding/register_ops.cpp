@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <torch/library.h>
 
-#include <charconv>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -36,12 +35,8 @@ std::string default_text(const AttributeSpec& attribute) {
   if (attribute.type == AttributeType::boolean) {
     return attribute.default_value != 0 ? "True" : "False";
   }
-  if (attribute.type == AttributeType::label) {
-    return '"' + std::string(label_of(attribute, default_of(attribute))) + '"';
-  }
-  std::array<char, 32> digits{};
-  const auto [end, error] = std::to_chars(digits.begin(), digits.end(), attribute.default_value);
-  std::string text(digits.begin(), end);
+  std::string text = default_text_of(attribute);
+  if (attribute.type == AttributeType::label) return '"' + text + '"';
   if (attribute.type == AttributeType::real && text.find_first_of(".e") == text.npos) text += ".0";
   return text;
 }

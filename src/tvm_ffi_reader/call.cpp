@@ -12,17 +12,17 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <new>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "cudarelu/dtype_table.h"
 #include "cudarelu/host.h"
-#include "cudarelu/infer.h"
 #include "tvm_ffi.h"
 
 namespace cudarelu::tvm_ffi {
@@ -73,25 +73,25 @@ struct Release {
 };
 using Owned = std::unique_ptr<Object, Release>;
 
-/// An error that tvm-ffi has set, which the call passes on.
-Status already_set() { return {Code::internal, ""}; }
+/// Throws an error that tvm-ffi has set, which the call passes on.
+[[noreturn]] void already_set() { throw Failure({Code::internal, ""}); }
 
-Status value_error(const Op& op, std::string_view name, const std::string& what) {
-  return detail::error(Code::invalid_argument, op, std::string(name) + what);
+[[noreturn]] void value_error(const Op& op, std::string_view name, const std::string& what) {
+  fail(Code::invalid_argument, op, std::string(name) + what);
 }
-Status type_error(const Op& op, std::string_view name, const std::string& what) {
-  return detail::error(Code::unsupported_dtype, op, std::string(name) + what);
+[[noreturn]] void type_error(const Op& op, std::string_view name, const std::string& what) {
+  fail(Code::unsupported_dtype, op, std::string(name) + what);
 }
 
-constexpr std::array<ElementType, all_dtypes.size()> element_types{{{2, 32, 1},
-                                                                    {2, 64, 1},
-                                                                    {2, 16, 1},
-                                                                    {4, 16, 1},
-                                                                    {0, 8, 1},
-                                                                    {1, 8, 1},
-                                                                    {0, 32, 1},
-                                                                    {0, 64, 1},
-                                                                    {6, 8, 1}}};
+constexpr DTypeTable<ElementType> element_types{{{{2, 32, 1},
+                                                  {2, 64, 1},
+                                                  {2, 16, 1},
+                                                  {4, 16, 1},
+                                                  {0, 8, 1},
+                                                  {1, 8, 1},
+                                                  {0, 32, 1},
+                                                  {0, 64, 1},
+                                                  {6, 8, 1}}}};
 
 template <class T>
 const T* content_of(const Object* object) {
@@ -113,42 +113,40 @@ bool is_dense(const Tensor& tensor, std::span<const std::int64_t> shape) {
   return true;
 }
 
-/// A call whose memory is not on the heap: a small op takes less time than an allocation.
+/// A call, and what is known of its tensors.
 struct Arguments {
+  HostCall call;
   Device device{};
   const Parameter* first = nullptr;  // the input that has determined the device
   bool outputs_given = false;
-  std::array<TensorView, max_inputs> inputs;
-  std::array<TensorView, max_outputs> outputs;
-  std::array<Attribute, max_attributes> attributes;
 };
 
-Status read_tensor(const Op& op, const Parameter& parameter, const Any& from, Arguments& arguments,
-                   TensorView& to) {
+TensorView read_tensor(const Parameter& parameter, const Any& from, Arguments& arguments) {
+  const Op& op = arguments.call.op;
   const std::string_view name = parameter.name;
   const Tensor* const tensor = tensor_of(from);
-  if (tensor == nullptr) return type_error(op, name, " must be a tensor");
-  const auto dtype = std::ranges::find(element_types, tensor->dtype);
-  if (dtype == element_types.end()) {
-    return type_error(op, name,
-                      " has another dtype; supported are " + names_of(dtypes_of(op, parameter)));
+  if (tensor == nullptr) type_error(op, name, " must be a tensor");
+  const std::optional<DType> dtype = element_types.find(tensor->dtype);
+  if (!dtype) {
+    type_error(op, name, " has another dtype; supported are " + names_of(dtypes_of(op, parameter)));
   }
   if (arguments.first == nullptr) {
     arguments.first = &parameter;
     arguments.device = tensor->device;
     if (tensor->device.type != cpu && tensor->device.type != cuda) {
-      return value_error(op, name, " is neither on the CPU nor on CUDA");
+      value_error(op, name, " is neither on the CPU nor on CUDA");
     }
   } else if (tensor->device != arguments.device) {
-    return value_error(op, name,
-                       " is on another device than " + std::string(arguments.first->name));
+    value_error(op, name, " is on another device than " + std::string(arguments.first->name));
   }
-  to = {static_cast<std::byte*>(tensor->data) + tensor->byte_offset,
-        all_dtypes[dtype - element_types.begin()],
-        {tensor->shape, static_cast<std::size_t>(tensor->rank)}};
-  if (!is_dense(*tensor, to.shape)) return value_error(op, name, " is not contiguous");
-  if (reinterpret_cast<std::uintptr_t>(to.data) % size_of(to.dtype) == 0) return {};
-  return value_error(op, name, " is not aligned to the size of its elements");
+  const TensorView view{static_cast<std::byte*>(tensor->data) + tensor->byte_offset,
+                        *dtype,
+                        {tensor->shape, static_cast<std::size_t>(tensor->rank)}};
+  if (!is_dense(*tensor, view.shape)) value_error(op, name, " is not contiguous");
+  if (reinterpret_cast<std::uintptr_t>(view.data) % size_of(*dtype) != 0) {
+    value_error(op, name, " is not aligned to the size of its elements");
+  }
+  return view;
 }
 
 std::optional<std::string_view> text_of(const Any& any) {
@@ -159,71 +157,58 @@ std::optional<std::string_view> text_of(const Any& any) {
   return std::string_view(text.data, text.size);
 }
 
-Status read_attribute(const Op& op, const AttributeSpec& spec, const Any& from, Attribute& to) {
+Attribute read_attribute(const Op& op, const AttributeSpec& spec, const Any& from) {
   const std::string_view name = spec.name;
   if (spec.type == AttributeType::label) {
     const std::optional<std::string_view> label = text_of(from);
-    if (!label) return type_error(op, name, " must be a str");
+    if (!label) type_error(op, name, " must be a str");
     const auto found = std::ranges::find(spec.labels, *label);
-    to = std::int64_t{found - spec.labels.begin()};
-    if (found != spec.labels.end()) return {};
-    return value_error(op, name, " must be " + kind_of(spec) + ", not " + std::string(*label));
+    if (found != spec.labels.end()) return std::int64_t{found - spec.labels.begin()};
+    value_error(op, name, " must be " + kind_of(spec) + ", not " + std::string(*label));
   }
-  if (spec.optional && from.type == Type::none) {
-    to = default_of(spec);
-    return {};
-  }
-  if (from.type == Type::boolean && spec.type == AttributeType::boolean) {
-    to = from.integer;
-    return {};
-  }
+  const bool is_real = spec.type == AttributeType::real;
+  if (spec.optional && from.type == Type::none) return default_of(spec);
+  if (from.type == Type::boolean && spec.type == AttributeType::boolean) return from.integer;
   if (from.type == Type::integer) {
-    to = from.integer;
-    if (spec.type == AttributeType::real) to = static_cast<double>(from.integer);
-    return {};
+    return is_real ? Attribute(static_cast<double>(from.integer)) : Attribute(from.integer);
   }
-  to = from.real;
-  if (from.type == Type::real && spec.type == AttributeType::real) return {};
-  if (from.type == Type::big_integer) return value_error(op, name, " is out of range");
-  return type_error(op, name,
-                    (spec.type == AttributeType::real ? " must be a float" : " must be an int"));
+  if (from.type == Type::real && is_real) return from.real;
+  if (from.type == Type::big_integer) value_error(op, name, " is out of range");
+  type_error(op, name, is_real ? " must be a float" : " must be an int");
 }
 
-Status read_arguments(const Op& op, std::span<const Any> given, Arguments& to) {
-  const Signature& signature = op.signature;
-  for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
+void read_arguments(std::span<const Any> given, Arguments& to) {
+  HostCall& call = to.call;
+  const Signature& signature = call.op.signature;
+  for (std::size_t i = 0; i < call.inputs.size(); ++i) {
     const Parameter& input = signature.inputs[i];
-    to.inputs[i].present = !given.empty() && given[0].type != Type::none;
-    if (to.inputs[i].present) {
-      Status status = read_tensor(op, input, given[0], to, to.inputs[i]);
-      if (!status.ok()) return status;
+    call.inputs[i].present = !given.empty() && given[0].type != Type::none;
+    if (call.inputs[i].present) {
+      call.inputs[i] = read_tensor(input, given[0], to);
     } else if (!input.optional) {
-      return type_error(op, input.name, " is missing");
+      type_error(call.op, input.name, " is missing");
     }
     if (!given.empty()) given = given.subspan(1);
   }
-  for (std::size_t i = 0; i < signature.attributes.size(); ++i) {
+  for (std::size_t i = 0; i < call.attributes.size(); ++i) {
     const AttributeSpec& spec = signature.attributes[i];
     if (!given.empty() && tensor_of(given[0]) == nullptr) {
-      Status status = read_attribute(op, spec, given[0], to.attributes[i]);
-      if (!status.ok()) return status;
+      call.attributes[i] = read_attribute(call.op, spec, given[0]);
       given = given.subspan(1);
     } else if (spec.required) {
-      return type_error(op, spec.name, " is missing");
+      type_error(call.op, spec.name, " is missing");
     } else {
-      to.attributes[i] = default_of(spec);
+      call.attributes[i] = default_of(spec);
     }
   }
   to.outputs_given = !given.empty();
-  if (to.outputs_given && given.size() != signature.outputs.size()) {
-    return type_error(op, std::to_string(given.size()),
-                      " outputs are given, but it has " + std::to_string(signature.outputs.size()));
+  if (to.outputs_given && given.size() != call.outputs.size()) {
+    type_error(call.op, std::to_string(given.size()),
+               " outputs are given, but it has " + std::to_string(call.outputs.size()));
   }
   for (std::size_t i = 0; i < given.size(); ++i) {
-    Status status = read_tensor(op, signature.outputs[i], given[i], to, to.outputs[i]);
-    if (!status.ok()) return status;
+    call.outputs[i] = read_tensor(signature.outputs[i], given[i], to);
   }
-  return {};
 }
 
 bool overlap(const TensorView& a, const TensorView& b) {
@@ -233,37 +218,28 @@ bool overlap(const TensorView& a, const TensorView& b) {
          begin(b) < begin(a) + bytes(a);
 }
 
-Status check_output(const Op& op, int o, const OutputType<std::int64_t>& type,
-                    const Arguments& arguments) {
-  const TensorView& output = arguments.outputs[o];
-  const std::string_view name = op.signature.outputs[o].name;
-  if (output.dtype != type.dtype) {
-    return type_error(op, name,
-                      " must be " + std::string(name_of(type.dtype)) + ", not " +
-                          std::string(name_of(output.dtype)));
+/// Rejects an output that shares memory with another tensor, unless the kernel may overwrite it.
+void check_overlap(const HostCall& call, std::size_t output) {
+  const Op& op = call.op;
+  const TensorView& written = call.outputs[output];
+  const auto reject = [&](std::string_view other) {
+    value_error(op, op.signature.outputs[output].name, " overlaps " + std::string(other));
+  };
+  for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+    const TensorView& input = call.inputs[i];
+    const bool in_place =
+        op.in_place_input == static_cast<int>(i) && op.in_place_output == static_cast<int>(output);
+    if (!input.present || !overlap(input, written)) continue;
+    if ((op.elementwise || in_place) && input.data == written.data) continue;
+    reject(op.signature.inputs[i].name);
   }
-  if (!std::ranges::equal(output.shape, type.shape.span())) {
-    return value_error(op, name,
-                       " must be " + detail::text_of(type.shape.span()) + ", not " +
-                           detail::text_of(output.shape));
+  for (std::size_t i = 0; i < output; ++i) {
+    if (overlap(call.outputs[i], written)) reject(op.signature.outputs[i].name);
   }
-  for (int i = 0; i < static_cast<int>(op.signature.inputs.size()); ++i) {
-    const TensorView& input = arguments.inputs[i];
-    const bool in_place = op.in_place_input == i && op.in_place_output == o;
-    if (!input.present || !overlap(input, output)) continue;
-    if ((op.elementwise || in_place) && input.data == output.data) continue;
-    return value_error(op, name, " overlaps " + std::string(op.signature.inputs[i].name));
-  }
-  for (int i = 0; i < o; ++i) {
-    if (!overlap(arguments.outputs[i], output)) continue;
-    return value_error(op, name, " overlaps " + std::string(op.signature.outputs[i].name));
-  }
-  return {};
 }
 
-Status unavailable(const Op& op, const std::string& remedy) {
-  return detail::error(Code::unavailable, op,
-                       "the library of the arguments allocates no tensors: " + remedy);
+[[noreturn]] void unavailable(const Op& op, const std::string& remedy) {
+  fail(Code::unavailable, op, "the library of the arguments allocates no tensors: " + remedy);
 }
 
 /// Allocates a tensor by the library of the arguments. Returns null if there is none, or if it has
@@ -273,7 +249,7 @@ Owned allocate(Device device, DType dtype, std::span<const std::int64_t> shape) 
   Tensor prototype{};
   prototype.device = device;
   prototype.rank = static_cast<std::int32_t>(shape.size());
-  prototype.dtype = element_types[static_cast<std::size_t>(dtype)];
+  prototype.dtype = element_types[dtype];
   prototype.shape = const_cast<std::int64_t*>(shape.data());
   Object* object = nullptr;
   const bool done = library().allocate != nullptr && library().allocate(&prototype, &object) == 0;
@@ -310,10 +286,10 @@ class TvmExecution final : public HostExecution {
 };
 
 /// The result of a call that has allocated its outputs: a tensor, or an Array of tensors.
-Status return_outputs(std::span<Owned> outputs, Any& result) {
+void return_outputs(std::span<Owned> outputs, Any& result) {
   if (outputs.size() == 1) {
     result = {.type = Type::tensor, .small_size = 0, .object = outputs[0].release()};
-    return {};
+    return;
   }
   static Object* const make_array = [] {
     constexpr std::string_view name = "ffi.Array";
@@ -321,53 +297,46 @@ Status return_outputs(std::span<Owned> outputs, Any& result) {
     Object* function = nullptr;
     return library().get_function(&text, &function) == 0 ? function : nullptr;
   }();
-  if (make_array == nullptr) return {Code::internal, "this version of tvm-ffi has no ffi.Array"};
+  if (make_array == nullptr) {
+    throw Failure({Code::internal, "this version of tvm-ffi has no ffi.Array"});
+  }
   std::array<Any, max_outputs> views{};
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     views[i] = {.type = Type::tensor, .small_size = 0, .object = outputs[i].get()};
   }
   const auto count = static_cast<std::int32_t>(outputs.size());
-  return library().call(make_array, views.data(), count, &result) == 0 ? Status() : already_set();
+  if (library().call(make_array, views.data(), count, &result) != 0) already_set();
 }
 
-Status run(const Op& op, std::span<const Any> given, Any& result) {
-  Arguments arguments;
-  if (Status status = read_arguments(op, given, arguments); !status.ok()) return status;
-  const Signature& signature = op.signature;
-  const auto inputs = std::span<const TensorView>(arguments.inputs).first(signature.inputs.size());
-  const auto attributes =
-      std::span<const Attribute>(arguments.attributes).first(signature.attributes.size());
-  std::array<OutputType<std::int64_t>, max_outputs> inferred;
-  const auto types = std::span(inferred).first(signature.outputs.size());
-  if (Status status = infer(op, inputs, attributes, types); !status.ok()) return status;
-
-  std::array<Owned, max_outputs> allocated;
+void run(const Op& op, std::span<const Any> given, Any& result) {
+  Arguments arguments{.call = HostCall(op)};
+  HostCall& call = arguments.call;
+  read_arguments(given, arguments);
+  check(call.infer());
   if (arguments.outputs_given) {
-    for (std::size_t i = 0; i < types.size(); ++i) {
-      Status status = check_output(op, static_cast<int>(i), types[i], arguments);
-      if (!status.ok()) return status;
-    }
+    check(call.check_outputs());
+    for (std::size_t i = 0; i < call.outputs.size(); ++i) check_overlap(call, i);
   } else if (!library().has_allocator()) {
-    return unavailable(op, "give the outputs");
+    unavailable(op, "give the outputs");
   }
-  for (std::size_t i = 0; i < types.size() && !arguments.outputs_given; ++i) {
-    allocated[i] = allocate(arguments.device, types[i].dtype, types[i].shape.span());
-    if (allocated[i] == nullptr) return already_set();
+  std::array<Owned, max_outputs> allocated;
+  for (std::size_t i = 0; i < call.outputs.size() && !arguments.outputs_given; ++i) {
+    allocated[i] = allocate(arguments.device, call.types[i].dtype, call.types[i].shape.span());
+    if (allocated[i] == nullptr) already_set();
     const Any any{.type = Type::tensor, .small_size = 0, .object = allocated[i].get()};
-    Status status = read_tensor(op, signature.outputs[i], any, arguments, arguments.outputs[i]);
-    if (!status.ok()) return status;
+    call.outputs[i] = read_tensor(op.signature.outputs[i], any, arguments);
   }
 
-  const WithSubnormals environment;
   TvmExecution execution(arguments.device);
-  const auto outputs = std::span<const TensorView>(arguments.outputs).first(types.size());
-  Status status = cudarelu::run(op, inputs, outputs, attributes, execution);
+  Status status = call.run(execution);
   if (status.code() == Code::out_of_memory && arguments.device.type == cuda &&
       !library().has_allocator()) {
-    return unavailable(op, "give tensors of PyTorch, as the op needs workspace");
+    unavailable(op, "give tensors of PyTorch, as the op needs workspace");
   }
-  if (!status.ok() || arguments.outputs_given) return status;
-  return return_outputs(std::span(allocated).first(types.size()), result);
+  check(std::move(status));
+  if (!arguments.outputs_given) {
+    return_outputs(std::span(allocated).first(call.outputs.size()), result);
+  }
 }
 
 const char* kind_of(Code code) {
@@ -381,17 +350,12 @@ const char* kind_of(Code code) {
 extern "C" int cudarelu_tvm_ffi(const char* name, const void* arguments, std::int32_t count,
                                 void* result) {
   using namespace cudarelu;
-  Status status;
-  try {
+  const Status status = guarded([&] {
     const Op& op = *own_module().find(name);
     const std::span given(static_cast<const tvm_ffi::Any*>(arguments),
                           static_cast<std::size_t>(count));
-    status = tvm_ffi::run(op, given, *static_cast<tvm_ffi::Any*>(result));
-  } catch (const std::bad_alloc&) {
-    status = Status::out_of_memory();
-  } catch (const std::exception& error) {  // of own_module()
-    status = {Status::Code::internal, error.what()};
-  }
+    tvm_ffi::run(op, given, *static_cast<tvm_ffi::Any*>(result));
+  });
   if (status.ok()) return 0;
   if (!status.message().empty() && tvm_ffi::library().raise != nullptr) {
     tvm_ffi::library().raise(tvm_ffi::kind_of(status.code()), status.message().c_str());

@@ -1,7 +1,7 @@
 // The part of XLA's foreign function interface that the handler uses: the memory layout of version
 // 0.1, which XLA keeps compatible. These are the structs of xla/ffi/api/c_api.h, which jaxlib
 // contains; declared here, since that header renames types between releases, and so that a build
-// does not need jaxlib. tests/cpp/xla_ffi_test.cpp compares them with jaxlib's header.
+// does not need jaxlib. tests/python/jax compares them with jaxlib's header.
 #pragma once
 
 #include <cstddef>
@@ -103,19 +103,12 @@ struct CallFrame {
   Attributes attributes;
 };
 
-enum class ErrorCode : int {
-  invalid_argument = 3,
-  resource_exhausted = 8,
-  unimplemented = 12,
-  internal = 13,
-};
-
 /// What the functions of the API take: in part, what they return.
 struct ErrorArguments {
   std::size_t struct_size = sizeof(ErrorArguments);
   Extension* extension_start = nullptr;
   const char* message = nullptr;
-  ErrorCode code = ErrorCode::internal;
+  int code = 0;  // of Abseil's statuses
 };
 struct DestroyArguments {
   std::size_t struct_size = sizeof(DestroyArguments);

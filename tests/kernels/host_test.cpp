@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <new>
 #include <random>
+#include <stdexcept>
 #include <thread>
 
 #include "arguments.h"
@@ -88,6 +91,42 @@ TEST(ParallelFor, CanBeNested) {
     }
   });
   EXPECT_EQ(sum, 10000);
+}
+
+TEST(Guarded, ReturnsWhatIsThrown) {
+  const Op& op = *own_module().find("relu");
+  EXPECT_TRUE(guarded([] { check({}); }).ok());
+  const Status status = guarded([&] { fail(Status::Code::unsupported_dtype, op, "no"); });
+  EXPECT_EQ(status.code(), Status::Code::unsupported_dtype);
+  EXPECT_EQ(status.message(), "relu: no");
+  EXPECT_EQ(guarded([] { throw std::bad_alloc(); }).code(), Status::Code::out_of_memory);
+  const Status internal = guarded([] { throw std::runtime_error("broken"); });
+  EXPECT_EQ(internal.code(), Status::Code::internal);
+  EXPECT_EQ(internal.message(), "broken");
+}
+
+TEST(HostCall, RunsAnOpAndChecksOutputs) {
+  HostCall call(*own_module().find("scale"));
+  std::array<float, 2> x{1, 3};
+  std::array<float, 2> y{};
+  const std::array<std::int64_t, 1> shape{2};
+  const std::array<std::int64_t, 2> other{1, 2};
+  ASSERT_EQ(call.inputs.size(), 1);
+  call.inputs[0] = {x.data(), DType::float32, shape};
+  call.attributes[0] = 2.0;
+  ASSERT_TRUE(call.infer().ok());
+  call.outputs[0] = {y.data(), DType::float64, shape};
+  EXPECT_EQ(call.check_outputs().message(), "scale: y must be float32, not float64");
+  EXPECT_EQ(absl_code_of(call.check_outputs()), 3);
+  call.outputs[0] = {y.data(), DType::float32, other};
+  EXPECT_EQ(call.check_outputs().message(), "scale: y must be [2], not [1, 2]");
+  call.outputs[0] = {y.data(), DType::float32, shape};
+  ASSERT_TRUE(call.check_outputs().ok());
+  HostExecution execution(DeviceType::cpu, 0, nullptr);
+  ASSERT_TRUE(call.run(execution).ok());
+  EXPECT_EQ(y[1], 6);
+  call.attributes[0] = std::int64_t{2};
+  EXPECT_EQ(call.infer().message(), "scale: factor must be a floating-point number");
 }
 
 #if defined(__x86_64__)

@@ -55,6 +55,33 @@ TEST(Infer, LeadingAndNamedDimensions) {
   EXPECT_EQ(infer_op("relu", {{f32, {}}}).shapes[0], Sizes{});
 }
 
+TEST(Infer, UnknownSizes) {
+  const Op& op = *find_own("bias_relu");
+  const SymbolicSize unknown;
+  SymbolicSize n;
+  n.symbol = "n";
+  const SymbolicSize four(4);
+  const auto infer_shape = [&](const SymbolicSize& channels, const SymbolicSize& bias) {
+    const std::vector<SymbolicTensor> inputs{{true, f32, {n, channels}}, {true, f32, {bias}}};
+    std::vector<OutputType<SymbolicSize>> outputs(1);
+    const std::vector<Attribute> attributes{1.0};
+    const Status status = infer(op, std::span(inputs), std::span(attributes), std::span(outputs));
+    return status.ok() ? detail::text_of(outputs[0].shape.span()) : status.message();
+  };
+  EXPECT_EQ(infer_shape(unknown, four), "[n, ?]");
+  EXPECT_EQ(infer_shape(four, unknown), "[n, 4]");
+  EXPECT_EQ(infer_shape(four, SymbolicSize(3)), "bias_relu: dimension c is 4 in x but 3 in bias");
+}
+
+TEST(Infer, DefaultsAsText) {
+  const Signature signature = parse_signature(
+      "f(x: T[*], *, n: int = 100000, eps: float = 1e-5, low: float = -inf, on: bool = true, "
+      "limit: float?, mode: a | b = b) -> y: T[*]");
+  std::vector<std::string> texts;
+  for (const AttributeSpec& spec : signature.attributes) texts.push_back(default_text_of(spec));
+  EXPECT_EQ(texts, (std::vector<std::string>{"100000", "1e-05", "-inf", "1", "nan", "b"}));
+}
+
 TEST(Infer, ShapesThatBroadcast) {
   const auto attention = [](const Sizes& k, const Argument& mask) {
     const Sizes v{2, k[1], k[2], 5};

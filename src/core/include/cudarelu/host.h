@@ -1,11 +1,18 @@
 // What readers share whose hosts lend threads or memory only in part: JAX, tvm-ffi, TensorFlow.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "cudarelu/infer.h"
 #include "cudarelu/op.h"
 
 /// Each module defines it.
@@ -19,6 +26,73 @@ inline const Module& own_module() {
   static const Module* const module = &add_module(read_module(*cudarelu_get_module()));
   return *module;
 }
+
+/// An error in a callback of a host, which guarded() returns.
+struct Failure : std::exception {
+  explicit Failure(Status status) : status(std::move(status)) {}
+
+  Status status;
+};
+
+/// Throws the error, if there is one, as a Failure.
+inline void check(Status status) {
+  if (!status.ok()) [[unlikely]] {
+    throw Failure(std::move(status));
+  }
+}
+
+/// Throws a Failure with the message "<op>: <what>".
+[[noreturn]] void fail(Status::Code code, const Op& op, const std::string& what);
+
+/// Runs code in a callback of a host, and converts exceptions to a status.
+template <class F>
+Status guarded(const F& code) noexcept {
+  try {
+    code();
+    return {};
+  } catch (Failure& failure) {
+    return std::move(failure.status);
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory();
+  } catch (const std::exception& error) {
+    return {Status::Code::internal, error.what()};
+  }
+}
+
+/// The code of an error in Abseil's statuses, which XLA and TensorFlow use.
+int absl_code_of(const Status& error);
+
+/// A call of an op: the reader fills the inputs and attributes, calls infer(), and fills the
+/// outputs with tensors of the inferred types. Its memory is not on the heap: a small op takes less
+/// time than an allocation.
+class HostCall {
+  std::array<TensorView, max_inputs> input_storage_;
+  std::array<TensorView, max_outputs> output_storage_;
+  std::array<Attribute, max_attributes> attribute_storage_;
+  std::array<OutputType<std::int64_t>, max_outputs> type_storage_;
+
+ public:
+  explicit HostCall(const Op& op) : op(op) {}
+  HostCall(const HostCall&) = delete;
+  HostCall& operator=(const HostCall&) = delete;
+
+  /// Checks the inputs and attributes, and sets `types`.
+  Status infer();
+  /// Checks the dtypes and shapes of outputs that the host has not made from `types`.
+  Status check_outputs() const;
+  /// Runs the kernel.
+  Status run(Execution& execution) const;
+
+  const Op& op;
+  // One for each input, attribute and output of the signature.
+  const std::span<TensorView> inputs = std::span(input_storage_).first(op.signature.inputs.size());
+  const std::span<Attribute> attributes =
+      std::span(attribute_storage_).first(op.signature.attributes.size());
+  const std::span<TensorView> outputs =
+      std::span(output_storage_).first(op.signature.outputs.size());
+  const std::span<OutputType<std::int64_t>> types =
+      std::span(type_storage_).first(op.signature.outputs.size());
+};
 
 /// Arithmetic with subnormal numbers in this thread, while the object exists. XLA and TensorFlow
 /// replace them by 0 in their threads, which would change the results of ops.

@@ -10,6 +10,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "cudarelu/op.h"
 
@@ -25,6 +26,42 @@ struct DimTraits {
   static bool is_one(const Dim& a) { return a == 1; }
   static bool is_multiple(const Dim& a, const Dim& of) { return of == 0 ? a == 0 : a % of == 0; }
   static std::string text(const Dim& dim) { return std::to_string(dim); }
+};
+
+/// A size before the run: a number, a symbol, or unknown.
+struct SymbolicSize {
+  SymbolicSize() = default;
+  explicit SymbolicSize(std::int64_t number) : number(number) {}
+
+  std::int64_t number = -1;  // -1: not a number
+  const char* symbol = "";   // owned by the host; "": no symbol
+
+  bool unknown() const { return number < 0 && *symbol == '\0'; }
+};
+
+template <>
+struct DimTraits<SymbolicSize> {
+  /// Only two numbers are known to differ: a symbol may have any value.
+  static bool differ(const SymbolicSize& a, const SymbolicSize& b) {
+    return a.number >= 0 && b.number >= 0 && a.number != b.number;
+  }
+  static bool exceeds(const SymbolicSize& a, std::int64_t limit) { return a.number > limit; }
+  static bool is_one(const SymbolicSize& a) { return a.number == 1; }
+  static bool is_multiple(const SymbolicSize& a, const SymbolicSize& of) {
+    return a.number < 0 || of.number < 0 ||
+           DimTraits<std::int64_t>::is_multiple(a.number, of.number);
+  }
+  static std::string text(const SymbolicSize& size) {
+    if (size.number >= 0) return std::to_string(size.number);
+    return size.unknown() ? "?" : size.symbol;
+  }
+};
+
+/// An input before the run.
+struct SymbolicTensor {
+  bool present = false;
+  DType dtype{};
+  std::vector<SymbolicSize> shape;
 };
 
 /// At most max_rank sizes.
@@ -72,6 +109,10 @@ inline Attribute default_of(const AttributeSpec& spec) {
   if (spec.optional) return std::numeric_limits<double>::quiet_NaN();
   return to_attribute(spec.type, spec.default_value);
 }
+
+/// The same as text: a label, an integer, or the shortest number that reads as the same one, such
+/// as "1e-05", "inf", and "nan" for an absent one.
+std::string default_text_of(const AttributeSpec& spec);
 
 namespace detail {
 
