@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.utils.dlpack import DLDeviceType
 
+from cudarelu._calls import type_name
 from cudarelu._pytorch.functions import FUNCTIONS, overload_of
 from cudarelu._table import OpInfo, op_named
 
@@ -33,17 +34,17 @@ def call(name: str, inputs: list[Any], attributes: Attributes) -> Any:
     Returns new arrays of that library. Raises TypeError for an unsupported kind of input or dtype,
     and ValueError for an invalid shape or value.
     """
+    op = op_named(name)
     jax = sys.modules.get("jax")
     if jax is not None and any(_needs_jax(x, jax) for x in inputs):
-        from cudarelu.jax import call as call_jax
+        from cudarelu.jax.primitives import call as call_jax
 
-        return call_jax(name, inputs, attributes)
+        return call_jax(op, inputs, attributes)
     tf = sys.modules.get("tensorflow")
     if tf is not None and any(_needs_tensorflow(x, tf) for x in inputs):
         from cudarelu.tensorflow import call as call_tensorflow
 
-        return call_tensorflow(name, inputs, attributes)
-    op = op_named(name)
+        return call_tensorflow(op, inputs, attributes)
     given = {p.name: x for p, x in zip(op.inputs, inputs, strict=True) if x is not None}
     library = common_library(op.name, given)
     example_name, example = next(iter(given.items()))
@@ -96,15 +97,11 @@ def common_library(name: str, given: dict[str, Any]) -> Any:
     first, *others = [_library_of(x) for x in given.values()]
     if first is not None and all(library is first for library in others):
         return first
-    kinds = " and ".join(f"{each} is a {_kind(x)}" for each, x in given.items())
+    kinds = " and ".join(f"{each} is a {type_name(x)}" for each, x in given.items())
     raise TypeError(
         f"{name}: takes torch tensors, or arrays of one library (NumPy, CuPy, JAX or another with "
         f"DLPack; no tracers), but {kinds}"
     )
-
-
-def _kind(x: Any) -> str:
-    return f"{type(x).__module__}.{type(x).__qualname__}".removeprefix("builtins.")
 
 
 @contextlib.contextmanager

@@ -99,6 +99,12 @@ def sums_rows(op: OpInfo) -> bool:
     )
 
 
+def keeps_rows(op: OpInfo) -> bool:
+    """Whether shards of the rows that `*` counts give shards of the outputs, or addends of the
+    outputs without `*`."""
+    return all(each.leads for each in op.outputs) or sums_rows(op)
+
+
 class Host(Protocol):
     """What an evaluator needs of a host, whose arrays have `+`. An absent array is None."""
 
@@ -111,12 +117,20 @@ class Host(Protocol):
     def full(self, shape: tuple[Any, ...], number: float, like: Any) -> Any:
         """An array of one number, with the dtype of another array."""
 
+    def zeros_like(self, x: Any) -> Any:
+        """An array of zeros with the shape and dtype of another one."""
+
     def sum_to(self, x: Any, like: Any) -> Any:
         """The sums over the axes along which another array broadcasts to x, in its shape."""
 
 
 class Evaluator:
-    """The values of the expressions of one derivative for one call. Equal texts run once."""
+    """The gradients of one call of an op. Equal texts of expressions run once.
+
+    Args:
+        outputs: those of the op that runs where a gradient is needed, `derivative_of(op).op`.
+        gradient: the gradient of an output; None is zero, and may be left out.
+    """
 
     def __init__(
         self,
@@ -125,19 +139,21 @@ class Evaluator:
         inputs: Sequence[Any],
         outputs: Sequence[Any],
         attributes: Sequence[float | int],
-        gradient: Callable[[int], Any],  # of an output; None: it is zero, and may be left out
-        zeros: Callable[[int], Any],  # of an output
+        gradient: Callable[[int], Any],
     ) -> None:
         self.host, self.op, self.inputs, self.outputs = host, op, inputs, outputs
-        self.attributes, self.gradient, self.zeros = attributes, gradient, zeros
+        self.attributes, self.gradient = attributes, gradient
         self._called: dict[str, Sequence[Any]] = {}
 
-    def gradient_of(self, i: int, expression: Expression) -> Any:
-        """The gradient of input i, which is the value of the expression, in the input's shape."""
-        value = self.value(expression)
+    def gradient_of(self, i: int) -> Any:
+        """The gradient of input i, in its shape; None if it has none."""
+        expression = derivative_of(self.op).terms.get(i)
+        if expression is None:
+            return None
+        value = self._value(expression)
         return self.host.sum_to(value, self.inputs[i]) if self.op.inputs[i].broadcasts else value
 
-    def value(self, expression: Expression) -> Any:
+    def _value(self, expression: Expression) -> Any:
         match expression.kind:
             case "input":
                 return self.inputs[expression.index]
@@ -145,7 +161,9 @@ class Evaluator:
                 return self.outputs[expression.index]
             case "output_gradient":
                 given = self.gradient(expression.index)
-                return self.zeros(expression.index) if given is None else given
+                if given is None:
+                    given = self.host.zeros_like(self.outputs[expression.index])
+                return given
             case "call":
                 return self._call(expression)[expression.output]
             case "sum":
@@ -176,7 +194,7 @@ class Evaluator:
     def _argument(self, expression: Expression, parameter: Parameter) -> Any:
         if expression.kind == "output_gradient" and parameter.number == 0:
             return self.gradient(expression.index)  # if there is none, the input is absent, and 0
-        value = self.value(expression)
+        value = self._value(expression)
         if value is not None or parameter.optional or expression.kind != "input":
             return value
         return self._stand_in(self.op.inputs[expression.index])
@@ -200,6 +218,6 @@ class Evaluator:
         for term in expression.arguments:
             if term.kind == "output_gradient" and self.gradient(term.index) is None:
                 continue
-            value = self.value(term)
+            value = self._value(term)
             total = value if total is None else total + value
         return total

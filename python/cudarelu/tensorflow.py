@@ -20,7 +20,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,15 +29,14 @@ import tensorflow as tf
 
 from cudarelu import _C
 from cudarelu._cache import cache_folder, check_private, make_private
+from cudarelu._calls import Numbers, numbers_of, output_types, result_of, type_name, with_absent
 from cudarelu._gradients import Evaluator, derivative_of
 from cudarelu._table import OWN_NAMESPACE, OpInfo, op_named
 
 if TYPE_CHECKING:
     from cudarelu._modules import OpModule
 
-__all__ = ["call", "library_path"]
-
-Numbers = Sequence[float | int]  # the attributes in the order of the signature; labels as positions
+__all__ = ["library_path"]
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}  # TensorFlow's, by qualified name
 
@@ -51,15 +50,14 @@ def library_path(module: OpModule | None = None) -> str:
     return _library_path(OWN_NAMESPACE if module is None else module.name)
 
 
-def call(name: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
-    """Runs the op of a qualified name on tensors of TensorFlow, and on NumPy arrays beside them.
+def call(op: OpInfo, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+    """Runs an op on tensors of TensorFlow, and on NumPy arrays beside them.
 
     An absent input is None. Raises ValueError and TypeError as the functions of the ops do.
     """
-    op = op_named(name)
-    numbers = [op.onnx_attributes(attributes)[each.name] for each in op.attributes]
+    numbers = numbers_of(op, attributes)
     if any(_is_symbolic(x) for x in inputs):
-        return _keras_layer()(op=name, attributes=attributes).on(inputs)
+        return _keras_layer()(op=op.qualified_name, attributes=attributes).on(inputs)
     tensors = [
         x if x is None else _tensor(op, parameter.name, x)
         for parameter, x in zip(op.inputs, inputs, strict=True)
@@ -69,7 +67,7 @@ def call(name: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
     if not tf.executing_eagerly():
         for y, shape in zip(outputs, shapes, strict=True):
             y.set_shape(shape)  # TensorFlow does not know sizes that are attributes
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    return result_of(outputs)
 
 
 def register(ops: Iterable[OpInfo]) -> None:
@@ -132,8 +130,7 @@ def _python_name(op: OpInfo) -> str:
 def _tensor(op: OpInfo, name: str, x: Any) -> Any:
     known = isinstance(x, (tf.Tensor, tf.Variable, np.ndarray)) or hasattr(x, "__tf_tensor__")
     if not known or isinstance(x, np.ma.MaskedArray):
-        kind = f"{type(x).__module__}.{type(x).__qualname__}".removeprefix("builtins.")
-        raise TypeError(f"{op.name}: takes tensors of TensorFlow, but {name} is a {kind}")
+        raise TypeError(f"{op.name}: takes tensors of TensorFlow, but {name} is a {type_name(x)}")
     tensor = tf.convert_to_tensor(x)
     if tf.executing_eagerly() and ":GPU:" in tensor.device:
         raise ValueError(
@@ -143,32 +140,11 @@ def _tensor(op: OpInfo, name: str, x: Any) -> Any:
     return tensor
 
 
-class _Unknown:
-    """A size that is known when the graph runs. It equals every size."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __str__(self) -> str:
-        return "?"
-
-
 def _output_shapes(op: OpInfo, tensors: Sequence[Any], numbers: Numbers) -> list[Any]:
     """The shapes of the outputs; raises ValueError and TypeError for arguments that do not fit."""
     if any(x is not None and x.shape.rank is None for x in tensors):
-        return [tf.TensorShape(None) for _ in op.outputs]
-    types = [
-        x
-        if x is None
-        else (x.dtype.name, tuple(_Unknown() if size is None else size for size in x.shape))
-        for x in tensors
-    ]
-    return [
-        tf.TensorShape([None if isinstance(size, _Unknown) else size for size in shape])
-        for _, shape in _C.infer(op.namespace, op.name, types, numbers)
-    ]
+        return [None] * len(op.outputs)
+    return [shape for _, shape in output_types(op, tensors, numbers)]
 
 
 def _run(op: OpInfo, tensors: Sequence[Any], numbers: Numbers) -> list[Any]:
@@ -211,6 +187,9 @@ class _Host:
     def full(self, shape: tuple[Any, ...], number: float, like: Any) -> Any:
         return tf.fill(shape, tf.cast(number, like.dtype))
 
+    def zeros_like(self, x: Any) -> Any:
+        return tf.zeros_like(x)
+
     def sum_to(self, x: Any, like: Any) -> Any:
         axes, _ = tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(like), s1=tf.shape(x))
         return tf.reshape(tf.reduce_sum(x, axes), tf.shape(like))
@@ -218,16 +197,12 @@ class _Host:
 
 def _gradient(op: OpInfo, node: Any, *given: Any) -> list[Any]:
     """The gradients of the inputs of a node of TensorFlow, from those of its outputs."""
-    tensors = iter(node.inputs)
-    inputs = [
-        next(tensors) if not each.optional or node.get_attr(f"n_{each.name}") else None
-        for each in op.inputs
-    ]
+    present = [not each.optional or node.get_attr(f"n_{each.name}") > 0 for each in op.inputs]
+    inputs = with_absent(node.inputs, present)
     numbers = []
     for spec in op.attributes:
         value = node.get_attr(spec.name)
-        text = value.decode() if isinstance(value, bytes) else value
-        numbers.append(spec.onnx_value(text))
+        numbers.append(spec.onnx_value(value.decode() if isinstance(value, bytes) else value))
     derivative = derivative_of(op)
     outputs = list(node.outputs)
     if derivative.op != op:  # no tape recorded the training form: it runs now
@@ -238,15 +213,8 @@ def _gradient(op: OpInfo, node: Any, *given: Any) -> list[Any]:
             return None
         return given[output]
 
-    evaluator = Evaluator(
-        _Host(), op, inputs, outputs, numbers, gradient, lambda i: tf.zeros_like(outputs[i])
-    )
-    terms = derivative_of(derivative.op).terms
-    return [
-        evaluator.gradient_of(i, terms[i]) if i in terms else None
-        for i, x in enumerate(inputs)
-        if x is not None
-    ]
+    evaluator = Evaluator(_Host(), derivative.op, inputs, outputs, numbers, gradient)
+    return [evaluator.gradient_of(i) for i, x in enumerate(inputs) if x is not None]
 
 
 # Keras
@@ -271,9 +239,8 @@ def _keras_layer() -> Any:
             return self(*(x for x in inputs if x is not None))
 
         def call(self, *tensors: Any) -> Any:
-            remaining = iter(tensors)
-            inputs = [next(remaining) if present else None for present in self.present]
-            return call(self.op, inputs, self.attributes)
+            inputs = with_absent(tensors, self.present)
+            return call(op_named(self.op), inputs, self.attributes)
 
         def get_config(self) -> dict[str, Any]:
             own = {"op": self.op, "attributes": dict(self.attributes), "present": self.present}

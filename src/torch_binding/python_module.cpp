@@ -319,8 +319,9 @@ NB_MODULE(_C, module) {
   module.def("infer", infer, nb::arg("module"), nb::arg("op"), nb::arg("inputs"),
              nb::arg("attributes"),
              "The dtypes and shapes of the outputs of a call. An input is None or its dtype and "
-             "shape, whose sizes may be symbols; an attribute is a number, or the position of a "
-             "label. Raises TypeError for a dtype, ValueError for anything else.");
+             "shape, whose sizes may be symbols, or None for an unknown one; an attribute is a "
+             "number, or the position of a label. Raises TypeError for a dtype, ValueError for "
+             "anything else.");
   module.def(
       "cublaslt_problem", cublaslt_problem,
       "Why matrix products on CUDA cannot use cuBLASLt, and how to correct it; empty if they can.");

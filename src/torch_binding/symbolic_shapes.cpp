@@ -25,6 +25,8 @@ struct Size {
   Size() = default;
   explicit Size(nb::handle value) : value(nb::borrow(value)) {}
   explicit Size(std::int64_t number) : value(nb::int_(number)) {}
+
+  bool unknown() const { return value.is_none(); }
 };
 
 /// A tensor without data.
@@ -38,11 +40,11 @@ struct Type {
 }  // namespace binding
 
 /// Sizes are compared by Python. A library that cannot decide raises an exception, or says that
-/// they differ.
+/// they differ. An unknown size may be any.
 template <>
 struct DimTraits<binding::Size> {
   static bool differ(const binding::Size& a, const binding::Size& b) {
-    return !a.value.equal(b.value);
+    return !a.unknown() && !b.unknown() && !a.value.equal(b.value);
   }
   static bool is_one(const binding::Size& size) { return !differ(size, binding::Size(1)); }
   static bool is_multiple(const binding::Size& size, const binding::Size& of) {
@@ -53,7 +55,9 @@ struct DimTraits<binding::Size> {
   static bool exceeds(const binding::Size& size, std::int64_t limit) {
     return nb::isinstance<nb::int_>(size.value) && nb::cast<std::int64_t>(size.value) > limit;
   }
-  static std::string text(const binding::Size& size) { return nb::str(size.value).c_str(); }
+  static std::string text(const binding::Size& size) {
+    return size.unknown() ? "?" : nb::str(size.value).c_str();
+  }
 };
 
 namespace binding {

@@ -21,15 +21,16 @@ from typing import Any
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
-from cudarelu._gradients import sums_rows
+from cudarelu._gradients import keeps_rows
 from cudarelu._pytorch.functions import overload_of
 from cudarelu._table import OpInfo, Parameter, all_ops
 
 Placements = list[Placement | None]  # None for an absent input
 
 
-def _rule(op: OpInfo, outputs: tuple[Parameter, ...], sharded: bool) -> Callable[..., Any]:
+def _rule(op: OpInfo, outputs: tuple[Parameter, ...]) -> Callable[..., Any]:
     """The sharding rule of an overload, for one dimension of a mesh."""
+    sharded = keeps_rows(op)
 
     def rule(*inputs: Any, **_: Any) -> list[tuple[Placements, Placements]]:
         # PyTorch leaves out absent inputs at the end: the lengths may differ.
@@ -114,8 +115,7 @@ def register(added: Collection[OpInfo]) -> None:
     for op in all_ops():
         if op not in added and op.qualified_name not in called:
             continue
-        sharded = all(each.leads for each in op.outputs) or sums_rows(op)
-        register_sharding(overload_of(op))(_rule(op, op.outputs, sharded))
+        register_sharding(overload_of(op))(_rule(op, op.outputs))
         # DTensor assumes that an in-place op overwrites its first input.
         if op.overwritten == 0:
-            register_sharding(overload_of(op, in_place=True))(_rule(op, (), sharded))
+            register_sharding(overload_of(op, in_place=True))(_rule(op, ()))

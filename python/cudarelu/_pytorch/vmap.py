@@ -1,8 +1,6 @@
 """The batching rules of `torch.vmap`, and of transforms that use it, for every op.
 
-A batch is one more leading dimension. An op runs once on the whole batch if each batched input and
-each output has `*` in the signature, since the rows that `*` counts are independent. Otherwise the
-op runs once for each sample. An in-place op does the same on views of the overwritten tensor.
+An in-place op works on views of the overwritten tensor, one for each sample or on the whole batch.
 """
 
 from __future__ import annotations
@@ -12,18 +10,18 @@ from typing import Any
 
 import torch
 
+from cudarelu._batching import Dims, is_one_call, whole_batch
 from cudarelu._pytorch.functions import overload_of
-from cudarelu._table import OpInfo, Parameter
+from cudarelu._table import OpInfo
 
 Inputs = tuple[torch.Tensor | None, ...]
-Dims = tuple[int | None, ...]  # the batch dimension of each input; None if it is not batched
 
 
 def _rule(op: OpInfo) -> Callable[..., Any]:
     overload = overload_of(op)
 
     def rule(info: Any, dims: Dims, *inputs: torch.Tensor | None, **attributes: Any) -> Any:
-        if _is_one_call(op, dims):
+        if is_one_call(op, dims):
             result = overload(*_whole(op, info.batch_size, dims, inputs), **attributes)
         else:
             result = _one_by_one(overload, info.batch_size, dims, inputs, attributes)
@@ -45,7 +43,7 @@ def _in_place_rule(op: OpInfo) -> Callable[..., Any]:
                 "due to `other` being vmapped over but `self` not being vmapped over in a vmap. "
                 f"Please use {op.qualified_name} instead of {op.qualified_name}_."
             )
-        if _is_one_call(op, dims):
+        if is_one_call(op, dims):
             overload(*_whole(op, info.batch_size, dims, inputs), **attributes)
         else:
             for sample in _samples(info.batch_size, dims, inputs):
@@ -55,35 +53,8 @@ def _in_place_rule(op: OpInfo) -> Callable[..., Any]:
     return rule
 
 
-# PyTorch leaves out absent inputs at the end: op.inputs may be longer than the inputs given.
-
-
-def _is_one_call(op: OpInfo, dims: Dims) -> bool:
-    batched = [each for dim, each in zip(dims, op.inputs) if dim is not None]  # noqa: B905
-    return all(each.leads for each in (*batched, *op.outputs))
-
-
 def _whole(op: OpInfo, size: int, dims: Dims, inputs: Inputs) -> Inputs:
-    ranks = [
-        None if x is None else x.ndim - (dim is not None)
-        for x, dim in zip(inputs, dims, strict=True)
-    ]
-    leading = op.leading_of(ranks)
-    return tuple(
-        _with_batch(each, x, dim, size, leading)
-        for x, dim, each in zip(inputs, dims, op.inputs)  # noqa: B905
-    )
-
-
-def _with_batch(
-    parameter: Parameter, x: torch.Tensor | None, dim: int | None, size: int, leading: int
-) -> torch.Tensor | None:
-    if x is None or not parameter.leads or (dim is None and parameter.broadcasts):
-        return x
-    if dim is None:
-        return x.expand(size, *x.shape)
-    missing = leading + len(parameter.dims) - x.ndim if parameter.broadcasts else 0
-    return x.movedim(dim, 0)[(slice(None), *[None] * missing)]
+    return tuple(whole_batch(op, size, dims, inputs, torch.movedim, torch.broadcast_to))
 
 
 def _samples(size: int, dims: Dims, inputs: Inputs) -> Iterator[Inputs]:

@@ -15,6 +15,6 @@ cudarelu are; its import registers the handlers of all modules with XLA, which a
 
 from __future__ import annotations
 
-from cudarelu.jax.primitives import call, export_checks, in_place
+from cudarelu.jax.primitives import export_checks, in_place
 
-__all__ = ["call", "export_checks", "in_place"]
+__all__ = ["export_checks", "in_place"]

@@ -1,14 +1,14 @@
 """A primitive of JAX for each op, and one for its derivative in the direction of tangents.
 
 The rules come from the declaration of the op: shapes and dtypes from the signature, derivatives
-from the gradient. Under `vmap` the batch is one more leading dimension, as in PyTorch.
+from the gradient.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,10 +18,11 @@ from jax._src import dispatch
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from cudarelu import _C
+from cudarelu._batching import is_one_call, whole_batch
+from cudarelu._calls import numbers_of, output_types, result_of, with_absent
 from cudarelu._gradients import Evaluator, derivative_of
 from cudarelu._pytorch.functions import op_of
-from cudarelu._table import OpInfo, Parameter, all_ops, op_named
+from cudarelu._table import OpInfo, all_ops
 from cudarelu._xla import PLATFORMS, target
 from cudarelu.jax import sharding
 
@@ -47,18 +48,25 @@ class Call(NamedTuple):
         """The values of the attributes."""
         return [float.fromhex(x) if isinstance(x, str) else x for x in self.attributes]
 
-    def inputs(self, arrays: Sequence[Any]) -> list[Any]:
-        """One array for each input of the signature; None for an absent one."""
-        remaining = iter(arrays)
-        return [next(remaining) if present else None for present in self.present]
+    def inputs(self, given: Sequence[Any]) -> list[Any]:
+        """What is given for each input of the signature; None for an absent one."""
+        return with_absent(given, self.present)
 
 
-def call(name: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
-    """Runs the op of a qualified name on JAX's arrays and tracers, and on NumPy arrays beside them.
+def call(
+    op: OpInfo, inputs: Sequence[Any], attributes: Mapping[str, Any], overwrites: bool = False
+) -> Any:
+    """Runs an op on JAX's arrays and tracers, and on NumPy arrays beside them.
 
     An absent input is None. Raises ValueError and TypeError as the functions of the ops do.
     """
-    return _call(op_named(name), inputs, attributes, overwrites=False)
+    arrays = [
+        _array(op, parameter.name, x)
+        for parameter, x in zip(op.inputs, inputs, strict=True)
+        if x is not None
+    ]
+    run = Call.of(inputs, numbers_of(op, attributes), overwrites)
+    return result_of(_bind(op, sharding.vary_alike(arrays), run))
 
 
 def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,7 +90,7 @@ def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind(*positional, **named)
         bound.apply_defaults()
         inputs = [bound.arguments.pop(each.name) for each in op.inputs]
-        return _call(op, inputs, bound.arguments, overwrites=True)
+        return call(op, inputs, bound.arguments, overwrites=True)
 
     return overwriting
 
@@ -91,21 +99,6 @@ def export_checks() -> list[Any]:
     """The checks of `jax.export.export` to disable: that it knows the handlers of the modules."""
     names = sorted({target(op.namespace) for op in all_ops()})
     return [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
-
-
-def _call(op: OpInfo, inputs: Sequence[Any], attributes: Any, overwrites: bool) -> Any:
-    arrays = [
-        _array(op, parameter.name, x)
-        for parameter, x in zip(op.inputs, inputs, strict=True)
-        if x is not None
-    ]
-    numbers = op.onnx_attributes(attributes)
-    outputs = _bind(
-        op,
-        sharding.vary_alike(arrays),
-        Call.of(inputs, [numbers[each.name] for each in op.attributes], overwrites),
-    )
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 def _array(op: OpInfo, name: str, x: Any) -> Any:
@@ -120,6 +113,12 @@ def _array(op: OpInfo, name: str, x: Any) -> Any:
 
 def _bind(op: OpInfo, arrays: Sequence[Any], call: Call) -> Sequence[Any]:
     return _primitives(op)[0].bind(*arrays, call=call)
+
+
+def _split(operands: Sequence[Any], call: Call, active: Sequence[int]) -> tuple[Any, Any, Any]:
+    """The operands of a derivative: the tangents, the inputs and the outputs of the op."""
+    inputs = operands[len(active) :]
+    return operands[: len(active)], inputs[: sum(call.present)], inputs[sum(call.present) :]
 
 
 def _float_outputs(op: OpInfo, outputs: Sequence[Any]) -> list[int]:
@@ -160,7 +159,7 @@ def _primitives(op: OpInfo) -> tuple[Primitive, Primitive]:
         return _forward(op, operands, call, active)
 
     def tangents(*operands: Any, call: Call, active: tuple[int, ...]) -> list[Any]:
-        outputs = operands[len(active) + sum(call.present) :]
+        *_, outputs = _split(operands, call, active)
         return [outputs[i] for i in _float_outputs(op, outputs)]
 
     def tangent_jvp(primals: Any, directions: Any, **parameters: Any) -> Any:
@@ -182,8 +181,7 @@ def _primitives(op: OpInfo) -> tuple[Primitive, Primitive]:
 
 def _types(op: OpInfo, arrays: Sequence[Any], call: Call) -> list[jax.ShapeDtypeStruct]:
     """The types of the outputs of a call."""
-    inputs = [x if x is None else (x.dtype.name, x.shape) for x in call.inputs(arrays)]
-    types = _C.infer(op.namespace, op.name, inputs, call.numbers)
+    types = output_types(op, call.inputs(arrays), call.numbers)
     for dtype, _ in types:
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:
             raise TypeError(f"{op.name} returns {dtype}: enable jax_enable_x64")
@@ -230,6 +228,9 @@ class _Host:
     def full(self, shape: tuple[Any, ...], number: float, like: Any) -> Any:
         return jnp.full(shape, number, like.dtype)
 
+    def zeros_like(self, x: Any) -> Any:
+        return jnp.zeros_like(x)
+
     def sum_to(self, x: Any, like: Any) -> Any:
         missing = x.ndim - like.ndim
         axes = [i for i in range(like.ndim) if like.shape[i] != x.shape[missing + i]]
@@ -260,107 +261,81 @@ def _jvp(op: OpInfo, primals: Any, tangents: Any, call: Call) -> Any:
 
 
 def _gradients(
-    op: OpInfo, arrays: Sequence[Any], outputs: Sequence[Any], given: Sequence[Any], call: Call
-) -> Callable[[int], Any]:
-    """The gradient of each input, as a function of its position. `given` are those of the outputs;
-    None is zero."""
-    evaluator = Evaluator(
-        _Host(),
-        op,
-        call.inputs(arrays),
-        outputs,
-        call.numbers,
-        gradient=lambda i: given[i],
-        zeros=lambda i: jnp.zeros_like(outputs[i]),
-    )
-    terms = derivative_of(op).terms
-    return lambda i: evaluator.gradient_of(i, terms[i])
+    op: OpInfo,
+    arrays: Sequence[Any],
+    outputs: Sequence[Any],
+    given: dict[int, Any],
+    call: Call,
+    wanted: Sequence[int],
+) -> list[Any]:
+    """The gradients of the inputs at the positions `wanted`. `given` are those of the outputs, by
+    position; a missing one is zero."""
+    inputs = call.inputs(arrays)
+    evaluator = Evaluator(_Host(), op, inputs, outputs, call.numbers, given.get)
+    return [evaluator.gradient_of(i) for i in wanted]
+
+
+def _given(places: Sequence[int], cotangents: Sequence[Any]) -> dict[int, Any]:
+    pairs = zip(places, cotangents, strict=True)
+    return {i: each for i, each in pairs if not isinstance(each, ad.Zero)}
 
 
 def _reverse(op: OpInfo, cotangents: Any, *operands: Any, call: Call, active: Any) -> list[Any]:
     """The transpose of the derivative: the gradient as the op declares it."""
-    count = sum(call.present)
-    arrays, outputs = operands[len(active) :][:count], operands[len(active) :][count:]
-    given: list[Any] = [None] * len(outputs)
-    for i, each in zip(_float_outputs(op, outputs), cotangents, strict=True):
-        given[i] = None if isinstance(each, ad.Zero) else each
-    gradient = _gradients(op, arrays, outputs, given, call)
-    return [*map(gradient, active), *[None] * (len(operands) - len(active))]
+    _, arrays, outputs = _split(operands, call, active)
+    given = _given(_float_outputs(op, outputs), cotangents)
+    gradients = _gradients(op, arrays, outputs, given, call, active)
+    return gradients + [None] * (len(operands) - len(active))
 
 
 def _forward(op: OpInfo, operands: Sequence[Any], call: Call, active: Any) -> list[Any]:
     """The derivative in the direction of tangents: the transpose of the gradient, which is linear
     in the gradients of the outputs."""
-    count = sum(call.present)
-    tangents, rest = operands[: len(active)], operands[len(active) :]
-    arrays, outputs = rest[:count], rest[count:]
+    tangents, arrays, outputs = _split(operands, call, active)
     places = _float_outputs(op, outputs)
 
     def reverse(*cotangents: Any) -> list[Any]:
-        given: list[Any] = [None] * len(outputs)
-        for i, each in zip(places, cotangents, strict=True):
-            given[i] = each
-        return list(map(_gradients(op, arrays, outputs, given, call), active))
+        return _gradients(op, arrays, outputs, _given(places, cotangents), call, active)
 
-    results = jax.linear_transpose(reverse, *(outputs[i] for i in places))(list(tangents))
-    return list(results)
+    return list(jax.linear_transpose(reverse, *(outputs[i] for i in places))(list(tangents)))
 
 
 def _transpose(op: OpInfo, cotangents: Any, *arrays: Any, call: Call) -> list[Any]:
     """The transpose of an op that is linear in some inputs, such as an op that is the gradient of
     another: its gradient, which does not depend on the values of these inputs. 0 stands for them,
     and for the outputs, since there is no other value of which the op is sure to be 0."""
-    inputs = [i for i, present in enumerate(call.present) if present]
-    linear = [i for i, x in zip(inputs, arrays, strict=True) if ad.is_undefined_primal(x)]
+    linear = [i for i, x in enumerate(call.inputs(arrays)) if ad.is_undefined_primal(x)]
     derivative = derivative_of(op)
     if derivative.op != op or not derivative.terms.keys() >= set(linear):
         raise NotImplementedError(f"{op.name} has no transpose")
 
-    def zeros_for(x: Any) -> Any:
-        return jnp.zeros(x.aval.shape, x.aval.dtype)
+    def known(x: Any) -> Any:
+        unknown = ad.is_undefined_primal(x) or isinstance(x, ad.Zero)
+        return jnp.zeros(x.aval.shape, x.aval.dtype) if unknown else x
 
-    known = [zeros_for(x) if ad.is_undefined_primal(x) else x for x in arrays]
-    given = [None if isinstance(each, ad.Zero) else each for each in cotangents]
-    outputs = [
-        zeros_for(each) if isinstance(each, ad.Zero) else jnp.zeros_like(each)
-        for each in cotangents
-    ]
-    gradient = _gradients(op, known, outputs, given, call)
-    return [gradient(i) if i in linear else None for i in inputs]
+    given = _given(range(len(cotangents)), cotangents)
+    outputs = [jnp.zeros_like(known(each)) for each in cotangents]
+    found = _gradients(op, list(map(known, arrays)), outputs, given, call, linear)
+    by_input = dict(zip(linear, found, strict=True))
+    return [by_input.get(i) for i, present in enumerate(call.present) if present]
 
 
 # vmap
 
 
 def _batch(op: OpInfo, arrays: Any, dims: Any, call: Call) -> Any:
-    inputs = [p for p, present in zip(op.inputs, call.present, strict=True) if present]
-    batched = [p for p, dim in zip(inputs, dims, strict=True) if dim is not None]
-    if all(each.leads for each in (*batched, *op.outputs)):
-        size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
-        ranks = [x.ndim - (d is not None) for x, d in zip(arrays, dims, strict=True)]
-        leading = op.leading_of(call.inputs(ranks))
-        whole = [
-            _with_batch(p, x, dim, size, leading)
-            for p, x, dim in zip(inputs, arrays, dims, strict=True)
-        ]
-        results = _bind(op, whole, call)
-    else:  # the rows are not independent: one sample after the other
-        moving = [i for i, dim in enumerate(dims) if dim is not None]
+    size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
+    placed = call.inputs(dims)
+    if is_one_call(op, placed):
+        inputs = call.inputs(arrays)
+        whole = whole_batch(op, size, placed, inputs, jnp.moveaxis, jnp.broadcast_to)
+        results = _bind(op, [x for x in whole if x is not None], call)
+    else:
+        pairs = enumerate(zip(arrays, dims, strict=True))
+        batches = {i: jnp.moveaxis(x, d, 0) for i, (x, d) in pairs if d is not None}
 
-        def sample(slices: Sequence[Any]) -> Any:
-            each = list(arrays)
-            for i, x in zip(moving, slices, strict=True):
-                each[i] = x
-            return _bind(op, each, call)
+        def one(sample: dict[int, Any]) -> Any:
+            return _bind(op, [sample.get(i, x) for i, x in enumerate(arrays)], call)
 
-        results = jax.lax.map(sample, [jnp.moveaxis(arrays[i], dims[i], 0) for i in moving])
+        results = jax.lax.map(one, batches)
     return results, [0] * len(results)
-
-
-def _with_batch(parameter: Parameter, x: Any, dim: int | None, size: int, leading: int) -> Any:
-    if not parameter.leads or (dim is None and parameter.broadcasts):
-        return x
-    if dim is None:
-        return jnp.broadcast_to(x, (size, *x.shape))
-    missing = leading + len(parameter.dims) - x.ndim if parameter.broadcasts else 0
-    return jnp.expand_dims(jnp.moveaxis(x, dim, 0), range(1, 1 + missing))

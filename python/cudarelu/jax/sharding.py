@@ -18,7 +18,7 @@ from jax._src.core import ShardingTypeError  # which has no public name
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
-from cudarelu._gradients import sums_rows
+from cudarelu._gradients import keeps_rows
 from cudarelu._table import OpInfo, Parameter
 
 
@@ -123,10 +123,6 @@ def _axes(part: Any) -> tuple[str, ...]:
     return () if part is None else part if isinstance(part, tuple) else (part,)
 
 
-def _keeps_rows(op: OpInfo) -> bool:
-    return all(each.leads for each in op.outputs) or sums_rows(op)
-
-
 def _leading(op: OpInfo, call: Any, shapes: Sequence[Any]) -> int:
     """The number of leading dimensions in a call with arrays of these shapes."""
     return op.leading_of(call.inputs([len(each) for each in shapes]))
@@ -136,7 +132,7 @@ def _rows(op: OpInfo, call: Any, arrays: Sequence[Any]) -> tuple[Any, ...]:
     """How the rows are sharded: as in the first input whose rows are."""
     leading = _leading(op, call, [x.shape for x in arrays])
     none = (None,) * leading
-    if not _keeps_rows(op):
+    if not keeps_rows(op):
         return none
     found = (
         _spec(x)[:leading]
@@ -175,7 +171,7 @@ def _shardy_rule(op: OpInfo, call: Any, arrays: Sequence[Any], results: Sequence
         if isinstance(axis, str):
             return f"{axis}_"
         # A size that is a number, such as 3, has no name: it is a dimension of its own.
-        return f"d{next(numbers)}" if axis is None or not _keeps_rows(op) else f"row{axis}"
+        return f"d{next(numbers)}" if axis is None or not keeps_rows(op) else f"row{axis}"
 
     texts = [
         ", ".join(

@@ -1,0 +1,55 @@
+"""The batching rule of every op, for `vmap` in PyTorch and in JAX.
+
+A batch is one more leading dimension. An op runs once on the whole batch if each batched input and
+each output has `*` in the signature, since the rows that `*` counts are independent. Otherwise the
+op runs once for each sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cudarelu._table import OpInfo, Parameter
+
+Dims = Sequence[int | None]  # the batch dimension of each input; None if it is not batched
+
+# PyTorch leaves out absent inputs at the end: op.inputs may be longer than the inputs given.
+
+
+def is_one_call(op: OpInfo, dims: Dims) -> bool:
+    """Whether the op runs once on the whole batch."""
+    batched = [each for dim, each in zip(dims, op.inputs) if dim is not None]  # noqa: B905
+    return all(each.leads for each in (*batched, *op.outputs))
+
+
+def whole_batch(
+    op: OpInfo,
+    size: int,
+    dims: Dims,
+    inputs: Sequence[Any],
+    move: Callable[[Any, int, int], Any],
+    broadcast: Callable[[Any, tuple[Any, ...]], Any],
+) -> list[Any]:
+    """The inputs of the call for a whole batch of this size. An absent input is None.
+
+    Args:
+        move: moves an axis: `torch.movedim`, `jnp.moveaxis`.
+        broadcast: broadcasts to a shape: `torch.broadcast_to`, `jnp.broadcast_to`.
+    """
+    ranks = [
+        None if x is None else x.ndim - (dim is not None)
+        for x, dim in zip(inputs, dims, strict=True)
+    ]
+    leading = op.leading_of(ranks)
+
+    def with_batch(parameter: Parameter, x: Any, dim: int | None) -> Any:
+        if x is None or not parameter.leads or (dim is None and parameter.broadcasts):
+            return x
+        if dim is None:
+            return broadcast(x, (size, *x.shape))
+        missing = leading + len(parameter.dims) - x.ndim if parameter.broadcasts else 0
+        moved = move(x, dim, 0)
+        return moved[(slice(None), *[None] * missing)] if missing else moved
+
+    return list(map(with_batch, op.inputs, inputs, dims))
