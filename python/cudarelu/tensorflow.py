@@ -207,13 +207,8 @@ def _gradient(op: OpInfo, node: Any, *given: Any) -> list[Any]:
     outputs = list(node.outputs)
     if derivative.op != op:  # no tape recorded the training form: it runs now
         outputs = _run(derivative.op, inputs, numbers)
-
-    def gradient(output: int) -> Any:
-        if output >= len(given) or not outputs[output].dtype.is_floating:
-            return None
-        return given[output]
-
-    evaluator = Evaluator(_Host(), derivative.op, inputs, outputs, numbers, gradient)
+    floating = {i: g for i, g in enumerate(given) if outputs[i].dtype.is_floating}
+    evaluator = Evaluator(_Host(), derivative.op, inputs, outputs, numbers, floating.get)
     return [evaluator.gradient_of(i) for i, x in enumerate(inputs) if x is not None]
 
 

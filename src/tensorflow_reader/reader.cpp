@@ -70,6 +70,14 @@ void set(tf::Status* to, const cudarelu::Status& error) {
   api().set_status(to, absl_code_of(error), error.message().c_str());
 }
 
+/// Passes an error to an object, by a function of the API.
+template <class T>
+void report(const Function<void(T*, tf::Status*)>& function, T* to, const cudarelu::Status& error) {
+  const StatusOwner status(api().new_status());
+  set(status.get(), error);
+  function(to, status.get());
+}
+
 // Names and types
 
 constexpr DTypeTable<Type> types{{Type::float32, Type::float64, Type::float16, Type::bfloat16,
@@ -165,6 +173,11 @@ void infer_shapes(const Op& op, ShapeContext* context) {
   }
 }
 
+void infer(const Op& op, ShapeContext* context, tf::Status* to) noexcept {
+  const cudarelu::Status status = guarded([&] { infer_shapes(op, context); });
+  if (!status.ok()) set(to, status);
+}
+
 // Kernels
 
 /// A node of a graph.
@@ -200,36 +213,31 @@ Attribute read_attribute(Construction* from, const AttributeSpec& spec) {
   return static_cast<double>(value);
 }
 
-void read_node(Construction* from, Node& to) {
-  const Signature& signature = to.op.signature;
-  const auto attributes = std::span(to.attributes).first(signature.attributes.size());
+std::unique_ptr<Node> read_node(const Op& op, Construction* from) {
+  auto node = std::make_unique<Node>(Node{.op = op, .attributes = {}});
+  const auto attributes = std::span(node->attributes).first(op.signature.attributes.size());
   for (std::size_t i = 0; i < attributes.size(); ++i) {
-    attributes[i] = read_attribute(from, signature.attributes[i]);
+    attributes[i] = read_attribute(from, op.signature.attributes[i]);
   }
-  for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
-    const Parameter& input = signature.inputs[i];
+  check(check_attributes(op, attributes));
+  for (std::size_t i = 0; i < op.signature.inputs.size(); ++i) {
+    const Parameter& input = op.signature.inputs[i];
     const std::int64_t count = input.optional ? read_integer(from, count_of(input)) : 1;
     if (count > 1) {
-      fail(cudarelu::Status::Code::invalid_argument, to.op,
+      fail(cudarelu::Status::Code::invalid_argument, op,
            std::string(input.name) + " must be a list of at most one tensor, not of " +
                std::to_string(count));
     }
-    to.present[i] = count == 1;
+    node->present[i] = count == 1;
   }
-  check(check_attributes(to.op, attributes));
+  return node;
 }
 
 void* create(const Op& op, Construction* construction) noexcept {
   std::unique_ptr<Node> node;
-  const cudarelu::Status status = guarded([&] {
-    node = std::make_unique<Node>(Node{.op = op, .attributes = {}});
-    read_node(construction, *node);
-  });
-  if (status.ok()) return node.release();
-  const StatusOwner to(api().new_status());
-  set(to.get(), status);
-  api().fail_construction(construction, to.get());
-  return nullptr;
+  const cudarelu::Status status = guarded([&] { node = read_node(op, construction); });
+  if (!status.ok()) report(api().fail_construction, construction, status);
+  return node.release();
 }
 
 /// One call of a kernel.
@@ -306,10 +314,7 @@ class Run {
 void compute(void* node, Context* context) noexcept {
   const cudarelu::Status status =
       guarded([&] { Run(*static_cast<const Node*>(node), context).run(); });
-  if (status.ok()) return;
-  const StatusOwner to(api().new_status());
-  set(to.get(), status);
-  api().fail_call(context, to.get());
+  if (!status.ok()) report(api().fail_call, context, status);
 }
 
 void destroy(void* node) noexcept { delete static_cast<Node*>(node); }
@@ -319,17 +324,6 @@ void destroy(void* node) noexcept { delete static_cast<Node*>(node); }
 constexpr std::size_t max_ops = 512;
 std::array<const Op*, max_ops> registered{};
 
-template <std::size_t i>
-void* create_of(Construction* construction) {
-  return create(*registered[i], construction);
-}
-
-template <std::size_t i>
-void infer_of(ShapeContext* context, tf::Status* to) {
-  const cudarelu::Status status = guarded([&] { return infer_shapes(*registered[i], context); });
-  if (!status.ok()) set(to, status);
-}
-
 struct Callbacks {
   void* (*create)(Construction*);
   void (*infer)(ShapeContext*, tf::Status*);
@@ -337,7 +331,9 @@ struct Callbacks {
 
 template <std::size_t... i>
 constexpr std::array<Callbacks, max_ops> make_callbacks(std::index_sequence<i...> /*positions*/) {
-  return {{{create_of<i>, infer_of<i>}...}};
+  return {Callbacks{
+      [](Construction* construction) { return create(*registered[i], construction); },
+      [](ShapeContext* context, tf::Status* to) { infer(*registered[i], context, to); }}...};
 }
 constexpr std::array<Callbacks, max_ops> callbacks =
     make_callbacks(std::make_index_sequence<max_ops>());

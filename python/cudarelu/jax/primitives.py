@@ -155,8 +155,7 @@ def _primitives(op: OpInfo) -> tuple[Primitive, Primitive]:
         if platform in op.devices:
             mlir.register_lowering(value, lowering, platform=platform)
 
-    def forward(*operands: Any, call: Call, active: tuple[int, ...]) -> list[Any]:
-        return _forward(op, operands, call, active)
+    forward = functools.partial(_forward, op)
 
     def tangents(*operands: Any, call: Call, active: tuple[int, ...]) -> list[Any]:
         *_, outputs = _split(operands, call, active)
@@ -243,59 +242,47 @@ def _jvp(op: OpInfo, primals: Any, tangents: Any, call: Call) -> Any:
     if not derivative.terms:
         raise NotImplementedError(f"{op.name} has no derivative")
     outputs = _bind(derivative.op, primals, call)
-    inputs = [i for i, present in enumerate(call.present) if present]
-    active = [
-        i
-        for i, t in zip(inputs, tangents, strict=True)
-        if i in derivative.terms and not isinstance(t, ad.Zero)
-    ]
+    moving = {
+        i: t
+        for i, t in enumerate(call.inputs(tangents))
+        if i in derivative.terms and t is not None and not isinstance(t, ad.Zero)
+    }
     results = [ad.Zero(jax.typeof(y).to_tangent_aval()) for y in outputs]
-    if active:
-        given = [t for i, t in zip(inputs, tangents, strict=True) if i in active]
-        parameters = {"call": call._replace(overwrites=False), "active": tuple(active)}
-        primitive = _primitives(derivative.op)[1]
-        found = primitive.bind(*sharding.vary_alike([*given, *primals, *outputs]), **parameters)
+    if moving:
+        operands = sharding.vary_alike([*moving.values(), *primals, *outputs])
+        parameters = {"call": call._replace(overwrites=False), "active": tuple(moving)}
+        found = _primitives(derivative.op)[1].bind(*operands, **parameters)
         for i, t in zip(_float_outputs(derivative.op, outputs), found, strict=True):
             results[i] = t
     return outputs[: len(op.outputs)], results[: len(op.outputs)]
 
 
-def _gradients(
-    op: OpInfo,
-    arrays: Sequence[Any],
-    outputs: Sequence[Any],
-    given: dict[int, Any],
-    call: Call,
-    wanted: Sequence[int],
-) -> list[Any]:
-    """The gradients of the inputs at the positions `wanted`. `given` are those of the outputs, by
-    position; a missing one is zero."""
-    inputs = call.inputs(arrays)
-    evaluator = Evaluator(_Host(), op, inputs, outputs, call.numbers, given.get)
-    return [evaluator.gradient_of(i) for i in wanted]
-
-
-def _given(places: Sequence[int], cotangents: Sequence[Any]) -> dict[int, Any]:
+def _gradient(
+    op: OpInfo, call: Call, arrays: Any, outputs: Any, places: Sequence[int], cotangents: Any
+) -> Callable[[int], Any]:
+    """The gradient of each input, as a function of its position. The cotangents are the gradients
+    of the outputs at `places`; those of the others are zero."""
     pairs = zip(places, cotangents, strict=True)
-    return {i: each for i, each in pairs if not isinstance(each, ad.Zero)}
+    given = {i: each for i, each in pairs if not isinstance(each, ad.Zero)}
+    inputs = call.inputs(arrays)
+    return Evaluator(_Host(), op, inputs, outputs, call.numbers, given.get).gradient_of
 
 
 def _reverse(op: OpInfo, cotangents: Any, *operands: Any, call: Call, active: Any) -> list[Any]:
     """The transpose of the derivative: the gradient as the op declares it."""
     _, arrays, outputs = _split(operands, call, active)
-    given = _given(_float_outputs(op, outputs), cotangents)
-    gradients = _gradients(op, arrays, outputs, given, call, active)
-    return gradients + [None] * (len(operands) - len(active))
+    gradient = _gradient(op, call, arrays, outputs, _float_outputs(op, outputs), cotangents)
+    return [*map(gradient, active), *[None] * (len(operands) - len(active))]
 
 
-def _forward(op: OpInfo, operands: Sequence[Any], call: Call, active: Any) -> list[Any]:
+def _forward(op: OpInfo, *operands: Any, call: Call, active: Any) -> list[Any]:
     """The derivative in the direction of tangents: the transpose of the gradient, which is linear
     in the gradients of the outputs."""
     tangents, arrays, outputs = _split(operands, call, active)
     places = _float_outputs(op, outputs)
 
     def reverse(*cotangents: Any) -> list[Any]:
-        return _gradients(op, arrays, outputs, _given(places, cotangents), call, active)
+        return list(map(_gradient(op, call, arrays, outputs, places, cotangents), active))
 
     return list(jax.linear_transpose(reverse, *(outputs[i] for i in places))(list(tangents)))
 
@@ -313,11 +300,11 @@ def _transpose(op: OpInfo, cotangents: Any, *arrays: Any, call: Call) -> list[An
         unknown = ad.is_undefined_primal(x) or isinstance(x, ad.Zero)
         return jnp.zeros(x.aval.shape, x.aval.dtype) if unknown else x
 
-    given = _given(range(len(cotangents)), cotangents)
     outputs = [jnp.zeros_like(known(each)) for each in cotangents]
-    found = _gradients(op, list(map(known, arrays)), outputs, given, call, linear)
-    by_input = dict(zip(linear, found, strict=True))
-    return [by_input.get(i) for i, present in enumerate(call.present) if present]
+    places = range(len(outputs))
+    gradient = _gradient(op, call, list(map(known, arrays)), outputs, places, cotangents)
+    inputs = [i for i, present in enumerate(call.present) if present]
+    return [gradient(i) if i in linear else None for i in inputs]
 
 
 # vmap

@@ -43,24 +43,19 @@ def avals_of_outputs(op: OpInfo, call: Any, arrays: Sequence[Any], types: Sequen
 
     Raises ShardingTypeError if an axis of the mesh whose type is Explicit shards something else.
     """
-    inputs = _given(op, call)
-    rows = _rows(op, call, arrays)
-    for parameter, x in zip(inputs, arrays, strict=True):
-        needed = _placed(parameter, x, rows)
-        if _spec(x) != needed:
+    needed, specs, _ = _specs(op, call, arrays, types)
+    for parameter, x, spec in zip(_given(op, call), arrays, needed, strict=True):
+        if _spec(x) != tuple(spec):
             raise ShardingTypeError(
                 f"{op.short_name}: {parameter.name} is sharded as {x.sharding.spec}, and the op "
-                f"needs {PartitionSpec(*needed)}: use jax.sharding.reshard"
+                f"needs {spec}: use jax.sharding.reshard"
             )
     mesh = next((x.sharding.mesh for x in arrays if any(_spec(x))), arrays[0].sharding.mesh)
     return [
         arrays[0].update(
-            shape=y.shape,
-            dtype=y.dtype,
-            weak_type=False,
-            sharding=NamedSharding(mesh, PartitionSpec(*_placed(parameter, y, rows))),
+            shape=y.shape, dtype=y.dtype, weak_type=False, sharding=NamedSharding(mesh, spec)
         )
-        for parameter, y in zip(op.outputs, types, strict=True)
+        for y, spec in zip(types, specs, strict=True)
     ]
 
 
@@ -75,8 +70,8 @@ def partitioned(
         return tuple(run(op, arrays, call))
 
     def partition(call: Any, mesh: Any, arrays: Sequence[Any], results: Sequence[Any]) -> Any:
-        inputs = _given(op, call)
-        rows = _rows(op, call, arrays)
+        needed, specs, rows = _specs(op, call, arrays, results)
+        _warn_of_gathering(op, call, arrays, needed)
         axes = tuple(itertools.chain(*map(_axes, rows)))
 
         def on_device(*shards: Any) -> Any:
@@ -86,12 +81,10 @@ def partitioned(
                 for p, y in zip(op.outputs, outputs, strict=True)
             )
 
-        def place(parameter: Parameter, x: Any) -> NamedSharding:
-            return NamedSharding(mesh, PartitionSpec(*_placed(parameter, x, rows)))
-
-        placed = tuple(map(place, inputs, arrays))
-        _warn_of_gathering(op, inputs, arrays, placed)
-        return mesh, on_device, tuple(map(place, op.outputs, results)), placed
+        of_results, of_arrays = (
+            tuple(NamedSharding(mesh, spec) for spec in each) for each in (specs, needed)
+        )
+        return mesh, on_device, of_results, of_arrays
 
     def infer(call: Any, mesh: Any, arrays: Sequence[Any], results: Sequence[Any]) -> Any:
         return partition(call, mesh, arrays, results)[2]
@@ -113,49 +106,51 @@ def _spec(x: Any) -> tuple[Any, ...]:
     return (*spec, *[None] * (len(x.shape) - len(spec)))
 
 
-def _placed(parameter: Parameter, x: Any, rows: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The axes for the dimensions of an input or output: rows are sharded, and nothing else."""
-    axes = parameter.axes_of(x.shape, len(rows))
-    return tuple(rows[each] if isinstance(each, int) else None for each in axes)
-
-
 def _axes(part: Any) -> tuple[str, ...]:
     return () if part is None else part if isinstance(part, tuple) else (part,)
 
 
-def _leading(op: OpInfo, call: Any, shapes: Sequence[Any]) -> int:
-    """The number of leading dimensions in a call with arrays of these shapes."""
-    return op.leading_of(call.inputs([len(each) for each in shapes]))
+def _specs(
+    op: OpInfo, call: Any, arrays: Sequence[Any], results: Sequence[Any]
+) -> tuple[list[PartitionSpec], list[PartitionSpec], tuple[Any, ...]]:
+    """How the op needs the inputs and gives the outputs, and the axes for each leading dimension:
+    these are sharded as in the first input where they are, and nothing else is."""
+    leading = _leading(op, call, arrays)
+    rows: tuple[Any, ...] = (None,) * leading
+    if keeps_rows(op):
+        found = (
+            _spec(x)[:leading]
+            for p, x in zip(_given(op, call), arrays, strict=True)
+            if p.leads and not p.broadcasts
+        )
+        rows = next(filter(any, found), rows)
+
+    def spec(parameter: Parameter, x: Any) -> PartitionSpec:
+        axes = parameter.axes_of(x.shape, leading)
+        return PartitionSpec(*(rows[each] if isinstance(each, int) else None for each in axes))
+
+    return list(map(spec, _given(op, call), arrays)), list(map(spec, op.outputs, results)), rows
 
 
-def _rows(op: OpInfo, call: Any, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """How the rows are sharded: as in the first input whose rows are."""
-    leading = _leading(op, call, [x.shape for x in arrays])
-    none = (None,) * leading
-    if not keeps_rows(op):
-        return none
-    found = (
-        _spec(x)[:leading]
-        for p, x in zip(_given(op, call), arrays, strict=True)
-        if p.leads and not p.broadcasts
-    )
-    return next((rows for rows in found if any(rows)), none)
+def _leading(op: OpInfo, call: Any, arrays: Sequence[Any]) -> int:
+    """The number of leading dimensions in a call with these arrays."""
+    return op.leading_of(call.inputs([len(x.shape) for x in arrays]))
 
 
 _WARNED: set[tuple[str, str]] = set()
 
 
 def _warn_of_gathering(
-    op: OpInfo, inputs: list[Parameter], arrays: Sequence[Any], placed: Sequence[NamedSharding]
+    op: OpInfo, call: Any, arrays: Sequence[Any], needed: Sequence[PartitionSpec]
 ) -> None:
-    for parameter, x, sharding in zip(inputs, arrays, placed, strict=True):
-        kept = zip(_spec(x), sharding.spec, strict=True)
+    for parameter, x, spec in zip(_given(op, call), arrays, needed, strict=True):
+        kept = zip(_spec(x), spec, strict=True)
         key = (op.qualified_name, parameter.name)
         if key not in _WARNED and any(before and before != after for before, after in kept):
             _WARNED.add(key)
             warnings.warn(
                 f"{op.short_name} gathers {parameter.name}, which is sharded as {x.sharding.spec}: "
-                f"it runs on shards whose spec is {sharding.spec}",
+                f"it runs on shards whose spec is {spec}",
                 stacklevel=2,
             )
 
@@ -163,9 +158,7 @@ def _warn_of_gathering(
 def _shardy_rule(op: OpInfo, call: Any, arrays: Sequence[Any], results: Sequence[Any]) -> str:
     """The dimensions in Shardy's notation: equal names are sharded alike."""
     numbers = itertools.count()
-    inputs = [getattr(x, "type", x).shape for x in arrays]
-    outputs = [getattr(y, "type", y).shape for y in results]
-    leading = _leading(op, call, inputs)
+    leading = _leading(op, call, arrays)
 
     def name(axis: int | str | None) -> str:
         if isinstance(axis, str):
@@ -173,11 +166,8 @@ def _shardy_rule(op: OpInfo, call: Any, arrays: Sequence[Any], results: Sequence
         # A size that is a number, such as 3, has no name: it is a dimension of its own.
         return f"d{next(numbers)}" if axis is None or not keeps_rows(op) else f"row{axis}"
 
-    texts = [
-        ", ".join(
-            " ".join(map(name, p.axes_of(shape, leading)))
-            for p, shape in zip(parameters, shapes, strict=True)
-        )
-        for parameters, shapes in ((_given(op, call), inputs), (op.outputs, outputs))
-    ]
-    return " -> ".join(texts)
+    def names(parameters: Sequence[Parameter], tensors: Sequence[Any]) -> str:
+        axes = [p.axes_of(x.shape, leading) for p, x in zip(parameters, tensors, strict=True)]
+        return ", ".join(" ".join(map(name, each)) for each in axes)
+
+    return f"{names(_given(op, call), arrays)} -> {names(op.outputs, results)}"
