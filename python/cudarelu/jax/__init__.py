@@ -15,6 +15,13 @@ cudarelu are; its import registers the handlers of all modules with XLA, which a
 
 from __future__ import annotations
 
+import jax
+
+if jax.__version_info__ < (0, 10):
+    raise ImportError(
+        f"in programs of JAX, the ops need JAX 0.10 or later; this is JAX {jax.__version__}"
+    )
+
 from cudarelu.jax.primitives import export_checks, in_place
 
 __all__ = ["export_checks", "in_place"]

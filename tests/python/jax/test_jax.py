@@ -1,6 +1,7 @@
 """Tests of the ops in JAX beside the matrix: sharding, donation, programs for other machines, and
 what is refused. The matrix has jit, gradients of all orders, vmap, scan and export for every op."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -406,3 +407,22 @@ def test_one_library_serves_other_versions_of_jax(version):
     python = python_3_12() if version == "0.12.0" else sys.executable
     settings = environment(PYTHONPATH=folder, JAX_PLATFORMS="cpu")
     run(python, "-c", HANDLER, module, version, env=settings)
+
+
+def test_an_older_jax_is_refused_in_programs():
+    """Its arrays are taken all the same."""
+    folder = RUNTIMES / "jax-0.5.3"
+    if not folder.exists():
+        pytest.skip("JAX 0.5.3 is missing: tools/old_runtimes.sh installs it")
+    code = "import jax, jax.numpy as jnp, cudarelu\n"
+    code += "print(cudarelu.relu(jnp.array([-1.0, 2.0])))\n"
+    code += "try:\n    jax.jit(cudarelu.relu)(jnp.ones(3))\n"
+    code += "except ImportError as error:\n    print(error)\n"
+    path = f"{folder}:{Path(cudarelu.__file__).parents[1]}"
+    printed = run(
+        sys.executable, "-c", code, env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    )
+    assert printed.splitlines() == [
+        "[0. 2.]",
+        "in programs of JAX, the ops need JAX 0.10 or later; this is JAX 0.5.3",
+    ]
