@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -227,12 +228,32 @@ def test_the_library_without_this_package():
     check_program("")
 
 
-@pytest.mark.parametrize("version", ["2.16.2"])
-def test_one_library_serves_other_versions(version):
+def folder_of(version):
     folder = ROOT / f".venv/tensorflow-{version}"
     if not folder.exists():
         pytest.skip(f"TensorFlow {version} is missing: make test-tensorflow installs it")
-    check_program(version, PYTHONPATH=str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("version", ["2.16.2"])
+def test_one_library_serves_other_versions(version):
+    check_program(version, PYTHONPATH=str(folder_of(version)))
+
+
+def test_this_package_in_an_older_tensorflow():
+    code = """
+import sys
+sys.modules["jax"] = None  # TensorFlow would import it, whatever its version
+import numpy as np, tensorflow as tf, cudarelu
+x = tf.constant([[-1.0, 2.0]])
+with tf.GradientTape() as tape:
+    tape.watch(x)
+    y = tf.function(cudarelu.linear_gelu)(x, tf.eye(2))
+np.testing.assert_allclose(y, [[-0.1587, 1.9545]], atol=1e-4)
+np.testing.assert_allclose(tape.gradient(y, x), [[-0.0833, 1.0852]], atol=1e-4)
+"""
+    path = f"{folder_of('2.16.2')}:{Path(cudarelu.__file__).parents[1]}"
+    run(sys.executable, "-c", code, env=os.environ | {"PYTHONPATH": path})
 
 
 def test_the_library_in_a_process_without_tensorflow():
@@ -360,6 +381,14 @@ def test_arguments_are_checked(call, error, message, graph):
     function = tf.function(call, autograph=False) if graph else call
     with pytest.raises(error, match=re.escape(message)):
         function(tf.constant(X))
+
+
+def test_a_tensor_on_a_gpu_is_refused(monkeypatch):
+    x = tf.constant(X)
+    on_gpu = SimpleNamespace(device="/job:localhost/replica:0/task:0/device:GPU:0")
+    monkeypatch.setattr(tf, "convert_to_tensor", lambda _: on_gpu)
+    with pytest.raises(ValueError, match=r"^relu: x is on .*/device:GPU:0: .*no CUDA stream"):
+        cudarelu.relu(x)
 
 
 def test_values_are_checked_when_the_op_runs():
