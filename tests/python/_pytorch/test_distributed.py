@@ -33,6 +33,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
+    SequenceParallel,
     parallelize_module,
 )
 
@@ -374,6 +375,40 @@ def trains_tensor_parallel(mesh):
     assert_same(trained(model, x, target), trained(alone, x, target))
 
 
+class Block(torch.nn.Module):
+    """Attention of two heads with a residual, as in a transformer."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = cudarelu.nn.LayerNorm(8)
+        self.q, self.k, self.v, self.out = (cudarelu.nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x):
+        normed = self.norm(x)
+        heads = (each(normed).unflatten(-1, (-1, 4)) for each in (self.q, self.k, self.v))
+        y = cudarelu.attention(*(each.transpose(1, 2) for each in heads), is_causal=True)
+        return x + self.out(y.transpose(1, 2).flatten(2))
+
+
+def trains_a_block(mesh):
+    """Tensor parallel with a sequence that is sharded between the products: each process has one of
+    the heads, and the norm runs on its part of the sequence."""
+    torch.manual_seed(0)
+    model = Block().double().to(mesh.device_type)
+    alone = copy.deepcopy(model)
+    of_sequence = ColwiseParallel(input_layouts=Shard(1))
+    plan = {"norm": SequenceParallel(), "q": of_sequence, "k": of_sequence, "v": of_sequence}
+    parallelize_module(model, mesh, plan | {"out": RowwiseParallel(output_layouts=Shard(1))})
+    x = torch.randn(2, 6, 8, dtype=torch.float64, device=mesh.device_type)
+    part = x.chunk(2, 1)[mesh.get_rank()]
+    torch.testing.assert_close(model(part), alone(x).chunk(2, 1)[mesh.get_rank()])
+    for _ in range(2):
+        for each, given in ((model, part), (alone, x)):
+            each(given).square().sum().backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    assert_same(gradients, [parameter.grad for parameter in alone.parameters()])
+
+
 def trains_fully_sharded(mesh, checkpointed):
     """FSDP2, with each module's weights gathered for its turn; perhaps with activations computed
     again for the gradient."""
@@ -411,6 +446,10 @@ def saves_what_is_sharded(mesh, folder):
 
 def test_tensor_parallel(pair):
     pair.run(trains_tensor_parallel)
+
+
+def test_tensor_parallel_attention(pair):
+    pair.run(trains_a_block)
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
