@@ -13,6 +13,8 @@ import torch
 
 import cudarelu
 from cudarelu._markdown import reference
+from cudarelu.bench.records import load
+from cudarelu.bench.report import errors
 from cudarelu.testing.environment import tensorflow_missing
 from support.commands import run
 from support.ort_infer import BUILD, BUILT
@@ -29,6 +31,11 @@ SNIPPETS = {
     if not path.name.endswith(CHINESE)
     and (codes := re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL))
 }
+
+
+def test_the_errors_are_those_of_the_records():
+    records = load(DOCS.parent / "benchmarks/results/2026-11-22-h200.jsonl")
+    assert f"\n\n{errors(records)}\n\n" in (DOCS / "benchmarks.md").read_text()
 
 
 def named_files(document: str) -> dict[str, str]:

@@ -65,7 +65,7 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
     other.add_argument("after", type=Path, metavar="B.jsonl")
     other.set_defaults(run=compare)
     other = others.add_parser(
-        "table", help="print the targets, and whether they are met, in Markdown"
+        "table", help="print the targets, whether they are met, and the errors, in Markdown"
     )
     other.add_argument("path", type=Path, metavar="FILE.jsonl")
     other.set_defaults(run=table)
@@ -170,9 +170,10 @@ def compare(arguments: argparse.Namespace) -> None:
 
 def table(arguments: argparse.Namespace) -> None:
     from .records import load
-    from .report import table
+    from .report import errors, table
 
-    print(table(load(arguments.path)))
+    content = load(arguments.path)
+    print(table(content), errors(content), sep="\n\n")
 
 
 def plot(arguments: argparse.Namespace) -> None:

@@ -40,6 +40,29 @@ def table(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+ERROR_DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+def errors(content: dict[str, Any]) -> str:
+    """Returns the largest error of each op and dtype in Markdown, with PyTorch's in brackets where
+    it was measured too. Errors are relative to the largest expected element."""
+    largest: dict[tuple[str, str], dict[str, float]] = {}
+    for each in content["records"]:
+        if each.get("error") is not None:
+            found = largest.setdefault((each["op"], each["dtype"]), {})
+            found[each["contender"]] = max(each["error"], found.get(each["contender"], 0.0))
+
+    def cell(op: str, dtype: str) -> str:
+        found = largest.get((op, dtype), {})
+        texts = [f"{found[name]:.2g}" for name in ("cudarelu", "torch") if name in found]
+        return " ".join(f"({text})" if i else text for i, text in enumerate(texts))
+
+    lines = [f"| op | {' | '.join(ERROR_DTYPES)} |", "|---" * (len(ERROR_DTYPES) + 1) + "|"]
+    for op in sorted({op for op, dtype in largest if dtype in ERROR_DTYPES}):
+        lines.append(f"| {op} | {' | '.join(cell(op, dtype) for dtype in ERROR_DTYPES)} |")
+    return "\n".join(lines)
+
+
 def _row(target: Target, records: list[Record]) -> str:
     measured = [
         each

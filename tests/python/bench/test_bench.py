@@ -487,10 +487,33 @@ def test_table():
     assert f"{of_float32} torch.compile | 1.05 |  |  | 0 | not measured |  |" in text
 
 
+def test_errors():
+    """The largest of each op and dtype, whatever the sizes. Copies have none."""
+    found = [
+        {"op": op, "dtype": dtype, "contender": contender, "error": error}
+        for op, dtype, contender, error in (
+            ("tanh", "float32", "torch", 1e-7),
+            ("tanh", "float32", "cudarelu", 1e-8),
+            ("tanh", "float32", "cudarelu", 2.34e-7),
+            ("tanh", "float32", "torch.compile", 1.0),
+            ("tanh", "float16", "copy", None),
+            ("add", "bfloat16", "cudarelu", 0.0),
+            ("add", "int8", "cudarelu", 0.0),
+        )
+    ]
+    assert report.errors({"records": found}).splitlines() == [
+        "| op | float32 | float64 | float16 | bfloat16 |",
+        "|---|---|---|---|---|",
+        "| add |  |  |  | 0 |",
+        "| tanh | 2.3e-07 (1e-07) |  |  |  |",
+    ]
+
+
 def test_the_table_of_a_run(tiny, capsys):
     assert bench("table", tiny) == 0
     printed = capsys.readouterr().out
     assert "| every op, CPU | torch | 1 |" in printed
+    assert "| relu | 0 (0) |" in printed
     assert "knn_query" not in printed
 
 
