@@ -81,15 +81,19 @@ def notes(op: OpInfo) -> Iterator[tuple[str, str]]:
     yield "T", ", ".join(op.dtypes)
     if relations := [f"{multiple} is a multiple of {size}" for size, multiple in op.divisibilities]:
         yield "Sizes", ", ".join(relations)
+    counted = [each.offsets_into for each in op.inputs if each.offsets_into]
+    if limits := [f"{size} is {2**31 - 1} or less" for size in counted]:  # offsets are int32
+        yield "Limits", ", ".join(limits)
     yield "Gradient", " ".join(op.gradient.split()) or "none"
     if op.in_place:
         output, _, target = op.in_place.partition(" = ")
         yield "In place", f"torch.ops.{op.namespace}.{op.name}_ writes {output} over {target}"
-    if op.autocast != "promote":
-        yield (
-            "Under torch.autocast",
-            "the dtype of autocast" if op.autocast == "lower" else op.autocast,
-        )
+    if op.autocast == "lower":
+        yield "Under torch.autocast", "the dtype of autocast"
+    elif op.autocast == "float32":
+        yield "Under torch.autocast", "float32"
+    elif "float16" in op.dtypes and [each.dtype for each in op.inputs].count("T") > 1:
+        yield "Under torch.autocast", "float32 if an input is float32"
     alias = ""
     if op.onnx.alias:
         alias = f", also {'::'.join(op.onnx.alias)}({', '.join(op.onnx.alias_inputs)})"
