@@ -5,7 +5,7 @@
 #   make test     build, install old ONNX Runtimes for the tests, run ctest, which runs pytest too
 #   make test-tensorflow   install TensorFlow, 274 MB, and an old one; run the tests that need it
 #   make check    build, then check formatting, lint and types, and correct what can be corrected
-#   make docs     the site of the documents, in build/site/index.html
+#   make docs     the site of the documents, in build/site; its search needs a server
 #   make tidy     clang-tidy
 #   make asan     C++ tests, plugin and ort_infer under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make fuzz     the readers of texts and files, and models, on random input for FUZZ_SECONDS (3600)

@@ -74,6 +74,7 @@ def python_reference() -> str:
     for name in PACKAGES:
         package = name if name == "cudarelu" else f"cudarelu.{name}"
         text += f"\n## {package}\n\n::: {package}\n    options:\n      show_root_heading: false\n"
+        text += "      show_root_toc_entry: false\n"
     return text
 
 
