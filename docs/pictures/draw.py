@@ -8,10 +8,11 @@ tests/docs/test_pictures.py checks that the files are what this writes.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER.parents[1] / "benchmarks/results"
@@ -59,8 +60,8 @@ class Drawing:
             style += ' font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace"'
         color = self.colors.quiet if "quiet" in kind else self.colors.text
         self.elements.append(
-            f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{color}"'
-            f'{style} xml:space="preserve">{escape(text)}</text>'
+            f'<text x="{x:.4g}" y="{y:.4g}" font-size="{size}" text-anchor="{anchor}"'
+            f' fill="{color}"{style} xml:space="preserve">{escape(text)}</text>'
         )
 
     def box(self, x: float, y: float, width: float, height: float, fill: str) -> None:
@@ -88,9 +89,14 @@ class Drawing:
             f'{dashes} marker-end="url(#end)"/>'
         )
 
+    def dot(self, x: float, y: float, fill: str) -> None:
+        self.elements.append(
+            f'<circle cx="{x:.4g}" cy="{y:.4g}" r="6" fill="{fill}" stroke="{self.colors.text}"/>'
+        )
+
     def line(self, x1: float, y1: float, x2: float, y2: float) -> None:
         self.elements.append(
-            f'<path d="M{x1:g},{y1:g} L{x2:g},{y2:g}" stroke="{self.colors.line}"'
+            f'<path d="M{x1:.4g},{y1:.4g} L{x2:.4g},{y2:.4g}" stroke="{self.colors.line}"'
             ' stroke-width="1.5"/>'
         )
 
@@ -222,11 +228,16 @@ def call(colors: Colors) -> str:
     return drawing.svg("The life of a call, from PyTorch and from ONNX Runtime to the kernel")
 
 
+def records() -> list[dict[str, Any]]:
+    """The results of the benchmarks on an H200."""
+    _, *lines = (RESULTS / "2026-11-22-h200.jsonl").read_text().splitlines()
+    return [each for each in map(json.loads, lines) if "failed" not in each]
+
+
 def relu_times() -> tuple[float, float]:
     """Microseconds of relu of 1,024 float32 on an H200: of a call in a loop, and of a kernel among
     others in a CUDA graph."""
     call = json.loads((RESULTS / "2026-11-21-h200-call_cost.json").read_text())
-    lines = map(json.loads, (RESULTS / "2026-11-22-h200.jsonl").read_text().splitlines())
     wanted = {
         "suite": "relu-sizes",
         "dtype": "float32",
@@ -234,7 +245,7 @@ def relu_times() -> tuple[float, float]:
         "regime": "graph, hot",
         "contender": "cudarelu",
     }
-    (kernel,) = (each for each in lines if wanted.items() <= each.items())
+    (kernel,) = (each for each in records() if wanted.items() <= each.items())
     return call["cuda"]["plain"]["cudarelu.relu ns"] / 1000, kernel["median_us"]
 
 
@@ -282,10 +293,84 @@ def cuda_graph(colors: Colors) -> str:
     return drawing.svg("Calls of relu one by one, and in a CUDA graph, on a line of time")
 
 
+def operations(record: dict[str, Any]) -> int:
+    """The additions and multiplications of a call; those of activations do not count."""
+    sizes = [[int(size) for size in shape.split("x")] for shape in record["shape"].split()]
+    if record["op"] == "relu":
+        return record["elements"]
+    rows, columns = sizes[0]
+    return 2 * rows * columns * sizes[min(1, len(sizes) - 1)][0]  # of x and weight
+
+
+def roofline(colors: Colors) -> str:
+    chosen = [
+        each
+        for each in records()
+        if each["dtype"] == "bfloat16"
+        and each["suite"] in ("bandwidth", "linear", "linear-small")
+        and each["op"] in ("relu", "linear_relu")
+    ]
+    ours = [each for each in chosen if each["contender"] == "cudarelu"]
+    copy = max((each for each in chosen if each["contender"] == "copy"), key=lambda r: r["bytes"])
+    bare = [each for each in chosen if each["contender"] == "cublaslt"]
+    bandwidth = copy["gb_per_s"] / 1000
+    peak = max(operations(each) / each["median_us"] / 1e6 for each in bare)
+
+    left, bottom, width, height = 90, 400, 760, 340
+    drawing = Drawing(880, 460, colors)
+
+    def x(per_byte: float) -> float:
+        return left + width * (math.log10(per_byte) + 1) / 5  # 0.1 to 10,000
+
+    def y(tera: float) -> float:
+        return bottom - height * (math.log10(tera) + 1) / 4.2
+
+    drawing.text(20, 28, "bfloat16 on an H200: operations a second, and operations a byte", "bold")
+    for exponent in range(-1, 5):
+        drawing.line(x(10**exponent), bottom, x(10**exponent), bottom + 6)
+        label = f"{10**exponent:,g}"
+        drawing.text(x(10**exponent), bottom + 22, label, "quiet", anchor="middle", size=12)
+    drawing.text(left + width, bottom + 44, "operations a byte", "quiet", anchor="end", size=12)
+    for exponent in range(-1, 4):
+        drawing.line(left - 6, y(10**exponent), left, y(10**exponent))
+        label = f"{10**exponent:,g}"
+        drawing.text(left - 12, y(10**exponent) + 4, label, "quiet", anchor="end", size=12)
+    drawing.text(20, 54, "TFLOP/s", "quiet", size=12)
+    drawing.line(left, bottom, left + width, bottom)
+    drawing.line(left, bottom, left, bottom - height)
+
+    ridge = peak / bandwidth
+    drawing.line(x(0.1), y(0.1 * bandwidth), x(ridge), y(peak))
+    drawing.line(x(ridge), y(peak), left + width, y(peak))
+    drawing.text(
+        x(3), y(3 * bandwidth) - 12, f"a copy: {bandwidth:.1f} TB/s", "quiet", anchor="end"
+    )
+    bare_text = f"the bare product in cuBLASLt: {peak:.0f} TFLOP/s"
+    drawing.text(left + width, y(peak) - 12, bare_text, "quiet", anchor="end")
+    relu = max((each for each in ours if each["op"] == "relu"), key=lambda r: r["bytes"])
+    speeds = []
+    for record in (relu, *(each for each in ours if each["op"] == "linear_relu")):
+        speed = operations(record) / record["median_us"] / 1e6
+        place = x(operations(record) / record["bytes"]), y(speed)
+        drawing.dot(*place, colors.module)
+        if speed > peak / 2:
+            speeds.append(speed)
+            continue
+        rows = "" if record is relu else f" of {record['shape'].split('x')[0]} rows"
+        label = f"{record['op']}{rows}: {speed:.3g} TFLOP/s"
+        drawing.text(place[0] + 12, place[1] + 5, label, size=12)
+    label = f"linear_relu of 8,192 rows: {min(speeds):.0f} TFLOP/s and more"
+    drawing.text(left + width, y(peak) + 32, label, anchor="end", size=12)
+    return drawing.svg(
+        "Speed of relu and of linear layers, below the limits of memory and products"
+    )
+
+
 PICTURES: dict[str, Callable[[Colors], str]] = {
     "overview": overview,
     "call": call,
     "cuda-graph": cuda_graph,
+    "roofline": roofline,
 }
 
 
