@@ -18,6 +18,7 @@ from cudarelu.bench.report import errors
 from cudarelu.testing.environment import tensorflow_missing
 from support.commands import run
 from support.ort_infer import BUILD, BUILT
+from support.ort_release import FOUND, make_release
 
 DOCS = Path(__file__).parents[2] / "docs"
 YOUR_OP = (DOCS / "your-op.md").read_text()
@@ -109,22 +110,15 @@ def test_your_op(tmp_path):
     assert len(named_files("your-op.md")) == YOUR_OP.count("```cpp")
     run_snippets("your-op.md", tmp_path)
 
-    cache = (BUILD / "CMakeCache.txt").read_text() if (BUILD / "CMakeCache.txt").exists() else ""
-    settings = dict(re.findall(r"^(\w+):\w+=(.+)$", cache, re.MULTILINE))
-    include = settings.get("OnnxRuntime_INCLUDE_DIR")
-    library = settings.get("CUDARELU_ORT_LIBRARY")
     commands = re.findall(r"```sh\n(.*?)```", YOUR_OP, re.DOTALL)
     assert len(commands) == 2
-    if include and library:
-        (tmp_path / "onnxruntime/lib").mkdir(parents=True)
-        (tmp_path / "onnxruntime/include").symlink_to(include)
-        for name in ("libonnxruntime.so", "libonnxruntime.so.1"):
-            (tmp_path / "onnxruntime/lib" / name).symlink_to(library)
+    if FOUND:
+        make_release(tmp_path / "onnxruntime")
     else:
         commands = commands[:1]  # without the C++ program, which needs a build folder
     said = run_commands(commands, tmp_path)
     assert "1 x my::SquaredRelu on CPUExecutionProvider" in said
-    if include and library:
+    if FOUND:
         assert len(re.findall(r"^[\d.e-]+$", said, re.MULTILINE)) == 4
 
 

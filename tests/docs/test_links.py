@@ -29,3 +29,12 @@ def test_links(page):
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(f"{link}#{anchor}")
     assert not broken
+
+
+def test_the_index_has_every_document():
+    index = (ROOT / "docs/README.md").read_text()
+    names = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert {name for name in names if f"]({name}" not in index} == set()
+    tables = re.findall(r"^\|.*\|\n\|---", index, re.MULTILINE)
+    assert tables  # the navigation of the site, which docs/site/hooks.py reads
+    assert all(re.fullmatch(r"\| [^|]+ \| \|\n\|---", each) for each in tables)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.ort_infer import BUILD
+from support.ort_release import INCLUDE, NEEDS_RELEASE, make_release
 
 ROOT = Path(__file__).parents[2]
 BY_HAND = ROOT / "examples/by_hand"
@@ -27,12 +27,6 @@ GUIDE = (ROOT / "docs/your-op.md").read_text()
 
 TOOLS = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
 MISSING = [tool for tool in ("cmake", "ninja", "g++") if shutil.which(tool, path=TOOLS) is None]
-CACHE = BUILD / "CMakeCache.txt"
-SETTINGS = dict(
-    re.findall(r"^(\w+):\w+=(.+)$", CACHE.read_text() if CACHE.exists() else "", re.MULTILINE)
-)
-INCLUDE = SETTINGS.get("OnnxRuntime_INCLUDE_DIR")
-LIBRARY = SETTINGS.get("CUDARELU_ORT_LIBRARY")
 NVCC = shutil.which("nvcc")
 
 
@@ -122,13 +116,9 @@ np.testing.assert_array_equal(np.float32(said.split()), my.squared_relu(x).flatt
 
 
 @pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} is missing")
-@pytest.mark.skipif(not (INCLUDE and LIBRARY), reason="needs ONNX Runtime's headers and library")
+@NEEDS_RELEASE
 def test_the_results_are_the_same(tmp_path):
-    runtime = tmp_path / "onnxruntime"
-    (runtime / "lib").mkdir(parents=True)
-    (runtime / "include").symlink_to(str(INCLUDE))
-    for name in ("libonnxruntime.so", "libonnxruntime.so.1"):
-        (runtime / "lib" / name).symlink_to(str(LIBRARY))
+    runtime = make_release(tmp_path / "onnxruntime")
     shutil.copytree(BY_HAND, tmp_path, dirs_exist_ok=True)
     (tmp_path / "squared_relu.h").write_text(HEADER)
     extension = tmp_path / "extension"

@@ -16,16 +16,11 @@ import pytest
 
 import cudarelu.ort
 from support.commands import needs, run
-from support.ort_infer import BUILD, BUILT, ORT_INFER
+from support.ort_infer import BUILT, ORT_INFER
+from support.ort_release import NEEDS_RELEASE, make_release
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = [path for path in EXAMPLES.glob("*.py") if path.read_text().startswith("# %%")]
-CACHE = BUILD / "CMakeCache.txt"
-SETTINGS = dict(
-    re.findall(r"^(\w+):\w+=(.+)$", CACHE.read_text() if CACHE.exists() else "", re.MULTILINE)
-)
-INCLUDE = SETTINGS.get("OnnxRuntime_INCLUDE_DIR")
-LIBRARY = SETTINGS.get("CUDARELU_ORT_LIBRARY")
 
 
 def run_script(name: str, folder: Path) -> str:
@@ -98,14 +93,9 @@ ROWS, CLIENTS = 20, 16
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory) -> Path:
-    if not (INCLUDE and LIBRARY):
-        pytest.skip("needs ONNX Runtime's headers and library")
     folder = tmp_path_factory.mktemp("service")
-    (folder / "onnxruntime/lib").mkdir(parents=True)
-    (folder / "onnxruntime/include").symlink_to(INCLUDE)
-    for name in ("libonnxruntime.so", "libonnxruntime.so.1"):
-        (folder / "onnxruntime/lib" / name).symlink_to(LIBRARY)
-    options = (f"-DCMAKE_PREFIX_PATH={folder}/onnxruntime", "-DCMAKE_BUILD_TYPE=Debug")
+    release = make_release(folder / "onnxruntime")
+    options = (f"-DCMAKE_PREFIX_PATH={release}", "-DCMAKE_BUILD_TYPE=Debug")
     warnings = "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror"
     source = EXAMPLES / "batching_service"
     run("cmake", "-G", "Ninja", "-S", source, "-B", folder / "build", *options, warnings)
@@ -124,6 +114,7 @@ def ask(path: Path, rows: np.ndarray) -> np.ndarray:
     return np.frombuffer(b"".join(answers), np.float32).reshape(-1, 3)
 
 
+@NEEDS_RELEASE
 @needs("cmake", "ninja", "g++")
 def test_the_service(mlp, service, tmp_path):
     folder, _ = mlp
@@ -149,6 +140,7 @@ def test_the_service(mlp, service, tmp_path):
     assert max(sizes) > 1
 
 
+@NEEDS_RELEASE
 @needs("cmake", "ninja", "g++")
 def test_the_service_refuses_what_it_cannot_serve(service, tmp_path):
     environment = os.environ | {"LD_LIBRARY_PATH": str(service.parents[1] / "onnxruntime/lib")}
