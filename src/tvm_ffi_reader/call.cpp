@@ -115,6 +115,8 @@ bool is_dense(const Tensor& tensor, std::span<const std::int64_t> shape) {
 
 /// A call, and what is known of its tensors.
 struct Arguments {
+  explicit Arguments(const Op& op) : call(op) {}  // an aggregate would be cleared first
+
   HostCall call;
   Device device{};
   const Parameter* first = nullptr;  // the input that has determined the device
@@ -309,7 +311,7 @@ void return_outputs(std::span<Owned> outputs, Any& result) {
 }
 
 void run(const Op& op, std::span<const Any> given, Any& result) {
-  Arguments arguments{.call = HostCall(op)};
+  Arguments arguments(op);
   HostCall& call = arguments.call;
   read_arguments(given, arguments);
   check(call.infer());

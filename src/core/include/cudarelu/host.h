@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
@@ -9,6 +10,7 @@
 #include <new>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -62,14 +64,30 @@ Status guarded(const F& code) noexcept {
 /// The code of an error in Abseil's statuses, which XLA and TensorFlow use.
 int absl_code_of(const Status& error);
 
+/// Memory for at most n objects, of which only the first ones are constructed: to clear it would
+/// take longer than a small op.
+template <class T, std::size_t n>
+class Room {
+ public:
+  std::span<T> construct(std::size_t count) {
+    T* const first = reinterpret_cast<T*>(memory_.data());
+    std::uninitialized_default_construct_n(first, count);
+    return {first, count};
+  }
+
+ private:
+  static_assert(std::is_trivially_destructible_v<T>);
+  alignas(T) std::array<std::byte, n * sizeof(T)> memory_;
+};
+
 /// A call of an op: the reader fills the inputs and attributes, calls infer(), and fills the
 /// outputs with tensors of the inferred types. Its memory is not on the heap: a small op takes less
 /// time than an allocation.
 class HostCall {
-  std::array<TensorView, max_inputs> input_storage_;
-  std::array<TensorView, max_outputs> output_storage_;
-  std::array<Attribute, max_attributes> attribute_storage_;
-  std::array<OutputType<std::int64_t>, max_outputs> type_storage_;
+  Room<TensorView, max_inputs> input_room_;
+  Room<TensorView, max_outputs> output_room_;
+  Room<Attribute, max_attributes> attribute_room_;
+  Room<OutputType<std::int64_t>, max_outputs> type_room_;
 
  public:
   explicit HostCall(const Op& op) : op(op) {}
@@ -85,13 +103,11 @@ class HostCall {
 
   const Op& op;
   // One for each input, attribute and output of the signature.
-  const std::span<TensorView> inputs = std::span(input_storage_).first(op.signature.inputs.size());
-  const std::span<Attribute> attributes =
-      std::span(attribute_storage_).first(op.signature.attributes.size());
-  const std::span<TensorView> outputs =
-      std::span(output_storage_).first(op.signature.outputs.size());
+  const std::span<TensorView> inputs = input_room_.construct(op.signature.inputs.size());
+  const std::span<Attribute> attributes = attribute_room_.construct(op.signature.attributes.size());
+  const std::span<TensorView> outputs = output_room_.construct(op.signature.outputs.size());
   const std::span<OutputType<std::int64_t>> types =
-      std::span(type_storage_).first(op.signature.outputs.size());
+      type_room_.construct(op.signature.outputs.size());
 };
 
 /// Arithmetic with subnormal numbers in this thread, while the object exists. XLA and TensorFlow
