@@ -195,8 +195,8 @@ Registry& registry() {
 }  // namespace
 
 std::vector<NodeInput> inputs_of(const Op& op) {
-  std::vector<NodeInput> all;
-  for (std::size_t i = 0; i < op.signature.inputs.size(); ++i) all.push_back({false, i});
+  std::vector<NodeInput> all(op.signature.inputs.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].index = i;
   return all;
 }
 
