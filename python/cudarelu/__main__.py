@@ -27,8 +27,14 @@ def list_ops(arguments: argparse.Namespace) -> None:
         print(json.dumps([dataclasses.asdict(op) for op in chosen], indent=2))
         return
     if arguments.markdown:
-        print(reference(chosen))
+        from .bench.records import load
+        from .bench.report import measured
+
+        notes = measured(load(arguments.records)) if arguments.records else None
+        print(reference(chosen, notes))
         return
+    if arguments.records:
+        raise ValueError("--records is for --markdown")
     for op in chosen:
         signature = op.short_name + op.signature.removeprefix(op.name)
         print(f"{signature}\n    {op.summary}\n    T: {', '.join(op.dtypes)}")
@@ -169,6 +175,12 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     form = command.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print all fields of the ops as JSON")
     form.add_argument("--markdown", action="store_true", help="print a reference in Markdown")
+    command.add_argument(
+        "--records",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="with --markdown: errors and speeds too, of a file of `bench`",
+    )
     command.set_defaults(run=list_ops)
 
     command = commands.add_parser("export-demo", help="write the one-node model of the tutorials")

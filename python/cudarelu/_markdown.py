@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from ._documentation import attribute_text, conditions, example, kind, notes, tensor_text
 from ._table import OWN_NAMESPACE, OpInfo
@@ -16,10 +16,19 @@ is made from the declarations of the ops:
     python -m cudarelu ops --markdown"""
 
 
-def reference(ops: Iterable[OpInfo]) -> str:
+_MEASURED = """\
+With `--records FILE.jsonl`, it has the errors and speeds of a file of `bench`: the largest error,
+relative to the largest element of the exact result, and the least and the largest ratio over all
+sizes and dtypes."""
+
+Notes = Sequence[tuple[str, str]]
+
+
+def reference(ops: Iterable[OpInfo], measured: Mapping[str, Notes] | None = None) -> str:
     """The reference of ops: for each module a table of its ops, and a section for each op.
 
-    Each section has an example. All examples run in order, in one process.
+    Each section has an example. All examples run in order, in one process. `measured` has further
+    names and texts for ops by the names that records of the benchmark have.
     """
     by_module: dict[str, list[OpInfo]] = {}
     for op in ops:
@@ -31,13 +40,14 @@ def reference(ops: Iterable[OpInfo]) -> str:
         if namespace != OWN_NAMESPACE:
             library = f"lib{namespace}_ops.so"
             imports += f'\n\n{namespace} = {OWN_NAMESPACE}.load_library("{library}")'
-        head = (f"# The ops of {namespace}", _INTRODUCTION, _code(imports))
+        head = [f"# The ops of {namespace}", _INTRODUCTION, *[_MEASURED] * bool(measured)]
+        head.append(_code(imports))
         parts += [*head, _table(("op", "result", "T"), rows)]
-        parts += [_section(op) for op in members]
+        parts += [_section(op, (measured or {}).get(op.short_name, [])) for op in members]
     return "\n\n".join(parts)
 
 
-def _section(op: OpInfo) -> str:
+def _section(op: OpInfo, measured: Notes) -> str:
     entries = [
         *((each.name, tensor_text(each), conditions(each)) for each in op.inputs),
         *((each.name, kind(each), attribute_text(each)) for each in op.attributes),
@@ -45,6 +55,7 @@ def _section(op: OpInfo) -> str:
     ]
     rows = [(f"`{name}`", f"`{what}`", more) for name, what, more in entries]
     more = [(name, f"`{text}`" if "(" in text else text) for name, text in notes(op)]
+    more += measured
     definition = "\n".join(line.strip() for line in op.definition.strip().splitlines())
     return "\n\n".join(
         (

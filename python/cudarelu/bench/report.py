@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,24 +44,53 @@ def table(content: dict[str, Any]) -> str:
 ERROR_DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
-def errors(content: dict[str, Any]) -> str:
-    """Returns the largest error of each op and dtype in Markdown, with PyTorch's in brackets where
-    it was measured too. Errors are relative to the largest expected element."""
+def _errors(content: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """The largest error of each op by dtype, with PyTorch's in brackets where it was measured too.
+    Errors are relative to the largest expected element."""
     largest: dict[tuple[str, str], dict[str, float]] = {}
     for each in content["records"]:
-        if each.get("error") is not None:
+        if each.get("error") is not None and each["dtype"] in ERROR_DTYPES:
             found = largest.setdefault((each["op"], each["dtype"]), {})
             found[each["contender"]] = max(each["error"], found.get(each["contender"], 0.0))
+    texts: dict[str, dict[str, str]] = {}
+    for (op, dtype), found in sorted(largest.items()):
+        numbers = [f"{found[name]:.2g}" for name in ("cudarelu", "torch") if name in found]
+        texts.setdefault(op, {})[dtype] = " ".join([*numbers[:1], *(f"({n})" for n in numbers[1:])])
+    return texts
 
-    def cell(op: str, dtype: str) -> str:
-        found = largest.get((op, dtype), {})
-        texts = [f"{found[name]:.2g}" for name in ("cudarelu", "torch") if name in found]
-        return " ".join(f"({text})" if i else text for i, text in enumerate(texts))
 
+def errors(content: dict[str, Any]) -> str:
+    """Returns the largest errors of each op and dtype in Markdown, with PyTorch's in brackets."""
     lines = [f"| op | {' | '.join(ERROR_DTYPES)} |", "|---" * (len(ERROR_DTYPES) + 1) + "|"]
-    for op in sorted({op for op, dtype in largest if dtype in ERROR_DTYPES}):
-        lines.append(f"| {op} | {' | '.join(cell(op, dtype) for dtype in ERROR_DTYPES)} |")
+    for op, texts in _errors(content).items():
+        lines.append(f"| {op} | {' | '.join(texts.get(dtype, '') for dtype in ERROR_DTYPES)} |")
     return "\n".join(lines)
+
+
+_RIVALS = {"copy": "of a copy's speed", "torch": "times as fast as PyTorch"}
+
+
+def measured(content: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """Returns what the reference says of the measurements of each op, as names and texts."""
+    where = content["machine"].get("gpu") or content["machine"]["processor"]
+    ratios: dict[str, dict[str, list[float]]] = {}
+    for each in content["records"]:
+        if each["contender"] in _RIVALS and "times_ours" in each:
+            by_rival = ratios.setdefault(each["op"], {})
+            by_rival.setdefault(each["contender"], []).append(each["times_ours"][0])
+    notes: dict[str, list[tuple[str, str]]] = {}
+    for op, texts in _errors(content).items():
+        line = ", ".join(f"{dtype} {texts[dtype]}" for dtype in ERROR_DTYPES if dtype in texts)
+        notes.setdefault(op, []).append((f"Largest error on {where} (PyTorch's)", line))
+    for op, by_rival in sorted(ratios.items()):
+        line = "; ".join(
+            f"{min(by_rival[name]):.2f} to {max(by_rival[name]):.2f} {what}, "
+            f"{statistics.median(by_rival[name]):.2f} at the median"
+            for name, what in _RIVALS.items()
+            if name in by_rival
+        )
+        notes.setdefault(op, []).append((f"Speed on {where}", line))
+    return notes
 
 
 def _row(target: Target, records: list[Record]) -> str:

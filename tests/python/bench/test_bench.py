@@ -509,6 +509,33 @@ def test_errors():
     ]
 
 
+def test_what_the_reference_says_of_measurements():
+    """The rivals' least and largest ratio over the sizes."""
+    found = [
+        {"op": "tanh", "dtype": "float32", "contender": contender, "error": 1e-7, "times_ours": [x]}
+        for contender, x in (("copy", 0.5), ("copy", 1.0), ("copy", 0.9), ("torch", 2.0))
+    ]
+    found.append({"op": "tanh", "dtype": "float32", "contender": "cudarelu", "error": 2e-7})
+    notes = report.measured({"records": found, "machine": {"gpu": "a GPU", "processor": "a CPU"}})
+    assert notes == {
+        "tanh": [
+            ("Largest error on a GPU (PyTorch's)", "float32 2e-07 (1e-07)"),
+            (
+                "Speed on a GPU",
+                "0.50 to 1.00 of a copy's speed, 0.90 at the median; "
+                "2.00 to 2.00 times as fast as PyTorch, 2.00 at the median",
+            ),
+        ]
+    }
+
+
+def test_a_reference_with_the_records_of_a_run(tiny, capsys):
+    assert main(["ops", "--markdown", "--records", str(tiny)]) == 0
+    assert "\n| Largest error on" in capsys.readouterr().out
+    assert main(["ops", "--records", str(tiny)]) == 2
+    assert "--records is for --markdown" in capsys.readouterr().err
+
+
 def test_the_table_of_a_run(tiny, capsys):
     assert bench("table", tiny) == 0
     printed = capsys.readouterr().out
