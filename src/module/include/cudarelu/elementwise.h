@@ -145,8 +145,7 @@ Status visit_choice(const Call& call, const Function& f) {
     (void)((choice == each &&
             (static_cast<void>(status = f(std::integral_constant<int, each>{})), true)) ||
            ...);
-  }
-  (std::make_integer_sequence<int, choice_count<F>>{});
+  }(std::make_integer_sequence<int, choice_count<F>>{});
   return status;
 }
 
@@ -169,8 +168,7 @@ template <class F, class C>
 inline constexpr bool takes_angles = []<std::size_t... each>(std::index_sequence<each...>) {
   return std::is_same_v<C, float> &&
          std::is_invocable_v<F, decltype(static_cast<void>(each), C())..., math::SmallAngles&>;
-}
-(std::make_index_sequence<input_count<F> + attribute_count<F>>{});
+}(std::make_index_sequence<input_count<F> + attribute_count<F>>{});
 
 }  // namespace elementwise
 }  // namespace cudarelu
