@@ -128,7 +128,8 @@ TEST(Module, IsReadWithoutTheInputsOfAliases) {
   cudarelu_module table = own;
   table.ops = ops;
   table.op_count = 1;
-  const Op& op = read_module(table)->ops.front();
+  const auto module = read_module(table);
+  const Op& op = module->ops.front();
   EXPECT_EQ(op.alias_inputs, inputs_of(op));
 }
 
