@@ -27,10 +27,12 @@ def list_ops(arguments: argparse.Namespace) -> None:
         print(json.dumps([dataclasses.asdict(op) for op in chosen], indent=2))
         return
     if arguments.markdown:
-        from .bench.records import load
-        from .bench.report import measured
+        notes = None
+        if arguments.records:
+            from .bench.records import load
+            from .bench.report import measured
 
-        notes = measured(load(arguments.records)) if arguments.records else None
+            notes = measured(load(arguments.records))
         print(reference(chosen, notes))
         return
     if arguments.records:

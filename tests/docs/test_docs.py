@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -49,20 +48,9 @@ def named_files(document: str) -> dict[str, str]:
 
 def run_commands(commands: list[str], folder: Path) -> str:
     """Runs commands of a document, with the programs of the build; returns what they print."""
-    done = subprocess.run(
-        ["bash", "-euc", "\n".join(commands)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=folder,
-        env=os.environ
-        | {
-            "PATH": f"{BUILD}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        },
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    path = f"{BUILD}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | PACKAGE | {"PATH": path}
+    return run("bash", "-euc", "\n".join(commands), cwd=folder, env=environment)
 
 
 def original_of(translation: Path) -> Path:
@@ -78,11 +66,9 @@ def run_snippets(document: str, folder: Path) -> None:
     codes = [code for code in SNIPPETS[document] if not code.startswith(LAUNCHED)]
     assert codes
     program.write_text("\n".join(codes))
-    command = [sys.executable, str(program)]
     # In a temporary folder, since a snippet may write files.
     environment = os.environ | PACKAGE | {"CUDARELU_CACHE_DIR": str(folder / "cache")}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
-    assert done.returncode == 0, done.stderr
+    run(sys.executable, program, cwd=folder, env=environment)
 
 
 @pytest.mark.parametrize("document", sorted(SNIPPETS.keys() - {"your-op.md", "tutorials.md"}))
@@ -213,9 +199,8 @@ def test_programs(tmp_path):
         program = tmp_path / "program.py"
         program.write_text(code)
         arguments = code.splitlines()[0].removeprefix(LAUNCHED).split()
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *arguments]
-        done = subprocess.run([*command, str(program)], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", *arguments]
+        run(*launcher, program, env=os.environ)
 
 
 def test_the_errors_of_functions_are_those_recorded(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -85,7 +84,7 @@ def measured(content: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
     for op, by_rival in sorted(ratios.items()):
         line = "; ".join(
             f"{min(by_rival[name]):.2f} to {max(by_rival[name]):.2f} {what}, "
-            f"{statistics.median(by_rival[name]):.2f} at the median"
+            f"{spread(by_rival[name])[0]:.2f} at the median"
             for name, what in _RIVALS.items()
             if name in by_rival
         )
