@@ -72,6 +72,14 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
     other = others.add_parser("plot", help="draw the plots of a file")
     other.add_argument("path", type=Path, metavar="FILE.jsonl")
     other.set_defaults(run=plot)
+    other = others.add_parser(
+        "page", help="write a page in HTML, with the plots, of a file or of two that are compared"
+    )
+    other.add_argument("paths", type=Path, nargs="+", metavar="FILE.jsonl")
+    other.add_argument(
+        "--out", dest="html", type=Path, default=Path("bench.html"), metavar="FILE.html"
+    )
+    other.set_defaults(run=page)
     return command
 
 
@@ -183,3 +191,17 @@ def plot(arguments: argparse.Namespace) -> None:
     content = load(arguments.path)
     for path in plot(content, _folder(arguments.path)):
         print(f"wrote {path}")
+
+
+def page(arguments: argparse.Namespace) -> None:
+    from .page import page
+    from .records import load
+
+    if len(arguments.paths) > 2:
+        raise ValueError(f"a page compares two files, not {len(arguments.paths)}")
+    names = [path.stem for path in arguments.paths]
+    if len({*names}) < len(names):
+        names = [str(path) for path in arguments.paths]
+    runs = dict(zip(names, map(load, arguments.paths), strict=True))
+    arguments.html.write_text(page(runs), encoding="utf-8")
+    print(f"wrote {arguments.html}")

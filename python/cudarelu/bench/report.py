@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from .records import key, title
@@ -17,6 +18,48 @@ def _name(record: Record) -> str:
     return f"{title(record)} of {record['shape']}"
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What was measured of a target."""
+
+    target: Target
+    records: list[Record]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The target in words: what, against, target."""
+        target = self.target
+        median = f", median {target.median:g}" if target.median else ""
+        return target.what, target.rival, f"{target.times:g}{median}"
+
+    def cells(self) -> list[str]:
+        """The cells of the target's row in the table."""
+        if not self.records:
+            return [*self.key, "", "", "0", "not measured", ""]
+        target = self.target
+        worst = min(self.records, key=lambda each: each["times_ours"][0])
+        least = worst["times_ours"][0]
+        median, *_ = spread([each["times_ours"][0] for each in self.records])
+        met = "yes" if least >= target.times and median >= (target.median or 0) else "no"
+        points = str(len(self.records))
+        return [*self.key, f"{least:.3g}", f"{median:.3g}", points, met, _name(worst)]
+
+
+def outcomes(content: dict[str, Any]) -> list[Outcome]:
+    """Returns the outcome of each target of the suites that have records."""
+    result = []
+    for suite in SUITES.values():
+        records = [each for each in content["records"] if each["suite"] == suite.name]
+        for target in suite.targets if records else ():
+            kept = [
+                each
+                for each in records
+                if each["contender"] == target.rival and "times_ours" in each and target.keep(each)
+            ]
+            result.append(Outcome(target, kept))
+    return result
+
+
 def table(content: dict[str, Any]) -> str:
     """Returns the targets in Markdown, with the rival's time divided by ours: the least and the
     median over the points. Against a copy, that is the fraction of its bandwidth that we reach."""
@@ -24,9 +67,7 @@ def table(content: dict[str, Any]) -> str:
         "| what | against | target | least | median | points | met | where the least |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for suite in SUITES.values():
-        records = [each for each in content["records"] if each["suite"] == suite.name]
-        lines += [_row(target, records) for target in suite.targets if records]
+    lines += [f"| {' | '.join(outcome.cells())} |" for outcome in outcomes(content)]
     failed = [each for each in content["records"] if "failed" in each]
     if failed:
         lines += ["", "Failed:", ""]
@@ -43,9 +84,11 @@ def table(content: dict[str, Any]) -> str:
 ERROR_DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
-def _errors(content: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """The largest error of each op by dtype, with PyTorch's in brackets where it was measured too.
-    Errors are relative to the largest expected element."""
+def largest_errors(content: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Returns the largest error of each op by dtype, with PyTorch's in brackets where it has one.
+
+    Errors are relative to the largest expected element.
+    """
     largest: dict[tuple[str, str], dict[str, float]] = {}
     for each in content["records"]:
         if each.get("error") is not None and each["dtype"] in ERROR_DTYPES:
@@ -61,7 +104,7 @@ def _errors(content: dict[str, Any]) -> dict[str, dict[str, str]]:
 def errors(content: dict[str, Any]) -> str:
     """Returns the largest errors of each op and dtype in Markdown, with PyTorch's in brackets."""
     lines = [f"| op | {' | '.join(ERROR_DTYPES)} |", "|---" * (len(ERROR_DTYPES) + 1) + "|"]
-    for op, texts in _errors(content).items():
+    for op, texts in largest_errors(content).items():
         lines.append(f"| {op} | {' | '.join(texts.get(dtype, '') for dtype in ERROR_DTYPES)} |")
     return "\n".join(lines)
 
@@ -78,7 +121,7 @@ def measured(content: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
             by_rival = ratios.setdefault(each["op"], {})
             by_rival.setdefault(each["contender"], []).append(each["times_ours"][0])
     notes: dict[str, list[tuple[str, str]]] = {}
-    for op, texts in _errors(content).items():
+    for op, texts in largest_errors(content).items():
         line = ", ".join(f"{dtype} {texts[dtype]}" for dtype in ERROR_DTYPES if dtype in texts)
         notes.setdefault(op, []).append((f"Largest error on {where} (PyTorch's)", line))
     for op, by_rival in sorted(ratios.items()):
@@ -90,25 +133,6 @@ def measured(content: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
         )
         notes.setdefault(op, []).append((f"Speed on {where}", line))
     return notes
-
-
-def _row(target: Target, records: list[Record]) -> str:
-    measured = [
-        each
-        for each in records
-        if each["contender"] == target.rival and "times_ours" in each and target.keep(each)
-    ]
-    wanted = f"{target.times:g}" + (f", median {target.median:g}" if target.median else "")
-    cells = [target.what, target.rival, wanted]
-    if not measured:
-        return "| " + " | ".join([*cells, "", "", "0", "not measured", ""]) + " |"
-    worst = min(measured, key=lambda each: each["times_ours"][0])
-    least = worst["times_ours"][0]
-    median, *_ = spread([each["times_ours"][0] for each in measured])
-    cells += [f"{least:.3g}", f"{median:.3g}", str(len(measured))]
-    met = least >= target.times and median >= (target.median or 0)
-    cells += ["yes" if met else "no", _name(worst)]
-    return "| " + " | ".join(cells) + " |"
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str], bool]:

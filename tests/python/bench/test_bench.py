@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import itertools
 import math
+import re
 import sys
 
 import pytest
@@ -556,6 +557,53 @@ def test_plots(tiny, tmp_path, capsys):
     ]
     assert sorted(path.name for path in (tmp_path / "a-plots").iterdir()) == names
     assert all(path.stat().st_size > 10_000 for path in (tmp_path / "a-plots").iterdir())
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="matplotlib is missing")
+def test_a_page(tiny, tmp_path, capsys):
+    """One file with what the records say; nothing in it is fetched."""
+    content = records.load(tiny)
+    for each in list(content["records"]):  # a third size
+        content["records"].append(each | {"elements": 1 << 17, "shape": "131072"})
+    first, second = tmp_path / "a.jsonl", tmp_path / "<b>.jsonl"
+    first.write_text(records.lines(content))
+    content["machine"]["torch"] = "another"
+    for each in content["records"]:
+        each |= {name: 2 * each[name] for name in ("median_us", "p10_us", "p90_us")}
+    second.write_text(records.lines(content))
+    html = tmp_path / "page.html"
+
+    assert bench("page", first, "--out", html) == 0
+    assert f"wrote {html}" in capsys.readouterr().out
+    text = html.read_text()
+    drawn = re.findall("<summary>(.*)</summary>", text)
+    assert drawn == ["bias_relu", "relu"]
+    assert text.count("<svg") == 3  # an overview and a figure for each op
+    assert "cpu: against torch" in text
+    assert "<td>every op, CPU</td>" in text
+    assert "<td>0 (0)</td>" in text
+    assert not re.search(r"(src|href)=\"[^#]", text.replace("xlink:href", "href"))
+
+    assert bench("page", first, second, "--out", html) == 0
+    text = html.read_text()
+    assert '<td class="differs">another</td>' in text
+    assert "<th>&lt;b&gt;</th>" in text
+    assert "<b>" not in text
+    assert "the time in a divided by that in &lt;b&gt;" in text
+    assert re.search(r"<summary>What became slower: \d+ of \d+ common records", text)
+    assert "2.00 times" in text
+    assert text.count("<svg") == 4
+    assert "stroke-dasharray" in text
+
+
+def test_a_page_is_of_two_files_at_most(tiny, tmp_path, monkeypatch, capsys):
+    html = tmp_path / "page.html"
+    assert bench("page", tiny, tiny, tiny, "--out", html) == 2
+    assert "a page compares two files, not 3" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert bench("page", tiny, "--out", html) == 2
+    assert "the page needs Jinja2: pip install jinja2" in capsys.readouterr().err
+    assert not html.exists()
 
 
 def test_plots_need_matplotlib(tiny, tmp_path, monkeypatch, capsys):
