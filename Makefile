@@ -42,7 +42,7 @@ build/build.ninja: $(VENV)/.packages CMakeLists.txt CMakePresets.json $(wildcard
 	@echo '$(CMAKE_FLAGS)' >build/.cmake_flags
 	@touch $@
 
-$(VENV)/.tools: requirements.txt tools/setup.sh
+$(VENV)/.tools: requirements.lock tools/cuda_compiler.lock tools/setup.sh
 	$(PROGRESS) bash tools/setup.sh tools "$(PYTHON)" "$(VENV)"
 	@touch $@
 
@@ -60,7 +60,7 @@ kernels:
 	@$(PROGRESS) $(CONFIGURE) $(CMAKE_FLAGS) $(foreach part,TORCH ORT TESTS,-DCUDARELU_$(part)=OFF)
 	@$(PROGRESS) $(BIN)/ninja -C build cudarelu_kernels
 
-$(VENV)/.dev: $(VENV)/.packages requirements-dev.txt
+$(VENV)/.dev: $(VENV)/.packages requirements-dev.lock
 	$(PROGRESS) bash tools/setup.sh dev "$(PYTHON)" "$(VENV)"
 	@touch $@
 
@@ -102,9 +102,9 @@ check: $(VENV)/.dev build
 # The site needs neither a build nor the packages of one.
 DOCS := $(CURDIR)/build/docs-venv
 
-$(DOCS)/.packages: requirements-docs.txt
+$(DOCS)/.packages: requirements-docs.lock
 	@$(PYTHON) -m venv $(DOCS)
-	@$(DOCS)/bin/python -m pip install -q --disable-pip-version-check -r $<
+	@$(DOCS)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 docs: $(DOCS)/.packages

@@ -2,8 +2,11 @@
 # Creates the development environment, a virtual environment, in three steps:
 #
 #   tools      the environment with CMake, ninja and, if no nvcc is installed, CUDA's compiler
-#   packages   requirements.txt, and a link to the Python package in the build folder
-#   dev        requirements-dev.txt
+#   packages   requirements.lock, and a link to the Python package in the build folder
+#   dev        requirements-dev.lock
+#
+# The lock files have the hashes of what requirements.txt and requirements-dev.txt ask for; lock.sh
+# writes them.
 #
 # If Python lacks venv or its headers, as on Debian, they come from Debian's packages. Nothing
 # outside of FOLDER is changed.
@@ -13,9 +16,10 @@ set -euo pipefail
 step=$1 python=$2 venv=$3
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-# install ARGUMENT...: runs pip and prints only the downloads. Modules are compiled on first import.
+# install LOCK_FILE: runs pip and prints only the downloads. Modules are compiled on first import.
 install() {
-  "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile "$@" |
+  "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile --no-deps \
+    --require-hashes -r "$1" |
     sed -un '/^ *Downloading\|^ *Using cached\|^Installing/p'
 }
 
@@ -30,17 +34,15 @@ make_tools() {
         "$venv/bin/python" -m pip install -q pip
     fi
   fi
-  local tools
-  mapfile -t tools < <(grep -E '^(cmake|ninja)\b' "$root/requirements.txt")
+  install <(awk '/==/ { keep = /^(cmake|ninja)==/ } keep' "$root/requirements.lock")
   nvcc=${CUDACXX:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
   if ! "$nvcc" --version 2>/dev/null | grep -qE 'release (1[2-9]|[2-9][0-9])\.'; then
-    tools+=("cuda-toolkit[nvcc,cccl,cudart,crt,nvvm,cublas]==13.0.*")
+    install "$root/tools/cuda_compiler.lock"
   fi
-  install "${tools[@]}"
 }
 
 install_packages() {
-  install -r "$root/requirements.txt"
+  install "$root/requirements.lock"
 
   # Python's headers, if they are missing.
   include=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
@@ -60,5 +62,5 @@ install_packages() {
 case $step in
   tools) make_tools ;;
   packages) install_packages ;;
-  dev) install -r "$root/requirements-dev.txt" ;;
+  dev) install "$root/requirements-dev.lock" ;;
 esac
