@@ -47,6 +47,8 @@ else()
     add_library(cudarelu_cublaslt_header INTERFACE)
     target_include_directories(cudarelu_cublaslt_header SYSTEM INTERFACE ${cublaslt_header})
     set(CUDARELU_HAS_CUDA ON)
+    cudarelu_contains(cuda-toolkit ${CMAKE_CUDA_COMPILER_VERSION}  # its static runtime, and CUB
+      "LicenseRef-NVIDIA-CUDA-EULA AND Apache-2.0 WITH LLVM-exception" pkg:generic/cuda-toolkit)
     cudarelu_choose_architectures(CMAKE_CUDA_ARCHITECTURES source "${of_cmake}")
     cudarelu_report("CUDA kernels" "on " "nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${CMAKE_CUDA_COMPILER}), architectures ${CMAKE_CUDA_ARCHITECTURES} (${source})")
   else()

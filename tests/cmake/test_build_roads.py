@@ -204,6 +204,21 @@ class TestWheel:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         assert extras == sorted(project["optional-dependencies"])
 
+    def test_bill_of_materials(self, wheel):
+        archive = zipfile.ZipFile(wheel)
+        (name,) = [name for name in archive.namelist() if name.endswith(".cdx.json")]
+        assert re.fullmatch(r"cudarelu-[^/]*\.dist-info/sboms/cudarelu\.cdx\.json", name)
+        bill = json.loads(archive.read(name))
+        assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+        assert wheel.name.startswith(f"cudarelu-{bill['metadata']['component']['version']}-")
+        contained = {each["name"]: each["version"] for each in bill["components"]}
+        assert contained.keys() - {"cuda-toolkit"} == {"CLI11", "nanobind", "nlohmann_json", "zlib"}
+        assert contained["nanobind"] == importlib.metadata.version("nanobind")
+        assert all(re.match(r"\d+\.\d+", version) for version in contained.values())
+        for each in bill["components"]:
+            assert each["purl"].endswith(f"@{each['version']}")
+            assert each["licenses"][0]["expression"]
+
     def test_serves_from_an_empty_folder(self, installed, tmp_path):
         settings = environment(PYTHONPATH=installed)
         said = run(sys.executable, "-c", USE, cwd=tmp_path, env=settings).split("\n")
