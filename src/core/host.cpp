@@ -1,5 +1,7 @@
 #include "cudarelu/host.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <charconv>
@@ -8,6 +10,7 @@
 #include <deque>
 #include <mutex>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <tuple>
 
@@ -43,12 +46,14 @@ class OwnThreads final : public TaskQueue {
  public:
   int threads() const override { return count_; }
 
+  /// Starts a thread with each of the first tasks: the calling thread works too, so one fewer.
   bool schedule(void (*task)(void*), void* state) override {
     const std::scoped_lock lock(mutex_);
     try {
-      if (!started_) start();
+      if (running_ < count_ - 1) start();
+      if (running_ == 0) return false;
       tasks_.push_back({task, state});
-    } catch (const std::exception&) {  // no thread, or no memory
+    } catch (const std::bad_alloc&) {
       return false;
     }
     ready_.notify_one();
@@ -70,10 +75,12 @@ class OwnThreads final : public TaskQueue {
     return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   }
 
-  /// The calling thread works too, so one thread fewer.
   void start() {
-    started_ = true;
-    for (int i = 1; i < count_; ++i) std::thread([this] { serve(); }).detach();
+    try {
+      std::thread([this] { serve(); }).detach();
+      ++running_;
+    } catch (const std::system_error&) {  // those that run do the work
+    }
   }
 
   void serve() {
@@ -91,7 +98,7 @@ class OwnThreads final : public TaskQueue {
   std::mutex mutex_;
   std::condition_variable ready_;
   std::deque<Task> tasks_;
-  bool started_ = false;
+  int running_ = 0;
 };
 
 // The control register of floating-point arithmetic, and its bits that replace subnormals by 0.
@@ -164,8 +171,11 @@ WithSubnormals::~WithSubnormals() {
 }
 
 TaskQueue& own_threads() {
-  static auto& threads = *new OwnThreads;  // never destroyed: its threads run until the end
-  return threads;
+  static auto* threads = new OwnThreads;  // never destroyed: its threads run until the end
+  // A forked process has none of them, and perhaps a locked mutex.
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { threads = new OwnThreads; });
+  return *threads;
 }
 
 void parallel_for(TaskQueue& queue, std::int64_t n, std::int64_t grain,

@@ -2,9 +2,13 @@
 #include "cudarelu/host.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <new>
@@ -91,6 +95,44 @@ TEST(ParallelFor, CanBeNested) {
     }
   });
   EXPECT_EQ(sum, 10000);
+}
+
+/// Whether the library's own threads run a task within a minute.
+bool own_threads_run() {
+  std::atomic<bool> done = false;
+  const auto task = [](void* state) { *static_cast<std::atomic<bool>*>(state) = true; };
+  if (!own_threads().schedule(task, &done)) return false;
+  for (int i = 0; i < 60'000 && !done; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return done;
+}
+
+/// Calls a function in a forked process and returns its result.
+bool in_fork(bool (*function)()) {
+  const pid_t child = fork();
+  if (child == 0) _exit(function() ? 0 : 1);
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status == 0;
+}
+
+TEST(OwnThreads, RunInAForkedProcess) {
+  if (own_threads().threads() < 2) GTEST_SKIP() << "OMP_NUM_THREADS is 1, or one processor";
+  EXPECT_TRUE(own_threads_run());
+  EXPECT_TRUE(in_fork(own_threads_run));
+}
+
+TEST(OwnThreads, RefuseTasksIfNoneCanBeStarted) {
+  if (own_threads().threads() < 2) GTEST_SKIP() << "OMP_NUM_THREADS is 1, or one processor";
+  EXPECT_TRUE(in_fork([] {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, std::size_t{1} << 47);  // more than there are addresses
+    pthread_setattr_default_np(&attributes);
+    const auto never = [](void*) { _exit(2); };
+    return !own_threads().schedule(never, nullptr) && !own_threads().schedule(never, nullptr);
+  }));
 }
 
 TEST(Guarded, ReturnsWhatIsThrown) {
