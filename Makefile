@@ -8,6 +8,7 @@
 #   make docs     the site of the documents, in build/site; its search needs a server
 #   make tidy     clang-tidy
 #   make asan     C++ tests, plugin and ort_infer under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make tsan     C++ tests with threads under ThreadSanitizer
 #   make fuzz     the readers of texts and files, and models, on random input for FUZZ_SECONDS (3600)
 #
 #   CMAKE_FLAGS   additional CMake options, for example -DCUDARELU_CUDA=OFF
@@ -26,7 +27,7 @@ ifneq ($(words $(CURDIR)),1)
 $(error make does not work in a folder whose path contains a space: $(CURDIR))
 endif
 
-.PHONY: demo test test-tensorflow build packages kernels check docs tidy asan fuzz clean
+.PHONY: demo test test-tensorflow build packages kernels check docs tidy asan tsan fuzz clean
 .DEFAULT_GOAL := build
 
 build: build/build.ninja
@@ -127,6 +128,14 @@ asan: $(VENV)/.dev build
 	 PYTHONPATH=$(CURDIR)/build-asan/python CUDARELU_BUILD_DIR=$(CURDIR)/build-asan \
 	 $(PROGRESS) $(BIN)/python -m pytest -q -n 2 -k "not memory" tests/ort_plugin/test_ort_plugin.py tests/cli_app
 
+# Threads that are not those of the library, as ONNX Runtime's and OpenMP's, are not instrumented, so
+# only the C++ tests run.
+tsan: $(VENV)/.packages
+	@$(PROGRESS) $(BIN)/cmake --preset tsan -DPython_EXECUTABLE=$(BIN)/python
+	@$(PROGRESS) $(BIN)/ninja -C build-tsan cudarelu_tests
+	@OMP_NUM_THREADS=4 $(PROGRESS) build-tsan/cudarelu_tests \
+	 --gtest_filter='Threads.*:ParallelFor.*:PlainGemm.*:HostCall.*'
+
 # Needs Clang.
 FUZZ_SECONDS := 3600
 fuzz: $(VENV)/.dev build
@@ -138,4 +147,4 @@ fuzz: $(VENV)/.dev build
 	 $(BIN)/python -m pytest -q -s -k further tests/python/onnx/test_onnx_random.py
 
 clean:
-	rm -rf build build-asan build-fuzz
+	rm -rf build build-asan build-tsan build-fuzz
