@@ -82,19 +82,17 @@ def load_inline(
 def kept_sources(name: str, identity: str, write: Callable[[], Mapping[str, str]]) -> list[Path]:
     """The sources that `write` returns by name, as files of the cache, which has them by a text
     that identifies them."""
-    with _writing(name, cache_folder() / "inline" / _digest(identity.encode())) as folder:
+    key = _digest(identity.encode())
+    parent = cache_folder() / "inline"
+    with _locked(name, parent, key):
+        folder = parent / key
         if not folder.exists():
-            make_private(folder.parent)
-            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-                complete = Path(scratch) / "complete"
-                complete.mkdir()
+            with _scratch(parent, key) as scratch:
+                kept = scratch / "kept"
+                kept.mkdir()
                 for file, text in write().items():
-                    (complete / file).write_text(text)
-                try:
-                    complete.rename(folder)
-                except OSError:
-                    if not folder.exists():  # it does if another process was faster
-                        raise
+                    (kept / file).write_text(text)
+                kept.rename(folder)
     sources = sorted(folder.iterdir())
     for each in sources:
         check_private(each)
@@ -132,13 +130,13 @@ def build(
     includes = [str(Path(path).resolve()) for path in extra_include_paths]
     identity = [_sdk_identity(), compilers.identity, includes, [str(file) for file in files]]
     key = _digest(json.dumps(identity).encode(), *(file.read_bytes() for file in files))
-    with _locked_cache(name, key) as cache:
+    cache = cache_folder() / "modules" / name
+    with _locked(name, cache, key):
         for folder in sorted(cache.glob(f"{key}-*")):
             if _is_current(folder, name):
                 check_private(folder / f"lib{name}.so")
                 return folder / f"lib{name}.so"
-        with tempfile.TemporaryDirectory(dir=cache) as path:
-            scratch = Path(path)
+        with _scratch(cache, key) as scratch:
             if verbose:
                 print(f"cudarelu: building {name} for {compilers.built_for}", file=sys.stderr)
             _compile(name, files, includes, compilers, scratch, verbose)
@@ -241,12 +239,18 @@ def _digest(*parts: bytes) -> str:
 
 
 @contextlib.contextmanager
-def _writing(name: str, folder: Path) -> Iterator[Path]:
-    """Explains an error in a folder of the cache."""
+def _locked(name: str, folder: Path, key: str) -> Iterator[None]:
+    """Creates a folder of the cache; while one process writes a key there, others wait. Explains an
+    error in the cache."""
     try:
-        yield folder
+        make_private(folder)
+        with (folder / f"{key}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
     except OSError as error:
-        if error.strerror is None:  # of check_private()
+        cache, place = cache_folder(), Path(error.filename or folder)
+        in_cache = place.is_relative_to(cache) or cache.is_relative_to(place)
+        if error.strerror is None or not in_cache:  # without strerror: of check_private()
             raise
         raise OSError(
             f"{name}: the cache folder {folder} cannot be written ({error.strerror}); "
@@ -255,14 +259,18 @@ def _writing(name: str, folder: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _locked_cache(name: str, key: str) -> Iterator[Path]:
-    """The module's folder in the cache; while one process builds a key, others wait."""
-    with _writing(name, cache_folder() / "modules" / name) as folder:
-        make_private(folder)
-        lock = (folder / f"{key}.lock").open("w")
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
+def _scratch(folder: Path, key: str) -> Iterator[Path]:
+    """A temporary folder for a key that is locked. Removes those that processes left there when
+    they were killed: their keys are locked by this process, or by none."""
+    for left in folder.glob("*.part"):
+        its_key = left.name.partition(".")[0]
+        with (folder / f"{its_key}.lock").open("w") as lock, contextlib.suppress(BlockingIOError):
+            if its_key != key:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+    # Not the same name again: a compiler may run on after the process that started it.
+    with tempfile.TemporaryDirectory(prefix=f"{key}.", suffix=".part", dir=folder) as scratch:
+        yield Path(scratch)
 
 
 def _is_current(folder: Path, name: str) -> bool:

@@ -8,15 +8,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
 import cudarelu
+from cudarelu._build import kept_sources
+from support.full_disks import unwritable
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="g++ is missing")
 
@@ -331,3 +335,95 @@ def test_a_cache_of_another_user_is_not_used(header, tmp_path):
         else:
             raise AssertionError
     """)
+
+
+# Faults
+
+
+def failing_compiler(path: Path) -> str:
+    """A C++ compiler that only says its version."""
+    path.write_text('#!/bin/sh\n[ "$1" = --version ]\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def scratch_folders(cache: Path) -> list[Path]:
+    return sorted(cache.rglob("*.part"))
+
+
+def test_a_killed_build(header, tmp_path, monkeypatch):
+    """Its temporary folder stays while it runs, and a later build of the module removes it."""
+    cache = tmp_path / "cache"
+    slow = tmp_path / "slow"
+    slow.write_text('#!/bin/sh\n[ "$1" = --version ] && exit\nsleep 600\n')
+    slow.chmod(0o755)
+    load = "import cudarelu; cudarelu.load('twice_ops', ['twice.h'], cuda=False)"
+    building = subprocess.Popen(
+        [sys.executable, "-c", load],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "CXX": str(slow)},
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not scratch_folders(cache):
+            assert building.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        monkeypatch.setenv("CXX", failing_compiler(tmp_path / "failing"))
+        with pytest.raises(RuntimeError):
+            cudarelu.load("twice_ops", [header], cuda=False)
+        assert len(scratch_folders(cache)) == 1
+    finally:
+        os.killpg(building.pid, signal.SIGKILL)
+        building.wait()
+    assert len(scratch_folders(cache)) == 1
+    with pytest.raises(RuntimeError):
+        cudarelu.load("twice_ops", [header], cuda=False)
+    assert not scratch_folders(cache)
+
+
+def test_sources_of_a_killed_process(tmp_path, monkeypatch):
+    """Sources that are half written are not read."""
+    monkeypatch.setenv("CUDARELU_CACHE_DIR", str(tmp_path / "cache"))
+    script = """
+        import os, signal
+        from pathlib import Path
+        from cudarelu._build import kept_sources
+
+        class Files(dict):
+            def items(self):
+                yield "a.h", "first"
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        kept_sources("twice_ops", "text", Files)
+    """
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert scratch_folders(tmp_path / "cache")
+    files = {"a.h": "first", "b.h": "second"}
+    kept = kept_sources("twice_ops", "text", lambda: files)
+    assert {each.name: each.read_text() for each in kept} == files
+    assert not scratch_folders(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("kind", ["full", "read-only"])
+def test_a_disk_that_cannot_be_written(kind, tmp_path, monkeypatch):
+    folder = tmp_path / "disk"
+    monkeypatch.setenv("CUDARELU_CACHE_DIR", str(folder / "cache"))
+    with unwritable(folder, kind) as reason:
+        with pytest.raises(
+            OSError, match=rf"^twice_ops: the cache folder .* \({reason}\); set CUDA"
+        ):
+            cudarelu.load_inline("twice_ops", HEADER, cuda=False)
+        assert not list(folder.rglob("*.part"))
+        assert not list(folder.rglob("*.h"))
+
+
+def test_a_disk_that_is_full_after_the_sources(header, tmp_path, monkeypatch):
+    folder = tmp_path / "disk"
+    monkeypatch.setenv("CUDARELU_CACHE_DIR", str(folder / "cache"))
+    with unwritable(folder, "full", free=1 << 16):
+        with pytest.raises(RuntimeError, match=r"No space left on device") as error:
+            cudarelu.load_inline("twice_ops", HEADER, cuda=False)
+        assert str(error.value).startswith("twice_ops: ")
+        assert not list(folder.rglob("*.part"))
+        assert not list(folder.rglob("*.so"))
