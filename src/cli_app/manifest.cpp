@@ -1,8 +1,10 @@
 #include "manifest.h"
 
+#include <cerrno>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <system_error>
 
 #include "error.h"
 
@@ -53,8 +55,9 @@ Manifest::Manifest(const std::filesystem::path& folder, const std::vector<std::s
     }
     read(items);
   }
+  errno = 0;
   file_.open(path_, std::ios::app);
-  if (!file_) throw Error(path_.string() + ": cannot be written");
+  check_written();
 }
 
 void Manifest::read(const std::vector<std::string>& items) {
@@ -81,7 +84,7 @@ void Manifest::read(const std::vector<std::string>& items) {
   if (std::filesystem::file_size(path_, error) > complete) {
     std::filesystem::resize_file(path_, complete, error);
   }
-  if (error) throw Error(path_.string() + ": cannot be written");
+  if (error) throw Error(path_.string() + ": cannot be written: " + error.message());
 }
 
 void Manifest::add(const ItemResult& result) {
@@ -94,8 +97,14 @@ void Manifest::add(const ItemResult& result) {
                   {"error", done ? Json() : Json(result.error)},
                   {"outputs", result.outputs},
                   {"seconds", result.seconds}};
+  errno = 0;
   file_ << line_of(json) << '\n' << std::flush;
-  if (!file_) throw Error(path_.string() + ": cannot be written");
+  check_written();
+}
+
+void Manifest::check_written() const {
+  if (file_) return;
+  throw Error(path_.string() + ": cannot be written: " + std::generic_category().message(errno));
 }
 
 }  // namespace cudarelu::cli

@@ -33,6 +33,7 @@ class Manifest {
 
  private:
   void read(const std::vector<std::string>& items);
+  void check_written() const;
 
   std::filesystem::path path_;
   std::vector<bool> done_;

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <charconv>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <optional>
 #include <span>
+#include <system_error>
 
 #include "error.h"
 
@@ -180,17 +182,18 @@ void write_npy(const std::filesystem::path& path, const Tensor& tensor) {
     throw Error(path.string() + ": cannot be replaced, since it is not a regular file");
   }
   const std::filesystem::path part = target.string() + ".part";
+  errno = 0;
   std::ofstream file(part, std::ios::binary);
   file << magic << '\x01' << '\0' << static_cast<char>(header.size() & 255)
        << static_cast<char>(header.size() >> 8) << header;
   file.write(reinterpret_cast<const char*>(tensor.data.get()),
              static_cast<std::streamsize>(tensor.bytes()));
   file.close();
-  std::error_code error;
+  std::error_code error(file ? 0 : errno, std::generic_category());
   if (file) std::filesystem::rename(part, target, error);
   if (!file || error) {
-    std::filesystem::remove(part, error);
-    throw Error(path.string() + ": cannot be written");
+    std::filesystem::remove(part, ignored);
+    throw Error(path.string() + ": cannot be written: " + error.message());
   }
 }
 

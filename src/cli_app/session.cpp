@@ -205,10 +205,16 @@ std::vector<NodeRun> Session::end_trace(const std::filesystem::path& keep) {
   const std::filesystem::path file = name;
   runtime_.check(runtime_->AllocatorFree(allocator, name));
   if (!keep.empty()) {
-    std::error_code error;  // A rename would fail if the temporary folder is on another disk.
-    std::filesystem::copy_file(file, keep, std::filesystem::copy_options::overwrite_existing,
+    std::error_code error;  // A rename alone would fail if the temporary folder is on another disk.
+    const std::filesystem::path part = keep.string() + ".part";
+    std::filesystem::copy_file(file, part, std::filesystem::copy_options::overwrite_existing,
                                error);
-    if (error) throw Error("--profile " + keep.string() + ": " + error.message());
+    if (!error) std::filesystem::rename(part, keep, error);
+    if (error) {
+      std::error_code ignored;
+      std::filesystem::remove(part, ignored);
+      throw Error("--profile " + keep.string() + ": " + error.message());
+    }
   }
   return read_profile(file, ops_);
 }

@@ -366,7 +366,8 @@ def test_a_killed_build(header, tmp_path, monkeypatch):
     try:
         deadline = time.monotonic() + 120
         while not scratch_folders(cache):
-            assert building.poll() is None and time.monotonic() < deadline
+            assert building.poll() is None
+            assert time.monotonic() < deadline
             time.sleep(0.01)
         monkeypatch.setenv("CXX", failing_compiler(tmp_path / "failing"))
         with pytest.raises(RuntimeError):
