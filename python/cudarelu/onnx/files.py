@@ -39,7 +39,10 @@ def placed(path: str | os.PathLike[str] | None) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=target and target.parent) as folder:
         yield Path(folder) / (target.name if target else "model.onnx")
         if target is not None:
-            for name in sorted(os.listdir(folder), key=lambda name: name == target.name):
+            names = sorted(os.listdir(folder), key=lambda name: name == target.name)
+            if len(names) > 1:  # a process that is killed leaves no old model with new data
+                target.unlink(missing_ok=True)
+            for name in names:
                 os.replace(Path(folder) / name, target.parent / name)
 
 
