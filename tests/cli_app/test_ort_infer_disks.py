@@ -53,7 +53,7 @@ def test_a_disk_that_cannot_be_written(options, kind, items):
 
 
 def test_a_batch_that_is_killed(items):
-    """Again and again: each run goes on where the last one ended, and reads nothing half written."""
+    """Each run goes on where the last one ended, and reads nothing half written."""
     rng = random.Random(0)
     command = [ORT_INFER, *RUN, "--output-dir", "out", "--list", "items", "--resume"]
     manifest = Path("out/manifest.jsonl")
