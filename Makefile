@@ -9,6 +9,7 @@
 #   make tidy     clang-tidy
 #   make asan     C++ tests, plugin and ort_infer under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make tsan     C++ tests with threads under ThreadSanitizer
+#   make asan-torch   the PyTorch binding under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make fuzz     the readers of texts and files, and models, on random input for FUZZ_SECONDS (3600)
 #
 #   CMAKE_FLAGS   additional CMake options, for example -DCUDARELU_CUDA=OFF
@@ -27,7 +28,7 @@ ifneq ($(words $(CURDIR)),1)
 $(error make does not work in a folder whose path contains a space: $(CURDIR))
 endif
 
-.PHONY: demo test test-tensorflow build packages kernels check docs tidy asan tsan fuzz clean
+.PHONY: demo test test-tensorflow build packages kernels check docs tidy asan asan-torch tsan fuzz clean
 .DEFAULT_GOAL := build
 
 build: build/build.ninja
@@ -122,11 +123,26 @@ asan: $(VENV)/.dev build
 	@$(PROGRESS) $(BIN)/cmake --preset asan -DPython_EXECUTABLE=$(BIN)/python
 	@$(PROGRESS) $(BIN)/ninja -C build-asan
 	@$(PROGRESS) $(BIN)/ctest --test-dir build-asan --output-on-failure -j 2
+	@rm -rf build-asan/python/cudarelu/pytorch_*
 	@ln -sfn $(CURDIR)/build/python/cudarelu/{_build_info.py,pytorch_*} build-asan/python/cudarelu
 	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	 ASAN_OPTIONS=detect_leaks=0 \
 	 PYTHONPATH=$(CURDIR)/build-asan/python CUDARELU_BUILD_DIR=$(CURDIR)/build-asan \
 	 $(PROGRESS) $(BIN)/python -m pytest -q -n 2 -k "not memory" tests/ort_plugin/test_ort_plugin.py tests/cli_app
+
+# The reader of PyTorch and the ops, in a process of PyTorch, which is not instrumented itself. The
+# build is that of asan, which links the other reader into its package.
+ASAN_OPS := relu or softmax or layer_norm or linear_gelu or knn_query or attention
+asan-torch: $(VENV)/.dev
+	@rm -rf build-asan/python/cudarelu/{_build_info.py,pytorch_*}
+	@$(PROGRESS) $(BIN)/cmake --preset asan-torch -DPython_EXECUTABLE=$(BIN)/python
+	@$(PROGRESS) $(BIN)/ninja -C build-asan cudarelu_torch cudarelu_python cudarelu_module my_ops
+	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	 ASAN_OPTIONS=detect_leaks=0 \
+	 PYTHONPATH=$(CURDIR)/build-asan/python CUDARELU_BUILD_DIR=$(CURDIR)/build-asan \
+	 $(PROGRESS) $(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/torch_binding \
+	 tests/ops/test_ops.py -k "test_torch or test_arrays or \
+	 ((torch-cpu or numpy) and float32 and not compile and ($(ASAN_OPS)))"
 
 # Threads that are not those of the library, as ONNX Runtime's and OpenMP's, are not instrumented, so
 # only the C++ tests run.
