@@ -138,7 +138,7 @@ asan-torch: $(VENV)/.dev
 	@$(PROGRESS) $(BIN)/cmake --preset asan-torch -DPython_EXECUTABLE=$(BIN)/python
 	@$(PROGRESS) $(BIN)/ninja -C build-asan cudarelu_torch cudarelu_python cudarelu_module my_ops
 	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
-	 ASAN_OPTIONS=detect_leaks=0 \
+	 ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	 PYTHONPATH=$(CURDIR)/build-asan/python CUDARELU_BUILD_DIR=$(CURDIR)/build-asan \
 	 $(PROGRESS) $(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/torch_binding \
 	 tests/ops/test_ops.py -k "test_torch or test_arrays or \

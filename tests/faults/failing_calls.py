@@ -1,4 +1,4 @@
-"""Calls each op in a host, with memory for 0, 1, ... large blocks, and prints how many calls failed."""
+"""Calls each op in a host, with memory for 0, 1, ... large blocks; prints how many calls failed."""
 
 from __future__ import annotations
 
