@@ -311,7 +311,12 @@ class SignatureParser {
     return true;
   }
   constexpr void expect(std::string_view token) {
-    if (!accept(token)) fail("`", token, "` is missing before `", rest_, "`");
+    if (!accept(token)) fail_missing("`", token, "`");
+  }
+  template <class... Text>
+  [[noreturn]] void fail_missing(const Text&... what) const {
+    if (rest_.empty()) fail(what..., " is missing at the end");
+    fail(what..., " is missing before `", rest_, "`");
   }
   static constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
   constexpr std::string_view word() {
@@ -322,18 +327,29 @@ class SignatureParser {
             (rest_[length] >= 'a' && rest_[length] <= 'z') || rest_[length] == 'T')) {
       ++length;
     }
-    if (length == 0) fail("a name is missing before `", rest_, "`");
+    if (length < rest_.size() && rest_[length] >= 'A' && rest_[length] <= 'Z') {
+      fail_upper_case(rest_.substr(0, rest_.find_first_of(" :,[](){}*?=<>|.-`")));
+    }
+    if (length == 0) fail_missing("a name");
     const std::string_view result = rest_.substr(0, length);
     rest_.remove_prefix(length);
     skip_space();
     return result;
   }
+  [[noreturn]] void fail_upper_case(std::string_view name) const {
+    fail("a name is lower-case letters, digits and _, not ", name);
+  }
   /// The name of the op, an input, an attribute or an output.
   constexpr std::string_view name() {
+    const std::string_view before = rest_;
     const std::string_view result = word();
     if (is_digit(result.front())) fail("a name must not begin with a digit, as ", result, " does");
     if (std::ranges::find(reserved_names, result) != reserved_names.end()) {
       fail(result, " is a keyword of Python or of gradients; it must have another name");
+    }
+    if (result.find('T') != result.npos) {
+      rest_ = before;
+      fail_upper_case(result);
     }
     if (index_of(signature_.inputs, result) >= 0 || index_of(signature_.attributes, result) >= 0 ||
         index_of(signature_.outputs, result) >= 0) {
@@ -346,7 +362,7 @@ class SignatureParser {
     const double sign = accept("-") ? -1.0 : 1.0;
     if (accept("inf")) return sign * std::numeric_limits<double>::infinity();
     if (rest_.empty() || !is_digit(rest_.front())) {
-      fail("a number is missing before `", rest_, "`");
+      fail_missing("a number");
     }
     double digits = 0;
     double divisor = 1;
@@ -364,7 +380,7 @@ class SignatureParser {
       rest_.remove_prefix(1);
       const bool negative = accept("-");
       if (rest_.empty() || !is_digit(rest_.front())) {
-        fail("an exponent is missing before `", rest_, "`");
+        fail_missing("an exponent");
       }
       int exponent = 0;
       for (; !rest_.empty() && is_digit(rest_.front()); rest_.remove_prefix(1)) {
@@ -419,6 +435,9 @@ class SignatureParser {
       result.kind = ElementKind::int32;
     } else if (dtype == "i64") {
       result.kind = ElementKind::int64;
+    } else if (dtype == "float" || dtype == "int" || dtype == "bool") {
+      fail("the dtype of ", result.name, " must be T, f32, i32, i64 or offsets(n), not ", dtype,
+           "; attributes, which have this type, follow `*, `");
     } else if (dtype != "T") {
       fail("the dtype of ", result.name, " must be T, f32, i32, i64 or offsets(n), not ", dtype);
     } else if (accept("|")) {
