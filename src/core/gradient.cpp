@@ -22,6 +22,106 @@ constexpr int max_depth = 64;
 /// Begins the gradient of an op that has a training_form().
 constexpr std::string_view form_prefix = "as ";
 
+/// A shape as far as signatures tell it: what stands for `*`, then dimensions of the op that has
+/// the gradient. A dimension without a name and with the size -1 may be anything.
+struct KnownShape {
+  enum class Lead { none, star, unknown };  // star: the dimensions * of the op
+
+  Lead lead = Lead::unknown;
+  std::vector<Dimension> dims;
+
+  std::string text() const {
+    std::string text = lead == Lead::none ? "" : lead == Lead::star ? "*" : "...";
+    for (const Dimension& dim : dims) {
+      if (!text.empty()) text += ", ";
+      text += !dim.name.empty() ? std::string(dim.name)
+              : dim.size >= 0   ? std::to_string(dim.size)
+                                : "?";
+    }
+    return "[" + text + "]";
+  }
+};
+
+KnownShape shape_in(const Parameter& tensor) {
+  using Lead = KnownShape::Lead;
+  if (tensor.broadcasts) return {};
+  return {tensor.leading ? Lead::star : Lead::none, {tensor.dims.begin(), tensor.dims.end()}};
+}
+
+/// Whether two sizes are known to differ. A number and a name may be equal in the calls of an op.
+bool differ(const Dimension& a, const Dimension& b) {
+  if (a.name.empty() != b.name.empty()) return false;
+  return a.name != b.name || (a.size >= 0 && b.size >= 0 && a.size != b.size);
+}
+
+/// Whether two shapes are known to differ.
+bool differ(const KnownShape& a, const KnownShape& b) {
+  using Lead = KnownShape::Lead;
+  const std::size_t common = std::min(a.dims.size(), b.dims.size());
+  if (!std::equal(a.dims.end() - static_cast<std::ptrdiff_t>(common), a.dims.end(),
+                  b.dims.end() - static_cast<std::ptrdiff_t>(common),
+                  [](const Dimension& x, const Dimension& y) { return !differ(x, y); })) {
+    return true;
+  }
+  if (a.lead == b.lead && a.lead != Lead::unknown) return a.dims.size() != b.dims.size();
+  return (a.lead == Lead::none && a.dims.size() < b.dims.size()) ||
+         (b.lead == Lead::none && b.dims.size() < a.dims.size());
+}
+
+/// The dimensions of a called op in terms of the op that has the gradient.
+class CalledShapes {
+ public:
+  /// Reads the dimensions of an argument. Returns false if it cannot fit.
+  bool bind(const Parameter& input, const KnownShape& argument) {
+    using Lead = KnownShape::Lead;
+    const std::size_t fixed = input.dims.size();
+    const std::size_t given = argument.dims.size();
+    const bool fits = argument.lead == Lead::none ? given >= fixed : true;
+    if (!fits || (!input.leading && given > fixed)) return false;
+    for (std::size_t i = fixed - std::min(fixed, given); i < fixed; ++i) {
+      if (!bind(input.dims[i], argument.dims[given - fixed + i])) return false;
+    }
+    if (!input.leading) return true;
+    KnownShape rest{given < fixed ? Lead::unknown : argument.lead, {}};
+    if (given > fixed) rest.dims.assign(argument.dims.begin(), argument.dims.end() - fixed);
+    if (leading_known_) return !differ(leading_, rest);
+    leading_ = std::move(rest);
+    leading_known_ = true;
+    return true;
+  }
+
+  /// `attribute` gives the size that an attribute of the called op is.
+  template <class AttributeSize>
+  KnownShape shape_of(const Parameter& output, const AttributeSize& attribute) const {
+    KnownShape shape = output.leading ? leading_ : KnownShape{KnownShape::Lead::none, {}};
+    for (const Dimension& dim : output.dims) {
+      const auto bound = std::ranges::find(bound_, dim.name, &Bound::name);
+      shape.dims.push_back(dim.name.empty()        ? dim
+                           : bound != bound_.end() ? bound->size
+                                                   : attribute(dim.name));
+    }
+    return shape;
+  }
+
+ private:
+  struct Bound {
+    std::string_view name;
+    Dimension size;
+  };
+
+  bool bind(const Dimension& dim, const Dimension& size) {
+    if (dim.name.empty()) return !differ(dim, size);
+    const auto bound = std::ranges::find(bound_, dim.name, &Bound::name);
+    if (bound != bound_.end()) return !differ(bound->size, size);
+    bound_.push_back({dim.name, size});
+    return true;
+  }
+
+  std::vector<Bound> bound_;
+  KnownShape leading_;
+  bool leading_known_ = false;
+};
+
 class GradientParser {
  public:
   explicit GradientParser(const Op& op) : op_(op), rest_(op.spec.gradient) {}
@@ -32,8 +132,11 @@ class GradientParser {
     while (skip_space(), !rest_.empty()) {
       const std::string_view name = word();
       const int input = index_of(op_.signature.inputs, name);
-      if (input < 0 || !accept('=')) fail("must be `input = expression`");
       const std::string text(name);
+      if (input < 0 || !accept('=')) {
+        fail("must be `input = expression`" +
+             (input < 0 && !text.empty() ? ", and " + text + " is no input" : ""));
+      }
       if (!op_.signature.inputs[static_cast<std::size_t>(input)].may_have_gradient()) {
         fail("has " + text + ", which holds integers");
       }
@@ -42,9 +145,13 @@ class GradientParser {
       }
       gradients.push_back({input, expression()});
       check_value("of " + text + " is ", gradients.back().value);
+      check_shape(gradients.back());
       if (!accept(';')) break;
     }
-    if (!rest_.empty()) fail("has text after its end");
+    if (!rest_.empty()) {
+      fail("has `" + std::string(rest_) +
+           "` after its end; an expression is made of calls of ops, such as scale(x, 2), and +");
+    }
     return gradients;
   }
 
@@ -102,7 +209,7 @@ class GradientParser {
       }
       result.kind = Kind::call;
       result.op = find_op(name, *op_.module);
-      if (result.op == nullptr) fail("calls " + result.text + ", which no loaded module has");
+      if (result.op == nullptr) fail_unknown_op(result.text);
       result.text += '(';
       while (!accept(')')) {
         if (!result.arguments.empty()) {
@@ -156,6 +263,16 @@ class GradientParser {
       fail("names " + result.text + ", which is not in the signature");
     }
     return result;
+  }
+
+  /// Names the module that has the op, if the name lacks it.
+  [[noreturn]] void fail_unknown_op(const std::string& name) const {
+    for (const Module* module : modules()) {
+      if (module->find(name) == nullptr) continue;
+      fail("calls " + name + ", which the module " + std::string(op_.module->name) +
+           " does not have; that of another module is " + std::string(module->name) + "::" + name);
+    }
+    fail("calls " + name + ", which no loaded module has");
   }
 
   static bool is_tensor(const Expression& expression) {
@@ -224,6 +341,65 @@ class GradientParser {
     if (!in_range(spec, argument.number)) {
       fail_argument(call, argument, spec.name, "must be " + range_of(spec));
     }
+  }
+
+  /// Rejects a gradient whose shape is known not to be that of its input. The gradient of an input
+  /// that broadcasts is summed to its shape.
+  void check_shape(const Gradient& gradient) const {
+    const Parameter& input = op_.signature.inputs[static_cast<std::size_t>(gradient.input)];
+    const KnownShape wanted = shape_in(input);
+    const KnownShape shape = shape_of(gradient.value);
+    // The expression must be right for any number of leading dimensions.
+    const bool same_lead = wanted.lead == shape.lead || wanted.lead == KnownShape::Lead::unknown ||
+                           shape.lead == KnownShape::Lead::unknown;
+    if (same_lead && !differ(wanted, shape)) return;
+    fail("of " + std::string(input.name) + " has the shape " + shape.text() + ", but " +
+         std::string(input.name) + " is " + wanted.text());
+  }
+
+  KnownShape shape_of(const Expression& value) const {
+    const auto own = static_cast<std::size_t>(value.index);
+    switch (value.kind) {
+      case Kind::input:
+        return shape_in(op_.signature.inputs[own]);
+      case Kind::output:
+      case Kind::output_gradient:
+        return shape_in(op_.signature.outputs[own]);
+      case Kind::sum: {
+        const KnownShape first = shape_of(value.arguments.front());
+        const bool same =
+            std::all_of(value.arguments.begin() + 1, value.arguments.end(),
+                        [&](const Expression& term) { return !differ(first, shape_of(term)); });
+        return same ? first : KnownShape();  // the terms broadcast
+      }
+      case Kind::call:
+        return shape_of_call(value);
+      default:
+        return {};
+    }
+  }
+
+  KnownShape shape_of_call(const Expression& call) const {
+    const Signature& called = call.op->signature;
+    CalledShapes shapes;
+    for (std::size_t i = 0; i < called.inputs.size(); ++i) {
+      const Expression& argument = call.arguments[i];
+      if (!is_tensor(argument) || called.inputs[i].broadcasts) continue;
+      const KnownShape given = shape_of(argument);
+      if (!shapes.bind(called.inputs[i], given)) {
+        fail("passes " + argument.text + ", which is " + given.text() + ", for " +
+             std::string(called.inputs[i].name) + " of " + std::string(call.op->name) +
+             ", which does not fit " + std::string(call.op->spec.signature));
+      }
+    }
+    const auto attribute = [&](std::string_view name) -> Dimension {
+      const int i = index_of(called.attributes, name);
+      if (i < 0) return {};
+      const Expression& size = call.arguments[called.inputs.size() + static_cast<std::size_t>(i)];
+      if (size.kind != Kind::attribute) return {{}, static_cast<std::int64_t>(size.number)};
+      return {op_.signature.attributes[static_cast<std::size_t>(size.index)].name, -1};
+    };
+    return shapes.shape_of(called.outputs[static_cast<std::size_t>(call.output)], attribute);
   }
 
   const Op& op_;

@@ -115,7 +115,25 @@ TEST(Gradient, ImpossibleExpressionsAreRejectedWithAMessage) {
            {"relu", "x = grad_y; x = grad_y", "has x twice"},
            {"knn_query", "xyz = scale(grad_distance, 0) + grad_idx",
             "names grad_idx, but idx holds integers"},
-           {"knn_query", "offset = grad_distance", "has offset, which holds integers"}}) {
+           {"knn_query", "offset = grad_distance", "has offset, which holds integers"},
+           {"relu", "y = grad_y", "must be `input = expression`, and y is no input"},
+           {"relu", "x = grad_y * 2",
+            "has `* 2` after its end; an expression is made of calls of ops, such as scale(x, 2), "
+            "and +"},
+           {"relu", "x = sum_rows(grad_y)", "of x has the shape [?], but x is [*]"},
+           {"layer_norm", "x = sum_rows(grad_y)", "of x has the shape [c], but x is [*, c]"},
+           {"bias_relu", "bias = grad_y", "of bias has the shape [*, c], but bias is [c]"},
+           {"matmul", "a = matmul(grad_c, b)",
+            "passes b, which is [*, k, n], for b of matmul, which does not fit "
+            "matmul(a: T[*, m, k], b: T[*, k, n]) -> c: T[*, m, n]"},
+           {"matmul", "b = matmul_nt(b, grad_c)",
+            "of b has the shape [*, k, m], but b is [*, k, n]"},
+           {"matmul", "a = mul(a, b)",
+            "passes b, which is [*, k, n], for b of mul, which does not fit "
+            "mul(a: T[*], b: T[*]) -> c: T[*]"},
+           {"linear", "bias = sum_rows(x)", "of bias has the shape [k], but bias is [n]"},
+           {"knn_query", "xyz = mul(new_xyz, new_xyz)",
+            "of xyz has the shape [m, 3], but xyz is [n, 3]"}}) {
     Op op = *find_own(name);
     op.spec.gradient = gradient;
     try {
@@ -135,6 +153,23 @@ TEST(Gradient, AnInputOfFloat32MayHaveOne) {
   EXPECT_EQ(op.signature.inputs[static_cast<std::size_t>(gradients[0].input)].name, "lse");
 }
 
+TEST(Gradient, ShapesThatMayBeEqualAreAccepted) {
+  struct Case {
+    const char* op;
+    const char* gradient;
+  };
+  for (const auto& [name, gradient] :
+       std::initializer_list<Case>{{"knn_query", "new_xyz = grad_distance"},  // nsample may be 3
+                                   {"relu", "x = matmul(grad_y, y)"},  // * may be two dimensions
+                                   {"bias_relu", "bias = sum_rows(grad_y) + bias"},
+                                   {"bias_relu", "x = grad_y + bias"},      // a sum broadcasts
+                                   {"attention", "attn_mask = grad_y"}}) {  // summed to its shape
+    Op op = *find_own(name);
+    op.spec.gradient = gradient;
+    EXPECT_NO_THROW(parse_gradient(op)) << gradient;
+  }
+}
+
 TEST(Gradient, OptionalInputsMayBeUsed) {
   // A number replaces an absent weight, and x has its dimension.
   for (const char* gradient : {"x = layer_norm_backward(grad_y, x, weight, eps).grad_x",
@@ -145,7 +180,7 @@ TEST(Gradient, OptionalInputsMayBeUsed) {
   }
   // xyz replaces an absent new_xyz.
   Op op = *find_own("knn_query");
-  op.spec.gradient = "xyz = mul(new_xyz, grad_distance)";
+  op.spec.gradient = "new_xyz = mul(new_xyz, grad_distance)";
   EXPECT_NO_THROW(parse_gradient(op));
 }
 

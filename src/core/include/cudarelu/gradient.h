@@ -43,7 +43,8 @@ struct Gradient {
 
 /// Parses op.spec.gradient, which calls ops of the op's module and of modules that have been added.
 /// Returns nothing for an op that has a training_form(). Throws std::invalid_argument if a name
-/// does not exist or an argument does not fit the called op.
+/// does not exist, an argument does not fit the called op, or the shape of a gradient is not that
+/// of its input by the dimensions that the signatures name.
 std::vector<Gradient> parse_gradient(const Op& op);
 
 /// The op that runs instead of `op` when a gradient is needed: its gradient is "as <name>", and
