@@ -139,6 +139,9 @@ Op read_op(const cudarelu_op& from, const Module& module) {
     fail(name_of_op() + ": " + error.what());
   }
   op.name = op.signature.name;
+  if (op.spec.definition.find_first_not_of(" \n") == std::string_view::npos) {
+    fail(std::string(op.name) + ": there is no definition, the op's meaning in ONNX's operators");
+  }
   op.onnx_type = camel_case(op.name);
   op.elementwise = (from.flags & CUDARELU_ELEMENTWISE) != 0;
   op.uniform = op.signature.uniform();

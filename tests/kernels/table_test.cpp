@@ -71,6 +71,8 @@ TEST(Module, IsRefusedWithASentence) {
   expect_refused(with_signature("tanh_(x: T[*]) -> y: T[*]"),
                  "tanh: tanh_ has the ONNX type Tanh too");
   expect_refused(with_signature("tanh(x: T[*]) -> y: T[*]"), "two ops have the name tanh");
+  expect_refused([](cudarelu_module&, cudarelu_op& op) { op.definition = " "; },
+                 "relu: there is no definition, the op's meaning in ONNX's operators");
   expect_refused([](cudarelu_module&, cudarelu_op& op) { op.dtypes = 0; }, "relu: T has no dtypes");
   expect_refused([](cudarelu_module&, cudarelu_op& op) { op.dtypes = 1u << 30; },
                  "relu: a dtype or a rule for autocast is unknown");
