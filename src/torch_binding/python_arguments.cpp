@@ -71,11 +71,24 @@ Attribute attribute_of(const Op& op, const AttributeSpec& spec, nb::handle value
   refuse_type(op, spec, value);
 }
 
+/// "x and beta", the arguments of an op.
+std::string names_of(const Signature& signature) {
+  std::vector<std::string_view> names;
+  for (const Parameter& input : signature.inputs) names.push_back(input.name);
+  for (const AttributeSpec& attribute : signature.attributes) names.push_back(attribute.name);
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) text += i + 1 < names.size() ? ", " : " and ";
+    text += names[i];
+  }
+  return text;
+}
+
 void refuse_unknown(const Op& op, const PythonCall& call) {
   for (Py_ssize_t i = 0; i < call.named(); ++i) {
     const std::string name = nb::str(nb::handle(PyTuple_GET_ITEM(call.names, i))).c_str();
     if (index_of(op.signature.inputs, name) < 0 && index_of(op.signature.attributes, name) < 0) {
-      type_error(op, "has no argument " + name);
+      type_error(op, "has no argument " + name + "; it has " + names_of(op.signature));
     }
   }
 }
