@@ -27,7 +27,11 @@ update() {
 ops_of() {
   awk '
     function found(name) { print op ":" name; op = "" }
-    /^ *(struct|class) [A-Za-z0-9_]+/ { type = $2; sub(/[:{].*/, "", type) }
+    /^ *(namespace [A-Za-z0-9_]+ *[{] *)?(struct|class) +[A-Za-z0-9_]/ {
+      type = $0
+      sub(/^ *(namespace [A-Za-z0-9_]+ *[{] *)?(struct|class) +/, "", type)
+      sub(/[^A-Za-z0-9_].*/, "", type)
+    }
     /static constexpr (cudarelu::)?OpSpec spec/ { if (op) found(""); op = NR ":" type }
     op {
       text = $0
@@ -49,7 +53,8 @@ instantiate() {
   text="#include \"$4\"
 #include \"cudarelu/$2\"
 
-// Errors name the line of the declaration."
+// Errors name the line of the declaration.
+namespace $namespace {}  // so that they say which op is not in the namespace"
   shift 4
   for declared in "$@"; do
     declared=${declared%:*}
@@ -61,6 +66,7 @@ template cudarelu::Status cudarelu::elementwise_$part<$namespace::${declared#*:}
   echo "$part $source"
 }
 
+no_kernel="an elementwise op needs #include <cudarelu/elementwise.h> in its header, another op cpu()"
 includes= ops= checks= functions=
 for file in "$@"; do
   case $file in
@@ -70,18 +76,25 @@ for file in "$@"; do
     includes="$includes#include \"$file\"
 "
     found=$(ops_of "$file")
+    if grep -q '^ *# *include *[<"]cudarelu/elementwise.h[>"]' "$file"; then
+      elementwise=true
+    else
+      elementwise=false
+    fi
     for declared in $found; do
       line=${declared%%:*} name=${declared##*:} op=${declared#*:}
       op=${op%:*}
       checks="$checks#line $line \"$file\"
 static_assert(cudarelu::detail::is_declared<$namespace::$op>);
+#line $line \"$file\"
+static_assert($elementwise || !cudarelu::detail::is_functor<$namespace::$op>, \"$no_kernel\");
 "
       ops="$ops${ops:+, }$namespace::$op"
       functions="$functions
 #line $line \"$file\"
 CUDARELU_TVM_FFI($namespace::$op, $name)"
     done
-    if [ -n "$found" ] && grep -q '^ *# *include *[<"]cudarelu/elementwise.h[>"]' "$file"; then
+    if [ -n "$found" ] && $elementwise; then
       instantiate cpu cpu/elementwise.h cpp "$file" $found
       instantiate cuda cuda/elementwise.cuh cu "$file" $found
     fi
@@ -96,6 +109,7 @@ update "$generated/all_ops.h" "// The ops of the module $module.
 #include \"cudarelu/define_module.h\"
 $includes
 // A declaration that does not compile is an error in its line.
+namespace $namespace {}
 $checks
 using CudareluOps = cudarelu::detail::List<$ops>;
 $functions"

@@ -161,7 +161,32 @@ def test_a_header_of_another_namespace(header):
         cudarelu.load("other", [header], cuda=False)
     first = str(error.value).splitlines()[0]
     assert first.startswith(f"other: {header}:7:")
-    assert "other" in first.rpartition("error: ")[2]
+    assert re.search("error: .Twice. is not a member of .other.", first)
+
+
+def test_a_functor_without_its_header(header):
+    header.write_text(HEADER.replace("elementwise.h", "kernel.h"))
+    with pytest.raises(RuntimeError) as error:
+        cudarelu.load("twice_ops", [header], cuda=False)
+    first = str(error.value).splitlines()[0]
+    assert first.startswith(f"twice_ops: {header}:7:")
+    assert "an elementwise op needs #include <cudarelu/elementwise.h> in its header" in first
+
+
+def test_a_declaration_on_one_line(header):
+    """A namespace, a struct and its spec may begin on one line."""
+    lines = HEADER.partition("namespace")
+    text = lines[0] + (lines[1] + lines[2]).replace("{\n", "{ ", 3)
+    assert "namespace twice_ops { struct Twice { " in text
+    header.write_text(text)
+    said = run(
+        """
+        import torch
+        my = cudarelu.load("twice_ops", "twice.h", cuda=False)
+        print(my.twice(torch.ones(1)))
+        """
+    )
+    assert said == "tensor([2.])\n"
 
 
 # The architectures
