@@ -189,6 +189,50 @@ def test_a_declaration_on_one_line(header):
     assert said == "tensor([2.])\n"
 
 
+def test_a_definition_that_is_not_valid(header):
+    """accelerate uses the other ops, with one warning."""
+    header.write_text(HEADER.replace("y = Add(x, x)", "y = x + x"))
+    said = run(
+        """
+        import warnings
+        import onnx.parser
+        import cudarelu.onnx
+
+        cudarelu.load("twice_ops", "twice.h", cuda=False)
+        text = '<ir_version: 8, opset_import: ["" : 18]> g (float[N] x) => (float[N] y)'
+        model = onnx.parser.parse_model(text + " { y = Relu(x) }")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                _, report = cudarelu.onnx.accelerate(model)
+        print(*[each.op for each in report.replaced], *[each.message for each in caught], sep="\\n")
+        """
+    )
+    replaced, warning = said.splitlines()
+    assert replaced == "relu"
+    assert warning.startswith("the op twice of the module twice_ops is left out: twice_ops::twice: ")
+    assert "the definition cannot be parsed: line 1, column 7" in warning
+
+
+def test_the_reference_names_the_library(header):
+    run(
+        """
+        import shutil
+        shutil.copy(cudarelu.load("twice_ops", "twice.h", cuda=False).path, "libtwo.so")
+        """
+    )
+    said = run(
+        """
+        from cudarelu.__main__ import main
+        main(["ops", "--markdown", "--module", "twice_ops", "--library", "./libtwo.so"])
+        """
+    )
+    page = said.partition("# The ops of twice_ops")[2]
+    command = "    python -m cudarelu ops --markdown --library libtwo.so --module twice_ops\n"
+    assert command in page
+    assert 'twice_ops = cudarelu.load_library("libtwo.so")\n' in page
+
+
 # The architectures
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -79,13 +80,22 @@ def is_the_runtimes(op_types: Iterable[str]) -> bool:
 def patterns() -> list[Pattern]:
     """The patterns of all ops, in the order of the tables.
 
-    Raises:
-        ValueError: for a definition that cannot be read.
+    An op of another module whose definition cannot be read has none, and a warning says why, once.
     """
-    return [each for op in all_ops() for each in _patterns(op)]
+    return [each for op in all_ops() for each in _patterns_of_readable(op)]
 
 
 @functools.cache
+def _patterns_of_readable(op: OpInfo) -> list[Pattern]:
+    try:
+        return _patterns(op)
+    except ValueError as error:
+        warnings.warn(
+            f"the op {op.name} of the module {op.namespace} is left out: {error}", stacklevel=2
+        )
+        return []
+
+
 def _patterns(op: OpInfo) -> list[Pattern]:
     """Expressions of the definition's meaning, each with and without what may be absent."""
     found: dict[Expression, Mapping[str, int]] = {}
