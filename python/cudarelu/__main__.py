@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.util
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from .doctor.command import add_command as add_doctor
 
 def list_ops(arguments: argparse.Namespace) -> None:
     from ._markdown import reference
+    from ._modules import modules
     from ._table import all_ops, ops_of
 
     chosen = ops_of(arguments.module) if arguments.module else all_ops()
@@ -33,7 +35,8 @@ def list_ops(arguments: argparse.Namespace) -> None:
             from .bench.report import measured
 
             notes = measured(load(arguments.records))
-        print(reference(chosen, notes))
+        libraries = {each.name: Path(each.path).name for each in modules()}
+        print(reference(chosen, notes, libraries))
         return
     if arguments.records:
         raise ValueError("--records is for --markdown")
@@ -143,7 +146,10 @@ def new(arguments: argparse.Namespace) -> None:
 
     for file in create(arguments.folder, arguments.namespace):
         print(f"wrote {arguments.folder / file}")
-    print(f"next: cd {arguments.folder} && make test PYTHON={sys.executable}")
+    steps = [f"cd {arguments.folder}", f"make test PYTHON={sys.executable}"]
+    if importlib.util.find_spec("pytest") is None:
+        steps.insert(0, f"{sys.executable} -m pip install pytest")
+    print("next:", " && ".join(steps))
 
 
 def _add_library(*commands: argparse.ArgumentParser) -> None:

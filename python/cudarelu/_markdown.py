@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from ._documentation import attribute_text, conditions, example, kind, notes, tensor_text
@@ -24,11 +25,18 @@ sizes and dtypes."""
 Notes = Sequence[tuple[str, str]]
 
 
-def reference(ops: Iterable[OpInfo], measured: Mapping[str, Notes] | None = None) -> str:
+def reference(
+    ops: Iterable[OpInfo],
+    measured: Mapping[str, Notes] | None = None,
+    libraries: Mapping[str, str] | None = None,
+) -> str:
     """The reference of ops: for each module a table of its ops, and a section for each op.
 
-    Each section has an example. All examples run in order, in one process. `measured` has further
-    names and texts for ops by the names that records of the benchmark have.
+    Each section has an example. All examples run in order, in one process.
+
+    Args:
+        measured: further names and texts for ops by the names that records of the benchmark have.
+        libraries: the file names of the libraries of modules by their names, other than this one's.
     """
     by_module: dict[str, list[OpInfo]] = {}
     for op in ops:
@@ -37,10 +45,12 @@ def reference(ops: Iterable[OpInfo], measured: Mapping[str, Notes] | None = None
     for namespace, members in by_module.items():
         rows = [(f"[{op.name}](#{_anchor(op)})", op.summary, _dtypes(op)) for op in members]
         imports = f"import torch\n\nimport {OWN_NAMESPACE}"
+        introduction = _INTRODUCTION
         if namespace != OWN_NAMESPACE:
-            library = f"lib{namespace}_ops.so"
+            library = (libraries or {})[namespace]
+            introduction += f" --library {shlex.quote(library)} --module {namespace}"
             imports += f'\n\n{namespace} = {OWN_NAMESPACE}.load_library("{library}")'
-        head = [f"# The ops of {namespace}", _INTRODUCTION, *[_MEASURED] * bool(measured)]
+        head = [f"# The ops of {namespace}", introduction, *[_MEASURED] * bool(measured)]
         head.append(_code(imports))
         parts += [*head, _table(("op", "result", "T"), rows)]
         parts += [_section(op, (measured or {}).get(op.short_name, [])) for op in members]
