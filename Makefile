@@ -58,6 +58,8 @@ $(VENV)/.packages: $(VENV)/.tools
 packages:
 	$(PROGRESS) bash tools/setup.sh packages "$(PYTHON)" "$(VENV)"
 
+# ninja cannot use the job server of `make -j`.
+kernels: export MAKEFLAGS =
 kernels:
 	@$(PROGRESS) $(CONFIGURE) $(CMAKE_FLAGS) $(foreach part,TORCH ORT TESTS,-DCUDARELU_$(part)=OFF)
 	@$(PROGRESS) $(BIN)/ninja -C build cudarelu_kernels

@@ -51,12 +51,13 @@ install_packages() {
     bash "$root/cmake/debian_package.sh" "$venv/debian-python" own "lib$version-dev"
   fi
 
-  # `import cudarelu` and the command `cudarelu` in this environment use the build folder's package.
+  # `import cudarelu` and the commands in this environment are those of the build folder.
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   echo "$root/build/python" >"$site/cudarelu.pth"
   printf '#!%s\nimport sys\n\nfrom _cudarelu_command import main\n\nsys.exit(main())\n' \
     "$venv/bin/python" >"$venv/bin/cudarelu"
   chmod +x "$venv/bin/cudarelu"
+  ln -sfn "$root/build/ort_infer" "$venv/bin/ort_infer"
 }
 
 case $step in

@@ -1,6 +1,9 @@
 """The code and the numbers in README.md and CONTRIBUTING.md are correct."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -33,3 +36,37 @@ def test_budget_is_as_counted():
 def test_lengths():
     assert len(README.splitlines()) <= 100
     assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 100
+
+
+def test_a_build_beside_other_jobs_of_make():
+    """ninja reports an error for the job server that `make -j` describes in MAKEFLAGS."""
+    said = subprocess.run(
+        ["make", "-j", "2", "kernels", 'PROGRESS=echo "[$$MAKEFLAGS]" #'],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"]},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    assert said.splitlines() == ["[]", "[]"]
+
+
+def test_the_environment_has_the_commands(tmp_path):
+    """As the documents use them: `cudarelu` and `ort_infer`."""
+    python = tmp_path / "bin/python"
+    python.parent.mkdir()
+    (tmp_path / "site").mkdir()
+    python.write_text(
+        f"""#!/bin/sh
+        case "$*" in
+          *purelib*) echo "{tmp_path}/site" ;;
+          *include*) exec {sys.executable} "$@" ;;
+        esac
+        """
+    )
+    python.chmod(0o755)
+    command = ["bash", str(ROOT / "tools/setup.sh"), "packages", sys.executable, str(tmp_path)]
+    subprocess.run(command, check=True)
+    assert (tmp_path / "site/cudarelu.pth").read_text() == f"{ROOT}/build/python\n"
+    assert (tmp_path / "bin/ort_infer").readlink() == ROOT / "build/ort_infer"
+    assert os.access(tmp_path / "bin/cudarelu", os.X_OK)

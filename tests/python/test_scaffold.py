@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -51,6 +52,31 @@ def test_files_and_names(tmp_path, monkeypatch, capsys):
     assert "namespace fast {" in Path("fast_ops/src/swish.h").read_text()
     create(Path("fast"), "quick")
     assert "namespace quick {" in Path("fast/src/swish.h").read_text()
+
+
+def test_what_is_missing_for_its_tests_is_installed_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert main(["new", str(tmp_path / "my_ops")]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith(
+        f"next: {sys.executable} -m pip install pytest && cd {tmp_path}/my_ops &"
+    )
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} is missing")
+def test_a_python_without_cudarelu(tmp_path):
+    create(tmp_path / "my_ops")
+    (tmp_path / "cudarelu.py").write_text("raise ModuleNotFoundError")
+    done = subprocess.run(
+        ["cmake", "-B", "build", f"-DPython_EXECUTABLE={sys.executable}"],
+        cwd=tmp_path / "my_ops",
+        env=ENVIRONMENT | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "has no cudarelu: give a Python that has it, by make" in " ".join(done.stderr.split())
 
 
 def test_no_file_contains_a_cache_of_python(tmp_path):
