@@ -417,6 +417,8 @@ def define(
         ValueError: for a signature or a definition that is not that of an elementwise op.
         TypeError: if the Python function branches on a value, or takes other parameters.
     """
+    if not isinstance(signature, str):
+        raise TypeError('define takes a signature: @cudarelu.define("f(x: T[*]) -> y: T[*]")')
 
     def defined(meaning: str | Callable[..., Any]) -> DefinedOp:
         from .ops import Functors, declared, defined, with_gradients

@@ -6,7 +6,7 @@ import numbers
 import operator
 import sys
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from ..onnx.expressions import Attribute, Call, Expression, Input, Literal
 
@@ -111,6 +111,20 @@ class Value:
         raise TypeError(
             f"{code.f_code.co_filename}:{code.f_lineno}: the definition of an op cannot branch on "
             "a value: use cudarelu.elementwise.where(condition, a, b)"
+        )
+
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any) -> NoReturn:
+        name = getattr(function, "__name__", function)
+        raise TypeError(
+            f"PyTorch's {name} does not take a symbolic value: cudarelu.elementwise has the "
+            "functions that do"
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"a symbolic value has no {name}: it has Python's operators, and cudarelu.elementwise "
+            "has the functions"
         )
 
     def __float__(self) -> float:

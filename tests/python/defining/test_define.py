@@ -357,6 +357,18 @@ def branches(x):
         ("f(x: T[*]) -> y: T[*]", lambda x: 3, TypeError, "returned 3, not a symbolic value"),
         ("f(x: T[*]) -> y: T[*]", lambda x: x + "1", TypeError, "neither a number nor"),
         (
+            "f(x: T[*]) -> y: T[*]",
+            lambda x: torch.sigmoid(x),
+            TypeError,
+            "PyTorch's sigmoid does not take a symbolic value: cudarelu.elementwise has",
+        ),
+        (
+            "f(x: T[*]) -> y: T[*]",
+            lambda x: x.sigmoid(),
+            AttributeError,
+            "a symbolic value has no sigmoid: .* cudarelu.elementwise has the functions",
+        ),
+        (
             "f(x: T[*], *, by: a | b = a) -> y: T[*]",
             lambda x, by: where(by == "c", x, -x),
             ValueError,
@@ -437,6 +449,14 @@ def test_what_does_not_compile():
     bad = cudarelu.define("f(x: T[*]) -> y: T[*]", "y = Neg(x)", functor="return missing;")
     with pytest.raises(RuntimeError, match=r"f\.h[:(]\d+.*error: .*missing"):
         bad(X)
+
+
+def test_a_decorator_without_a_signature():
+    with pytest.raises(TypeError, match=r"^define takes a signature: @cudarelu\.define\("):
+
+        @cudarelu.define
+        def f(x):
+            return x
 
 
 def test_functions_of_elementwise_need_no_numbers():
