@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
+    import onnx
     import onnxruntime
     from onnxruntime import SessionOptions
 
@@ -91,14 +92,14 @@ class Session:
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | bytes,
+        path: str | os.PathLike[str] | bytes | onnx.ModelProto,
         provider: str = "auto",
         cuda_graph: bool = False,
         *,
         device: int = 0,
         session_options: Options = None,
     ) -> None:
-        """Loads a model from a file or from bytes.
+        """Loads a model from a file, from bytes or from an `onnx.ModelProto`.
 
         ``provider`` is "cpu", "cuda" or "auto". "auto" is "cuda" if ONNX Runtime's CUDA provider
         loads and there is a device, else "cpu", with a warning if there is a device. ``device`` is
@@ -121,6 +122,8 @@ class Session:
             raise ValueError(f"provider must be 'auto', 'cpu' or 'cuda', not {provider!r}")
         if cuda_graph and provider == "cpu":
             raise ValueError("cuda_graph=True needs provider='cuda'")
+        if not isinstance(path, str | os.PathLike | bytes) and hasattr(path, "SerializeToString"):
+            path = path.SerializeToString()
         self._name = "the model" if isinstance(path, bytes) else os.path.basename(path)
         model = path if isinstance(path, bytes) else os.path.abspath(path)
         self._arguments = (model, provider, cuda_graph, device, session_options)

@@ -841,8 +841,11 @@ np.testing.assert_array_equal(session(np.load(folder + "/x.npy")), np.load(folde
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_session_of_bytes_is_pickled_with_them():
+@pytest.mark.parametrize("proto", [False, True])
+def test_a_session_of_bytes_is_pickled_with_them(proto):
     model = one_node("Relu")
+    if proto:
+        model = onnx.load_from_string(model)
     session = pickle.loads(pickle.dumps(cudarelu.ort.Session(model, "cpu")))
     np.testing.assert_array_equal(session(X), RELU)
 
