@@ -42,7 +42,7 @@ def op_of(function: Callable[..., Any]) -> OpInfo:
     for name, known in FUNCTIONS.items():
         if known is called:
             return op_named(name)
-    raise TypeError(f"{function!r} is not the function of an op")
+    raise TypeError(f"{function!r} is not the function of an op, such as cudarelu.relu")
 
 
 def overload_of(op: OpInfo, in_place: bool = False) -> torch._ops.OpOverload:
