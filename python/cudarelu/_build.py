@@ -25,6 +25,7 @@ from cudarelu import _C, _build_info
 from cudarelu._cache import cache_folder, check_private, make_private
 from cudarelu._modules import OpModule, load_library
 from cudarelu._sdk import SDK
+from cudarelu._table import op_info
 
 _DEFAULT_ARCHITECTURE = "90"  # without a GPU
 
@@ -63,7 +64,8 @@ def load(
         FileNotFoundError: if a source or a compiler is missing.
         OSError: if the cache cannot be written.
         ValueError: if no module can have the name, if TORCH_CUDA_ARCH_LIST has an entry that is
-            no compute capability, and if the module cannot be loaded, as `load_library` does.
+            no compute capability, if a definition is not valid ONNX, and if the module cannot be
+            loaded, as `load_library` does.
     """
     return load_library(
         build(name, sources, extra_include_paths=extra_include_paths, cuda=cuda, verbose=verbose)
@@ -140,6 +142,7 @@ def build(
             if verbose:
                 print(f"cudarelu: building {name} for {compilers.built_for}", file=sys.stderr)
             _compile(name, files, includes, compilers, scratch, verbose)
+            _check_definitions(scratch / f"lib{name}.so")  # before the cache has it
             used = _included(scratch)
             (scratch / "included.json").write_text(json.dumps(used))
             kept = scratch / "kept"
@@ -150,6 +153,15 @@ def build(
             shutil.rmtree(folder, ignore_errors=True)  # what is left if a user removed files of it
             kept.rename(folder)
     return folder / f"lib{name}.so"
+
+
+def _check_definitions(library: Path) -> None:
+    """Raises ValueError if the definition of an op is not valid ONNX."""
+    from cudarelu.onnx.definitions import function  # takes long to import
+
+    module, ops = _C.read_library(str(library))
+    for fields in ops:
+        function(op_info(fields, module))
 
 
 @dataclass(frozen=True)

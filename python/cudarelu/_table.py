@@ -246,7 +246,7 @@ def op_in_onnx(domain: str, op_type: str) -> OpInfo | None:
 
 def add_ops(module: Mapping[str, Any]) -> list[OpInfo]:
     """Adds the ops of a module, an entry of `_C.modules()`, to all look-ups, and returns them."""
-    added = [_op_info(fields, module) for fields in _C.ops(module["name"])]
+    added = [op_info(fields, module) for fields in _C.ops(module["name"])]
     for op in added:
         _OPS[op.qualified_name] = op
         for name in ((op.onnx.domain, op.onnx.op_type), op.onnx.alias):
@@ -255,7 +255,8 @@ def add_ops(module: Mapping[str, Any]) -> list[OpInfo]:
     return added
 
 
-def _op_info(fields: dict[str, Any], module: Mapping[str, Any]) -> OpInfo:
+def op_info(fields: dict[str, Any], module: Mapping[str, Any]) -> OpInfo:
+    """The op of an entry of `_C.ops()` and its module's entry of `_C.modules()`."""
     return OpInfo(
         **fields
         | {

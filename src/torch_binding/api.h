@@ -28,6 +28,10 @@ namespace cudarelu::binding {
 /// Returns why libcudarelu_ops.so has not been registered; empty if it has.
 [[gnu::visibility("default")]] std::string own_module_problem();
 
+/// Reads a library without registering its ops. Throws std::invalid_argument as load_module() does.
+[[gnu::visibility("default")]] std::unique_ptr<Module> read_library(
+    const std::filesystem::path& path);
+
 /// Loads an op module and registers its ops with PyTorch; returns the known module if the same
 /// library, or a copy of it, has been loaded. Throws std::invalid_argument, and then registers
 /// nothing, if the file is not an op module, if its gradients are malformed, or if its name is

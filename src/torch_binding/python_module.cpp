@@ -47,6 +47,21 @@ nb::str load(const char* path) {
   }
 }
 
+nb::list describe_ops_of(const Module& module) {
+  nb::list result;
+  for (const Op& op : module.ops) result.append(describe(op));
+  return result;
+}
+
+nb::tuple read(const char* path) {
+  try {
+    const std::unique_ptr<const Module> module = read_library(path);
+    return nb::make_tuple(describe_module(*module), describe_ops_of(*module));
+  } catch (const std::invalid_argument& error) {
+    throw nb::value_error(error.what());
+  }
+}
+
 void check_name(const std::string& name) {
   try {
     check_new_name(name);
@@ -277,11 +292,7 @@ nb::list infer(const std::string& module, const std::string& op, const nb::seque
   return infer_types(op_named(module, op), inputs, attributes);
 }
 
-nb::list describe_ops(const std::string& module) {
-  nb::list result;
-  for (const Op& op : module_named(module).ops) result.append(describe(op));
-  return result;
-}
+nb::list describe_ops(const std::string& module) { return describe_ops_of(module_named(module)); }
 
 /// torch's older exporter to ONNX would leave out an operator that returns nothing.
 void refuse_in_export(const Op& op) {
@@ -307,6 +318,9 @@ NB_MODULE(_C, module) {
              "The loaded op modules, as dictionaries, in the order of loading.");
   module.def("load_module", load, nb::arg("path"),
              "Loads a library and registers its ops with PyTorch. Returns the name of its module. "
+             "Raises ValueError.");
+  module.def("read_library", read, nb::arg("path"),
+             "An entry of modules() and the list of ops() for a library, which is not registered. "
              "Raises ValueError.");
   module.def("check_new_name", check_name, nb::arg("name"),
              "Raises ValueError unless a new module can have the name.");

@@ -212,6 +212,10 @@ std::vector<const Module*> registered_modules() { return modules(); }
 
 std::string own_module_problem() { return register_own_module(); }
 
+std::unique_ptr<Module> read_library(const std::filesystem::path& path) {
+  return open_module(path);
+}
+
 const Module& load_module(const std::filesystem::path& path) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);

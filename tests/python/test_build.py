@@ -189,15 +189,49 @@ def test_a_declaration_on_one_line(header):
     assert said == "tensor([2.])\n"
 
 
-def test_a_definition_that_is_not_valid(header):
-    """accelerate uses the other ops, with one warning."""
+@pytest.mark.parametrize(
+    ("definition", "message"),
+    [
+        ("y = x + x", "the definition cannot be parsed: line 1, column 7"),
+        ("y = Addd(x, x)", "the definition is not valid ONNX: No Op registered for Addd"),
+        ("z = Add(x, x)", "the definition has no value y, the op's output"),
+    ],
+)
+def test_a_definition_that_is_not_valid(definition, message, header):
+    """Nothing is registered, and the corrected source can be loaded."""
+    header.write_text(HEADER.replace("y = Add(x, x)", definition))
+    said = run(
+        f"""
+        import pathlib, torch
+        for _ in range(2):
+            try:
+                cudarelu.load("twice_ops", "twice.h", cuda=False)
+            except ValueError as error:
+                print(error)
+        assert not [each for each in cudarelu.modules() if each.name == "twice_ops"]
+        assert not hasattr(torch.ops.twice_ops, "twice")
+        header = pathlib.Path("twice.h")
+        header.write_text(header.read_text().replace("{definition}", "y = Add(x, x)"))
+        print(cudarelu.load("twice_ops", "twice.h", cuda=False).twice(torch.ones(1)))
+        """
+    )
+    first, second, result = said.splitlines()
+    assert first == second
+    assert first.startswith(f"twice_ops::twice: {message}")
+    assert result == "tensor([2.])"
+
+
+def test_accelerate_leaves_out_a_definition_that_is_not_valid(header):
+    """Of a library that was not built by `load`; there is one warning."""
     header.write_text(HEADER.replace("y = Add(x, x)", "y = x + x"))
     said = run(
         """
         import warnings
         import onnx.parser
+        import cudarelu._build
         import cudarelu.onnx
 
+        cudarelu._build._check_definitions = lambda library: None
         cudarelu.load("twice_ops", "twice.h", cuda=False)
         text = '<ir_version: 8, opset_import: ["" : 18]> g (float[N] x) => (float[N] y)'
         model = onnx.parser.parse_model(text + " { y = Relu(x) }")
@@ -210,7 +244,9 @@ def test_a_definition_that_is_not_valid(header):
     )
     replaced, warning = said.splitlines()
     assert replaced == "relu"
-    assert warning.startswith("the op twice of the module twice_ops is left out: twice_ops::twice: ")
+    assert warning.startswith(
+        "the op twice of the module twice_ops is left out: twice_ops::twice: "
+    )
     assert "the definition cannot be parsed: line 1, column 7" in warning
 
 
