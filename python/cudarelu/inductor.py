@@ -66,7 +66,9 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
         else torch.full((), x, dtype=torch.float64, device=like.device)
     ).to(like.dtype),
     "Cast": lambda x, to: x.to(getattr(torch, onnx.helper.tensor_dtype_to_np_dtype(to).name)),
-    "Clip": lambda x, low=None, high=None: torch.clamp(x, low, high),
+    "Clip": lambda x, low=None, high=None: (
+        torch.clone(x) if low is None and high is None else torch.clamp(x, low, high)
+    ),
     "Constant": lambda value: value,
     "Elu": functional.elu,
     "Equal": operator.eq,  # also compares the numbers of labels
@@ -150,7 +152,7 @@ def _evaluate(
     for step in steps:
         operands = [values[name] if name else None for name in step.operands]
         named = {name: attributes[each] for name, each in step.attributes.items()}
-        values[step.result] = step.function(*operands, **step.constants, **named)
+        values[step.result] = step.function(*operands, **(step.constants | named))
     return values
 
 

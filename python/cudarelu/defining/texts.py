@@ -95,7 +95,8 @@ def _code(call: Call, known: dict[Expression, str]) -> str:
             return f"{x}" if is_bool else f"{x} != 0"
         if is_bool:
             return f"{x} ? T(1) : T(0)"
-        return {"real": f"{x}", "float": f"T(float({x}))", "whole": f"onnx::trunc({x})"}[to]
+        # + T(0): no integer is -0.
+        return {"real": f"{x}", "float": f"T(float({x}))", "whole": f"onnx::trunc({x}) + T(0)"}[to]
     if call.op_type == "Clip":
         low, high = [*operands[1:], None, None][:2]
         if low and high:

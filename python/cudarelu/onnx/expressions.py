@@ -62,9 +62,9 @@ class Literal:
 
     @functools.cached_property
     def _key(self) -> tuple[Any, ...]:
-        """What Python takes for equal is not: True and 1, 0.0 and -0.0."""
+        """What Python takes for equal is not: True and 1, False and 0.0, 0.0 and -0.0."""
         kinds = [
-            isinstance(each, bool) or (isinstance(each, float) and math.copysign(1, each))
+            "bool" if isinstance(each, bool) else isinstance(each, float) and math.copysign(1, each)
             for each in self.elements
             if each == 0 or isinstance(each, bool)
         ]

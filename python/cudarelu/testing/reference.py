@@ -13,6 +13,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
+import onnx.helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
@@ -53,9 +55,53 @@ class Softsign(OpRun):
         return (x / (1 + np.abs(x)),)
 
 
-@functools.cache
-def _evaluator(op: OpInfo) -> ReferenceEvaluator:
-    return ReferenceEvaluator(function(op), new_ops=[Erf, HardSwish, Softsign])
+class LeakyRelu(OpRun):
+    """LeakyRelu, also of infinities, of which onnx.reference makes NaN."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, alpha: float) -> tuple[np.ndarray]:
+        return (np.where(x < 0, alpha * x, x).astype(x.dtype),)
+
+
+class Mish(OpRun):
+    """Mish without cancellation, as of small exponentials in ONNX's function."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
+        return ((x * np.tanh(np.logaddexp(0, x))).astype(x.dtype),)
+
+
+class Celu(OpRun):
+    """Celu without cancellation."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, alpha: float) -> tuple[np.ndarray]:
+        return (np.where(x > 0, x, alpha * np.expm1(x / alpha)).astype(x.dtype),)
+
+
+_REPLACED: list[Any] = [Celu, Erf, HardSwish, LeakyRelu, Mish, Softsign]
+
+
+def evaluator(op: OpInfo, attributes: Mapping[str, Any]) -> ReferenceEvaluator:
+    """onnx.reference with an op's definition for these attributes, as `evaluate` takes them."""
+    defaults = {each.name: each.default for each in op.attributes if not each.required}
+    return _evaluator(op, tuple(op.onnx_attributes(defaults | dict(attributes)).items()))
+
+
+@functools.lru_cache(maxsize=256)
+def _evaluator(op: OpInfo, given: tuple[tuple[str, Any], ...]) -> ReferenceEvaluator:
+    definition = onnx.FunctionProto()
+    definition.CopyFrom(function(op))
+    for node in definition.node:
+        # Not all operators of onnx.reference take a function's attributes.
+        for each in [a for a in node.attribute if a.ref_attr_name]:
+            value = dict(given)[each.ref_attr_name]
+            value = float(value) if each.type == onnx.AttributeProto.FLOAT else value
+            each.CopyFrom(onnx.helper.make_attribute(each.name, value))
+    return ReferenceEvaluator(definition, new_ops=_REPLACED)
 
 
 def evaluate(
@@ -71,10 +117,9 @@ def evaluate(
     Raises:
         ValueError: if the definition is not the body of a valid ONNX function.
     """
-    defaults = {each.name: each.default for each in op.attributes if not each.required}
     with np.errstate(all="ignore"):
-        given = op.onnx_attributes(defaults | dict(attributes))
-        return list(_evaluator(op).run(None, with_stand_ins(op, inputs), attributes=given))
+        definition = evaluator(op, attributes)
+        return list(definition.run(None, with_stand_ins(op, inputs), attributes={}))
 
 
 def reference(op: OpInfo, case: Case) -> list[np.ndarray]:

@@ -409,6 +409,13 @@ def test_bad_definitions(signature, definition, error, message):
         define()
 
 
+def test_false_is_not_zero():
+    text = """z = Constant<value_float = 0.0>() p = Constant<value = bool {0}>()
+              s = Add(x, z) y = Where(p, z, s)"""
+    f = cudarelu.define("f(x: T[*]) -> y: T[*]", text)
+    assert "bool {0}" in f.definition
+
+
 def test_bad_libraries():
     with pytest.raises(ValueError, match="aten"):
         cudarelu.Library("aten")

@@ -28,6 +28,13 @@ SPECIAL = (*NUMBERS, float("inf"), float("-inf"), float("nan"))
 ATTRIBUTES = {"Elu": "alpha = 0.5", "IsInf": "detect_negative = 0", "LeakyRelu": "alpha = 0.25"}
 ATTRIBUTES |= {"HardSigmoid": "alpha = 0.25, beta = 0.375", "ThresholdedRelu": "alpha = 0.25"}
 ATTRIBUTES |= {"Mod": "fmod = 1", "Shrink": "bias = 0.25, lambd = 0.5"}
+# Further definitions, whose C++ is not that of an operator.
+FURTHER = {
+    "Cast": """zero = Constant<value_float = 0.0>() least = Constant<value_float = -9.0>()
+        most = Constant<value_float = 9.0>() p = Equal(a, a) b = Where(p, a, zero)
+        c = Clip(b, least) d = Min(c, most) t = Cast<to = 7>(d) y = CastLike(t, a)""",
+    "Unclipped": "y = Clip(a)",
+}
 LOGICAL = {"And": "And(p, q)", "Or": "Or(p, q)", "Xor": "Xor(p, q)", "Not": "Not(p)"}
 # Kinks, where the derivative depends on the side, and bounds of domains.
 AWAY_FROM_KINKS = (0.37, -0.61, 0.13, 0.77, -0.29)
@@ -36,6 +43,8 @@ ABOVE_ONE = (1.37, 2.61, 3.3)
 
 def body(op_type: str) -> str:
     """A definition with the operator, of inputs a and b."""
+    if op_type in FURTHER:
+        return FURTHER[op_type]
     if op_type in LOGICAL:
         operands = "one = Constant<value_float = 1.0>() p = Less(a, b) q = Less(b, one)"
         return f"{operands} t = {LOGICAL[op_type]} y = CastLike(t, a)"
@@ -54,14 +63,15 @@ def body(op_type: str) -> str:
 
 def draft(op_type: str) -> Draft:
     text = body(op_type)
-    inputs = [name for name in "ab" if re.search(rf"\b{name}\b", text)]
+    inputs = [name for name in "ab" if re.search(rf"[(,] ?{name}\b", text)]
+    inputs = inputs[:1] if op_type in FURTHER else inputs
     name = "op_" + op_type.lower()
     signature = f"{name}({', '.join(f'{each}: T[*]' for each in inputs)}) -> y: T[*]"
     op = declared("operators", signature, ("float32", "float64"), "An operator.")
     return defined(op, read_text(dataclasses.replace(op, definition=text)))
 
 
-DRAFTS = {op_type: draft(op_type) for op_type in OPERATORS}
+DRAFTS = {op_type: draft(op_type) for op_type in (*OPERATORS, *FURTHER)}
 
 
 def arguments(op: OpInfo, values: tuple[float, ...], dtype: str) -> dict[str, np.ndarray]:
@@ -108,7 +118,7 @@ def computed(tmp_path_factory) -> dict[tuple[str, str], np.ndarray]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("op_type", OPERATORS)
+@pytest.mark.parametrize("op_type", DRAFTS)
 def test_values(op_type, dtype, computed):
     """All pairs of numbers, with NaN, infinities and both zeros."""
     op = DRAFTS[op_type].op
@@ -123,7 +133,7 @@ def test_values(op_type, dtype, computed):
     assert not differs.any() or op_type == "Relu", arguments(op, SPECIAL, dtype)
 
 
-@pytest.mark.parametrize("op_type", OPERATORS)
+@pytest.mark.parametrize("op_type", DRAFTS)
 def test_in_torch(op_type):
     """The definition in torch's operators, which Inductor fuses and the benchmark compares with."""
     op = DRAFTS[op_type].op
@@ -166,6 +176,22 @@ def test_derivatives(op_type):
         np.testing.assert_allclose(
             distinct * gradient, distinct * grad * slope, rtol=1e-6, atol=1e-8
         )
+
+
+@pytest.mark.parametrize("op_type", ["Elu", "HardSigmoid", "LeakyRelu", "ThresholdedRelu"])
+def test_attributes_of_the_op(op_type):
+    """An operator's attribute is the op's, in the reference and in torch's operators."""
+    given, fixed = (
+        declared("operators", f"f(x: T[*]{more}) -> y: T[*]", ("float64",), "An operator.")
+        for more in (", *, a: float = 0.75", "")
+    )
+    given = dataclasses.replace(given, definition=f"y = {op_type}<alpha: float = @a>(x)")
+    fixed = dataclasses.replace(fixed, definition=f"y = {op_type}<alpha = 0.25>(x)")
+    x = np.array(SPECIAL)
+    (expected,) = evaluate(fixed, {"x": x}, {})
+    (actual,) = evaluate(given, {"x": x}, {"a": 0.25})
+    np.testing.assert_array_equal(actual, expected)
+    np.testing.assert_allclose(in_torch(given)(torch.from_numpy(x), a=0.25), expected, rtol=1e-14)
 
 
 def test_functions():
