@@ -161,8 +161,9 @@ fuzz: $(VENV)/.dev build
 	@$(PROGRESS) $(BIN)/cmake --build --preset fuzz
 	bash tools/fuzz.sh build-fuzz $$(($(FUZZ_SECONDS) * 3 / 4))
 	PYTHONPATH=$(CURDIR)/build/python CUDARELU_BUILD_DIR=$(CURDIR)/build \
-	 CUDARELU_FUZZ_SECONDS=$$(($(FUZZ_SECONDS) / 4)) \
-	 $(BIN)/python -m pytest -q -s -k further tests/python/onnx/test_onnx_random.py
+	 CUDARELU_FUZZ_SECONDS=$$(($(FUZZ_SECONDS) / 8)) \
+	 $(BIN)/python -m pytest -q -s -k further tests/python/onnx/test_onnx_random.py \
+	 tests/python/defining/test_random_definitions.py
 
 clean:
 	rm -rf build build-asan build-tsan build-fuzz
