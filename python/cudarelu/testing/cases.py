@@ -53,6 +53,7 @@ class Plan:
     absent: tuple[str, ...] = ()
     broadcast: str = "not"  # of inputs that may broadcast; see `inputs.draw`
     boolean: bool = False  # whether inputs that may be bool are
+    magnitude: float = 0.0  # the power of the dtype's largest number that values are multiplied by
 
 
 def is_float(dtype: np.dtype) -> bool:
@@ -186,10 +187,11 @@ class _Numbers:
             # At most one special value in a row, or the sum of each row would be NaN. The places
             # differ between the inputs.
             flat = data.reshape(-1)
-            step = 2 if data.ndim == 1 else data.shape[-1] + 1
+            step = 2 if data.ndim < 2 else data.shape[-1] + 1
             places = np.arange(int(self.rng.integers(0, 2)), flat.size, step)
-            assert places.size >= self.extra.size or data.ndim > 1
-            flat[places] = np.resize(self.extra, places.size)
+            fits = places.size >= self.extra.size
+            values = self.extra if fits else self.rng.permutation(self.extra)
+            flat[places] = np.resize(values, places.size)
         return data
 
 
@@ -243,7 +245,9 @@ def make_case(op: OpInfo, dtype: np.dtype, plan: Plan) -> Case:
     # An output of indices is unique only if the arithmetic is exact.
     exact = any(p.dtype in ("int32", "int64") for p in op.outputs)
     # Exponentials of large sums would have the rounding of the sums in front of the decimal point.
-    deviation = 0.5 if is_product(op) and "Exp(" in op.definition else 2
+    deviation = 0.5 if is_product(op) and "Exp(" in op.definition else 2.0
+    if is_float(dtype):
+        deviation *= float(ml_dtypes.finfo(dtype).max) ** plan.magnitude
     extra = None
     if plan.special:
         # Squares of subnormals are 0, and in bfloat16 products CPUs treat subnormals as 0.
