@@ -152,7 +152,7 @@ def _evaluate(
     for step in steps:
         operands = [values[name] if name else None for name in step.operands]
         named = {name: attributes[each] for name, each in step.attributes.items()}
-        values[step.result] = step.function(*operands, **(step.constants | named))
+        values[step.result] = step.function(*operands, **{**step.constants, **named})
     return values
 
 
