@@ -237,8 +237,6 @@ INSTANTIATE_TEST_SUITE_P(
         {"f(True: T[*]) -> y: T[*]", "True is a keyword of Python"},
         {"Swish(x: T[*]) -> y: T[*]",
          "a name is lower-case letters, digits and _, not Swish (column 1)"},
-        {"Tanh(x: T[*]) -> y: T[*]",
-         "a name is lower-case letters, digits and _, not Tanh (column 1)"},
         {"myOp(x: T[*]) -> y: T[*]",
          "a name is lower-case letters, digits and _, not myOp (column 1)"},
         {"f(X: T[*]) -> y: T[*]", "a name is lower-case letters, digits and _, not X (column 3)"},

@@ -341,15 +341,10 @@ class SignatureParser {
   }
   /// The name of the op, an input, an attribute or an output.
   constexpr std::string_view name() {
-    const std::string_view before = rest_;
     const std::string_view result = word();
     if (is_digit(result.front())) fail("a name must not begin with a digit, as ", result, " does");
     if (std::ranges::find(reserved_names, result) != reserved_names.end()) {
       fail(result, " is a keyword of Python or of gradients; it must have another name");
-    }
-    if (result.find('T') != result.npos) {
-      rest_ = before;
-      fail_upper_case(result);
     }
     if (index_of(signature_.inputs, result) >= 0 || index_of(signature_.attributes, result) >= 0 ||
         index_of(signature_.outputs, result) >= 0) {
