@@ -618,7 +618,7 @@ class Unsupporting(torch.Tensor):
         ("gelu", (X,), {"approximate": 1}, TypeError, "approximate must be a str, not int"),
         ("gelu", (X.numpy(),), {"approximate": ""}, ValueError, r"none \(0\) or tanh \(1\), not $"),
         ("relu", (X,), {"alpha": 1}, TypeError, "relu: has no argument alpha; it has x$"),
-        ("relu_scale", (X,), {"alpha": 1, "scale": X}, TypeError, "alpha; it has x and scale$"),
+        ("relu_scale", (X,), {"alpha": 1, "scale": 1}, TypeError, "alpha; it has x and scale$"),
         ("scale", (X,), {"factor": 10**400}, ValueError, "scale: factor is out of range"),
         ("knn_query", (POINTS, INT), {"nsample": 10**30}, ValueError, "nsample is out of range"),
         ("relu", (), {"y": X}, TypeError, "relu: has no argument y"),
