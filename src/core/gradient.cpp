@@ -83,7 +83,10 @@ class CalledShapes {
     }
     if (!input.leading) return true;
     KnownShape rest{given < fixed ? Lead::unknown : argument.lead, {}};
-    if (given > fixed) rest.dims.assign(argument.dims.begin(), argument.dims.end() - fixed);
+    if (given > fixed) {
+      rest.dims.assign(argument.dims.begin(),
+                       argument.dims.end() - static_cast<std::ptrdiff_t>(fixed));
+    }
     if (leading_known_) return !differ(leading_, rest);
     leading_ = std::move(rest);
     leading_known_ = true;
@@ -269,8 +272,13 @@ class GradientParser {
   [[noreturn]] void fail_unknown_op(const std::string& name) const {
     for (const Module* module : modules()) {
       if (module->find(name) == nullptr) continue;
-      fail("calls " + name + ", which the module " + std::string(op_.module->name) +
-           " does not have; that of another module is " + std::string(module->name) + "::" + name);
+      std::string message = "calls " + name + ", which the module ";
+      message.append(op_.module->name)
+          .append(" does not have; that of another module is ")
+          .append(module->name)
+          .append("::")
+          .append(name);
+      fail(message);
     }
     fail("calls " + name + ", which no loaded module has");
   }

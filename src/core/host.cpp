@@ -50,7 +50,7 @@ class OwnThreads final : public TaskQueue {
   bool schedule(void (*task)(void*), void* state) override {
     const std::scoped_lock lock(mutex_);
     try {
-      if (running_ < count_ - 1) start();
+      if (running_ < count_ - 1 && start()) ++running_;
       if (running_ == 0) return false;
       tasks_.push_back({task, state});
     } catch (const std::bad_alloc&) {
@@ -75,11 +75,13 @@ class OwnThreads final : public TaskQueue {
     return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   }
 
-  void start() {
+  /// Returns false if the system has no thread; those that run do the work then.
+  bool start() {
     try {
       std::thread([this] { serve(); }).detach();
-      ++running_;
-    } catch (const std::system_error&) {  // those that run do the work
+      return true;
+    } catch (const std::system_error&) {
+      return false;
     }
   }
 
