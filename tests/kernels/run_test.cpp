@@ -66,7 +66,9 @@ TEST(Run, OffsetsAreChecked) {
 template <Kernel kernel>
 Status run_signature(const char* signature, std::span<const TensorView> inputs,
                      const Strides& strides = {}) {
+  static const Module module;
   Op op;
+  op.module = &module;
   op.name = "f";
   op.signature = parse_signature(signature);
   op.cpu = detail::entry<kernel>;

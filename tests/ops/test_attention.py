@@ -232,6 +232,23 @@ def test_second_derivatives_without_queries_or_keys_are_zero(queries, keys):
         assert (x == 0).all()
 
 
+@pytest.mark.parametrize("is_absent", [True, False])
+def test_absent_gradients_are_not_multiplied(is_absent):
+    """0 times the infinity of a hidden key would be NaN, as it is for a gradient of zeros."""
+    q, k, v = inputs()
+    mask = torch.zeros(2, 4, 37, 53)
+    mask[..., 5] = -torch.inf
+    y, lse = cudarelu.attention_with_lse(q, k, v, mask)
+    k[..., 5, :] = torch.inf
+    zeros = None if is_absent else torch.zeros_like(q)
+    of_mask = torch.ops.cudarelu.attention_mask_second_derivative(
+        torch.ones_like(y), q, k, v, y, lse, None, zeros, None, None, torch.ones_like(mask), mask
+    )
+    assert of_mask[..., 5].isnan().all() != is_absent
+    of_mask[..., 5] = 0
+    assert of_mask.isfinite().all()
+
+
 def test_second_derivatives_of_combined_parts():
     """The gradients of lse have gradients too."""
     leaves = second_leaves(shape=(2, 4, 37, 16), keys=53)

@@ -1,6 +1,8 @@
 #include "ops/attention.h"
 
 #include "ops/attention/cpu.h"
+#include "ops/attention_varlen.h"
+#include "ops/attention_varlen_with_lse.h"
 #include "ops/attention_with_lse.h"
 
 namespace cudarelu::ops {
@@ -15,19 +17,26 @@ class Forward : Blocks<T, lanes> {
   using typename Base::C;
 
   /// `lse` may be null.
-  Forward(const Call& call, const Problem& p, float* lse) : Base(call, p), lse_(lse) {}
+  Forward(const Call& call, const Problem& p, const Sequences* sequences, float* lse)
+      : Base(call, p, sequences), lse_(lse) {}
 
   Status run() {
     if (p_.batch * p_.heads * p_.queries == 0) return {};
-    const std::array<Packed, 2> matrices{{{1, p_.k, false, p_.keys, p_.width, false},
-                                          {2, p_.v, false, p_.keys, p_.value_width, true}}};
+    constexpr auto ends = &Sequences::q_ends;
+    this->fill_rest(ends, p_.queries, p_.heads, p_.value_width, this->output(0), p_.y, T{});
+    if (lse_ != nullptr) {
+      this->fill_rest(ends, p_.queries, p_.heads, 1, lse_, p_.lse, static_cast<float>(low));
+    }
+    const std::array<Packed, 2> matrices{
+        {{1, &Problem::k, false, p_.width, false}, {2, &Problem::v, false, p_.value_width, true}}};
     const std::int64_t scratch = lanes * (p_.width + chunk + this->size_of(p_.value_width, 1));
     return this->for_each_group(
         matrices, [&](std::int64_t first, std::int64_t count, const auto& unit) {
-          return this->for_each_block(first, count, p_.group() * p_.queries, scratch,
-                                      [&](std::int64_t index, std::int64_t row, C* memory) {
-                                        compute(unit(index), row, memory);
-                                      });
+          return this->for_each_block(
+              first, count, scratch, [](const Unit<C>& each) { return each.rows(); },
+              [&](std::int64_t index, std::int64_t row, C* memory) {
+                compute(unit(index), row, memory);
+              });
         });
   }
 
@@ -38,15 +47,15 @@ class Forward : Blocks<T, lanes> {
 
   /// The outputs for the rows from `first` on, one for each lane.
   void compute(const Unit<C>& unit, std::int64_t first, C* memory) const {
+    const Problem& p = unit.p;
     const Panels<C>& keys = unit.panels[0];
     const Panels<C>& values = unit.panels[1];
     const std::int64_t count = std::min(lanes, unit.rows() - first);
-    const std::int64_t row = unit.index * unit.rows() + first;
     C* const queries = memory;
-    C* const scores = queries + p_.width * lanes;
+    C* const scores = queries + p.width * lanes;
     C* const sums = scores + chunk * lanes;
-    this->pack_lanes(p_.queries_of(this->input(0), p_.q, unit.index), first, count, p_.width,
-                     static_cast<C>(p_.scale), queries);
+    this->pack_lanes(p.queries_of(this->input(0), p.q, unit.index), first, count, p.width,
+                     static_cast<C>(p.scale), queries);
     Positions<lanes> of_lanes;
     Positions<chunk> of_items;
     this->place_rows(unit, first, count, false, of_lanes);
@@ -54,8 +63,8 @@ class Forward : Blocks<T, lanes> {
     Row totals;
     largest.fill(low);
     totals.fill(0);
-    std::fill_n(sums, this->size_of(p_.value_width, 1) * lanes, C(0));
-    const std::int64_t visible = this->visible_keys(of_lanes);
+    std::fill_n(sums, this->size_of(p.value_width, 1) * lanes, C(0));
+    const std::int64_t visible = this->visible_keys(unit, of_lanes);
     for (std::int64_t key = 0; key < visible; key += chunk) {
       const std::int64_t items = std::min(chunk, visible - key);
       this->multiply_items(keys, key, items, queries, scores);
@@ -64,17 +73,18 @@ class Forward : Blocks<T, lanes> {
       exponentiate(scores, items, largest, totals, sums);
       this->multiply(values, key, items, scores, sums, true);
     }
-    const HeadRows<T> y = p_.queries_of(this->output(0), p_.y, unit.index);
+    const HeadRows<T> y = p.queries_of(this->output(0), p.y, unit.index);
     for (std::int64_t i = 0; i < count; ++i) {
       const auto lane = static_cast<std::size_t>(i);
       const C scale = totals[lane] == 0 ? C(0) : 1 / totals[lane];
       T* const to = y[first + i];
-      for (std::int64_t j = 0; j < p_.value_width; ++j) {
+      for (std::int64_t j = 0; j < p.value_width; ++j) {
         to[j] = store<T>(sums[j * lanes + i] * scale);
       }
       if (lse_ != nullptr) {
         const C base = largest[lane] == low ? C(0) : largest[lane];
-        lse_[row + i] = static_cast<float>(base + std::log(totals[lane]));
+        *p.queries_of(lse_, p.lse, unit.index)[first + i] =
+            static_cast<float>(base + std::log(totals[lane]));
       }
     }
   }
@@ -123,21 +133,33 @@ class Forward : Blocks<T, lanes> {
   float* const lse_;
 };
 
-Status run(const Call& call, float* lse) {
-  Problem p = problem_of(call, 0);
+Status run(const Call& call, Problem p, const Sequences* sequences, float* lse) {
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     if (is_neutral<T>(p.mask)) p.mask = {};
     return cpu::with_tile_columns<Compute<T>>(
-        [&](auto lanes) { return Forward<T, lanes>(call, p, lse).run(); });
+        [&](auto lanes) { return Forward<T, lanes>(call, p, sequences, lse).run(); });
   });
 }
 
+Status run_packed(const Call& call, float* lse) {
+  const Problem p = packed_problem_of(call, 0);
+  Sequences sequences = sequences_of(call, 3, 4);
+  if (Status status = divide(call, p, sequences); !status.ok()) return status;
+  return run(call, p, &sequences, lse);
+}
+
+float* lse_of(const Call& call) { return static_cast<float*>(call.outputs[1].data); }
+
 }  // namespace
 
-Status Attention::cpu(const Call& call) { return run(call, nullptr); }
+Status Attention::cpu(const Call& call) { return run(call, problem_of(call, 0), nullptr, nullptr); }
 
 Status AttentionWithLse::cpu(const Call& call) {
-  return run(call, static_cast<float*>(call.outputs[1].data));
+  return run(call, problem_of(call, 0), nullptr, lse_of(call));
 }
+
+Status AttentionVarlen::cpu(const Call& call) { return run_packed(call, nullptr); }
+
+Status AttentionVarlenWithLse::cpu(const Call& call) { return run_packed(call, lse_of(call)); }
 
 }  // namespace cudarelu::ops

@@ -1,5 +1,7 @@
 #include "ops/attention_second_derivative.h"
 
+#include <initializer_list>
+
 #include "ops/attention/cpu.h"
 #include "ops/attention_mask_second_derivative.h"
 
@@ -57,32 +59,33 @@ class SecondDerivative : Blocks<T, lanes> {
                                     const auto& compute) {
       return this->for_each_group(
           matrices, [&](std::int64_t first, std::int64_t count, const auto& unit) {
-            return this->for_each_block(first, count, lines, scratch,
-                                        [&](std::int64_t index, std::int64_t line, C* memory) {
-                                          compute(unit(index), line, memory);
-                                        });
+            return this->for_each_block(
+                first, count, scratch, [&](const Unit<C>&) { return lines; },
+                [&](std::int64_t index, std::int64_t line, C* memory) {
+                  compute(unit(index), line, memory);
+                });
           });
     };
     // The last four are for the sums.
-    const std::array<Packed, 8> of_keys_and_values{{{k, p_.k, false, t, d, false},
-                                                    {grad_grad_k, p_.k, false, t, d, false},
-                                                    {v, p_.v, false, t, e, false},
-                                                    {grad_grad_v, p_.v, false, t, e, false},
-                                                    {k, p_.k, false, t, d, true},
-                                                    {grad_grad_k, p_.k, false, t, d, true},
-                                                    {v, p_.v, false, t, e, true},
-                                                    {grad_grad_v, p_.v, false, t, e, true}}};
+    const std::array<Packed, 8> of_keys_and_values{{{k, &Problem::k, false, d, false},
+                                                    {grad_grad_k, &Problem::k, false, d, false},
+                                                    {v, &Problem::v, false, e, false},
+                                                    {grad_grad_v, &Problem::v, false, e, false},
+                                                    {k, &Problem::k, false, d, true},
+                                                    {grad_grad_k, &Problem::k, false, d, true},
+                                                    {v, &Problem::v, false, e, true},
+                                                    {grad_grad_v, &Problem::v, false, e, true}}};
     Status status = for_each_block(std::span(of_keys_and_values).first(of_mask ? 4 : 8), rows,
                                    [&](const Unit<C>& unit, std::int64_t row, C* memory) {
                                      of_queries(unit, row, of_mask, memory);
                                    });
     if (!status.ok() || of_mask) return status;
-    const std::array<Packed, 6> of_rows{{{q, p_.q, true, rows, d, false},
-                                         {grad_grad_q, p_.q, true, rows, d, false},
-                                         {grad_y, p_.grad_y, true, rows, e, false},
-                                         {q, p_.q, true, rows, d, true},
-                                         {grad_grad_q, p_.q, true, rows, d, true},
-                                         {grad_y, p_.grad_y, true, rows, e, true}}};
+    const std::array<Packed, 6> of_rows{{{q, &Problem::q, true, d, false},
+                                         {grad_grad_q, &Problem::q, true, d, false},
+                                         {grad_y, &Problem::grad_y, true, e, false},
+                                         {q, &Problem::q, true, d, true},
+                                         {grad_grad_q, &Problem::q, true, d, true},
+                                         {grad_y, &Problem::grad_y, true, e, true}}};
     return for_each_block(of_rows, t, [&](const Unit<C>& unit, std::int64_t key, C* memory) {
       of_keys(unit, key, memory);
     });
@@ -108,17 +111,22 @@ class SecondDerivative : Blocks<T, lanes> {
     return call_.inputs[grad_lse].present ? sum - this->template input<float>(grad_lse)[row] : sum;
   }
 
-  /// Packs rows of two matrices with the first `size` elements of the memory each, and moves it on.
+  /// Whether an input is present. The terms of an absent one are left out: 0 times infinity is NaN.
+  bool has(std::size_t input) const { return call_.inputs[input].present; }
+
+  /// Rows of two inputs, packed; `second` is null if that input is absent.
   struct Factors {
     C* first;
     C* second;
   };
-  Factors pack_both(const HeadRows<const T>& first, const HeadRows<const T>& second,
-                    std::int64_t line, std::int64_t count, std::int64_t columns, C factor,
-                    C*& memory) const {
-    const Factors factors{memory, memory + columns * lanes};
-    this->pack_lanes(first, line, count, columns, factor, factors.first);
-    this->pack_lanes(second, line, count, columns, factor, factors.second);
+  /// Packs rows to the begin of the memory, and moves it on. rows_of(input) are those of an input.
+  Factors pack_both(std::size_t first, std::size_t second, const auto& rows_of, std::int64_t line,
+                    std::int64_t count, std::int64_t columns, C factor, C*& memory) const {
+    const Factors factors{memory, has(second) ? memory + columns * lanes : nullptr};
+    this->pack_lanes(rows_of(first), line, count, columns, factor, factors.first);
+    if (has(second)) {
+      this->pack_lanes(rows_of(second), line, count, columns, factor, factors.second);
+    }
     memory += 2 * columns * lanes;
     return factors;
   }
@@ -129,11 +137,21 @@ class SecondDerivative : Blocks<T, lanes> {
     return {first, first + chunk * lanes, first + 2 * chunk * lanes, first + 3 * chunk * lanes};
   }
 
-  /// out[item, lane] = a b + c d, for items of a chunk.
-  void multiply_both(const Panels<C>& a, const C* b, const Panels<C>& c, const C* d,
-                     std::int64_t item, std::int64_t items, C* out) const {
-    this->multiply_items(a, item, items, b, out);
-    this->multiply({c.data + item * c.steps, items, c.steps}, 0, c.steps, d, out, true);
+  /// The factors of a product; `b` is null if one of them is absent.
+  struct Product {
+    const Panels<C>& a;
+    const C* b;
+  };
+  /// out[item, lane] = the sum of the products, for items of a chunk.
+  void multiply_present(std::initializer_list<Product> products, std::int64_t item,
+                        std::int64_t items, C* out) const {
+    bool adds = false;
+    for (const auto& [a, b] : products) {
+      if (b == nullptr) continue;
+      this->multiply({a.data + item * a.steps, items, a.steps}, 0, a.steps, b, out, adds);
+      adds = true;
+    }
+    if (!adds) std::fill_n(out, items * lanes, C(0));
   }
 
   /// Completes the terms of an item, of which `weights` has the scores, `grad_scores` the products
@@ -163,8 +181,9 @@ class SecondDerivative : Blocks<T, lanes> {
     const auto rows_of = [&](std::size_t input, const Layout& layout) {
       return p_.queries_of(this->input(input), layout, unit.index);
     };
-    const Factors queries = pack_both(rows_of(q, p_.q), rows_of(grad_grad_q, p_.q), first, count, d,
-                                      static_cast<C>(p_.scale), memory);
+    const auto queries_of = [&](std::size_t input) { return rows_of(input, p_.q); };
+    const Factors queries =
+        pack_both(q, grad_grad_q, queries_of, first, count, d, static_cast<C>(p_.scale), memory);
     C* const gradients = memory;
     this->pack_lanes(rows_of(grad_y, p_.grad_y), first, count, e, 1, gradients);
     memory += e * lanes;
@@ -184,14 +203,16 @@ class SecondDerivative : Blocks<T, lanes> {
     Row second_sums{};
     std::fill_n(sums, this->size_of(d, 1) * lanes, C(0));
     std::fill_n(value_sums, this->size_of(e, 1) * lanes, C(0));
-    const std::int64_t visible = of_mask ? p_.keys : this->visible_keys(of_lanes);
+    const std::int64_t visible = of_mask ? p_.keys : this->visible_keys(unit, of_lanes);
     for (std::int64_t key = 0; key < visible; key += chunk) {
       const std::int64_t items = std::min(chunk, visible - key);
       this->multiply_items(panels[0], key, items, queries.first, terms.weights);
       this->multiply_items(panels[2], key, items, gradients, terms.grad_scores);
-      multiply_both(panels[0], queries.second, panels[1], queries.first, key, items,
-                    terms.weighted);
-      this->multiply_items(panels[3], key, items, gradients, terms.second);
+      multiply_present(
+          {{panels[0], queries.second}, {panels[1], has(grad_grad_k) ? queries.first : nullptr}},
+          key, items, terms.weighted);
+      multiply_present({{panels[3], has(grad_grad_v) ? gradients : nullptr}}, key, items,
+                       terms.second);
       this->place_keys(key, items, true, of_items);
       this->finish_scores(terms.weights, items, of_items, of_lanes);
       for (std::int64_t j = 0; j < items; ++j) {
@@ -217,9 +238,9 @@ class SecondDerivative : Blocks<T, lanes> {
         continue;
       }
       this->multiply(panels[4], key, items, terms.second, sums, true);
-      this->multiply(panels[5], key, items, terms.grad_scores, sums, true);
+      if (has(grad_grad_k)) this->multiply(panels[5], key, items, terms.grad_scores, sums, true);
       this->multiply(panels[6], key, items, terms.weighted, value_sums, true);
-      this->multiply(panels[7], key, items, terms.weights, value_sums, true);
+      if (has(grad_grad_v)) this->multiply(panels[7], key, items, terms.weights, value_sums, true);
     }
     if (of_mask) return;
     this->write(sums, first, count, d, p_.queries_of(this->output(of_q), p_.q, unit.index),
@@ -246,13 +267,15 @@ class SecondDerivative : Blocks<T, lanes> {
     const std::int64_t e = p_.value_width;
     const std::int64_t count = std::min(lanes, p_.keys - first);
     const std::int64_t row = unit.index * unit.rows();
-    const auto rows_of = [&](std::size_t input, const Layout& layout) {
-      return p_.keys_of(this->input(input), layout, unit.index);
+    const auto keys_of = [&](std::size_t input) {
+      return p_.keys_of(this->input(input), p_.k, unit.index);
     };
-    const Factors keys = pack_both(rows_of(k, p_.k), rows_of(grad_grad_k, p_.k), first, count, d,
-                                   static_cast<C>(p_.scale), memory);
-    const Factors values =
-        pack_both(rows_of(v, p_.v), rows_of(grad_grad_v, p_.v), first, count, e, C(1), memory);
+    const auto values_of = [&](std::size_t input) {
+      return p_.keys_of(this->input(input), p_.v, unit.index);
+    };
+    const Factors keys =
+        pack_both(k, grad_grad_k, keys_of, first, count, d, static_cast<C>(p_.scale), memory);
+    const Factors values = pack_both(v, grad_grad_v, values_of, first, count, e, C(1), memory);
     const Terms<C> terms = room_for_terms(memory);
     C* const sums = memory;
     C* const value_sums = sums + this->size_of(d, 1) * lanes;
@@ -266,8 +289,10 @@ class SecondDerivative : Blocks<T, lanes> {
       this->place_rows(unit, item, items, true, of_items);
       this->multiply_items(panels[0], item, items, keys.first, terms.weights);
       this->multiply_items(panels[2], item, items, values.first, terms.grad_scores);
-      multiply_both(panels[1], keys.first, panels[0], keys.second, item, items, terms.weighted);
-      this->multiply_items(panels[2], item, items, values.second, terms.second);
+      multiply_present(
+          {{panels[1], has(grad_grad_q) ? keys.first : nullptr}, {panels[0], keys.second}}, item,
+          items, terms.weighted);
+      multiply_present({{panels[2], values.second}}, item, items, terms.second);
       this->finish_scores(terms.weights, items, of_items, of_lanes);
       for (std::int64_t j = 0; j < items; ++j) {
         const std::int64_t own = row + item + j;
@@ -282,7 +307,7 @@ class SecondDerivative : Blocks<T, lanes> {
         finish(terms, j, [&](std::int64_t) { return base; }, [&](std::int64_t) { return slope; });
       }
       this->multiply(panels[3], item, items, terms.second, sums, true);
-      this->multiply(panels[4], item, items, terms.grad_scores, sums, true);
+      if (has(grad_grad_q)) this->multiply(panels[4], item, items, terms.grad_scores, sums, true);
       this->multiply(panels[5], item, items, terms.weighted, value_sums, true);
     }
     this->write(sums, first, count, d, p_.keys_of(this->output(of_k), p_.k, unit.index),
@@ -291,35 +316,11 @@ class SecondDerivative : Blocks<T, lanes> {
   }
 };
 
-/// Calls `use` with the call whose absent gradients of grad_q, grad_k and grad_v are zeros.
-template <class T, class Use>
-Status with_zeros(const Call& call, const Use& use) {
-  std::array<TensorView, max_inputs> inputs;
-  std::ranges::copy(call.inputs, inputs.begin());
-  std::int64_t size = 0;
-  for (const std::size_t i : {grad_grad_q, grad_grad_k, grad_grad_v}) {
-    const TensorView& like = inputs[i - grad_grad_q + q];
-    if (!inputs[i].present) size = std::max(size, like.size());
-  }
-  T* zeros = nullptr;
-  if (Status status = allocate(call, size, zeros); !status.ok()) return status;
-  std::fill_n(zeros, size, T{});
-  for (const std::size_t i : {grad_grad_q, grad_grad_k, grad_grad_v}) {
-    if (inputs[i].present) continue;
-    inputs[i] = inputs[i - grad_grad_q + q];
-    inputs[i].data = zeros;
-  }
-  return use(Call{call.op, std::span(inputs).first(call.inputs.size()), call.outputs,
-                  call.attributes, call.execution});
-}
-
-Status run(const Call& given, bool of_mask) {
-  return visit_dtype<floating_types>(given.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return with_zeros<T>(given, [&](const Call& call) {
-      const Problem p = problem_of(call, q);
-      return cpu::with_tile_columns<Compute<T>>(
-          [&](auto lanes) { return SecondDerivative<T, lanes>(call, p).run(of_mask); });
-    });
+Status run(const Call& call, bool of_mask) {
+  const Problem p = problem_of(call, q);
+  return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
+    return cpu::with_tile_columns<Compute<T>>(
+        [&](auto lanes) { return SecondDerivative<T, lanes>(call, p).run(of_mask); });
   });
 }
 

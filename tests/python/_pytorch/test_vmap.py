@@ -16,6 +16,7 @@ from support.torch_calls import (
     in_place_of,
     inputs_of,
     loss_of,
+    with_grad,
 )
 
 # torch's warning if an op has no batching rule and runs with the slow general one.
@@ -58,13 +59,13 @@ def test_gradients_through_a_batch(name):
     function, inputs = call_of(OPS[name]), inputs_of(OPS[name])
     for batched in subsets(inputs):
         in_dims = tuple(0 if b else None for b in batched)
-        leaves = [
-            (torch.stack(samples_of(x)) if b else x.clone()).requires_grad_()
-            for x, b in zip(inputs, batched, strict=True)
-        ]
+        given = with_grad(
+            [torch.stack(samples_of(x)) if b else x for x, b in zip(inputs, batched, strict=True)]
+        )
+        leaves = [x for x in given if x.requires_grad]
         actual, expected = (
             torch.autograd.grad(loss_of(outputs), leaves, materialize_grads=True)
-            for outputs in (vmap(function, in_dims)(*leaves), looped(function, leaves, batched))
+            for outputs in (vmap(function, in_dims)(*given), looped(function, given, batched))
         )
         # With the order of the sums, the second derivatives of attention differ more than others.
         torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)

@@ -89,8 +89,8 @@ void check_module_name(std::string_view name);
 /// or the same ONNX type, or T has no dtypes. Does not read the gradients: see gradient.h.
 std::unique_ptr<Module> read_module(const cudarelu_module& table, std::filesystem::path path = {});
 
-/// Throws std::invalid_argument if a library is incomplete, as one that is still copied: dlopen()
-/// would end the process. dlopen() itself reports other files that are no library.
+/// Throws std::invalid_argument if a file is no library, or an incomplete one, as one that is still
+/// copied: dlopen() would end the process. Of what is no file, dlopen() searches for a library.
 void check_complete(const std::filesystem::path& library);
 
 /// Loads a library and reads its module. Throws std::invalid_argument if the file is not an op

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 
 #include "cpu/product_tile.h"
@@ -24,20 +25,22 @@ inline constexpr std::int64_t chunk = 240;
 /// A matrix of each unit, and its panels.
 struct Packed {
   std::size_t input;
-  Layout layout;
+  Layout Problem::* layout;
   bool is_of_queries;  // else of keys
-  std::int64_t rows;
   std::int64_t columns;
   bool turned;  // the lines of the panels are columns
 
-  std::int64_t lines() const { return turned ? columns : rows; }
-  std::int64_t steps() const { return turned ? rows : columns; }
+  std::int64_t rows(const Problem& p) const {
+    return is_of_queries ? p.group() * p.queries : p.keys;
+  }
+  std::int64_t lines(const Problem& p) const { return turned ? columns : rows(p); }
+  std::int64_t steps(const Problem& p) const { return turned ? rows(p) : columns; }
 };
 
 /// A matrix in panels of the rows of a tile.
 template <class C>
 struct Panels {
-  const C* data;
+  C* data;
   std::int64_t lines;
   std::int64_t steps;
 };
@@ -94,13 +97,28 @@ bool is_neutral(const Mask& mask) {
                       : load(*static_cast<const T*>(mask.data)) == 0;
 }
 
+/// Sets the problems of sequences that are packed.
+inline Status divide(const Call& call, const Problem& p, Sequences& sequences) {
+  if (Status status = allocate(call, sequences.count, sequences.problems); !status.ok()) {
+    return status;
+  }
+  for (std::int64_t i = 0; i < sequences.count; ++i) {
+    std::construct_at(sequences.problems + i,
+                      sequence_of(p, batch_of(i, sequences.q_ends, p.queries),
+                                  batch_of(i, sequences.k_ends, p.keys)));
+  }
+  return {};
+}
+
 /// Blocks of scores in the type C, which T is converted to; `lanes` are the columns of a tile.
 template <class T, std::int64_t lanes>
 class Blocks {
  public:
   using C = Compute<T>;
 
-  Blocks(const Call& call, const Problem& p) : call_(call), p_(p) {}
+  /// `sequences` is null unless the call has several in one.
+  Blocks(const Call& call, const Problem& p, const Sequences* sequences = nullptr)
+      : call_(call), p_(p), sequences_(sequences) {}
 
  protected:
   /// An element for each lane.
@@ -109,7 +127,28 @@ class Blocks {
   static constexpr std::int64_t tile_rows = cpu::rows_of_tile<C, lanes>;
   static constexpr C low = -std::numeric_limits<C>::infinity();
 
-  std::int64_t units() const { return p_.batch * p_.kv_heads; }
+  std::int64_t units() const {
+    return (sequences_ == nullptr ? p_.batch : sequences_->count) * p_.kv_heads;
+  }
+
+  /// A unit without panels.
+  Unit<C> unit_of(std::int64_t index) const {
+    if (sequences_ == nullptr) return {p_, index, {}};
+    return {sequences_->problems[index / p_.kv_heads], p_.kv_heads + index % p_.kv_heads, {}};
+  }
+
+  /// Fills the rows that belong to no sequence, of a tensor with `rows` rows and these ends.
+  template <class E>
+  void fill_rest(const std::int32_t* Sequences::* ends, std::int64_t rows, std::int64_t heads,
+                 std::int64_t columns, E* data, const Layout& layout, E value) const {
+    if (sequences_ == nullptr) return;
+    const std::int64_t count = sequences_->count;
+    for (std::int64_t i = count == 0 ? 0 : (sequences_->*ends)[count - 1]; i < rows; ++i) {
+      for (std::int64_t head = 0; head < heads; ++head) {
+        std::fill_n(data + layout.place(0, head) + i * layout.row, columns, value);
+      }
+    }
+  }
 
   /// The elements of panels that hold a matrix.
   std::int64_t size_of(std::int64_t lines, std::int64_t steps) const {
@@ -121,54 +160,62 @@ class Blocks {
   /// all, with the panels in the order of the matrices.
   template <class F>
   Status for_each_group(std::span<const Packed> matrices, const F& f) const {
-    std::array<std::int64_t, Unit<C>::most_matrices + 1> offsets{};
-    for (std::size_t i = 0; i < matrices.size(); ++i) {
-      offsets[i + 1] = offsets[i] + size_of(matrices[i].lines(), matrices[i].steps());
-    }
-    const std::int64_t size = offsets[matrices.size()];
-    const std::int64_t at_once =
-        std::clamp<std::int64_t>((1 << 24) / std::max<std::int64_t>(1, size), 1, units());
+    constexpr std::int64_t most = 1 << 24;
+    Begins begins;  // of the panels of a unit
+    Status status = begin_parts(0, units(), begins, [&](const Unit<C>& unit) {
+      std::int64_t size = 0;
+      for (const Packed& each : matrices) size += size_of(each.lines(unit.p), each.steps(unit.p));
+      return size;
+    });
+    if (!status.ok()) return status;
     C* memory = nullptr;
-    if (Status status = allocate(call_, at_once * size, memory); !status.ok()) return status;
-    for (std::int64_t first = 0; first < units(); first += at_once) {
-      const std::int64_t count = std::min(at_once, units() - first);
-      const auto kinds = static_cast<std::int64_t>(matrices.size());
-      call_.execution.parallel_for(count * kinds, 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) {
-          const auto kind = static_cast<std::size_t>(i % kinds);
-          pack(matrices[kind], first + i / kinds, memory + i / kinds * size + offsets[kind]);
-        }
-      });
+    status = allocate(call_, std::min(std::max(most, begins.largest), begins[units()]), memory);
+    for (std::int64_t first = 0, end = 0; status.ok() && first < units(); first = end) {
+      for (end = first + 1; end < units() && begins[end + 1] - begins[first] <= most;) ++end;
       const auto unit = [&](std::int64_t index) {
-        Unit<C> result{p_, index, {}};
+        Unit<C> result = unit_of(index);
+        C* panels = memory + begins[index] - begins[first];
         for (std::size_t i = 0; i < matrices.size(); ++i) {
-          result.panels[i] = {memory + (index - first) * size + offsets[i], matrices[i].lines(),
-                              matrices[i].steps()};
+          result.panels[i] = {panels, matrices[i].lines(result.p), matrices[i].steps(result.p)};
+          panels += size_of(result.panels[i].lines, result.panels[i].steps);
         }
         return result;
       };
-      if (Status status = f(first, count, unit); !status.ok()) return status;
+      const auto kinds = static_cast<std::int64_t>(matrices.size());
+      call_.execution.parallel_for((end - first) * kinds, 1, [&](std::int64_t a, std::int64_t b) {
+        for (std::int64_t i = a; i < b; ++i) {
+          const auto kind = static_cast<std::size_t>(i % kinds);
+          const Unit<C> to = unit(first + i / kinds);
+          pack(matrices[kind], to, to.panels[kind].data);
+        }
+      });
+      status = f(first, end - first, unit);
     }
-    return {};
+    return status;
   }
 
-  /// Calls f(index of a unit, first line, memory) for each block of `lines` lines of each unit, on
-  /// the host's threads, compiled for the CPU's vectors; `memory` has `size` elements.
-  template <class F>
-  Status for_each_block(std::int64_t first, std::int64_t count, std::int64_t lines,
-                        std::int64_t size, const F& f) const {
-    const std::int64_t of_unit = cpu::parts(lines, lanes);
-    const std::int64_t blocks = count * of_unit;
+  /// Calls f(index of a unit, first line, memory) for each block of the lines(unit) lines of each
+  /// unit, on the host's threads, compiled for the CPU's vectors; `memory` has `size` elements.
+  template <class Lines, class F>
+  Status for_each_block(std::int64_t first, std::int64_t count, std::int64_t size,
+                        const Lines& lines, const F& f) const {
+    Begins begins;  // the first block of a unit
+    Status status = begin_parts(
+        first, count, begins, [&](const Unit<C>& unit) { return cpu::parts(lines(unit), lanes); });
+    if (!status.ok()) return status;
+    const std::int64_t blocks = begins[count];
     const std::int64_t slots = std::min<std::int64_t>(blocks, 64);
     const std::int64_t padded = cpu::parts(size, 16) * 16;
     C* memory = nullptr;
-    if (Status status = allocate(call_, slots * padded, memory); !status.ok()) return status;
+    status = allocate(call_, slots * padded, memory);
+    if (!status.ok()) return status;
     call_.execution.parallel_for(slots, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t slot = begin; slot < end; ++slot) {
         // Neighbouring blocks of causal attention take about the same time.
         for (std::int64_t i = slot; i < blocks; i += slots) {
+          const std::int64_t unit = begins.part_of(i, count);
           cpu::vectorised_for_tile<C, lanes>(
-              [&] { f(first + i / of_unit, i % of_unit * lanes, memory + slot * padded); });
+              [&] { f(first + unit, (i - begins[unit]) * lanes, memory + slot * padded); });
         }
       }
     });
@@ -238,7 +285,7 @@ class Blocks {
     const std::int64_t used = are_items ? count : size;
     for (std::int64_t i = 0; i < used; ++i) {
       const std::int64_t row = first + std::min<std::int64_t>(i, count - 1);
-      const std::int64_t query = row % p_.queries;
+      const std::int64_t query = row % unit.p.queries;
       if (p_.mask.data != nullptr) to.places[static_cast<std::size_t>(i)] = unit.place(row);
       to.orders[static_cast<std::size_t>(i)] = are_items ? -query : query;
     }
@@ -256,10 +303,10 @@ class Blocks {
     }
   }
 
-  /// The keys from the first on that one of the queries may see.
-  std::int64_t visible_keys(const Positions<lanes>& queries) const {
-    if (!p_.is_causal) return p_.keys;
-    return std::min(p_.keys, *std::ranges::max_element(queries.orders) + 1);
+  /// The keys of a unit from the first on that one of the queries may see.
+  std::int64_t visible_keys(const Unit<C>& unit, const Positions<lanes>& queries) const {
+    if (!p_.is_causal) return unit.p.keys;
+    return std::min(unit.p.keys, *std::ranges::max_element(queries.orders) + 1);
   }
 
   template <class E = T>
@@ -281,15 +328,52 @@ class Blocks {
   }
 
   const Call& call_;
-  const Problem& p_;
+  const Problem& p_;  // of all sequences, if several are packed
+  const Sequences* const sequences_;
 
  private:
-  void pack(const Packed& matrix, std::int64_t unit, C* to) const {
+  /// Where the parts of units begin that lie one after the other.
+  struct Begins {
+    std::int64_t* of_unit = nullptr;  // null if all parts have the largest size
+    std::int64_t largest = 0;
+
+    std::int64_t operator[](std::int64_t unit) const {
+      return of_unit == nullptr ? unit * largest : of_unit[unit];
+    }
+    /// The unit, of `count`, that has an element of the parts.
+    std::int64_t part_of(std::int64_t element, std::int64_t count) const {
+      if (of_unit == nullptr) return element / largest;
+      return std::upper_bound(of_unit, of_unit + count, element) - of_unit - 1;
+    }
+  };
+
+  /// Lays out parts of size_of_part(unit) elements for `count` units from `first` on.
+  template <class F>
+  Status begin_parts(std::int64_t first, std::int64_t count, Begins& begins,
+                     const F& size_of_part) const {
+    if (sequences_ == nullptr) {
+      begins.largest = size_of_part(unit_of(first));
+      return {};
+    }
+    if (Status status = allocate(call_, count + 1, begins.of_unit); !status.ok()) return status;
+    begins.of_unit[0] = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t size = size_of_part(unit_of(first + i));
+      begins.of_unit[i + 1] = begins.of_unit[i] + size;
+      begins.largest = std::max(begins.largest, size);
+    }
+    return {};
+  }
+
+  void pack(const Packed& matrix, const Unit<C>& unit, C* to) const {
+    if (!call_.inputs[matrix.input].present) return;
     const T* const data = input(matrix.input);
-    const auto rows = matrix.is_of_queries ? p_.queries_of(data, matrix.layout, unit)
-                                           : p_.keys_of(data, matrix.layout, unit);
-    cpu::vectorised_for_tile<C, lanes>(
-        [&] { pack_rows(rows, 0, matrix.rows, matrix.columns, matrix.turned, tile_rows, to); });
+    const Layout& layout = unit.p.*matrix.layout;
+    const auto rows = matrix.is_of_queries ? unit.p.queries_of(data, layout, unit.index)
+                                           : unit.p.keys_of(data, layout, unit.index);
+    cpu::vectorised_for_tile<C, lanes>([&] {
+      pack_rows(rows, 0, matrix.rows(unit.p), matrix.columns, matrix.turned, tile_rows, to);
+    });
   }
 
   const cpu::Tile<C>& tile_ = cpu::tile_for_cpu<C>();

@@ -113,8 +113,8 @@ inline cuda::Grid grid_of(std::int64_t rows) {
 }
 
 /// Computes a row of y, and of lse unless that is null, in a warp. Hidden keys and values have no
-/// effect, whatever they are.
-template <class T>
+/// effect, whatever they are. If `hides_low`, a key is hidden too whose score is -infinity.
+template <bool hides_low = true, class T>
 __device__ void attend_row(const T* q, const T* k, const T* v, T* y, float* lse, const Problem& p,
                            std::int64_t row) {
   using C = Compute<T>;
@@ -146,7 +146,7 @@ __device__ void attend_row(const T* q, const T* k, const T* v, T* y, float* lse,
       for (int i = 0; i < columns_of_lane; ++i) sums[i] *= factor;
       const int count = static_cast<int>(min(visible - key, std::int64_t{32}));
       add_rows(weight, values, key, count, p.value_width, first, sums,
-               __ballot_sync(0xffffffff, score != low<C>));
+               hides_low ? __ballot_sync(0xffffffff, score != low<C>) : ~0u);
     }
     write_row(sums, total == 0 ? C(0) : 1 / total, p.value_width, first, result);
     if (lse != nullptr && first == 0 && lane == 0) {

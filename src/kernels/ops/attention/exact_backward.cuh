@@ -18,14 +18,15 @@ struct GradientInputs {
   const float* grad_lse;  // or null
 };
 
-/// The inputs of attention_backward and attention_mask_backward.
+/// The inputs of attention_backward and attention_mask_backward; of other ops, grad_lse has another
+/// position.
 template <class T>
-GradientInputs<T> gradient_inputs(const Call& call) {
+GradientInputs<T> gradient_inputs(const Call& call, std::size_t grad_lse = 6) {
   const auto tensor = [&](std::size_t i) { return static_cast<const T*>(call.inputs[i].data); };
   const auto numbers = [&](std::size_t i) {
     return call.inputs[i].present ? static_cast<const float*>(call.inputs[i].data) : nullptr;
   };
-  return {tensor(0), tensor(1), tensor(2), tensor(3), tensor(4), numbers(5), numbers(6)};
+  return {tensor(0), tensor(1), tensor(2), tensor(3), tensor(4), numbers(5), numbers(grad_lse)};
 }
 
 /// The weight and the gradient of a score.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "batches.h"
 #include "cudarelu/call.h"
 #include "cudarelu/types.h"
 
@@ -86,6 +87,7 @@ struct Problem {
   Layout grad_y;
   Layout grad_q, grad_k, grad_v;
   Layout grad_mask;
+  Layout lse;  // also of other numbers for each query
 
   /// The heads of q that share one of k and v.
   CUDARELU_FN std::int64_t group() const { return kv_heads == 0 ? 0 : heads / kv_heads; }
@@ -134,11 +136,36 @@ inline Mask mask_of(const TensorView& tensor, std::span<const std::int64_t> full
   return mask;
 }
 
-/// The layout of a tensor, whose strides are null if it is dense.
-inline Layout layout_of(const TensorView& tensor, const std::int64_t* strides) {
-  if (strides != nullptr) return {strides[0], strides[1], strides[2]};
-  const auto sizes = tensor.shape.last(3);
-  return {sizes[0] * sizes[1] * sizes[2], sizes[1] * sizes[2], sizes[2]};
+/// Sets the attributes of a call, and the layouts of tensors by layout(tensor, strides), whose
+/// strides are null if it is dense. The arguments are those of problem_of().
+template <class F>
+void complete(Problem& p, const Call& call, std::size_t first, const F& layout) {
+  p.is_causal = call.boolean(0);
+  p.scale = call.real(1);
+  // Without elements every product is 0, whatever the scale is.
+  if (std::isnan(p.scale)) p.scale = p.width == 0 ? 1 : 1 / std::sqrt(static_cast<double>(p.width));
+  const auto input = [&](std::size_t i) {
+    return layout(call.inputs[i], call.strides.inputs ? call.strides.inputs[i] : nullptr);
+  };
+  const auto output = [&](std::size_t i) {
+    return layout(call.outputs[i], call.strides.outputs ? call.strides.outputs[i] : nullptr);
+  };
+  p.q = input(first);
+  p.k = input(first + 1);
+  p.v = input(first + 2);
+  if (first == 0) {
+    p.y = output(0);
+    return;
+  }
+  p.grad_y = input(0);
+  p.y = input(4);
+  if (call.outputs.size() == 1) {
+    p.grad_mask = output(0);
+  } else {
+    p.grad_q = output(0);
+    p.grad_k = output(1);
+    p.grad_v = output(2);
+  }
 }
 
 /// The problem of a call whose input `first` is q; k and v follow it, and the mask is the last
@@ -156,36 +183,68 @@ inline Problem problem_of(const Call& call, std::size_t first) {
   p.keys = k[rank - 2];
   p.width = q[rank - 1];
   p.value_width = v[rank - 1];
-  p.is_causal = call.boolean(0);
-  p.scale = call.real(1);
-  // Without elements every product is 0, whatever the scale is.
-  if (std::isnan(p.scale)) p.scale = p.width == 0 ? 1 : 1 / std::sqrt(static_cast<double>(p.width));
   std::array<std::int64_t, 64> scores{};
   std::copy(q.begin(), q.end(), scores.begin());
   scores[rank - 1] = p.keys;
   p.mask = mask_of(call.inputs.back(), {scores.data(), rank});
-  const auto input = [&](std::size_t i) {
-    return layout_of(call.inputs[i], call.strides.inputs ? call.strides.inputs[i] : nullptr);
+  p.lse = {p.heads * p.queries, p.queries, 1};
+  complete(p, call, first, [](const TensorView& tensor, const std::int64_t* strides) -> Layout {
+    if (strides != nullptr) return {strides[0], strides[1], strides[2]};
+    const auto sizes = tensor.shape.last(3);
+    return {sizes[0] * sizes[1] * sizes[2], sizes[1] * sizes[2], sizes[2]};
+  });
+  return p;
+}
+
+/// Where sequences end that are packed into one, if there are several.
+struct Sequences {
+  const std::int32_t* q_ends = nullptr;
+  const std::int32_t* k_ends = nullptr;
+  std::int64_t count = 0;
+  Problem* problems = nullptr;  // of each sequence, on the CPU
+};
+
+/// Of the offsets of q and k at these positions.
+inline Sequences sequences_of(const Call& call, std::size_t q, std::size_t k) {
+  const auto ends = [&](std::size_t i) {
+    return static_cast<const std::int32_t*>(call.inputs[i].data);
   };
-  const auto output = [&](std::size_t i) {
-    return layout_of(call.outputs[i], call.strides.outputs ? call.strides.outputs[i] : nullptr);
-  };
-  p.q = input(first);
-  p.k = input(first + 1);
-  p.v = input(first + 2);
-  if (first == 0) {
-    p.y = output(0);
-    return p;
-  }
-  p.grad_y = input(0);
-  p.y = input(4);
-  if (call.outputs.size() == 1) {
-    p.grad_mask = output(0);
-  } else {
-    p.grad_q = output(0);
-    p.grad_k = output(1);
-    p.grad_v = output(2);
-  }
+  return {ends(q), ends(k), call.inputs[q].shape[0]};
+}
+
+/// The problem of a call with tensors [rows, heads, columns], as if all rows were one sequence.
+inline Problem packed_problem_of(const Call& call, std::size_t first) {
+  const auto& q = call.inputs[first].shape;
+  const auto& k = call.inputs[first + 1].shape;
+  Problem p;
+  p.queries = q[0];
+  p.heads = q[1];
+  p.width = q[2];
+  p.keys = k[0];
+  p.kv_heads = k[1];
+  p.value_width = call.inputs[first + 2].shape[2];
+  p.lse = {0, 1, p.heads};
+  complete(p, call, first, [](const TensorView& tensor, const std::int64_t* strides) -> Layout {
+    if (strides != nullptr) return {0, strides[1], strides[0]};
+    return {0, tensor.shape[2], tensor.shape[1] * tensor.shape[2]};
+  });
+  return p;
+}
+
+/// The problem of one sequence of a packed problem. It is number 1 of a batch, whose stride is the
+/// way to its first row.
+CUDARELU_FN Problem sequence_of(Problem p, const Batch& queries, const Batch& keys) {
+  p.queries = queries.end - queries.begin;
+  p.keys = keys.end - keys.begin;
+  p.q.batch = queries.begin * p.q.row;
+  p.y.batch = queries.begin * p.y.row;
+  p.grad_y.batch = queries.begin * p.grad_y.row;
+  p.grad_q.batch = queries.begin * p.grad_q.row;
+  p.lse.batch = queries.begin * p.lse.row;
+  p.k.batch = keys.begin * p.k.row;
+  p.v.batch = keys.begin * p.v.row;
+  p.grad_k.batch = keys.begin * p.grad_k.row;
+  p.grad_v.batch = keys.begin * p.grad_v.row;
   return p;
 }
 
