@@ -46,6 +46,8 @@ _KINDS = {  # of ONNX's types, and the type that a cast goes through
     onnx.TensorProto.UINT8: ("int64", "std::uint8_t"),
 }
 
+_KINDS_OF_DTYPES = {"T": "T", "float32": "float", "int32": "int64", "int64": "int64"}
+
 # The C++ of operators for integers, which wrap around.
 _OF_INTEGERS = {
     name: f"definition::{name.lower()}({{0}}, {{1}})"
@@ -282,7 +284,7 @@ class _Evaluation:
         for i, parameter in enumerate(op.outputs):
             if (value := scope.get(parameter.name)) is None:
                 raise ValueError(f"{op.name}: the definition has no value {parameter.name}")
-            wanted = "T" if parameter.dtype == "T" else "int64"
+            wanted = _KINDS_OF_DTYPES[parameter.dtype]
             if value.kind != wanted:
                 raise ValueError(
                     f"{op.name}: {parameter.name} is {value.kind} in the definition, not {wanted}"
@@ -293,7 +295,7 @@ class _Evaluation:
     def _read(self, i: int, scope: _Scope) -> None:
         """Reads an input. The value of an absent one is computed as in a model."""
         op, parameter = self._op, self._op.inputs[i]
-        kind = "T" if parameter.dtype == "T" else "int64"
+        kind = _KINDS_OF_DTYPES[parameter.dtype]
         overwritten = ", true" if op.overwritten == i else ""
         code = f"definition::read<{CPP[kind]}>(call, {i}{overwritten})"
         given = {each.name: each.name for each in op.inputs if each is not parameter}

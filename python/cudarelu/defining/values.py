@@ -26,6 +26,7 @@ class Value:
     """
 
     __hash__ = None  # type: ignore[assignment]
+    __array_ufunc__ = None  # NumPy's numbers use the operators below; its functions refuse a Value
 
     def __init__(self, expression: Expression, labels: tuple[str, ...] = ()) -> None:
         self.expression = expression

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "batches.h"
 #include "cudarelu/kernel.h"
 
 namespace cudarelu::ops {
@@ -74,34 +75,6 @@ struct KnnQuery {
   static Status cpu(const Call& call);
   static Status cuda(const Call& call);
 };
-
-/// The points [begin, end) of one batch, within [0, size) for all values of offsets.
-struct Batch {
-  std::int64_t begin;
-  std::int64_t end;
-};
-
-/// The number of the batch of item `item`; `batches` if it is past the last offset.
-CUDARELU_FN std::int64_t batch_number(std::int64_t item, const std::int32_t* offset,
-                                      std::int64_t batches) {
-  std::int64_t low = 0;
-  for (std::int64_t high = batches; low < high;) {
-    const std::int64_t middle = (low + high) / 2;
-    if (offset[middle] > item) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return low;
-}
-
-/// The points of batch `number`.
-CUDARELU_FN Batch batch_of(std::int64_t number, const std::int32_t* offset, std::int64_t size) {
-  const std::int64_t begin = number == 0 ? 0 : offset[number - 1];
-  const std::int64_t end = offset[number];
-  return {begin > 0 ? begin : 0, end < size ? end : size};
-}
 
 /// The points of the batch of query `query`; none if it is past the last offset.
 CUDARELU_FN Batch batch_of_query(std::int64_t query, const std::int32_t* new_offset,

@@ -362,6 +362,7 @@ def branches(x):
             TypeError,
             "PyTorch's sigmoid does not take a symbolic value: cudarelu.elementwise has",
         ),
+        ("f(x: T[*]) -> y: T[*]", lambda x: np.exp(x), TypeError, "'Value' does not support u"),
         (
             "f(x: T[*]) -> y: T[*]",
             lambda x: x.sigmoid(),

@@ -16,6 +16,8 @@ from cudarelu.defining.evaluation import cpu_source
 from cudarelu.testing import checks, plans
 from cudarelu.testing.reference import evaluate
 
+pytestmark = pytest.mark.xdist_group("evaluation")  # each library is compiled once
+
 DTYPES = ("float64", "float16", "int32")  # those of a type of arithmetic share the code
 SMALL = ("float32", "float16")
 
