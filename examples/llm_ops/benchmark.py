@@ -14,8 +14,10 @@ import argparse
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import reference
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -43,56 +45,16 @@ def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    wide = x.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
-    return (wide * scale * weight.float()).to(x.dtype)
-
-
-def rms_norm_backward(grad_y: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    g, wide = grad_y.float(), x.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
-    normal = wide * scale
-    scaled = g * weight.float()
-    grad_x = scale * (scaled - normal * (scaled * normal).mean(-1, keepdim=True))
-    return grad_x.to(x.dtype), (g * normal).sum(0).to(x.dtype)
-
-
-def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    return functional.silu(gate) * up
-
-
-def swiglu_backward(grad_y: Tensor, gate: Tensor, up: Tensor) -> Tensor:
-    return torch.ops.aten.silu_backward(grad_y * up, gate)
-
-
-def rotary_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
-
-
-def rotary_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    a, b = x[..., ::2], x[..., 1::2]
-    return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
-
-
-def linear_swish(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return functional.silu(functional.linear(x, weight, bias))
-
-
-def squared_relu(x: Tensor) -> Tensor:
-    return x.relu().square()
-
-
 def cases(llm: cudarelu.OpModule, dtype: torch.dtype) -> list[Callable[[], Case]]:
     """What makes the cases, one at a time: all tensors together do not fit small GPUs."""
 
     def random(*shape: int, of: torch.dtype = dtype) -> Tensor:
         return torch.randn(shape, device="cuda", dtype=of)
 
-    def case(name: str, formula: Callable, *inputs: Tensor, **extra: object) -> Case:
+    def case(name: str, *inputs: Tensor, **extra: object) -> Case:
         attributes = extra.pop("attributes", {})
         op = getattr(llm, name)
+        formula = partial(getattr(reference, name), **attributes)
         outputs = as_tuple(op(*inputs, **attributes))
         fields = {
             "op": " ".join([name, *attributes.values()]),
@@ -107,54 +69,41 @@ def cases(llm: cudarelu.OpModule, dtype: torch.dtype) -> list[Callable[[], Case]
 
     def norm_cases(rows: int, columns: int) -> list[Callable[[], Case]]:
         def forward() -> Case:
-            x, weight = random(rows, columns), random(columns)
-            native = lambda: functional.rms_norm(x, weight.shape, weight, 1e-6)  # noqa: E731
-            return case("rms_norm", rms_norm, x, weight, torch=native)
+            return case("rms_norm", random(rows, columns), random(columns))
 
         def backward() -> Case:
             grad_y, x, weight = random(rows, columns), random(rows, columns), random(columns)
             leaves = [x.detach().requires_grad_(), weight.detach().requires_grad_()]
             y = functional.rms_norm(leaves[0], weight.shape, leaves[1], 1e-6)
             native = lambda: torch.autograd.grad(y, leaves, grad_y, retain_graph=True)  # noqa: E731
-            return case("rms_norm_backward", rms_norm_backward, grad_y, x, weight, torch=native)
+            return case("rms_norm_backward", grad_y, x, weight, torch=native)
 
         return [forward, backward]
 
     def rotary_case(layout: str) -> Case:
         inputs = random(4, 32, 8192, 128), random(8192, 64), random(8192, 64)
-        formula = rotary_halves if layout == "halves" else rotary_pairs
-        return case("rotary", formula, *inputs, attributes={"layout": layout})
+        return case("rotary", *inputs, attributes={"layout": layout})
 
     def linear_case() -> Case:
         m, n, k = 8192, 8192, 4096
         flops = 2 * m * n * k
-        return case(
-            "linear_swish", linear_swish, random(m, k), random(n, k), random(n), flops=flops
-        )
+        return case("linear_swish", random(m, k), random(n, k), random(n), flops=flops)
 
-    gates = (16384, 11008)
+    gates, odd = (16384, 11008), (16385, 4099)
     makers = [
         make
         for columns in (128, 1024, 4096, 8192, 16384)
         for make in norm_cases((1 << 27) // columns, columns)
     ]
     makers += [
-        lambda: case("rms_norm", rms_norm, random(16385, 4099), random(4099)),
-        lambda: case(
-            "rms_norm_backward",
-            rms_norm_backward,
-            random(16385, 4099),
-            random(16385, 4099),
-            random(4099),
-        ),
-        lambda: case("swiglu", swiglu, random(*gates), random(*gates)),
-        lambda: case(
-            "swiglu_backward", swiglu_backward, random(*gates), random(*gates), random(*gates)
-        ),
+        lambda: case("rms_norm", random(*odd), random(4099)),
+        lambda: case("rms_norm_backward", random(*odd), random(*odd), random(4099)),
+        lambda: case("swiglu", random(*gates), random(*gates)),
+        lambda: case("swiglu_backward", random(*gates), random(*gates), random(*gates)),
         lambda: rotary_case("halves"),
         lambda: rotary_case("pairs"),
         linear_case,
-        lambda: case("squared_relu", squared_relu, random(1 << 27, of=torch.float32)),
+        lambda: case("squared_relu", random(1 << 27, of=torch.float32)),
     ]
     return makers
 

@@ -1,15 +1,13 @@
-"""A block of a Llama model with the ops of libllm_ops.so: run, trained for a step, and exported.
+"""A block of a Llama model with the ops of libllm_ops.so: compiled, trained, and exported.
 
 usage: python llama_block.py LIBRARY [--device cuda] [--dtype bfloat16] [--model llama_block.onnx]
 
-Compares the block with one of PyTorch's ops, also its gradients, and the exported model in ONNX
-Runtime with both, if ONNX Runtime is installed.
+The model runs in `ort_infer --library LIBRARY llama_block.onnx`.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from pathlib import Path
 
 import torch
@@ -20,28 +18,11 @@ import cudarelu
 import cudarelu.onnx
 
 
-class TorchOps:
-    """The formulas of the ops, in PyTorch's."""
-
-    @staticmethod
-    def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
-        return functional.rms_norm(x, weight.shape, weight, eps)
-
-    @staticmethod
-    def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-        return functional.silu(gate) * up
-
-    @staticmethod
-    def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        a, b = x.chunk(2, dim=-1)
-        return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
-
-
 class LlamaBlock(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)), for x of shape [batch, sequence, dim].
 
     Args:
-        ops: what has rms_norm, swiglu and rotary: the module of libllm_ops.so, or TorchOps.
+        ops: what has rms_norm, swiglu and rotary: the module of libllm_ops.so.
         dim: the size of a token; a head has dim / heads.
         hidden: the size inside the MLP.
     """
@@ -81,13 +62,6 @@ def angles(sequence: int, head: int, base: float = 10000.0) -> tuple[Tensor, Ten
     return products.cos(), products.sin()
 
 
-def check(name: str, actual: Tensor, expected: Tensor) -> None:
-    """Raises AssertionError unless the tensors are equal up to a few roundings."""
-    error = ((actual - expected).abs().max() / expected.abs().max()).item()
-    print(f"{name}: relative error {error:.1e}")
-    assert error < (1e-5 if actual.dtype == torch.float32 else 3e-2), name
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("library", type=Path)
@@ -100,34 +74,21 @@ def main() -> None:
     llm = cudarelu.load_library(options.library)  # the ops are torch.ops.llm.* now, too
     torch.manual_seed(0)
     block = LlamaBlock(llm).to(**place)
-    reference = LlamaBlock(TorchOps).to(**place)
-    reference.load_state_dict(block.state_dict())
     x = torch.randn(2, 33, 256, **place)
     cos, sin = (each.to(**place) for each in angles(33, 64))
 
-    expected = reference(x, cos, sin)
-    check("forward", block(x, cos, sin), expected)
-    check("compiled", torch.compile(block, fullgraph=True)(x, cos, sin), expected)
-    for model in (block, reference):
-        model(x, cos, sin).square().mean().backward()
-    wanted = dict(reference.named_parameters())
-    for name, parameter in block.named_parameters():
-        check(f"gradient of {name}", parameter.grad, wanted[name].grad)
+    compiled = torch.compile(block, fullgraph=True)
+    optimizer = torch.optim.SGD(block.parameters(), lr=1.0)
+    for step in range(5):
+        loss = compiled(x, cos, sin).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(f"step {step}: loss {loss.item():.4f}")
 
     block.eval()
     cudarelu.onnx.export(block, (x, cos, sin), options.model, input_names=["x", "cos", "sin"])
     print(f"{options.model} has been written")
-    if options.dtype == "float32" and importlib.util.find_spec("onnxruntime"):
-        import onnxruntime
-
-        session_options = onnxruntime.SessionOptions()
-        session_options.register_custom_ops_library(str(options.library.resolve()))
-        session = onnxruntime.InferenceSession(
-            options.model, session_options, providers=["CPUExecutionProvider"]
-        )
-        inputs = {"x": x, "cos": cos, "sin": sin}
-        outputs = session.run(None, {name: each.cpu().numpy() for name, each in inputs.items()})
-        check("ONNX Runtime", torch.from_numpy(outputs[0]), expected.detach().cpu())
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@
 namespace llm {
 
 Status Rotary::cpu(const Call& call) {
-  if (Status status = check_rotary(call); !status.ok()) return status;
-  const RotarySizes sizes(call);
+  if (Status status = check_rotary(call, call.inputs[0], call.inputs[1]); !status.ok())
+    return status;
+  const RotarySizes sizes(call.inputs[0], call.inputs[1]);
   const std::int64_t pairs = sizes.pairs;
   const bool halves = call.integer(0) == 0;
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {

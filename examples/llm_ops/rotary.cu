@@ -95,13 +95,14 @@ Status launch_rotate(const Call& call, const Arguments<T>& of) {
 }  // namespace
 
 Status Rotary::cuda(const Call& call) {
-  if (Status status = check_rotary(call); !status.ok()) return status;
+  if (Status status = check_rotary(call, call.inputs[0], call.inputs[1]); !status.ok())
+    return status;
   if (call.outputs[0].size() == 0) return {};
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    const Arguments<T> of{static_cast<const T*>(call.inputs[0].data),
-                          static_cast<const T*>(call.inputs[1].data),
-                          static_cast<const T*>(call.inputs[2].data),
-                          static_cast<T*>(call.outputs[0].data), RotarySizes(call)};
+    const Arguments<T> of{
+        static_cast<const T*>(call.inputs[0].data), static_cast<const T*>(call.inputs[1].data),
+        static_cast<const T*>(call.inputs[2].data), static_cast<T*>(call.outputs[0].data),
+        RotarySizes(call.inputs[0], call.inputs[1])};
     constexpr int width = cuda::vector_bytes / sizeof(T);
     const bool even = of.sizes.pairs % width == 0 && cuda::misalignment(of.x) == 0 &&
                       cuda::misalignment(of.cos) == 0 && cuda::misalignment(of.sin) == 0 &&

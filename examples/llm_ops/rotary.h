@@ -12,15 +12,16 @@ using namespace cudarelu;
 struct Rotary {
   static constexpr OpSpec spec{
       .signature =
-          "rotary(x: T[*, s, d], cos: T[s, h], sin: T[s, h], *, layout: halves | pairs = halves) "
-          "-> y: T[*, s, d]",
+          "rotary(x: T[*, s, d], cos: T[s, h divides d], sin: T[s, h], *, "
+          "layout: halves | pairs = halves) -> y: T[*, s, d]",
       .summary =
           "Rotates each pair (a, b) of a vector of d = 2h elements to (a cos - b sin, b cos + a "
           "sin), by the angles of its position in the sequence: elements i and i + h are pair i "
-          "(halves, as in Llama), or elements 2i and 2i + 1 (pairs, as in GPT-J). No gradient in "
-          "cos and sin.",
+          "(halves, as in Llama), or elements 2i and 2i + 1 (pairs, as in GPT-J).",
       .dtypes = floating_types,
-      .gradient = "x = rotary(grad_y, cos, cudarelu::scale(sin, -1), layout)",
+      .gradient = R"(x = rotary(grad_y, cos, cudarelu::scale(sin, -1), layout);
+                     cos = rotary_angles_backward(grad_y, x, cos, layout).grad_cos;
+                     sin = rotary_angles_backward(grad_y, x, cos, layout).grad_sin)",
       // Element i is rotated with element `other`, by the angle of its pair `angle`.
       .definition = R"(zero = Constant<value_int = 0>()
                        one = Constant<value_int = 1>()
@@ -59,26 +60,26 @@ struct Rotary {
   static Status cuda(const Call& call);
 };
 
-/// The sizes of a call: x is [leading, positions, 2 * pairs].
+/// The sizes of x, [leading, positions, 2 * pairs], and of the angles, [positions, pairs].
 struct RotarySizes {
   std::int64_t leading;
   std::int64_t positions;
   std::int64_t pairs;
 
-  explicit RotarySizes(const Call& call)
-      : positions(call.inputs[1].shape[0]), pairs(call.inputs[1].shape[1]) {
-    const std::int64_t matrix = positions * call.inputs[0].shape.back();
-    leading = matrix == 0 ? 0 : call.inputs[0].size() / matrix;
+  RotarySizes(const TensorView& x, const TensorView& cos)
+      : positions(cos.shape[0]), pairs(cos.shape[1]) {
+    const std::int64_t matrix = positions * x.shape.back();
+    leading = matrix == 0 ? 0 : x.size() / matrix;
   }
 };
 
 /// The error of x that has not two elements for each angle.
-inline Status check_rotary(const Call& call) {
-  const std::int64_t d = call.inputs[0].shape.back();
-  const std::int64_t h = call.inputs[1].shape[1];
+inline Status check_rotary(const Call& call, const TensorView& x, const TensorView& cos) {
+  const std::int64_t d = x.shape.back();
+  const std::int64_t h = cos.shape[1];
   if (d == 2 * h) return {};
   return {Status::Code::invalid_argument,
-          "rotary: the last dimension of x must be twice that of cos and sin, " +
+          std::string(call.op) + ": the last dimension of x must be twice that of cos, " +
               std::to_string(2 * h) + ", but is " + std::to_string(d)};
 }
 

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import ml_dtypes
@@ -25,7 +26,8 @@ import pytest
 from onnx import helper
 
 from cudarelu.testing.environment import torch_cuda_missing
-from support.ort_infer import BUILD
+from support import commands
+from support.ort_infer import BUILD, BUILT, ORT_INFER
 
 EXAMPLE = Path(__file__).parents[2] / "examples/llm_ops"
 PACKAGE = BUILD / "python/cudarelu"
@@ -172,15 +174,26 @@ def rms_norm_backward(grad_y, x, weight=None, eps=1e-6):
     return [grad_x, (grad_y * normal).sum(tuple(range(x.ndim - 1)))]
 
 
-def rotary(x, cos, sin, layout=0):  # 0: halves, 1: pairs
-    h = cos.shape[1]
+def elements_of_pairs(h, layout):  # 0: halves, 1: pairs
+    if layout == 0:
+        return np.s_[..., :h], np.s_[..., h:]
+    return np.s_[..., ::2], np.s_[..., 1::2]
+
+
+def rotary(x, cos, sin, layout=0):
+    first, second = elements_of_pairs(cos.shape[1], layout)
     y = np.empty_like(x)
-    first, second = (
-        (np.s_[..., :h], np.s_[..., h:]) if layout == 0 else (np.s_[..., ::2], np.s_[..., 1::2])
-    )
     y[first] = x[first] * cos - x[second] * sin
     y[second] = x[second] * cos + x[first] * sin
     return [y]
+
+
+def rotary_angles_backward(grad_y, x, cos, layout=0):
+    first, second = elements_of_pairs(cos.shape[1], layout)
+    matrices = tuple(range(x.ndim - 2))
+    grad_cos = grad_y[first] * x[first] + grad_y[second] * x[second]
+    grad_sin = grad_y[second] * x[first] - grad_y[first] * x[second]
+    return [grad_cos.sum(matrices), grad_sin.sum(matrices)]
 
 
 def linear_sum(x, weight, bias=None):
@@ -242,6 +255,12 @@ OPS = [
         "Rotary",
         rotary,
         [(x, angles, angles) for x, angles in ANGLES],
+        [{}, {"layout": 0}, {"layout": 1}],
+    ),
+    Op(
+        "RotaryAnglesBackward",
+        rotary_angles_backward,
+        [(x, x, angles) for x, angles in [*ANGLES, ((2, 3, 140), (3, 70)), ((0, 3, 4), (3, 2))]],
         [{}, {"layout": 0}, {"layout": 1}],
     ),
     Op(
@@ -376,8 +395,8 @@ def test_torch(llm, op: Op, dtype: str, device: str) -> None:
 
 
 def test_rotary_refuses_other_sizes(llm_ops: Path) -> None:
-    x, angles = np.zeros((2, 5), np.float32), np.zeros((2, 2), np.float32)
-    message = "rotary: the last dimension of x must be twice that of cos and sin, 4, but is 5"
+    x, angles = np.zeros((2, 6), np.float32), np.zeros((2, 2), np.float32)
+    message = "rotary: the last dimension of x must be twice that of cos, 4, but is 6"
     with pytest.raises(Exception, match=message):
         run(llm_ops, "llm", "Rotary", [x, angles, angles])
 
@@ -431,18 +450,17 @@ GRADIENTS = {
     "row_rrms": lambda llm: (llm.row_rrms, [(4, 3)]),
     "swiglu": lambda llm: (llm.swiglu, [(3, 4), (3, 4)]),
     "swiglu_backward": lambda llm: (llm.swiglu_backward, [(5,), (5,), (5,)]),
-    "rotary of halves": lambda llm: (rotary_of(llm, "halves"), [(2, 3, 4)]),
-    "rotary of pairs": lambda llm: (rotary_of(llm, "pairs"), [(2, 3, 4)]),
+    "rotary of halves": lambda llm: (
+        partial(llm.rotary, layout="halves"),
+        [(2, 3, 4), (3, 2), (3, 2)],
+    ),
+    "rotary of pairs": lambda llm: (
+        partial(llm.rotary, layout="pairs"),
+        [(2, 3, 4), (3, 2), (3, 2)],
+    ),
     "linear_swish": lambda llm: (llm.linear_swish, [(2, 3, 4), (5, 4), (5,)]),
     "linear_swish without a bias": lambda llm: (llm.linear_swish, [(3, 4), (5, 4)]),
 }
-
-
-def rotary_of(llm, layout: str) -> Callable:
-    import torch
-
-    angles = torch.randn(3, 2, dtype=torch.float64)
-    return lambda x: llm.rotary(x, angles.cos(), angles.sin(), layout=layout)
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
@@ -465,8 +483,51 @@ def test_gradient_of_squared_relu(llm) -> None:
     torch.testing.assert_close(x.grad, torch.tensor([0.0, 0.0, 6.0]))
 
 
+def assert_near(actual, expected, what: str) -> None:
+    """Equal up to a few roundings, relative to the largest element."""
+    error = ((actual - expected).abs().max() / expected.abs().max()).item()
+    assert error < 1e-5, what
+
+
+def test_llama_block_equals_pytorchs(
+    llm, llm_ops: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    import cudarelu.onnx
+
+    monkeypatch.syspath_prepend(EXAMPLE)
+    import llama_block
+    import reference
+
+    torch.manual_seed(0)
+    ours, theirs = llama_block.LlamaBlock(llm), llama_block.LlamaBlock(reference)
+    theirs.load_state_dict(ours.state_dict())
+    arguments = torch.randn(2, 33, 256), *llama_block.angles(33, 64)
+    expected = theirs(*arguments)
+    assert_near(ours(*arguments), expected, "forward")
+    assert_near(torch.compile(ours, fullgraph=True)(*arguments), expected, "compiled")
+    for block in (ours, theirs):
+        block(*arguments).square().mean().backward()
+    wanted = dict(theirs.named_parameters())
+    for name, parameter in ours.named_parameters():
+        assert_near(parameter.grad, wanted[name].grad, f"gradient of {name}")
+
+    names, path = ["x", "cos", "sin"], tmp_path / "block.onnx"
+    cudarelu.onnx.export(ours.eval(), arguments, path, input_names=names)
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(str(llm_ops))
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    feeds = {name: x.numpy() for name, x in zip(names, arguments, strict=True)}
+    (y,) = session.run(None, feeds)
+    assert_near(torch.from_numpy(y), expected.detach(), "ONNX Runtime")
+
+
+@BUILT
 def test_llama_block(llm, llm_ops: Path, tmp_path: Path) -> None:
-    command = [sys.executable, EXAMPLE / "llama_block.py", llm_ops, "--model", "block.onnx"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "ONNX Runtime: relative error" in done.stdout
+    said = commands.run(sys.executable, EXAMPLE / "llama_block.py", llm_ops, cwd=tmp_path)
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", said)]
+    assert len(losses) == 5
+    assert losses == sorted(losses, reverse=True)
+    said = commands.run(ORT_INFER, "--library", llm_ops, "llama_block.onnx", cwd=tmp_path)
+    assert "2 x llm::Rotary" in said
