@@ -33,6 +33,7 @@ from cudarelu.onnx.measure import Running, compare, random_inputs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples/llm_ops"))
 import llama_block
+import reference
 
 ROUNDS = 21
 
@@ -60,7 +61,7 @@ def llama(provider: str) -> tuple[torch.nn.Module, torch.Tensor]:
             angles = torch.arange(x.shape[1])[:, None] / 10000 ** torch.linspace(0, 1, dim // 16)
             return super().forward(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
 
-    block = Block(llama_block.TorchOps(), dim, heads=8, hidden=11 * dim // 4)
+    block = Block(reference, dim, heads=8, hidden=11 * dim // 4)
     return block, torch.randn(1, tokens, dim)
 
 

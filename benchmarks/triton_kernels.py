@@ -2,7 +2,7 @@
 
     python benchmarks/triton_kernels.py [--rounds 50] [--out FILE.json]
 
-The kernel is that of rms_norm in examples/triton_ops.py, on CUDA. `kernel` is its time on the GPU,
+The kernel is that of rms_norm in examples/triton_ops, on CUDA. `kernel` is its time on the GPU,
 from the profiler, and `host` the time of a call on the host, which does not wait for the GPU, of 8
 rows of 256 elements. The three take turns; times are medians in microseconds.
 """
@@ -26,8 +26,9 @@ from torch.profiler import ProfilerActivity, profile
 import cudarelu
 import cudarelu.ort
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-import triton_ops
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples/triton_ops"))
+from rms_norm import library, rms_norm
+from rms_norm_kernels import rms_norm_kernel
 
 SHAPES = [(8192, 1024), (8192, 4096), (16384, 8192)]
 SMALL = (8, 256)
@@ -40,20 +41,19 @@ def by_triton(x: torch.Tensor, weight: torch.Tensor) -> Callable[[], object]:
     y = torch.empty_like(x)
     block = max(1024, 1 << (columns - 1).bit_length())
     options = {"BLOCK": block, "num_warps": min(max(block // 512, 1), 16)}
-    kernel = triton_ops.rms_norm_kernel
-    return lambda: kernel[(rows,)](x, weight, y, columns, EPSILON, **options)
+    return lambda: rms_norm_kernel[(rows,)](x, weight, y, columns, EPSILON, **options)
 
 
 def in_pytorch(x: torch.Tensor, weight: torch.Tensor) -> Callable[[], object]:
     """The op, which allocates its output."""
-    rms_norm = triton_ops.rms_norm.function()
-    return lambda: rms_norm(x, weight, eps=EPSILON)
+    function = rms_norm.function()
+    return lambda: function(x, weight, eps=EPSILON)
 
 
 def in_onnx_runtime(x: torch.Tensor, weight: torch.Tensor) -> Callable[[], object]:
     """A model of one node, whose inputs and output are bound to tensors."""
     element = TensorProto.BFLOAT16 if x.dtype == torch.bfloat16 else TensorProto.FLOAT
-    domain = triton_ops.library.name
+    domain = library.name
     node = helper.make_node("RmsNorm", ["x", "weight"], ["y"], domain=domain, eps=EPSILON)
     tensors = [
         helper.make_tensor_value_info(name, element, shape)
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=50, help="calls for each turn")
     parser.add_argument("--out", help="a file for the results, in JSON")
     options = parser.parse_args()
-    triton_ops.library.load()
+    library.load()
     found: dict[str, object] = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,

@@ -1,26 +1,21 @@
-"""Twelve activations of the literature, each defined in a line or two.
+# %% [markdown]
+# # Twelve activations of the literature
+#
+# Each is defined in a line or two. The kernels, the gradient and the ONNX operator follow from it.
+# A command makes a library of this file, which is then checked in all hosts, and measured:
+#
+#     python -m cudarelu build examples/activations.py -o libactivations.so
+#     python -m cudarelu check libactivations.so
+#     python -m cudarelu bench --library libactivations.so
 
-Build the module, and check and measure its ops:
-
-    python -m cudarelu build examples/activations.py -o libactivations.so
-    python -m cudarelu check libactivations.so
-    python -m cudarelu bench --library libactivations.so
-"""
-
+# %%
 import math
 
+import torch
+from torch.nn import functional
+
 import cudarelu
-from cudarelu.elementwise import (
-    elu,
-    hard_swish,
-    mish,
-    relu,
-    sigmoid,
-    sin,
-    softplus,
-    tanh,
-    where,
-)
+from cudarelu.elementwise import elu, hard_swish, mish, relu, sigmoid, sin, softplus, tanh, where
 
 with cudarelu.Library("activations") as library:
 
@@ -84,3 +79,22 @@ with cudarelu.Library("activations") as library:
         """tanh(x) for small x: its Taylor polynomial of degree 7, by Horner's rule."""
         square = x * x
         return x * (1 + square * (-1 / 3 + square * (2 / 15 - 17 / 315 * square)))
+
+
+# %% [markdown]
+# The first call compiles all of them, for a minute or two. They have gradients; some of them are in
+# PyTorch, too.
+
+# %%
+if __name__ == "__main__":  # not where the command reads the file
+    x = torch.linspace(-4, 4, 14, dtype=torch.float64, requires_grad=True)
+    for ours, theirs in [
+        (swish, functional.silu),
+        (mish_, functional.mish),
+        (hard_swish_, functional.hardswish),
+        (softplus_, functional.softplus),
+        (celu, functional.celu),
+    ]:
+        torch.testing.assert_close(ours(x), theirs(x))
+        assert torch.autograd.gradcheck(ours, x)
+        print(f"{ours.__name__} is {theirs.__name__}")

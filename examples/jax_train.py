@@ -1,13 +1,10 @@
-"""Trains a small network in JAX with linear_gelu, layer_norm and softmax, and saves it as an ONNX
-model that gives the same outputs in ort_infer.
+# %% [markdown]
+# # Train in JAX, and serve the model without Python
+#
+# A small network learns to tell three spirals apart, by `linear_gelu`, `layer_norm` and `softmax`.
+# The ops of this library take JAX's arrays, and are parts of the program that `jax.jit` compiles.
 
-    python examples/jax_train.py model.onnx
-    ./build/ort_infer model.onnx --input x=x.npy --compare probabilities=probabilities.npy
-"""
-
-import sys
-from pathlib import Path
-
+# %%
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +16,11 @@ import cudarelu.onnx
 
 WIDTH, CLASSES, STEPS, RATE = 64, 3, 400, 0.1
 
+# %% [markdown]
+# ## The data
 
+
+# %%
 def spirals(points: int) -> tuple[np.ndarray, np.ndarray]:
     """Points on three spirals, and the number of the spiral of each."""
     random = np.random.default_rng(0)
@@ -30,6 +31,11 @@ def spirals(points: int) -> tuple[np.ndarray, np.ndarray]:
     return xy.astype(np.float32), labels
 
 
+# %% [markdown]
+# ## The network
+
+
+# %%
 def initial(key: jax.Array) -> list[dict[str, jax.Array]]:
     sizes = [(WIDTH, 2), (WIDTH, WIDTH), (CLASSES, WIDTH)]
     keys = jax.random.split(key, len(sizes))
@@ -68,21 +74,26 @@ def as_module(parameters: list[dict[str, jax.Array]]) -> torch.nn.Module:
     return network.eval()
 
 
-def main() -> None:
-    path = Path(sys.argv[1] if len(sys.argv) > 1 else "model.onnx")
+# %% [markdown]
+# ## Training and export
+
+# %%
+if __name__ == "__main__":  # other programs import the network
     x, labels = spirals(600)
     parameters = initial(jax.random.key(0))
-    for number in range(STEPS):
+    for number in range(1, STEPS + 1):
         parameters, value = step(parameters, x, labels)
-        if number % 100 == 99:
-            print(f"step {number + 1}: loss {value:.3f}")
-    found = probabilities(parameters, jnp.asarray(x))
+        if number % 100 == 0:
+            print(f"step {number}: loss {value:.3f}")
+    found = np.asarray(probabilities(parameters, jnp.asarray(x)))
     print(f"accuracy {np.mean(np.argmax(found, -1) == labels):.3f}")
     names = {"input_names": ["x"], "output_names": ["probabilities"]}
-    cudarelu.onnx.export(as_module(parameters), (torch.from_numpy(x),), path, **names)
-    np.save(path.parent / "x.npy", x)
-    np.save(path.parent / "probabilities.npy", np.asarray(found))
+    module, arguments = as_module(parameters), (torch.from_numpy(x),)
+    cudarelu.onnx.export(module, arguments, "model.onnx", verbose=False, **names)
+    np.save("x.npy", x)
+    np.save("probabilities.npy", found)
 
-
-if __name__ == "__main__":
-    main()
+# %% [markdown]
+# The model gives the same outputs without Python:
+#
+#     ort_infer model.onnx --input x=x.npy --compare probabilities=probabilities.npy

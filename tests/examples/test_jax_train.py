@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples/jax_train.py"
 @pytest.mark.skipif(jax_missing("cpu") is not None, reason="JAX is missing")
 @BUILT
 def test_the_saved_model_gives_the_outputs_of_jax(tmp_path):
-    said = run(sys.executable, EXAMPLE, tmp_path / "model.onnx")
+    said = run(sys.executable, EXAMPLE, cwd=tmp_path)
     losses = [float(each) for each in re.findall(r"loss ([\d.]+)", said)]
     assert losses[-1] < losses[0] < 1
     assert float(re.search(r"accuracy ([\d.]+)", said)[1]) > 0.95

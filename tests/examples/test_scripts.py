@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import cudarelu.ort
-from support.commands import needs, run
+from support.commands import SLOW, needs, run
 from support.ort_infer import BUILT, ORT_INFER
 from support.ort_release import NEEDS_RELEASE, make_release
 
@@ -23,12 +23,17 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = [path for path in EXAMPLES.glob("*.py") if path.read_text().startswith("# %%")]
 
 
-def run_script(name: str, folder: Path) -> str:
+def run_python(folder: Path, *arguments: object) -> str:
+    """Runs Python in a folder, which has the cache of op modules, too."""
     variables = {
         "PYTHONPATH": os.pathsep.join(sys.path),
         "CUDARELU_CACHE_DIR": str(folder / "cache"),
     }
-    return run(sys.executable, EXAMPLES / name, cwd=folder, env=os.environ | variables)
+    return run(sys.executable, *arguments, cwd=folder, env=os.environ | variables)
+
+
+def run_script(name: str, folder: Path) -> str:
+    return run_python(folder, EXAMPLES / name)
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +43,17 @@ def mlp(tmp_path_factory):
     return folder, run_script("mlp.py", folder)
 
 
-def test_all_are_tested_and_short():
-    names = {"mlp.py", "accelerate_model.py", "own_op_cpp.py", "own_op_python.py"}
-    assert {path.name for path in SCRIPTS} == names
-    files = [*SCRIPTS, *(EXAMPLES / "batching_service").iterdir()]
-    assert all(len(path.read_text().splitlines()) <= 100 for path in files)
+def test_all_are_tested():
+    here = {"mlp.py", "accelerate_model.py", "own_op_cpp.py", "own_op_python.py", "activations.py"}
+    assert {path.name for path in SCRIPTS} == here | {"jax_train.py"}  # by test_jax_train.py
+
+
+def test_all_are_short():
+    files = [*EXAMPLES.glob("*.py"), *(EXAMPLES / "batching_service").glob("*.*")]
+    files += [*EXAMPLES.glob("context_parallel/*.py"), *EXAMPLES.glob("triton_ops/*.py")]
+    files += [EXAMPLES / "llm_ops/llama_block.py"]
+    lines = {path.name: len(path.read_text().splitlines()) for path in files}
+    assert {name: count for name, count in lines.items() if count > 100} == {}
 
 
 def test_mlp(mlp):
@@ -76,6 +87,23 @@ def test_own_op_cpp(tmp_path):
 def test_own_op_python(tmp_path):
     said = run_script("own_op_python.py", tmp_path)
     assert float(re.search(r"loss ([\d.]+)", said)[1]) < 0.01
+
+
+@SLOW
+def test_activations(tmp_path):
+    said = run_script("activations.py", tmp_path)
+    assert said.splitlines()[-5:] == [
+        "swish is silu",
+        "mish is mish",
+        "hard_swish is hardswish",
+        "softplus is softplus",
+        "celu is celu",
+    ]
+    # The commands. The cache has the library.
+    command, library = ("-m", "cudarelu"), "libactivations.so"
+    run_python(tmp_path, *command, "build", EXAMPLES / "activations.py", "-o", library)
+    said = run_python(tmp_path, *command, "check", library, "--op", "sinc", "--host", "torch")
+    assert re.search(r"sinc +torch-cpu +\d+ passed", said)
 
 
 @needs(module="jupytext")
