@@ -92,7 +92,8 @@ void raise_python(const Status& status) {
     case Status::Code::unsupported_dtype:
       throw nb::type_error(status.message().c_str());
     case Status::Code::out_of_memory:
-      throw std::bad_alloc();
+      PyErr_SetString(PyExc_MemoryError, status.message().c_str());
+      throw nb::python_error();
     default:
       throw std::runtime_error(status.message());
   }

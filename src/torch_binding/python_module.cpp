@@ -229,7 +229,7 @@ PyObject* function_of_op(PyObject* self, PyObject* const* values, Py_ssize_t pos
                                                                        : PyExc_RuntimeError;
     PyErr_SetString(type, error.what());
   } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
+    PyErr_SetString(PyExc_MemoryError, Status::out_of_memory().message().c_str());
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }

@@ -6,18 +6,28 @@ import ctypes
 import gc
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 import cudarelu
-from cudarelu.testing.cases import DTYPES, Case, Plan, has_many_dimensions, make_case
-from cudarelu.testing.hosts import Torch, one_op_model
+from cudarelu.testing.cases import Case
+from cudarelu.testing.hosts import Torch, TvmFfi, one_op_model
+from cudarelu.testing.torch_calls import as_tuple
+from support.cases import large_case
 
 MEMORY = ctypes.CDLL(None)
 MOST = 30
-ERRORS: dict[str, Any] = {"torch": RuntimeError, "numpy": MemoryError, "ort": Exception}
+ERRORS: dict[str, Any] = {
+    "torch": RuntimeError,
+    "gradient": RuntimeError,
+    "numpy": MemoryError,
+    "ort": Exception,
+    "tvm-ffi": Exception,
+    "jax": Exception,
+}
 
 
 def torch_call(op: cudarelu.OpInfo, case: Case) -> Callable[[], Any]:
@@ -29,11 +39,36 @@ def numpy_call(op: cudarelu.OpInfo, case: Case) -> Callable[[], Any]:
     return lambda: getattr(cudarelu, op.name)(*case.inputs.values(), **case.attributes)
 
 
+def gradient_call(op: cudarelu.OpInfo, case: Case) -> Callable[[], Any]:
+    """A call in PyTorch and its gradients."""
+    tensors = [Torch("cpu").tensor(array) for array in case.inputs.values()]
+    leaves = [x.requires_grad_() for x in tensors if x is not None and x.is_floating_point()]
+
+    def call() -> Any:
+        results = getattr(cudarelu, op.name)(*tensors, **case.attributes)
+        outputs = [y for y in as_tuple(results) if y.requires_grad]
+        if not (op.gradient and outputs):
+            return results
+        ones = [torch.ones_like(y) for y in outputs]
+        found = torch.autograd.grad(outputs, leaves, ones, allow_unused=True)
+        return tuple(x for x in found if x is not None)
+
+    return call
+
+
+def jax_call(op: cudarelu.OpInfo, case: Case) -> Callable[[], Any]:
+    import jax.numpy as jnp
+
+    arrays = [x if x is None else jnp.asarray(x) for x in case.inputs.values()]
+    return lambda: getattr(cudarelu, op.name)(*arrays, **case.attributes)
+
+
 def ort_call(op: cudarelu.OpInfo, case: Case) -> Callable[[], Any]:
     import onnxruntime as ort
 
     import cudarelu.ort
 
+    ort.disable_telemetry_events()  # their thread allocates too
     options = cudarelu.ort.register(ort.SessionOptions())
     options.log_severity_level = 4
     options.enable_cpu_mem_arena = False
@@ -44,12 +79,21 @@ def ort_call(op: cudarelu.OpInfo, case: Case) -> Callable[[], Any]:
     return lambda: session.run(None, feeds)
 
 
-CALLS = {"torch": torch_call, "numpy": numpy_call, "ort": ort_call}
+CALLS = {
+    "torch": torch_call,
+    "gradient": gradient_call,
+    "numpy": numpy_call,
+    "ort": ort_call,
+    "tvm-ffi": TvmFfi("cpu").call,
+    "jax": jax_call,
+}
 
 
 def arrays(results: Any) -> list[np.ndarray]:
+    several = isinstance(results, Sequence) and not isinstance(results, np.ndarray)
     return [
-        np.asarray(each) for each in (results if isinstance(results, tuple | list) else [results])
+        each.detach().numpy() if isinstance(each, torch.Tensor) else np.asarray(each)
+        for each in (results if several else [results])
     ]
 
 
@@ -66,9 +110,7 @@ def fail_each(name: str, call: Callable[[], Any], error: type[Exception]) -> int
         message = None
         try:
             call()
-        except MemoryError:
-            message = "out of memory"  # its type says so
-        except error as raised:
+        except (error, MemoryError) as raised:
             message = str(raised)
         finally:
             refused = MEMORY.failing_memory_refused()
@@ -88,10 +130,7 @@ def fail_each(name: str, call: Callable[[], Any], error: type[Exception]) -> int
 def main(host: str) -> None:
     total = 0
     for op in cudarelu.ops():
-        many = has_many_dimensions(op)
-        dtype = next(each for each in op.dtypes if each in ("float32", "int32"))
-        case = make_case(op, DTYPES[dtype], Plan("large", (16,) if many else (130,), 48))
-        total += fail_each(op.name, CALLS[host](op, case), ERRORS[host])
+        total += fail_each(op.name, CALLS[host](op, large_case(op)), ERRORS[host])
     print(total, "failed allocations")
 
 

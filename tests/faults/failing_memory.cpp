@@ -1,8 +1,12 @@
 // Replaces malloc() and what is like it in a process that preloads this library. Large blocks are
-// counted, and can be refused: those are the memory of tensors and of workspace.
+// counted, and can be refused: those are the memory of tensors and of workspace. The environment
+// variable FAILING_MEMORY_AFTER is the number of those that a program gets; how many were refused
+// is the last line of its standard error.
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
 
 // glibc's own functions, which it exports for such replacements.
 extern "C" {
@@ -54,6 +58,21 @@ void forget(void* memory) {
     }
   }
 }
+
+/// Refuses blocks from the start of a program to its end.
+class WholeProgram {
+ public:
+  WholeProgram() {
+    if (const char* count = std::getenv(variable)) left = std::atol(count);
+  }
+  ~WholeProgram() {
+    if (std::getenv(variable) != nullptr) dprintf(2, "refused %ld\n", refused.load());
+  }
+
+ private:
+  static constexpr const char* variable = "FAILING_MEMORY_AFTER";
+};
+const WholeProgram whole_program;
 
 }  // namespace
 

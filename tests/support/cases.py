@@ -6,8 +6,9 @@ import dataclasses
 
 import numpy as np
 
+from cudarelu import OpInfo
 from cudarelu.testing import Case
-from cudarelu.testing.cases import is_float
+from cudarelu.testing.cases import DTYPES, Plan, has_many_dimensions, is_float, make_case
 
 
 def reversed_rows(case: Case) -> Case:
@@ -17,3 +18,10 @@ def reversed_rows(case: Case) -> Case:
         for name, x in case.inputs.items()
     }
     return dataclasses.replace(case, inputs=inputs)
+
+
+def large_case(op: OpInfo) -> Case:
+    """A case whose tensors have tens of kilobytes each."""
+    dtype = next(each for each in op.dtypes if each in ("float32", "int32"))
+    leading = 16 if has_many_dimensions(op) else 130
+    return make_case(op, DTYPES[dtype], Plan("large", (leading,), 48))
