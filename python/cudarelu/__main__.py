@@ -34,7 +34,7 @@ def list_ops(arguments: argparse.Namespace) -> None:
             from .bench.records import load
             from .bench.report import measured
 
-            notes = measured(load(arguments.records))
+            notes = measured(*map(load, arguments.records))
         libraries = {each.name: Path(each.path).name for each in modules()}
         print(reference(chosen, notes, libraries))
         return
@@ -186,8 +186,9 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     command.add_argument(
         "--records",
         type=Path,
+        action="append",
         metavar="FILE.jsonl",
-        help="with --markdown: errors and speeds too, of a file of `bench`",
+        help="with --markdown: errors and speeds too, of a file of `bench`; repeatable",
     )
     command.set_defaults(run=list_ops)
 
@@ -301,6 +302,9 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     _add_library(ops, lowering, accelerating, inspecting, add_bench(commands))
     add_doctor(commands)
 
+    if not (sys.argv[1:] if argv is None else argv):
+        parser.print_help(sys.stderr)
+        return 2
     arguments = parser.parse_args(argv)
     try:
         _load(getattr(arguments, "libraries", []))

@@ -20,7 +20,7 @@ is made from the declarations of the ops:
 _MEASURED = """\
 With `--records FILE.jsonl`, it has the errors and speeds of a file of `bench`: the largest error,
 relative to the largest element of the exact result, and the least and the largest ratio over all
-sizes and dtypes."""
+sizes and dtypes, or the time of a call of an op that nothing is compared with."""
 
 Notes = Sequence[tuple[str, str]]
 

@@ -87,6 +87,12 @@ def test_the_commands_of_the_document(tmp_path, monkeypatch, capsys):
     assert sorted(os.listdir(tmp_path)) == ["accelerated.onnx", "lowered.onnx", "model.onnx"]
 
 
+def test_without_a_command(capsys):
+    assert main([]) == 2
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("doctor", "accelerate", "check the ops of a library"))
+
+
 def test_an_error_of_a_process(tmp_path):
     command = [sys.executable, "-m", "cudarelu", "inspect", "missing.onnx"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -112,18 +112,31 @@ def errors(content: dict[str, Any]) -> str:
 _RIVALS = {"copy": "of a copy's speed", "torch": "times as fast as PyTorch"}
 
 
-def measured(content: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
-    """Returns what the reference says of the measurements of each op, as names and texts."""
-    where = content["machine"].get("gpu") or content["machine"]["processor"]
+def measured(*contents: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """Returns what the reference says of the measurements of each op, as names and texts.
+
+    Records of the CPU are those of one thread.
+    """
+    notes: dict[str, list[tuple[str, str]]] = {}
+    for content in contents:
+        for op, texts in _measured(content):
+            notes.setdefault(op, []).append(texts)
+    return notes
+
+
+def _measured(content: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
+    gpu = content["machine"].get("gpu")
+    where = gpu or content["machine"]["processor"]
+    timed = gpu or f"one thread of {where}"
     ratios: dict[str, dict[str, list[float]]] = {}
     for each in content["records"]:
         if each["contender"] in _RIVALS and "times_ours" in each:
             by_rival = ratios.setdefault(each["op"], {})
             by_rival.setdefault(each["contender"], []).append(each["times_ours"][0])
-    notes: dict[str, list[tuple[str, str]]] = {}
     for op, texts in largest_errors(content).items():
         line = ", ".join(f"{dtype} {texts[dtype]}" for dtype in ERROR_DTYPES if dtype in texts)
-        notes.setdefault(op, []).append((f"Largest error on {where} (PyTorch's)", line))
+        rival = " (PyTorch's)" if "(" in line else ""
+        yield op, (f"Largest error on {where}{rival}", line)
     for op, by_rival in sorted(ratios.items()):
         line = "; ".join(
             f"{min(by_rival[name]):.2f} to {max(by_rival[name]):.2f} {what}, "
@@ -131,8 +144,15 @@ def measured(content: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
             for name, what in _RIVALS.items()
             if name in by_rival
         )
-        notes.setdefault(op, []).append((f"Speed on {where}", line))
-    return notes
+        yield op, (f"Speed on {timed}", line)
+    times: dict[tuple[str, str], dict[str, str]] = {}
+    for each in content["records"]:
+        if each["contender"] == "cudarelu" and each["op"] not in ratios and "median_us" in each:
+            of_a_shape = times.setdefault((each["op"], each["shape"]), {})
+            of_a_shape[each["dtype"]] = f"{each['median_us'] / 1000:.3g}"
+    for (op, shape), of_a_shape in times.items():
+        line = ", ".join(f"{dtype} {time}" for dtype, time in of_a_shape.items())
+        yield op, (f"Milliseconds for {shape} on {timed}", line)
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str], bool]:

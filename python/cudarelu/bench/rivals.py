@@ -28,6 +28,20 @@ def _grid_cluster(
     return (((pos - start) / size).long() * strides).sum(1)
 
 
+def _knn_query(
+    xyz: torch.Tensor,
+    offset: torch.Tensor,
+    new_xyz: torch.Tensor | None,
+    new_offset: torch.Tensor | None,
+    nsample: int,
+) -> tuple[torch.Tensor, ...]:
+    """Of one batch. torch.cdist is for float32 and float64 only."""
+    queries = xyz if new_xyz is None else new_xyz
+    distances = torch.linalg.vector_norm(queries[:, None] - xyz, dim=-1)
+    dist, idx = distances.topk(nsample, largest=False)
+    return idx.int(), dist
+
+
 def _layer_norm_backward(
     grad_y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, ...]:
@@ -35,6 +49,13 @@ def _layer_norm_backward(
     _, mean, rstd = aten.native_layer_norm(x, shape, None, None, eps)  # ours computes them too
     every = [True] * 3
     return aten.native_layer_norm_backward(grad_y, x, shape, mean, rstd, weight, weight, every)
+
+
+def _linear_gelu_with_sum(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str
+) -> tuple[torch.Tensor, ...]:
+    total = functional.linear(x, weight, bias)
+    return functional.gelu(total, approximate=approximate), total
 
 
 # What a user of PyTorch would write, with its fused functions if there are any. Each takes the
@@ -66,6 +87,7 @@ TORCH: dict[str, Callable] = {
     "sum_rows": lambda x: x.flatten(0, -2).sum(0),
     "softmax": lambda x: torch.softmax(x, -1),
     "softmax_backward": lambda grad_y, y: aten._softmax_backward_data(grad_y, y, -1, y.dtype),
+    "attention": functional.scaled_dot_product_attention,
     "matmul": torch.matmul,
     "matmul_nt": lambda a, b: a @ b.mT,
     "matmul_tn": lambda a, b: a.mT @ b,
@@ -76,11 +98,13 @@ TORCH: dict[str, Callable] = {
     "linear_gelu": lambda x, weight, bias, approximate: functional.gelu(
         functional.linear(x, weight, bias), approximate=approximate
     ),
+    "linear_gelu_with_sum": _linear_gelu_with_sum,
     "layer_norm": lambda x, weight, bias, eps: functional.layer_norm(
         x, x.shape[-1:], weight, bias, eps
     ),
     "layer_norm_backward": _layer_norm_backward,
     "grid_cluster": _grid_cluster,
+    "knn_query": _knn_query,
     "row_sum": lambda x: x.sum(-1, keepdim=True).expand_as(x).contiguous(),
 }
 

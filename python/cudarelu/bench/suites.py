@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from .._table import OWN_NAMESPACE, OpInfo, all_ops, op_named
-from .cases import Case, sized, streams, with_rows
+from ..testing.cases import has_many_dimensions
+from .cases import Case, default_attributes, leads, sized, streams, with_rows
 from .contenders import hand_written
 from .measure import Point
 from .rivals import TORCH
@@ -206,6 +207,25 @@ def _in_ort(device: str, dtypes: tuple[str, ...]) -> Iterator:
             for side in (4, 64, 256, 1024, 4096, 16384):
                 case = with_rows(op_named(name), dtype, side, side, device=device, threads=2)
                 yield case, "loop", ("cudarelu in ORT", "ORT")
+
+
+def _every_op(device: str, regime: str) -> Iterator:
+    """Every op in each dtype of floating-point numbers, 2^20 of them or a few matrices."""
+    for op in all_ops():
+        for dtype in (each for each in op.dtypes if getattr(torch, each).is_floating_point):
+            if streams(op):
+                case = sized(op, dtype, 1 << 20, device=device)
+            elif leads(op):
+                side = 32 if has_many_dimensions(op) else 256
+                sizes = dict.fromkeys(op.named_dimensions, side)
+                case = Case(op, dtype, (4,), sizes, default_attributes(op), device=device)
+            else:
+                case = sized(op, dtype, 1 << 11, device=device)
+                if has_many_dimensions(op):  # packed sequences, not points
+                    inner = {str(dim): 32 for each in op.inputs for dim in each.dims[1:]}
+                    case = replace(case, sizes=case.sizes | inner)
+            listed = ("cudarelu", "torch") if op.name in TORCH else ("cudarelu",)
+            yield case, regime, _rivals_of(op, listed) if op.elementwise else listed
 
 
 def _cpu(*contenders: str) -> Iterator:
@@ -461,6 +481,18 @@ SUITES = {
                 ),
             ),
             seconds=0.15,
+        ),
+        Suite(
+            "every-op",
+            "cuda",
+            "every op, each dtype, one size",
+            lambda: _every_op("cuda", "graph, hot"),
+        ),
+        Suite(
+            "cpu-every-op",
+            "cpu",
+            "every op, each dtype, one size, 1 thread",
+            lambda: _every_op("cpu", "loop"),
         ),
         Suite(
             "cpu-sizes",

@@ -517,7 +517,12 @@ def test_what_the_reference_says_of_measurements():
         for contender, x in (("copy", 0.5), ("copy", 1.0), ("copy", 0.9), ("torch", 2.0))
     ]
     found.append({"op": "tanh", "dtype": "float32", "contender": "cudarelu", "error": 2e-7})
-    notes = report.measured({"records": found, "machine": {"gpu": "a GPU", "processor": "a CPU"}})
+    machine = {"gpu": "a GPU", "processor": "a CPU"}
+    alone = {"op": "tanh", "dtype": "float64", "contender": "cudarelu", "error": 3e-16}
+    notes = report.measured(
+        {"records": found, "machine": machine},
+        {"records": [alone], "machine": machine | {"gpu": None}},
+    )
     assert notes == {
         "tanh": [
             ("Largest error on a GPU (PyTorch's)", "float32 2e-07 (1e-07)"),
@@ -526,6 +531,7 @@ def test_what_the_reference_says_of_measurements():
                 "0.50 to 1.00 of a copy's speed, 0.90 at the median; "
                 "2.00 to 2.00 times as fast as PyTorch, 2.00 at the median",
             ),
+            ("Largest error on a CPU", "float64 3e-16"),
         ]
     }
 
@@ -619,6 +625,7 @@ def test_plots_need_matplotlib(tiny, tmp_path, monkeypatch, capsys):
 def test_suites_of_a_device():
     names = [suite.name for suite in suites.suites(["cpu", "knn", "ort-cpu"])]
     of_the_cpu = [
+        "cpu-every-op",
         "cpu-sizes",
         "ort-cpu-sizes",
         "cpu-libraries",
