@@ -92,12 +92,17 @@ def _library_of(x: Any) -> Any:
     return library if hasattr(library, "from_dlpack") else None
 
 
+def _kind_of(x: Any) -> str:
+    name = type_name(x)
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
+
+
 def common_library(name: str, given: dict[str, Any]) -> Any:
     """The module of the library of all arrays. Raises TypeError if they have no common library."""
     first, *others = [_library_of(x) for x in given.values()]
     if first is not None and all(library is first for library in others):
         return first
-    kinds = " and ".join(f"{each} is a {type_name(x)}" for each, x in given.items())
+    kinds = " and ".join(f"{each} is {_kind_of(x)}" for each, x in given.items())
     raise TypeError(
         f"{name}: takes torch tensors, or arrays of one library (NumPy, CuPy, JAX or another with "
         f"DLPack; no tracers), but {kinds}"

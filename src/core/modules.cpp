@@ -236,10 +236,14 @@ std::unique_ptr<Module> read_module(const cudarelu_module& table, std::filesyste
 }
 
 void check_complete(const std::filesystem::path& library) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(library, error)) return;
   std::ifstream file(library, std::ios::binary);
   Elf64_Ehdr header{};
-  if (!file.read(reinterpret_cast<char*>(&header), sizeof header)) return;
-  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return;
+  if (!file.read(reinterpret_cast<char*>(&header), sizeof header) ||
+      std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
+    fail(library.string() + ": not a shared library; cudarelu.load() compiles sources");
+  }
   // The table of sections, which is at the end of a file.
   const std::uint64_t end =
       header.e_shoff + std::uint64_t{header.e_shnum} * std::uint64_t{header.e_shentsize};
@@ -260,7 +264,7 @@ std::unique_ptr<Module> open_module(const std::filesystem::path& path) {
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     const char* const reason = dlerror();  // it names the file
-    fail(reason != nullptr ? reason : file.string() + ": not a shared library");
+    fail(reason != nullptr ? reason : file.string() + ": it cannot be loaded");
   }
   check_not_replaced(file);
   const auto get =

@@ -428,14 +428,14 @@ std::vector<std::filesystem::path> module_paths() {
 void register_ops() {
   const std::vector<std::filesystem::path> paths = module_paths();
   auto opened = open_module(paths.front());
-  const Module& module = add_module(std::move(opened));
+  const Module* const module = &add_module(std::move(opened));
   for (const auto& other : std::span(paths).subspan(1)) add_module(open_module(other));
   std::size_t count = 0;
-  for (const Op& op : module.ops) {
+  for (const Op& op : module->ops) {
     if (op.cpu == nullptr) continue;
     if (count == max_ops) {
       throw std::runtime_error("at most " + std::to_string(max_ops) + " ops of " +
-                               module.path.string() + " can be registered");
+                               module->path.string() + " can be registered");
     }
     registered[count] = &op;
     register_op(op, callbacks[count]);

@@ -165,6 +165,7 @@ class Unreadable(Array):
         ("relu", (Array(X > 0),), {}, TypeError, "relu: x is bool; supported are"),
         ("add", (Array(X), X), {}, TypeError, "but a is a .*Array and b is a numpy.ndarray$"),
         ("add", (torch.tensor(X), Array(X)), {}, TypeError, "a is a torch.Tensor and b is a .*Arr"),
+        ("add", (X, 1), {}, TypeError, "but a is a numpy.ndarray and b is an int$"),
         ("add", (Array(X), [1.0]), {}, TypeError, "a is a test_arrays.Array and b is a list$"),
         ("relu", (Unreadable(X),), {}, TypeError, "relu: cannot read x: of a kind that has no nam"),
         ("scale", (Array(X),), {"factor": "1"}, TypeError, "factor must be a float, not str"),

@@ -13,6 +13,7 @@ import torch
 from onnx.defs import OpSchema
 from torch.onnx import symbolic_helper
 
+from .._calls import type_name
 from .._pytorch.functions import overload_of
 from .._table import Attribute, OpInfo, Parameter, all_ops
 from .definitions import IR_VERSION
@@ -65,6 +66,7 @@ def export(
         The model. External data of a written model is not loaded: `onnx.load(path)` loads it.
 
     Raises:
+        TypeError: if `module` is a function.
         ValueError: for an opset before 18, dynamic_shapes with dynamo=False, a path that exists and
             is not a file, and a dtype that a definition does not support in this opset (Asinh
             supports bfloat16 from opset 22 on).
@@ -72,6 +74,11 @@ def export(
             In-place ops cannot be exported, except those in the modules of `cudarelu.nn`.
         OSError: if the file cannot be written.
     """
+    if not isinstance(module, (torch.nn.Module, torch.export.ExportedProgram)):
+        raise TypeError(
+            f"export takes a torch.nn.Module, not {type_name(module)}; cudarelu.nn.Op makes one of "
+            "an op"
+        )
     needed = _definition_opset()
     opset_version = needed if opset_version is None else opset_version
     if opset_version < needed:

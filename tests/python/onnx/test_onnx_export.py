@@ -292,6 +292,11 @@ def test_keyword_inputs(exporter):
     np.testing.assert_array_equal(y, Module()(X, bias).numpy())
 
 
+def test_a_function_is_no_module():
+    with pytest.raises(TypeError, match=r"takes a torch.nn.Module, .*; cudarelu.nn.Op makes one"):
+        cudarelu.onnx.export(cudarelu.relu, (torch.randn(3),))
+
+
 def test_an_exported_program():
     program = torch.export.export(cudarelu.nn.ReLU(), (X,))
     model = cudarelu.onnx.export(program, verbose=False)
