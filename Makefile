@@ -22,7 +22,7 @@ export PATH := $(BIN):$(PATH)
 CMAKE_FLAGS ?=
 CONFIGURE = $(BIN)/cmake --preset default -DPython_EXECUTABLE=$(BIN)/python
 PROGRESS := bash tools/progress.sh
-TIDY_FILES = $(shell git ls-files 'src/*.cpp')
+TIDY_FILES ?= $(shell git ls-files 'src/*.cpp')
 
 ifneq ($(words $(CURDIR)),1)
 $(error make does not work in a folder whose path contains a space: $(CURDIR))
@@ -115,7 +115,7 @@ docs: $(DOCS)/.packages
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build -f docs/site/mkdocs.yml
 
 tidy: $(VENV)/.dev build
-	@printf '%s\n' $(TIDY_FILES) | xargs -P 2 -n 4 $(BIN)/clang-tidy -p build --quiet
+	@printf '%s\n' $(TIDY_FILES) | xargs -r -P 2 -n 4 $(BIN)/clang-tidy -p build --quiet
 
 # Runs the C++ tests; then, with the Python package of build/, the tests of the plugin and of
 # ort_infer. Leaks are not detected, since Python, PyTorch and ONNX Runtime keep memory until the

@@ -28,7 +28,7 @@ def _make(folder: Path, *versions: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=environment(CCACHE_BASEDIR=WHEELS, CCACHE_NOHASHDIR=1),
+        env=environment(),
         check=False,
     )
     missing = f"PyTorch {OTHER} cannot be installed"

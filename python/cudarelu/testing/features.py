@@ -194,11 +194,11 @@ def samples_of(x: torch.Tensor, count: int = BATCH) -> list[torch.Tensor]:
     return [torch.cat([torch.full_like(x[:1], i), x[1:]]) for i in range(count)]  # offsets
 
 
-def subsets(inputs: Tensors) -> list[tuple[bool, ...]]:
-    """Every choice of one or more batched inputs; of more than five inputs the choices of all, of
+def subsets(inputs: Tensors, most: int = 5) -> list[tuple[bool, ...]]:
+    """Every choice of one or more batched inputs; of more than `most` inputs the choices of all, of
     one, and of all but one."""
     count = len(inputs)
-    if count <= 5:
+    if count <= most:
         return [c for c in itertools.product([True, False], repeat=count) if any(c)]
     ones = [tuple(i == each for i in range(count)) for each in range(count)]
     return [(True,) * count, *ones, *(tuple(not x for x in each) for each in ones)]
@@ -279,7 +279,7 @@ def _check_compiled_backward(
     counter = CompileCounterWithBackend("aot_eager")
     for size in (5, 5, 7):
         # With float64, the compiler needs two attempts for a graph, even for torch's ops.
-        inputs = [x.float() for x in inputs_at(size)]
+        inputs = [x.float() if x.is_floating_point() else x for x in inputs_at(size)]
         compiled, eager = with_grad(inputs), with_grad(inputs)
         loss_of(function(*eager)).backward()
         loss = loss_of(function(*compiled))
