@@ -1,6 +1,6 @@
 """cudarelu.attention against the kernels of torch.nn.functional.scaled_dot_product_attention.
 
-    python benchmarks/attention.py [--only forward|backward|decoding|memory] [--out FILE.json]
+    python benchmarks/attention.py [--only PART] [--out FILE.json]
 
 The kernels of PyTorch are FlashAttention's, cuDNN's and that of xFormers (`efficient`), each where
 it takes the call. All take turns on random normal numbers, on a GPU that is busy until the host has
@@ -8,13 +8,17 @@ issued the calls; times are medians in microseconds, by CUDA events. `of best` i
 PyTorch's kernels divided by ours. TFLOP/s count 4 b h s t d operations, half of them if causal, and
 2.5 times as many for the gradients. `error` is the largest error against float64 of the first two
 heads, divided by the largest result.
+
+Of packed sequences (varlen), whose lengths are log-uniform from 16 to 2,048, the rivals are
+attention over padded tensors with a mask of the keys, attention over torch's nested tensors (of the
+jagged layout) and torch.nn.attention.varlen. `times` says how much faster ours is than each.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import math
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +27,7 @@ import report
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 
 import cudarelu
@@ -82,9 +87,9 @@ DECODING = [
 ] + [Shape(1, 32, 1, 131072, 128, kv_heads=8)]
 
 
-def sampler(call: Call, calls: int) -> Callable[[], float]:
+def sampler(call: Call, calls: int, cycles: int = 3_000_000) -> Callable[[], float]:
     def sample() -> float:
-        torch.cuda._sleep(3_000_000)
+        torch.cuda._sleep(cycles)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         for _ in range(calls):
@@ -168,19 +173,125 @@ def decoding(shape: Shape) -> dict[str, Any]:
 
 
 def backward(shape: Shape) -> dict[str, Any]:
-    q, k, v = (each.requires_grad_() for each in shape.inputs())
-    grad = torch.randn_like(q)
-
-    def gradients(y: Tensor) -> Call:
-        return lambda: torch.autograd.grad(y, (q, k, v), grad, retain_graph=True)
-
-    ours = gradients(cudarelu.attention(q, k, v, is_causal=shape.causal))
-    calls = taken(lambda backend: gradients(attend(shape, backend, q, k, v)))
+    leaves = [each.requires_grad_() for each in shape.inputs()]
+    ours = gradients(cudarelu.attention(*leaves, is_causal=shape.causal), leaves)
+    calls = taken(lambda backend: gradients(attend(shape, backend, *leaves), leaves))
     found = compare({"cudarelu": ours} | calls, shape)
     found["TFLOP/s"] = round(2.5 * shape.operations / found["us"]["cudarelu"][0] / 1e6, 1)
     first, second = ours(), ours()
     found["equal in two runs"] = all(map(torch.equal, first, second))
     return found
+
+
+@dataclass(frozen=True)
+class Packed:
+    """`sequences` sequences, one after the other."""
+
+    sequences: int
+    heads: int
+    width: int
+    causal: bool
+
+    @property
+    def label(self) -> str:
+        kind = ", causal" if self.causal else ""
+        return f"{self.sequences} sequences, {self.heads} heads, {self.width}{kind}, bfloat16"
+
+    def lengths(self) -> Tensor:
+        uniform = torch.rand(self.sequences, generator=torch.Generator().manual_seed(0))
+        return (16 * 128**uniform).int()
+
+
+PACKED = [Packed(64, 16, width, causal) for width in (64, 128) for causal in (False, True)]
+
+
+def varlen(packed: Packed) -> dict[str, Any]:
+    lengths = packed.lengths().cuda()
+    ends = lengths.cumsum(0).int()
+    starts = torch.cat([ends.new_zeros(1), ends])
+    total, longest = int(ends[-1]), int(lengths.max())
+    shape = (packed.heads, packed.width)
+    leaves = [
+        torch.randn(total, *shape, device="cuda", dtype=torch.bfloat16).requires_grad_()
+        for _ in range(3)
+    ]
+    inside = torch.arange(longest, device="cuda") < lengths[:, None]
+    padded = [
+        x.new_zeros(packed.sequences, longest, *shape).masked_scatter(inside[..., None, None], x)
+        for x in (each.detach() for each in leaves)
+    ]
+    padded = [x.transpose(1, 2).requires_grad_() for x in padded]
+    bounds = {"min_seqlen": int(lengths.min()), "max_seqlen": longest}
+    causal: dict[str, Any]
+    if "is_causal" in inspect.signature(varlen_attn).parameters:  # before PyTorch 2.11
+        causal = {"is_causal": packed.causal}
+    else:
+        causal = {"window_size": (-1, 0 if packed.causal else -1)}
+
+    def ours() -> Tensor:
+        return cudarelu.attention_varlen(*leaves, ends, is_causal=packed.causal)
+
+    def with_padding() -> Tensor:
+        mask = inside[:, None, None]
+        if packed.causal:
+            mask = mask & torch.ones(longest, longest, dtype=torch.bool, device="cuda").tril()
+        return scaled_dot_product_attention(*padded, attn_mask=mask)
+
+    def nested() -> Tensor:
+        q, k, v = (
+            torch.nested.nested_tensor_from_jagged(x, starts, **bounds).transpose(1, 2)
+            for x in leaves
+        )
+        y = scaled_dot_product_attention(q, k, v, is_causal=packed.causal)
+        return y.transpose(1, 2).values()
+
+    def packed_by_torch() -> Tensor:
+        return varlen_attn(*leaves, starts, starts, longest, longest, **causal)
+
+    calls = {"cudarelu": ours, "padded": with_padding, "nested": nested, "varlen": packed_by_torch}
+    found: dict[str, Any] = {"rows": total}
+    for direction in ("forward", "backward"):
+        if direction == "backward":
+            calls = {
+                name: gradients(call(), padded if name == "padded" else leaves)
+                for name, call in calls.items()
+            }
+        for call in calls.values():
+            call()
+        samplers = {name: sampler(call, 10, 30_000_000) for name, call in calls.items()}
+        times, failed = in_turns(samplers, SECONDS)
+        found[direction] = {
+            "us": {name: [round(t, 1) for t in spread(each)] for name, each in times.items()},
+            "times": {
+                name: [round(t, 2) for t in ratio(each, times["cudarelu"])]
+                for name, each in times.items()
+                if name != "cudarelu"
+            },
+        } | ({"failed": failed} if failed else {})
+        if direction == "forward":
+            exact = exact_of(packed, leaves, ends)
+            found["error"] = {
+                name: float(f"{((call() - exact).abs().max() / exact.abs().max()).item():.3g}")
+                for name, call in calls.items()
+                if name != "padded"
+            }
+    return found
+
+
+def exact_of(packed: Packed, tensors: list[Tensor], ends: Tensor) -> Tensor:
+    parts = []
+    packed_rows = (x.detach().double().tensor_split(ends.tolist()) for x in tensors)
+    for rows in zip(*packed_rows, strict=True):
+        with sdpa_kernel(SDPBackend.MATH):
+            q, k, v = (x.transpose(0, 1) for x in rows)
+            y = scaled_dot_product_attention(q, k, v, is_causal=packed.causal)
+        parts.append(y.transpose(0, 1))
+    return torch.cat(parts)
+
+
+def gradients(y: Tensor, inputs: list[Tensor]) -> Call:
+    grad = torch.randn_like(y)
+    return lambda: torch.autograd.grad(y, inputs, grad, retain_graph=True)
 
 
 def memory(shape: Shape) -> dict[str, Any]:
@@ -203,7 +314,7 @@ def memory(shape: Shape) -> dict[str, Any]:
     return found
 
 
-def points() -> Iterator[tuple[str, Callable[[Shape], dict[str, Any]], Shape]]:
+def points() -> Iterator[tuple[str, Callable[..., dict[str, Any]], Shape | Packed]]:
     for shape in (*LONG, *SHORT, *FLOAT32):
         yield "forward", forward, shape
     for shape in (*LONG, *SHORT, *FLOAT32):
@@ -211,11 +322,13 @@ def points() -> Iterator[tuple[str, Callable[[Shape], dict[str, Any]], Shape]]:
     for shape in DECODING:
         yield "decoding", decoding, shape
     yield "memory", memory, Shape(1, 16, 16384, 16384, 128)
+    for packed in PACKED:
+        yield "varlen", varlen, packed
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=["forward", "backward", "decoding", "memory"])
+    parser.add_argument("--only", choices=["forward", "backward", "decoding", "memory", "varlen"])
     parser.add_argument("--out", help="also write the results to this file")
     options = parser.parse_args()
     found: dict[str, Any] = {
@@ -233,7 +346,8 @@ def main() -> None:
         for each in found.values()
         if isinstance(each, dict) and "of best" in each
     ]
-    found["median of best"] = round(sorted(ratios)[len(ratios) // 2], 3) if ratios else math.nan
+    if ratios:
+        found["median of best"] = round(sorted(ratios)[len(ratios) // 2], 3)
     report.write(found, options.out)
 
 

@@ -112,9 +112,10 @@ def check(given, **options):
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("device", DEVICES)
-def test_lengths(device, lengths, is_causal):
-    check(inputs(lengths, device), is_causal=is_causal)
+def test_lengths(device, dtype, lengths, is_causal):
+    check(inputs(lengths, device, dtype), is_causal=is_causal)
 
 
 @pytest.mark.parametrize("lengths", ["several", "other keys"])
@@ -122,14 +123,15 @@ def test_lengths(device, lengths, is_causal):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("device", DEVICES)
 def test_dtypes_and_shared_heads(device, dtype, heads, lengths):
-    for widths in ((64, 64), (128, 128), (5, 300)):
+    for widths in ((64, 64), (128, 128), (5, 300), (16, 32), (40, 256)):
         check(inputs(lengths, device, dtype, heads, widths), is_causal=heads == (6, 2), scale=0.1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("device", DEVICES)
-def test_other_sequences_have_no_effect(device):
+def test_other_sequences_have_no_effect(device, dtype):
     """Nor what is past the last offset. NaN is in all rows but those of the third sequence."""
-    q, k, v, ends, _ = inputs("rest", device)
+    q, k, v, ends, _ = inputs("rest", device, dtype)
     ends = torch.tensor([5, 12, 25], dtype=torch.int32, device=device)
     own = slice(12, 25)
     results = []
@@ -167,16 +169,24 @@ def test_views_of_a_projection(device):
         assert torch.equal(gradient, torch.stack(wanted, dim))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("lengths", ["several", "long"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_results_do_not_depend_on_the_other_sequences(device):
-    q, k, v, ends, _ = inputs("several", device)
-    whole = cudarelu.attention_varlen(q, k, v, ends)
+def test_results_do_not_depend_on_the_other_sequences(device, lengths, dtype):
+    *tensors, ends, _ = inputs(lengths, device, dtype)
+
+    def results(rows, ends):
+        leaves = [x[rows].detach().requires_grad_() for x in tensors]
+        y = cudarelu.attention_varlen(*leaves, ends, is_causal=True)
+        return y, *torch.autograd.grad(y.float().square().sum(), leaves)
+
+    whole = results(slice(None), ends)
     begin = 0
     for end in ends.tolist():
         own = slice(begin, end)
         length = torch.tensor([end - begin], dtype=torch.int32, device=device)
-        alone = cudarelu.attention_varlen(q[own], k[own], v[own], length)
-        assert torch.equal(alone, whole[own])
+        for alone, all_rows in zip(results(own, length), whole, strict=True):
+            assert torch.equal(alone, all_rows[own])
         begin = end
 
 
@@ -203,11 +213,15 @@ def test_bad_offsets():
 
 
 @CUDA
-@pytest.mark.parametrize("offsets", [[90, 4, 61], [-5, 200], [-9, -9], [2**31 - 1, -(2**31)]])
-def test_bad_offsets_stay_within_the_tensors_on_cuda(offsets):
-    """To run under compute-sanitizer too."""
-    q, k, v, *_ = inputs("one", "cuda")
-    good = torch.linspace(1, 37, len(offsets)).int().cuda()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "offsets",
+    [[90, 4, 61], [-5, 200], [-9, -9], [2**31 - 1, -(2**31)], [700, 300, 1000, 0, 500, 1002]],
+)
+def test_bad_offsets_stay_within_the_tensors_on_cuda(offsets, dtype):
+    """To run under compute-sanitizer too. No block waits for one that does not come."""
+    q, k, v, *_ = inputs("long", "cuda", dtype)
+    good = torch.linspace(1, len(q), len(offsets)).int().cuda()
     bad = torch.tensor(offsets, dtype=torch.int32, device="cuda")
     for pair in ((bad, bad), (bad, good), (good, bad)):
         for is_causal in (False, True):
@@ -218,17 +232,26 @@ def test_bad_offsets_stay_within_the_tensors_on_cuda(offsets):
 
 
 @CUDA
-def test_a_graph_reads_new_offsets():
-    q, k, v, ends, _ = inputs("several", "cuda")
-    y = torch.empty(0)
-    cudarelu.attention_varlen(q, k, v, ends)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_graph_reads_new_offsets(dtype):
+    *leaves, ends, _ = inputs("several", "cuda", dtype)
+    leaves = [x.requires_grad_() for x in leaves]
+
+    def results():
+        y = cudarelu.attention_varlen(*leaves, ends)
+        return y, *torch.autograd.grad(y, leaves, torch.ones_like(y))
+
+    results()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        y = cudarelu.attention_varlen(q, k, v, ends)
+        captured = results()
     for other in ([5, 6, 7, 8, 233], [0, 100, 100, 200, 230]):
         ends.copy_(torch.tensor(other, dtype=torch.int32))
         graph.replay()
-        torch.testing.assert_close(y.double(), by_sequence(q, k, v, ends)[0], rtol=1e-4, atol=1e-5)
+        for actual, expected in zip(captured, results(), strict=True):
+            assert torch.equal(actual, expected)
+        expected, _ = by_sequence(*leaves, ends)
+        torch.testing.assert_close(captured[0].double(), expected, **tolerance(dtype))
 
 
 def test_the_gradient_has_no_gradient():

@@ -1,5 +1,6 @@
-// Attention over packed sequences, a warp for each row. The offsets are not checked: each kernel
-// limits what it finds there to the tensors.
+// Attention over packed sequences: a warp for each row, where no faster kernel takes the call.
+#include "ops/attention/engines.h"
+#include "ops/attention/packed.cuh"
 #include "ops/attention/rows_backward.cuh"
 #include "ops/attention_varlen.h"
 #include "ops/attention_varlen_backward.h"
@@ -13,12 +14,6 @@ using namespace attention;
 /// A batch within the rows, with one row at least: `row`.
 __device__ Batch around(const Batch& batch, std::int64_t row) {
   return {min(batch.begin, row), max(batch.end, row + 1)};
-}
-
-/// A batch within the rows.
-__device__ Batch in_order(const Batch& batch) {
-  const std::int64_t end = max(batch.end, std::int64_t{0});
-  return {min(batch.begin, end), end};
 }
 
 __device__ Problem problem_of_sequence(const Problem& p, const Batch& queries, const Batch& keys) {
@@ -49,19 +44,18 @@ __global__ void __launch_bounds__(32 * warps)
   if (index >= all.heads * all.queries) return;
   const std::int64_t query = index % all.queries;
   const std::int64_t head = index / all.queries;
-  float* const own_lse = lse + query * all.heads + head;
   const std::int64_t number = batch_number(query, sequences.q_ends, sequences.count);
   if (number == sequences.count) {
     write_zeros(y + all.y.place(0, head) + query * all.y.row, all.value_width);
-    if (lse != nullptr && threadIdx.x % 32 == 0) *own_lse = low<float>;
+    if (lse != nullptr && threadIdx.x % 32 == 0) lse[query * all.heads + head] = low<float>;
     return;
   }
   const Batch queries = around(batch_of(number, sequences.q_ends, all.queries), query);
-  const Batch keys = in_order(batch_of(number, sequences.k_ends, all.keys));
+  const Batch keys = keys_of(number, sequences, all.keys);
   const Problem p = problem_of_sequence(all, queries, keys);
   const std::int64_t row = (p.heads + head) * p.queries + query - queries.begin;
   // Without a mask, a score of -infinity is one of an infinite key, whose value has the weight 0.
-  attend_row<false>(q, k, v, y, lse == nullptr ? nullptr : own_lse - row, p, row);
+  attend_row<false>(q, k, v, y, lse, p, row);
 }
 
 /// The gradient of q, and for backward_of_packed_keys() the slopes and lse in another order.
@@ -80,7 +74,7 @@ __global__ void __launch_bounds__(32 * warps)
     return;
   }
   const Batch queries = around(batch_of(number, sequences.q_ends, all.queries), query);
-  const Batch keys = in_order(batch_of(number, sequences.k_ends, all.keys));
+  const Batch keys = keys_of(number, sequences, all.keys);
   const Problem p = problem_of_sequence(all, queries, keys);
   const std::int64_t row = (p.heads + head) * p.queries + query - queries.begin;
   const std::int64_t place = query * p.heads + head - row;  // from a number's place in `row`
@@ -117,12 +111,16 @@ __global__ void __launch_bounds__(32 * warps)
 Status run(const Call& call, float* lse) {
   const Problem p = packed_problem_of(call, 0);
   if (p.heads * p.queries == 0) return {};
+  const Sequences sequences = sequences_of(call, 3, 4);
+  if (std::optional<Status> status = mma_packed_forward(call, p, sequences, lse)) {
+    return *std::move(status);
+  }
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     return cuda::launch(call, attend_packed<T>, grid_of(p.heads * p.queries),
                         static_cast<const T*>(call.inputs[0].data),
                         static_cast<const T*>(call.inputs[1].data),
                         static_cast<const T*>(call.inputs[2].data),
-                        static_cast<T*>(call.outputs[0].data), lse, sequences_of(call, 3, 4), p);
+                        static_cast<T*>(call.outputs[0].data), lse, sequences, p);
   });
 }
 
@@ -137,6 +135,9 @@ Status AttentionVarlenWithLse::cuda(const Call& call) {
 Status AttentionVarlenBackward::cuda(const Call& call) {
   const Problem p = packed_problem_of(call, 1);
   const Sequences sequences = sequences_of(call, 6, 8);
+  if (std::optional<Status> status = mma_packed_backward(call, p, sequences)) {
+    return *std::move(status);
+  }
   const std::int64_t rows = p.heads * p.queries;
   const std::int64_t keys = p.kv_heads * p.keys;
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {

@@ -150,7 +150,7 @@ __device__ void attend_row(const T* q, const T* k, const T* v, T* y, float* lse,
     }
     write_row(sums, total == 0 ? C(0) : 1 / total, p.value_width, first, result);
     if (lse != nullptr && first == 0 && lane == 0) {
-      lse[row] = static_cast<float>((largest == low<C> ? C(0) : largest) + log(total));
+      *at.in(lse, p.lse) = static_cast<float>((largest == low<C> ? C(0) : largest) + log(total));
     }
   }
 }

@@ -28,6 +28,10 @@ inline std::optional<Status> hopper_backward(const Call&, const Problem&) { retu
 /// float16 and bfloat16 from compute capability 8.0 on: the matrix instructions of warps.
 Forward mma_forward;
 Backward mma_backward;
+std::optional<Status> mma_packed_forward(const Call& call, const Problem& problem,
+                                         const Sequences& sequences, float* lse);
+std::optional<Status> mma_packed_backward(const Call& call, const Problem& problem,
+                                          const Sequences& sequences);
 
 /// float32 and float64: tiles in shared memory, multiplied exactly.
 Forward tiled_forward;

@@ -47,16 +47,15 @@ __device__ bool is_hidden_by_mask(const Mask& mask, std::int64_t place) {
 template <class T>
 __device__ ScoreGradient<Compute<T>> gradient_of_score(const Problem& p,
                                                        const GradientInputs<T>& in, const Row& at,
-                                                       std::int64_t row, std::int64_t key,
-                                                       std::int64_t place) {
+                                                       std::int64_t key, std::int64_t place) {
   using C = Compute<T>;
-  const C lse = in.lse[row];
+  const C lse = *at.in(in.lse, p.lse);
   const C score = score_of(p, at.in(in.q, p.q), at.keys_in(in.k, p.k)[key], place);
   const C weight = exp(score - (lse == low<C> ? C(0) : lse));
   const T* const grads = at.in(in.grad_y, p.grad_y);
   const C product = dot(grads, at.keys_in(in.v, p.v)[key], p.value_width);
   C slope = dot(grads, at.in(in.y, p.y), p.value_width);
-  if (in.grad_lse != nullptr) slope -= in.grad_lse[row];
+  if (in.grad_lse != nullptr) slope -= *at.in(in.grad_lse, p.lse);
   return {weight, weight * (product - slope)};
 }
 
@@ -90,7 +89,7 @@ __device__ void write_gradient_of_query(const Problem& p, const GradientInputs<T
     for (std::int64_t key = 0; key < visible; key += 32) {
       const std::int64_t place = at.place + (key + lane) * p.mask.key_stride;
       const bool sees = key + lane < visible && !is_hidden_by_mask<T>(p.mask, place);
-      const C value = sees ? gradient_of_score(p, in, at, row, key + lane, place).value : C(0);
+      const C value = sees ? gradient_of_score(p, in, at, key + lane, place).value : C(0);
       add_seen_rows(sees, value, at.keys_in(in.k, p.k), key, p.width, first, sums);
     }
     write_row(sums, static_cast<C>(p.scale), p.width, first, at.in(grad_q, p.grad_q));
@@ -119,7 +118,7 @@ __device__ void write_gradients_of_key(const Problem& p, const GradientInputs<T>
         const Row at(p, own);
         const std::int64_t place = at.place + position * p.mask.key_stride;
         sees = !(p.is_causal && position > at.query) && !is_hidden_by_mask<T>(p.mask, place);
-        if (sees) gradient = gradient_of_score(p, in, at, own, position, place);
+        if (sees) gradient = gradient_of_score(p, in, at, position, place);
       }
       add_seen_rows(sees, gradient.value, queries, row, p.width, first, key_sums);
       add_seen_rows(sees, gradient.weight, grads, row, p.value_width, first, value_sums);

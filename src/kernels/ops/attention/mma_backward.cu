@@ -12,6 +12,8 @@
 // one rounds it. Blocks also begin in this order, so that a block waits for running ones only; it
 // follows the previous one at a distance of a step, and then finds its turns ready. If one tile has
 // all keys, there is nothing to add.
+//
+// Of packed sequences, a block has a tile of one sequence, whose arguments it makes for itself.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -22,6 +24,7 @@
 #include "ops/attention/engines.h"
 #include "ops/attention/exact_backward.cuh"
 #include "ops/attention/lines.cuh"
+#include "ops/attention/packed.cuh"
 
 namespace cudarelu::ops::attention {
 namespace {
@@ -60,7 +63,7 @@ struct Tiling {
   static constexpr int slopes_at = lse_at + queries * 4;
   static constexpr int stage_bytes = slopes_at + queries * 4;
   static constexpr int header_at = stages_at + stages * stage_bytes;
-  static constexpr int shared_bytes = header_at + 16;
+  static constexpr int shared_bytes = header_at + 32;
 };
 
 template <class T>
@@ -69,14 +72,17 @@ struct Arguments {
   T* grad_q;
   T* grad_k;
   T* grad_v;
-  float* slopes;  // of queries: the sums of grad_y y, less grad_lse
-  float4* sums;   // of grad_q, for each tile as the threads hold them
-  int* begun;     // the number of blocks that began
-  int* turns;     // of each tile of queries: the number of blocks that have added to it
-  int queries;    // of a head
+  const float* lse;        // of queries, at a distance of `head_rows` for each head
+  float* slopes;           // the same: the sums of grad_y y, less grad_lse
+  float4* sums;            // of grad_q, for each tile as the threads hold them
+  int* begun;              // the number of blocks that began
+  int* turns;              // of each tile of queries: the number of blocks that have added to it
+  std::int64_t head_rows;  // the queries of a head; of all sequences, if they are packed
+  int head_tiles;          // the tiles of queries of a head, or the slots for them
+  int queries;             // of a head
   int keys;
   int query_tiles;
-  int key_tiles;
+  int key_tiles;       // for the kernel of packed sequences: the slots of a head
   int group;           // the heads that share k
   Divisor item_heads;  // of q, in an item of the batch
   Divisor queries_of_head;
@@ -120,35 +126,55 @@ __device__ __forceinline__ float sum_of_lanes(float x) {
   return x;
 }
 
-/// Computes the slopes of `rows` queries, and sets turns to zero.
-template <class T>
+/// What the kernels for packed sequences have in a workspace.
+struct PackedWorkspace {
+  float* lse;            // as Arguments::lse
+  std::int32_t* q_ends;  // as order_offsets() makes them, so that no block waits in vain
+  std::int32_t* k_ends;
+};
+
+/// Computes the slopes of `rows` queries, and sets turns to zero. Of packed sequences, also fills
+/// the workspace, and writes the gradients of queries without keys, which are zeros.
+template <class T, bool packed>
 __global__ void __launch_bounds__(256)
     find_slopes(const __grid_constant__ Arguments<T> args, std::int64_t rows, int* turns,
-                std::int64_t number_of_turns) {
+                std::int64_t number_of_turns, const Sequences sequences,
+                const PackedWorkspace workspace) {
   using V = Vector<T>;
   constexpr int lanes = 8;  // of a row
   cuda::wait_for_previous_kernel();
+  if (packed && blockIdx.x == 0) {
+    const auto count = static_cast<int>(sequences.count);
+    order_offsets<256>(sequences.q_ends, count, args.queries, workspace.q_ends);
+    order_offsets<256>(sequences.k_ends, count, args.keys, workspace.k_ends);
+  }
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
   if (thread < number_of_turns) turns[thread] = 0;
   const std::int64_t row = thread / lanes;
+  const int lane = static_cast<int>(thread % lanes);
+  const unsigned head = row < rows ? args.queries_of_head.quotient(static_cast<unsigned>(row)) : 0;
+  const std::int64_t query = row - std::int64_t{head} * args.queries;
   float slope = 0;
   if (row < rows) {
-    const unsigned head = args.queries_of_head.quotient(static_cast<unsigned>(row));
     const unsigned item = args.item_heads.quotient(head);
-    const auto read = [&](const T* tensor, const Layout& layout) {
-      return reinterpret_cast<const V*>(tensor +
-                                        layout.place(item, head - item * args.item_heads.number) +
-                                        (row - std::int64_t{head} * args.queries) * layout.row);
+    const auto vectors = [&](auto* tensor, const Layout& layout) {
+      return tensor + layout.place(item, head - item * args.item_heads.number) + query * layout.row;
     };
-    const V* const grad_y = read(args.in.grad_y, args.p.grad_y);
-    const V* const y = read(args.in.y, args.p.y);
-    for (int i = static_cast<int>(thread % lanes); i < args.value_width / 8; i += lanes) {
-      slope += dot(grad_y[i], y[i]);
+    const V* const grad_y = reinterpret_cast<const V*>(vectors(args.in.grad_y, args.p.grad_y));
+    const V* const y = reinterpret_cast<const V*>(vectors(args.in.y, args.p.y));
+    for (int i = lane; i < args.value_width / 8; i += lanes) slope += dot(grad_y[i], y[i]);
+    if constexpr (packed) {
+      const auto number = static_cast<int>(batch_number(query, sequences.q_ends, sequences.count));
+      const Batch keys = keys_of(number, sequences, args.p.keys);
+      V* const grad_q = reinterpret_cast<V*>(vectors(args.grad_q, args.p.grad_q));
+      for (int i = lane; keys.begin == keys.end && i < args.width / 8; i += lanes) grad_q[i] = {};
     }
   }
   slope = sum_of_lanes<lanes>(slope);
-  if (row < rows && thread % lanes == 0) {
-    args.slopes[row] = args.in.grad_lse == nullptr ? slope : slope - args.in.grad_lse[row];
+  if (row < rows && lane == 0) {
+    const std::int64_t place = packed ? query * args.p.heads + head : row;
+    args.slopes[row] = args.in.grad_lse == nullptr ? slope : slope - args.in.grad_lse[place];
+    if constexpr (packed) workspace.lse[row] = args.in.lse[place];
   }
 }
 
@@ -439,10 +465,8 @@ struct Range {
   int key_tile;
   int steps;
 
-  __device__ __forceinline__ Range(const Arguments<typename P::T>& args, int number)
-      : args(args),
-        kv(P::is_whole ? number : number / args.key_tiles),
-        key_tile(P::is_whole ? 0 : number % args.key_tiles) {
+  __device__ __forceinline__ Range(const Arguments<typename P::T>& args, int kv, int key_tile)
+      : args(args), kv(kv), key_tile(key_tile) {
     // From the last tile of queries to the first one that sees the keys.
     const int first = args.p.is_causal ? key_tile * (P::keys / P::queries) : 0;
     steps = max(args.query_tiles - first, 0) * args.group;
@@ -475,6 +499,10 @@ struct Range {
   __device__ __forceinline__ std::int64_t first_query(const Step& step) const {
     return (std::int64_t{kv} * args.group + step.head) * args.p.queries + step.tile * P::queries;
   }
+  /// Of the first query, in lse and in the slopes.
+  __device__ __forceinline__ std::int64_t place_of_numbers(const Step& step) const {
+    return (std::int64_t{kv} * args.group + step.head) * args.head_rows + step.tile * P::queries;
+  }
   __device__ __forceinline__ int queries_left(const Step& step) const {
     return min(args.queries - step.tile * P::queries, P::queries);
   }
@@ -489,14 +517,15 @@ struct Range {
 /// What a block keeps in shared memory.
 struct Header {
   std::int64_t place;  // in the mask, of the first query and key of the first head
-  int number;
+  int kv;              // of Range
+  int key_tile;
   bool may_have_nan;  // a result that is known
 };
 
 /// Computes rows with NaN again.
 template <class P>
-__device__ __noinline__ void repair(const Arguments<typename P::T>& args, int number) {
-  const Range<P> range(args, number);
+__device__ __noinline__ void repair(const Arguments<typename P::T>& args, const Header& header) {
+  const Range<P> range(args, header.kv, header.key_tile);
   const Problem& p = args.p;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   Step at = range.start();
@@ -516,31 +545,21 @@ __device__ __noinline__ void repair(const Arguments<typename P::T>& args, int nu
   }
 }
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+
+/// The work of a block whose place is in `header`.
 template <class P>
-__global__ void __launch_bounds__(P::threads, P::blocks)
-    find_gradients(const __grid_constant__ Arguments<typename P::T> args) {
-#if __CUDA_ARCH__ >= 800
+__device__ __forceinline__ void find_gradients_of_keys(const Arguments<typename P::T>& args,
+                                                       char* shared, Header& header) {
   using T = typename P::T;
   using Wide = typename P::Wide;
   using Scores = typename P::Scores;
-  extern __shared__ __align__(512) char shared[];
-  Header& header = *reinterpret_cast<Header*>(shared + P::header_at);
   const Problem& p = args.p;
   const auto base = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   constexpr int exchange = 2 * P::keys_bytes;
   int thread = static_cast<int>(threadIdx.x);
 
-  cuda::wait_for_previous_kernel();
-  if (thread == 0) {
-    header.number = P::is_whole ? static_cast<int>(blockIdx.x) : atomicAdd(args.begun, 1);
-    header.may_have_nan = false;
-    if (p.mask.data != nullptr) {
-      const std::int64_t kv = Range<P>(args, header.number).kv;
-      header.place = p.mask.place(kv / p.kv_heads, kv % p.kv_heads * args.group);
-    }
-  }
-  __syncthreads();
-  Range<P> range(args, header.number);
+  Range<P> range(args, header.kv, header.key_tile);
   Wide::template copy<P::keys, P::threads>(thread, shared, range.first_key_in(args.in.k, p.k),
                                            static_cast<int>(p.k.row), range.keys_left(),
                                            args.width);
@@ -550,7 +569,7 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
   const auto fetch = [&](int step, const Step& next) {
     if (step < range.steps) {
       char* const to = shared + P::stages_at + step % P::stages * P::stage_bytes;
-      const std::int64_t row = range.first_query(next);
+      const std::int64_t row = range.place_of_numbers(next);
       const int left = range.queries_left(next);
       const auto copy = [&](int at, const T* matrix, const Layout& layout, int columns) {
         Wide::template copy<P::queries, P::threads>(thread, to + at,
@@ -564,7 +583,7 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
       const int own = thread % P::queries;
       const float* const slopes = P::is_whole ? args.in.grad_lse : args.slopes;
       if (thread < P::queries) {
-        cuda::copy_async<4>(to + P::lse_at + 4 * own, args.in.lse + row + own, own < left);
+        cuda::copy_async<4>(to + P::lse_at + 4 * own, args.lse + row + own, own < left);
       } else if (slopes != nullptr && thread < 2 * P::queries) {
         cuda::copy_async<4>(to + P::slopes_at + 4 * own, slopes + row + own, own < left);
       }
@@ -598,7 +617,7 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
       find_slopes_of_stage<P>(thread, shared + stage, args.in.grad_lse != nullptr);
       __syncthreads();
     }
-    const int tile = (range.kv * args.group + at.head) * args.query_tiles + at.tile;
+    const int tile = (range.kv * args.group + at.head) * args.head_tiles + at.tile;
     const bool waits = !P::is_whole && range.key_tile > 0 && thread == P::threads - 1;
     int turn = 0;
     if (waits) turn = read_turn(args.turns + tile);
@@ -696,28 +715,129 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
   end_last_turn();
 
   if (header.may_have_nan && (p.mask.data != nullptr || p.is_causal)) {
-    repair<P>(args, header.number);
+    repair<P>(args, header);
   }
+}
+
+#endif
+
+template <class P>
+__global__ void __launch_bounds__(P::threads, P::blocks)
+    find_gradients(const __grid_constant__ Arguments<typename P::T> args) {
+#if __CUDA_ARCH__ >= 800
+  extern __shared__ __align__(512) char shared[];
+  Header& header = *reinterpret_cast<Header*>(shared + P::header_at);
+  const Problem& p = args.p;
+  cuda::wait_for_previous_kernel();
+  if (threadIdx.x == 0) {
+    const int number = P::is_whole ? static_cast<int>(blockIdx.x) : atomicAdd(args.begun, 1);
+    const int kv = P::is_whole ? number : number / args.key_tiles;
+    header.kv = kv;
+    header.key_tile = number - kv * args.key_tiles;
+    header.may_have_nan = false;
+    if (p.mask.data != nullptr) {
+      header.place = p.mask.place(kv / p.kv_heads, kv % p.kv_heads * args.group);
+    }
+  }
+  __syncthreads();
+  find_gradients_of_keys<P>(args, shared, header);
+#endif
+}
+
+/// The same for packed sequences.
+template <class P>
+__global__ void __launch_bounds__(P::threads, P::blocks)
+    find_packed_gradients(const __grid_constant__ Arguments<typename P::T> args,
+                          const __grid_constant__ Sequences sequences) {
+#if __CUDA_ARCH__ >= 800
+  using Own = Arguments<typename P::T>;
+  extern __shared__ __align__(512) char shared[];
+  __shared__ __align__(16) char memory[sizeof(Own)];
+  __shared__ bool exists;
+  Header& header = *reinterpret_cast<Header*>(shared + P::header_at);
+  Own& own = *reinterpret_cast<Own*>(memory);
+  cuda::wait_for_previous_kernel();
+  PackedTile tile{};
+  if (threadIdx.x < 32) {
+    const int begun = threadIdx.x == 0 ? atomicAdd(args.begun, 1) : 0;
+    const int number = __shfl_sync(~0u, begun, 0);
+    const int kv = number / args.key_tiles;
+    tile = find_tile<P::keys>(number - kv * args.key_tiles, sequences.k_ends,
+                              static_cast<int>(sequences.count), args.p.keys);
+    if (threadIdx.x == 0) {
+      exists = tile.exists();
+      header.kv = kv;
+      header.key_tile = static_cast<int>(tile.first) / P::keys;
+      header.may_have_nan = false;
+    }
+  } else {
+    copy_words<P::threads - 32>(args, own, threadIdx.x - 32);
+  }
+  __syncthreads();
+  if (!exists) return;
+  if (threadIdx.x == 0) {
+    const Batch keys = tile.sequence;
+    const bool has_queries = tile.number < sequences.count;
+    const Batch queries =
+        has_queries ? in_order(batch_of(tile.number, sequences.q_ends, args.p.queries)) : Batch{};
+    const std::int64_t slot =
+        has_queries ? slot_of<P::queries>(tile.number, sequences.q_ends, args.p.queries) : 0;
+    Problem& p = own.p;
+    p.queries = queries.end - queries.begin;
+    p.keys = keys.end - keys.begin;
+    own.queries = static_cast<int>(p.queries);
+    own.keys = static_cast<int>(p.keys);
+    own.query_tiles = (own.queries + P::queries - 1) / P::queries;
+    own.key_tiles = (own.keys + P::keys - 1) / P::keys;
+    own.lse += queries.begin;
+    own.slopes += queries.begin;
+    own.turns += slot;
+    own.sums += slot * (P::queries * P::width / 4);
+    own.in.grad_y += queries.begin * p.grad_y.row;
+    own.in.q += queries.begin * p.q.row;
+    own.in.k += keys.begin * p.k.row;
+    own.in.v += keys.begin * p.v.row;
+    own.in.y += queries.begin * p.y.row;
+    own.in.lse += queries.begin * p.lse.row;
+    if (own.in.grad_lse != nullptr) own.in.grad_lse += queries.begin * p.lse.row;
+    own.grad_q += queries.begin * p.grad_q.row;
+    own.grad_k += keys.begin * p.grad_k.row;
+    own.grad_v += keys.begin * p.grad_v.row;
+  }
+  __syncthreads();
+  find_gradients_of_keys<P>(own, shared, header);
 #endif
 }
 
 /// The gradients by tilings of one width. Returns nothing if the device lacks shared memory.
 template <class P>
-std::optional<Status> launch_tiles(const Call& call, const Problem& p) {
+std::optional<Status> launch_tiles(const Call& call, const Problem& p, const Sequences* sequences) {
   using T = typename P::T;
   const int device = call.execution.device_index;
-  if (cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) < P::shared_bytes) return {};
+  const int own_arguments = sequences == nullptr ? 0 : static_cast<int>(sizeof(Arguments<T>)) + 16;
+  if (cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) <
+      P::shared_bytes + own_arguments) {
+    return {};
+  }
   const auto output = [&](std::size_t i) { return static_cast<T*>(call.outputs[i].data); };
-  const std::int64_t key_tiles = cuda::ceil_div(p.keys, P::keys);
-  const std::int64_t query_tiles = cuda::ceil_div(p.queries, P::queries);
-  Arguments<T> args{.in = gradient_inputs<T>(call),
+  const auto tiles_of = [&](std::int64_t rows, int tile) {
+    return sequences == nullptr ? cuda::ceil_div(rows, tile)
+                                : tile_slots(rows, sequences->count, tile);
+  };
+  const std::int64_t key_tiles = tiles_of(p.keys, P::keys);
+  const std::int64_t query_tiles = tiles_of(p.queries, P::queries);
+  const GradientInputs<T> in = gradient_inputs<T>(call, sequences == nullptr ? 6 : 7);
+  Arguments<T> args{.in = in,
                     .grad_q = output(0),
                     .grad_k = output(1),
                     .grad_v = output(2),
+                    .lse = in.lse,
                     .slopes = nullptr,
                     .sums = nullptr,
                     .begun = nullptr,
                     .turns = nullptr,
+                    .head_rows = p.queries,
+                    .head_tiles = static_cast<int>(query_tiles),
                     .queries = static_cast<int>(p.queries),
                     .keys = static_cast<int>(p.keys),
                     .query_tiles = static_cast<int>(query_tiles),
@@ -730,42 +850,59 @@ std::optional<Status> launch_tiles(const Call& call, const Problem& p) {
                     .scale = static_cast<float>(p.scale),
                     .power_scale = static_cast<float>(p.scale) * log2_e,
                     .p = p};
+  Sequences ordered;
   if constexpr (!P::is_whole) {
     const std::int64_t rows = p.batch * p.heads * p.queries;
     const std::int64_t tiles = p.batch * p.heads * query_tiles;
     const std::int64_t sums = key_tiles == 1 ? 0 : tiles * P::queries * P::width / 4;
+    PackedWorkspace workspace{};
     if (Status status = allocate(call, rows, args.slopes); !status.ok()) return status;
     if (Status status = allocate(call, 1 + tiles, args.begun); !status.ok()) return status;
     if (Status status = allocate(call, sums, args.sums); !status.ok()) return status;
+    if (sequences != nullptr) {
+      if (Status status = allocate(call, rows, workspace.lse); !status.ok()) return status;
+      const std::int64_t count = sequences->count;
+      if (Status status = allocate(call, 2 * count, workspace.q_ends); !status.ok()) return status;
+      workspace.k_ends = workspace.q_ends + count;
+      args.lse = workspace.lse;
+    }
     args.turns = args.begun + 1;
-    Status status = cuda::launch(call, find_slopes<T>, {cuda::blocks_for(8 * rows, 256), 256}, args,
-                                 rows, args.begun, 1 + tiles);
+    const auto kernel = sequences == nullptr ? find_slopes<T, false> : find_slopes<T, true>;
+    const unsigned blocks = cuda::blocks_for(std::max(8 * rows, 1 + tiles), 256);
+    Status status = cuda::launch(call, kernel, {blocks, 256}, args, rows, args.begun, 1 + tiles,
+                                 sequences == nullptr ? Sequences{} : *sequences, workspace);
     if (!status.ok()) return status;
+    ordered = {workspace.q_ends, workspace.k_ends, sequences == nullptr ? 0 : sequences->count};
   }
-  constexpr auto kernel = find_gradients<P>;
-  if (Status status = cuda::allow_shared_memory<kernel>(call, P::shared_bytes); !status.ok()) {
-    return status;
+  const auto start = [&]<auto kernel>(const auto&... arguments) {
+    Status status = cuda::allow_shared_memory<kernel>(call, P::shared_bytes);
+    if (!status.ok()) return status;
+    const auto blocks = static_cast<unsigned>(p.batch * p.kv_heads * key_tiles);
+    return cuda::launch(call, kernel, {blocks, P::threads, P::shared_bytes}, arguments...);
+  };
+  if constexpr (!P::is_whole) {
+    if (sequences != nullptr) {
+      return start.template operator()<find_packed_gradients<P>>(args, ordered);
+    }
   }
-  const auto blocks = static_cast<unsigned>(p.batch * p.kv_heads * key_tiles);
-  return cuda::launch(call, kernel, {blocks, P::threads, P::shared_bytes}, args);
+  return start.template operator()<find_gradients<P>>(args);
 }
 
 template <class T>
-std::optional<Status> launch_type(const Call& call, const Problem& p) {
+std::optional<Status> launch_type(const Call& call, const Problem& p, const Sequences* sequences) {
   const std::int64_t width = std::max(p.width, p.value_width);
-  if (width <= 64 && p.keys <= 128) {
-    if (width <= 32) return launch_tiles<Tiling<T, 32, true>>(call, p);
-    return launch_tiles<Tiling<T, 64, true>>(call, p);
+  if (sequences == nullptr && width <= 64 && p.keys <= 128) {
+    if (width <= 32) return launch_tiles<Tiling<T, 32, true>>(call, p, sequences);
+    return launch_tiles<Tiling<T, 64, true>>(call, p, sequences);
   }
-  if (width <= 32) return launch_tiles<Tiling<T, 32, false>>(call, p);
-  if (width <= 64) return launch_tiles<Tiling<T, 64, false>>(call, p);
-  if (width <= 128) return launch_tiles<Tiling<T, 128, false>>(call, p);
-  return launch_tiles<Tiling<T, 256, false>>(call, p);
+  if (width <= 32) return launch_tiles<Tiling<T, 32, false>>(call, p, sequences);
+  if (width <= 64) return launch_tiles<Tiling<T, 64, false>>(call, p, sequences);
+  if (width <= 128) return launch_tiles<Tiling<T, 128, false>>(call, p, sequences);
+  return launch_tiles<Tiling<T, 256, false>>(call, p, sequences);
 }
 
-}  // namespace
-
-std::optional<Status> mma_backward(const Call& call, const Problem& p) {
+/// `sequences` is null if they are not packed.
+std::optional<Status> run(const Call& call, const Problem& p, const Sequences* sequences) {
   constexpr std::int64_t most = std::numeric_limits<int>::max() / 2;
   if (!cuda::is_compiled_for(80, call.execution.device_index)) return {};
   for (const std::int64_t width : {p.width, p.value_width}) {
@@ -777,15 +914,28 @@ std::optional<Status> mma_backward(const Call& call, const Problem& p) {
   for (const Layout& layout : {p.q, p.k, p.v, p.y, p.grad_y, p.grad_q, p.grad_k, p.grad_v}) {
     if (!has_vectors<Half>(layout)) return {};
   }
-  const std::int64_t longest = std::max(p.queries, p.keys);
+  const std::int64_t sequence_count = sequences == nullptr ? 0 : sequences->count;
+  if (sequence_count > most) return {};
+  const std::int64_t longest = std::max(p.queries, p.keys) + 64 * (sequence_count + 1);
   if (longest > most || pairs > most / cuda::ceil_div(longest, 64)) return {};
   std::uintptr_t misalignment = 0;
   for (const TensorView& x : call.inputs.first(5)) misalignment |= cuda::misalignment(x.data);
   for (const TensorView& x : call.outputs) misalignment |= cuda::misalignment(x.data);
   if (misalignment != 0) return {};
-  if (call.inputs[0].dtype == DType::float16) return launch_type<Half>(call, p);
-  if (call.inputs[0].dtype == DType::bfloat16) return launch_type<BFloat16>(call, p);
+  if (call.inputs[0].dtype == DType::float16) return launch_type<Half>(call, p, sequences);
+  if (call.inputs[0].dtype == DType::bfloat16) return launch_type<BFloat16>(call, p, sequences);
   return {};
+}
+
+}  // namespace
+
+std::optional<Status> mma_backward(const Call& call, const Problem& p) {
+  return run(call, p, nullptr);
+}
+
+std::optional<Status> mma_packed_backward(const Call& call, const Problem& p,
+                                          const Sequences& sequences) {
+  return run(call, p, &sequences);
 }
 
 }  // namespace cudarelu::ops::attention

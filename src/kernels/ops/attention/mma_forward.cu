@@ -66,10 +66,25 @@ std::optional<Status> attend(const Call& call, const Arguments& args) {
   });
 }
 
-}  // namespace
+template <class T>
+std::optional<Status> attend_packed(const Call& call, const Arguments& args,
+                                    const Sequences& sequences) {
+  const Problem& p = args.problem;
+  return visit_width(p, [&]<int width>(std::integral_constant<int, width>) {
+    if constexpr (width < 256) {
+      // As above, the results do not depend on the choice.
+      const std::int64_t mean = p.queries / std::max<std::int64_t>(sequences.count, 1);
+      const int multiprocessors =
+          cuda::number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
+      if (mean > 256 && p.heads * (p.queries / Large<width>::rows) >= 2 * multiprocessors) {
+        return launch_packed<T, Large<width>>(call, args, sequences);
+      }
+    }
+    return launch_packed<T, Small<width>>(call, args, sequences);
+  });
+}
 
-std::optional<Status> mma_forward(const Call& call, const Problem& p, float* lse) {
-  if (!takes(call, p)) return std::nullopt;
+Arguments arguments_of(const Call& call, const Problem& p, float* lse, bool joins_heads) {
   Arguments args{};
   args.q = call.inputs[0].data;
   args.k = call.inputs[1].data;
@@ -77,16 +92,32 @@ std::optional<Status> mma_forward(const Call& call, const Problem& p, float* lse
   args.y = call.outputs[0].data;
   args.lse = lse;
   args.problem = p;
-  const bool joins = p.queries < 64 && p.group() > 1 && !p.is_causal;  // heads
-  args.heads = joins ? static_cast<int>(p.group()) : 1;
-  args.stacks = Divisor(joins ? 1 : static_cast<int>(p.group()));
+  args.heads = joins_heads ? static_cast<int>(p.group()) : 1;
+  args.stacks = Divisor(joins_heads ? 1 : static_cast<int>(p.group()));
   args.queries = Divisor(static_cast<int>(p.queries));
   args.item_heads = Divisor(static_cast<int>(p.heads));
   args.rows = static_cast<int>(p.queries) * args.heads;
   args.factor = static_cast<float>(p.scale) * log2_e;
+  return args;
+}
+
+}  // namespace
+
+std::optional<Status> mma_forward(const Call& call, const Problem& p, float* lse) {
+  if (!takes(call, p)) return std::nullopt;
+  const bool joins_heads = p.queries < 64 && p.group() > 1 && !p.is_causal;
+  Arguments args = arguments_of(call, p, lse, joins_heads);
   args.mask_in_pairs = has_pairs(p);
   if (call.inputs[0].dtype == DType::float16) return attend<Half>(call, args);
   return attend<BFloat16>(call, args);
+}
+
+std::optional<Status> mma_packed_forward(const Call& call, const Problem& p,
+                                         const Sequences& sequences, float* lse) {
+  if (!takes(call, p) || sequences.count >= INT_MAX) return std::nullopt;
+  const Arguments args = arguments_of(call, p, lse, false);
+  if (call.inputs[0].dtype == DType::float16) return attend_packed<Half>(call, args, sequences);
+  return attend_packed<BFloat16>(call, args, sequences);
 }
 
 }  // namespace cudarelu::ops::attention

@@ -72,6 +72,27 @@ std::optional<Status> launch_plan(const Call& call, Arguments args) {
   return add_parts(call, args);
 }
 
+/// Launches the kernel of a plan for packed sequences, whose keys are not divided.
+template <class T, class P>
+std::optional<Status> launch_packed(const Call& call, Arguments args, const Sequences& sequences) {
+  const Problem& p = args.problem;
+  const std::int64_t slots = tile_slots(p.queries, sequences.count, P::rows);
+  if (slots > INT_MAX / p.heads ||
+      cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(call.execution.device_index) <
+          P::shared_bytes + static_cast<int>(sizeof(PackedArguments)) + 16) {
+    return std::nullopt;
+  }
+  args.tiles = Divisor(static_cast<int>(slots));
+  args.tiles_of_part = INT_MAX / P::keys;
+  args.parts.count = Divisor(1);
+  constexpr auto kernel = attend_packed_tiles<T, P>;
+  if (Status status = cuda::allow_shared_memory<kernel>(call, P::shared_bytes); !status.ok()) {
+    return status;
+  }
+  const auto blocks = static_cast<unsigned>(p.heads * slots);
+  return cuda::launch(call, kernel, {blocks, P::threads, P::shared_bytes}, args, sequences);
+}
+
 /// Calls f(std::integral_constant<int, width>) with the compiled width for keys and values.
 template <class F>
 auto visit_width(const Problem& p, const F& f) {

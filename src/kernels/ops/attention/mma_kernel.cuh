@@ -9,6 +9,8 @@
 //
 // A hidden key has the weight 0, so that NaN or infinity in its value makes NaN. Rows that have NaN
 // in the end are computed again by attend_row(), which reads visible keys only.
+//
+// Of packed sequences, a block has a tile of one sequence, whose arguments it makes for itself.
 #pragma once
 
 #include <climits>
@@ -19,6 +21,7 @@
 #include "cudarelu/types.h"
 #include "ops/attention/arithmetic.cuh"
 #include "ops/attention/cuda.cuh"
+#include "ops/attention/packed.cuh"
 
 namespace cudarelu::ops::attention::mma {
 
@@ -87,6 +90,12 @@ struct Arguments {
   bool mask_in_pairs;  // the mask can be read two keys at a time
 };
 
+/// What a block has of packed sequences: the arguments of its sequence, and its place.
+struct PackedArguments : Arguments {
+  unsigned stack;
+  int first_row;
+};
+
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
 /// 1 / x for a normal x.
@@ -113,10 +122,11 @@ __device__ __forceinline__ bool has_nan(unsigned pair) {
   return low != low || high != high;
 }
 
-template <class T>
+template <class T, bool hides_low = true>
 __device__ void attend_again(const Arguments& args, std::int64_t row) {
-  attend_row(static_cast<const T*>(args.q), static_cast<const T*>(args.k),
-             static_cast<const T*>(args.v), static_cast<T*>(args.y), args.lse, args.problem, row);
+  attend_row<hides_low>(static_cast<const T*>(args.q), static_cast<const T*>(args.k),
+                        static_cast<const T*>(args.v), static_cast<T*>(args.y), args.lse,
+                        args.problem, row);
 }
 
 /// The same number, from which the compiler cannot compute anything before a loop, to keep it in a
@@ -181,11 +191,11 @@ class Copies {
 
 /// What one thread knows. As a result of the matrix instruction, the values [2 * half] and
 /// [2 * half + 1] of 16 by 8 elements are in row lane / 4 + 8 * half and columns 2 * (lane % 4) and
-/// the next.
-template <class T, class P, bool masked>
+/// the next. The arguments are Arguments or PackedArguments.
+template <class T, class P, class Args, bool masked>
 class Kernel {
  public:
-  __device__ __forceinline__ explicit Kernel(const Arguments& args) : args_(args) {
+  __device__ __forceinline__ explicit Kernel(const Args& args) : args_(args) {
     const Problem& p = args.problem;
 #pragma unroll
     for (float& base : bases_) base = low<float>;
@@ -260,6 +270,7 @@ class Kernel {
   }
 
  private:
+  static constexpr bool packed = std::is_same_v<Args, PackedArguments>;
   static constexpr int own_rows = 2 * P::row_tiles;  // of a thread
   static constexpr int steps = P::width / 16;        // of the matrix instruction
   static constexpr int columns = P::width / 8;       // in units of 8
@@ -268,6 +279,15 @@ class Kernel {
   /// Finds the block's place. The number of the block is read again each time, so that the compiler
   /// does not keep the place in registers.
   __device__ __forceinline__ void find_place() {
+    if constexpr (packed) {
+      stack_ = in_loop(args_.stack);
+      part_ = 0;
+      first_row_ = static_cast<int>(in_loop(static_cast<unsigned>(args_.first_row)));
+    } else {
+      find_place_of_block();
+    }
+  }
+  __device__ __forceinline__ void find_place_of_block() {
     unsigned block;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
     const unsigned group = args_.tiles.quotient(block);
@@ -668,7 +688,10 @@ class Kernel {
         }
       }
       if (exists && args_.lse != nullptr && lane_of() % 4 == 0) {
-        args_.lse[place_of(r)] = fmaf(shift_of(r), -ln_2, logf(totals_[r]));
+        float* const lse =
+            packed ? of_stack(args_.lse, args_.problem.lse) + row * args_.problem.lse.row
+                   : args_.lse + place_of(r);
+        *lse = fmaf(shift_of(r), -ln_2, logf(totals_[r]));
       }
       unsigned lanes = __ballot_sync(~0u, exists && has_nan<T>(check));
       lanes |= lanes >> 1;
@@ -680,11 +703,11 @@ class Kernel {
     const std::int64_t first = place_of(0) - lane_of() / 4;
     for (; again != 0; again &= again - 1) {
       const int bit = __ffs(static_cast<int>(again)) - 1;
-      attend_again<T>(args_, first + 8 * (bit % 4) + bit / 4);
+      attend_again<T, !packed>(args_, first + 8 * (bit % 4) + bit / 4);
     }
   }
 
-  const Arguments& args_;
+  const Args& args_;
   unsigned stack_;
   unsigned part_;
   int first_row_;
@@ -706,7 +729,50 @@ __global__ void __launch_bounds__(P::threads, masked&& P::blocks > 2 ? P::blocks
 #if __CUDA_ARCH__ >= 800
   cuda::wait_for_previous_kernel();
   cuda::let_next_kernel_start();
-  Kernel<T, P, masked>(args).run();
+  Kernel<T, P, Arguments, masked>(args).run();
+#endif
+}
+
+/// Of packed sequences; args.tiles is the number of slots of a head.
+template <class T, class P>
+__global__ void __launch_bounds__(P::threads, P::blocks)
+    attend_packed_tiles(const __grid_constant__ Arguments args,
+                        const __grid_constant__ Sequences sequences) {
+#if __CUDA_ARCH__ >= 800
+  cuda::wait_for_previous_kernel();
+  cuda::let_next_kernel_start();
+  __shared__ __align__(16) char memory[sizeof(PackedArguments)];
+  PackedArguments& own = *reinterpret_cast<PackedArguments*>(memory);
+  __shared__ bool exists;
+  const unsigned stack = args.tiles.quotient(blockIdx.x);
+  // Causal: the last tiles of a sequence, which have most visible keys, start first.
+  const unsigned slot = args.tiles.number * (stack + 1) - 1 - blockIdx.x;
+  PackedTile tile{};
+  if (threadIdx.x < 32) {
+    tile = find_tile<P::rows>(static_cast<int>(slot), sequences.q_ends,
+                              static_cast<int>(sequences.count), args.problem.queries);
+    if (threadIdx.x == 0) exists = tile.exists();
+  } else {
+    copy_words<P::threads - 32>(args, static_cast<Arguments&>(own), threadIdx.x - 32);
+  }
+  __syncthreads();
+  if (!exists) return;
+  if (threadIdx.x == 0) {
+    const Batch keys = keys_of(tile.number, sequences, args.problem.keys);
+    Problem& p = own.problem;
+    p.queries = tile.sequence.end - tile.sequence.begin;
+    p.keys = keys.end - keys.begin;
+    own.rows = static_cast<int>(p.queries);
+    own.stack = stack;
+    own.first_row = static_cast<int>(tile.first);
+    own.q = static_cast<const T*>(args.q) + tile.sequence.begin * p.q.row;
+    own.k = static_cast<const T*>(args.k) + keys.begin * p.k.row;
+    own.v = static_cast<const T*>(args.v) + keys.begin * p.v.row;
+    own.y = static_cast<T*>(args.y) + tile.sequence.begin * p.y.row;
+    if (args.lse != nullptr) own.lse = args.lse + tile.sequence.begin * p.lse.row;
+  }
+  __syncthreads();
+  Kernel<T, P, PackedArguments, false>(own).run();
 #endif
 }
 
