@@ -87,7 +87,7 @@ TORCH: dict[str, Callable] = {
     "sum_rows": lambda x: x.flatten(0, -2).sum(0),
     "softmax": lambda x: torch.softmax(x, -1),
     "softmax_backward": lambda grad_y, y: aten._softmax_backward_data(grad_y, y, -1, y.dtype),
-    "attention": functional.scaled_dot_product_attention,
+    "attention": functools.partial(functional.scaled_dot_product_attention, enable_gqa=True),
     "matmul": torch.matmul,
     "matmul_nt": lambda a, b: a @ b.mT,
     "matmul_tn": lambda a, b: a.mT @ b,

@@ -217,7 +217,7 @@ def _every_op(device: str, regime: str) -> Iterator:
                 case = sized(op, dtype, 1 << 20, device=device)
             elif leads(op):
                 side = 32 if has_many_dimensions(op) else 256
-                sizes = dict.fromkeys(op.named_dimensions, side)
+                sizes = op.with_multiples(dict.fromkeys(op.named_dimensions, side))
                 case = Case(op, dtype, (4,), sizes, default_attributes(op), device=device)
             else:
                 case = sized(op, dtype, 1 << 11, device=device)
