@@ -1,5 +1,5 @@
 // A warp sums neighbouring pairs at one position over every eighth matrix, and the first of eight
-// warps adds their sums.
+// warps adds their sums. The sums are in double, since there may be many matrices.
 #include "cudarelu/cuda/launch.cuh"
 #include "cudarelu/dtype.h"
 #include "rotary_angles_backward.h"
@@ -26,8 +26,8 @@ struct Arguments {
 template <class T>
 __global__ void __launch_bounds__(pairs_of_block* parts) sum_matrices(Arguments<T> of) {
   using C = Compute<T>;
-  __shared__ C cos_sums[parts][pairs_of_block];
-  __shared__ C sin_sums[parts][pairs_of_block];
+  __shared__ double cos_sums[parts][pairs_of_block];
+  __shared__ double sin_sums[parts][pairs_of_block];
   const int lane = static_cast<int>(threadIdx.x);
   const int part = static_cast<int>(threadIdx.y);
   const std::int64_t pairs = of.sizes.pairs;
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(pairs_of_block* parts) sum_matrices(Arguments<
   const std::int64_t position = blockIdx.x / blocks;
   const std::int64_t pair = blockIdx.x % blocks * pairs_of_block + lane;
   cuda::wait_for_previous_kernel();
-  C cos_sum = 0;
-  C sin_sum = 0;
+  double cos_sum = 0;
+  double sin_sum = 0;
   if (pair < pairs) {
     for (std::int64_t matrix = part; matrix < of.sizes.leading; matrix += parts) {
       const std::int64_t row = (matrix * of.sizes.positions + position) * 2 * pairs;
@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(pairs_of_block* parts) sum_matrices(Arguments<
     cos_sum += cos_sums[i][lane];
     sin_sum += sin_sums[i][lane];
   }
-  of.grad_cos[position * pairs + pair] = store<T>(cos_sum);
-  of.grad_sin[position * pairs + pair] = store<T>(sin_sum);
+  of.grad_cos[position * pairs + pair] = store<T>(static_cast<C>(cos_sum));
+  of.grad_sin[position * pairs + pair] = store<T>(static_cast<C>(sin_sum));
 }
 
 }  // namespace
