@@ -112,8 +112,8 @@ Status run(const Call& call, float* lse) {
   const Problem p = packed_problem_of(call, 0);
   if (p.heads * p.queries == 0) return {};
   const Sequences sequences = sequences_of(call, 3, 4);
-  if (std::optional<Status> status = mma_packed_forward(call, p, sequences, lse)) {
-    return *std::move(status);
+  for (PackedForward* const engine : {mma_packed_forward, tiled_packed_forward}) {
+    if (std::optional<Status> status = engine(call, p, sequences, lse)) return *std::move(status);
   }
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     return cuda::launch(call, attend_packed<T>, grid_of(p.heads * p.queries),
@@ -135,8 +135,8 @@ Status AttentionVarlenWithLse::cuda(const Call& call) {
 Status AttentionVarlenBackward::cuda(const Call& call) {
   const Problem p = packed_problem_of(call, 1);
   const Sequences sequences = sequences_of(call, 6, 8);
-  if (std::optional<Status> status = mma_packed_backward(call, p, sequences)) {
-    return *std::move(status);
+  for (PackedBackward* const engine : {mma_packed_backward, tiled_packed_backward}) {
+    if (std::optional<Status> status = engine(call, p, sequences)) return *std::move(status);
   }
   const std::int64_t rows = p.heads * p.queries;
   const std::int64_t keys = p.kv_heads * p.keys;

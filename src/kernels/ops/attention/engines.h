@@ -14,6 +14,12 @@ using Forward = std::optional<Status>(const Call& call, const Problem& problem, 
 /// Computes the gradients of q, k and v, the outputs, from grad_y, q, k, v, y, lse and attn_mask.
 using Backward = std::optional<Status>(const Call& call, const Problem& problem);
 
+/// The same for packed sequences.
+using PackedForward = std::optional<Status>(const Call& call, const Problem& problem,
+                                            const Sequences& sequences, float* lse);
+using PackedBackward = std::optional<Status>(const Call& call, const Problem& problem,
+                                             const Sequences& sequences);
+
 /// float16 and bfloat16 on compute capability 9.0: warpgroups and the copy engine.
 #ifdef CUDARELU_WITH_HOPPER
 Forward hopper_forward;
@@ -28,13 +34,13 @@ inline std::optional<Status> hopper_backward(const Call&, const Problem&) { retu
 /// float16 and bfloat16 from compute capability 8.0 on: the matrix instructions of warps.
 Forward mma_forward;
 Backward mma_backward;
-std::optional<Status> mma_packed_forward(const Call& call, const Problem& problem,
-                                         const Sequences& sequences, float* lse);
-std::optional<Status> mma_packed_backward(const Call& call, const Problem& problem,
-                                          const Sequences& sequences);
+PackedForward mma_packed_forward;
+PackedBackward mma_packed_backward;
 
 /// float32 and float64: tiles in shared memory, multiplied exactly.
 Forward tiled_forward;
 Backward tiled_backward;
+PackedForward tiled_packed_forward;
+PackedBackward tiled_packed_backward;
 
 }  // namespace cudarelu::ops::attention

@@ -126,13 +126,6 @@ __device__ __forceinline__ float sum_of_lanes(float x) {
   return x;
 }
 
-/// What the kernels for packed sequences have in a workspace.
-struct PackedWorkspace {
-  float* lse;            // as Arguments::lse
-  std::int32_t* q_ends;  // as order_offsets() makes them, so that no block waits in vain
-  std::int32_t* k_ends;
-};
-
 /// Computes the slopes of `rows` queries, and sets turns to zero. Of packed sequences, also fills
 /// the workspace, and writes the gradients of queries without keys, which are zeros.
 template <class T, bool packed>
@@ -144,9 +137,7 @@ __global__ void __launch_bounds__(256)
   constexpr int lanes = 8;  // of a row
   cuda::wait_for_previous_kernel();
   if (packed && blockIdx.x == 0) {
-    const auto count = static_cast<int>(sequences.count);
-    order_offsets<256>(sequences.q_ends, count, args.queries, workspace.q_ends);
-    order_offsets<256>(sequences.k_ends, count, args.keys, workspace.k_ends);
+    order_offsets<256>(sequences, args.queries, args.keys, workspace);
   }
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
   if (thread < number_of_turns) turns[thread] = 0;
@@ -860,10 +851,9 @@ std::optional<Status> launch_tiles(const Call& call, const Problem& p, const Seq
     if (Status status = allocate(call, 1 + tiles, args.begun); !status.ok()) return status;
     if (Status status = allocate(call, sums, args.sums); !status.ok()) return status;
     if (sequences != nullptr) {
-      if (Status status = allocate(call, rows, workspace.lse); !status.ok()) return status;
-      const std::int64_t count = sequences->count;
-      if (Status status = allocate(call, 2 * count, workspace.q_ends); !status.ok()) return status;
-      workspace.k_ends = workspace.q_ends + count;
+      if (Status status = workspace.allocate(call, rows, sequences->count); !status.ok()) {
+        return status;
+      }
       args.lse = workspace.lse;
     }
     args.turns = args.begun + 1;
@@ -872,7 +862,7 @@ std::optional<Status> launch_tiles(const Call& call, const Problem& p, const Seq
     Status status = cuda::launch(call, kernel, {blocks, 256}, args, rows, args.begun, 1 + tiles,
                                  sequences == nullptr ? Sequences{} : *sequences, workspace);
     if (!status.ok()) return status;
-    ordered = {workspace.q_ends, workspace.k_ends, sequences == nullptr ? 0 : sequences->count};
+    if (sequences != nullptr) ordered = workspace.ordered(*sequences);
   }
   const auto start = [&]<auto kernel>(const auto&... arguments) {
     Status status = cuda::allow_shared_memory<kernel>(call, P::shared_bytes);

@@ -21,6 +21,7 @@
 #include "ops/attention/arithmetic.cuh"
 #include "ops/attention/cuda.cuh"
 #include "ops/attention/engines.h"
+#include "ops/attention/packed.cuh"
 
 namespace cudarelu::ops::attention::tiled {
 
@@ -306,6 +307,15 @@ class Stream {
   int first_;  // of the tile that is copied next
   int step_ = 0;
   int stage_ = 0;  // that is copied next
+};
+
+/// What a block of a kernel for packed sequences knows, in shared memory: its sequence and tile,
+/// and the problem and the tensors from the sequence on.
+template <class Tensors>
+struct Own {
+  Problem problem;
+  Tensors tensors;
+  PackedTile tile;
 };
 
 /// The queries of a head of k and v: those of all heads of q that share it, one after the other.

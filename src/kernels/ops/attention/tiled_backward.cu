@@ -35,17 +35,38 @@ struct Tensors {
   bool value_vectors;  // rows of grad_y and grad_v can
 };
 
-/// Sets the slopes; and the ticket and the turns, `counters` numbers, to 0.
-template <class T>
+/// Sets the slopes; and the ticket and the turns, `counters` numbers, to 0. Of packed sequences,
+/// also fills the workspace, and sets the gradients of queries without keys to 0. The numbers of a
+/// sequence then follow those of the one before.
+template <class T, bool packed>
 __global__ void __launch_bounds__(32 * warps)
-    prepare(const __grid_constant__ Tensors<T> tensors, const __grid_constant__ Problem p,
-            std::int64_t rows, std::int64_t counters) {
+    prepare(const __grid_constant__ Tensors<T> tensors, const __grid_constant__ Problem all,
+            std::int64_t rows, std::int64_t counters, const Sequences sequences,
+            const PackedWorkspace workspace) {
   cuda::wait_for_previous_kernel();
   const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (number < counters) tensors.ticket[number] = 0;
+  if (packed && blockIdx.x == 0) {
+    order_offsets<32 * warps>(sequences, static_cast<int>(all.queries), static_cast<int>(all.keys),
+                              workspace);
+  }
   const std::int64_t row = row_of_warp();
   if (row >= rows) return;
-  const Row at(p, row);
+  const Row at(all, row);
+  std::int64_t place = row;
+  if constexpr (packed) {
+    const std::int64_t sequence = batch_number(at.query, sequences.q_ends, sequences.count);
+    const Batch keys = keys_of(static_cast<int>(sequence), sequences, all.keys);
+    if (keys.begin == keys.end) {
+      T* const grad_q = at.in(tensors.grad_q, all.grad_q);
+      for (std::int64_t i = threadIdx.x % 32; i < all.width; i += 32) grad_q[i] = 0;
+      return;
+    }
+    const Batch queries = in_order(batch_of(sequence, sequences.q_ends, all.queries));
+    place = all.heads * queries.begin + at.head * (queries.end - queries.begin) + at.query -
+            queries.begin;
+  }
+  const Problem& p = all;
   const T* const grads = at.in(tensors.grad_y, p.grad_y);
   const T* const results = at.in(tensors.y, p.y);
   T slope = 0;
@@ -53,8 +74,10 @@ __global__ void __launch_bounds__(32 * warps)
     slope = fma(grads[i], results[i], slope);
   }
   slope = cuda::sum_in_warp<32>(slope);
-  if (tensors.grad_lse != nullptr) slope -= static_cast<T>(tensors.grad_lse[row]);
-  if (threadIdx.x % 32 == 0) tensors.slopes[row] = slope;
+  if (tensors.grad_lse != nullptr) slope -= static_cast<T>(*at.in(tensors.grad_lse, p.lse));
+  if (threadIdx.x % 32 != 0) return;
+  tensors.slopes[place] = slope;
+  if constexpr (packed) workspace.lse[place] = *at.in(tensors.lse, p.lse);
 }
 
 /// The tiles of the queries of all heads that share one of k, from the last one to the first one.
@@ -111,7 +134,7 @@ __device__ T weight_of(T score, T lse) {
 }
 
 /// The weight of one key for one query, or the gradient of its score: for sum_visible().
-template <class T>
+template <bool packed, class T>
 __device__ Weight<T> weight_at(const Problem& p, const Heads<T>& heads, int query, int key,
                                bool gradient) {
   const Queries& queries = heads.queries;
@@ -119,9 +142,10 @@ __device__ Weight<T> weight_at(const Problem& p, const Heads<T>& heads, int quer
   const std::int64_t place = queries.place(p, query) + key * p.mask.key_stride;
   const T score = score_of(p, heads.q.at[query], heads.k.at[key], place);
   const T weight = weight_of(score, static_cast<T>(heads.lse[query]));
-  if (!gradient) return {weight, score == low<T>};
+  const bool is_hidden = !packed && score == low<T>;
+  if (!gradient) return {weight, is_hidden};
   const T product = dot(heads.grad_y.at[query], heads.v.at[key], p.value_width);
-  return {weight * (product - heads.slopes[query]), score == low<T>};
+  return {weight * (product - heads.slopes[query]), is_hidden};
 }
 
 /// Waits, in one thread, until another block has written a number.
@@ -175,10 +199,12 @@ __device__ __forceinline__ void multiply_rows(typename P::T (&sums)[S::rows][S::
   }
 }
 
-template <class P>
-__global__ void __launch_bounds__(2 * threads, 1)
-    gradients(const __grid_constant__ Tensors<typename P::T> tensors,
-              const __grid_constant__ Problem p) {
+/// The gradients of a tile of keys, and what they add to grad_q. The turns of a head are
+/// `head_turns` numbers.
+template <class P, bool packed>
+__device__ __forceinline__ void find_gradients(const Tensors<typename P::T>& tensors,
+                                               const Problem& p, int kv, int tile_of_keys,
+                                               std::int64_t head_turns) {
   using T = typename P::T;
   using S = typename P::Scores;
   using R = typename P::Results;
@@ -190,7 +216,6 @@ __global__ void __launch_bounds__(2 * threads, 1)
   __shared__ Limits<P::others> limits;
   __shared__ int flags[2][P::rows];
   __shared__ int has_nan;  // grad_q
-  __shared__ int ticket;
   __shared__ Heads<T> heads;
   __shared__ T levels[2][P::others];  // the lse of the queries of a tile, and their slopes
   const auto thread = static_cast<int>(threadIdx.x) % threads;
@@ -202,19 +227,13 @@ __global__ void __launch_bounds__(2 * threads, 1)
   T* const even_gradients = weights + P::factors_size;  // of even tiles; those of odd ones follow
   T* const ring = even_gradients + 2 * P::factors_size + group * P::ring_size;
 
-  cuda::wait_for_previous_kernel();
+  const auto keys = static_cast<int>(p.keys);
+  const int first_key = tile_of_keys * P::rows;
   if (threadIdx.x == 0) {
-    ticket = atomicAdd(tensors.ticket, 1);
     has_nan = 0;
+    heads = Heads<T>::of(p, tensors, Queries::of(p, kv));
   }
   if (thread < P::rows) flags[group][thread] = 0;
-  __syncthreads();
-  // Under a causal mask, the blocks with the most queries come first.
-  const auto keys = static_cast<int>(p.keys);
-  const auto all_heads = static_cast<int>(p.batch * p.kv_heads);
-  const int tile_of_keys = ticket / all_heads;
-  const int first_key = tile_of_keys * P::rows;
-  if (threadIdx.x == 0) heads = Heads<T>::of(p, tensors, Queries::of(p, ticket % all_heads));
   __syncthreads();
   const Queries& queries = heads.queries;
   const Tiles<P::others> tiles{queries.count, static_cast<int>(p.queries),
@@ -240,8 +259,7 @@ __global__ void __launch_bounds__(2 * threads, 1)
     return first_key + P::rows >= queries.most_visible(p, first, P::others);
   };
   const auto add_to_grad_q = [&](int first, const T* gradients) {
-    int* const turn =
-        tensors.turns + first / P::others + queries.kv * cuda::ceil_div(queries.count, P::others);
+    int* const turn = tensors.turns + first / P::others + queries.kv * head_turns;
     const typename B::Sums share(thread);
     const auto width = static_cast<int>(p.width);
     bool found = false;
@@ -377,7 +395,7 @@ __global__ void __launch_bounds__(2 * threads, 1)
   for (int row = thread / 32; row < P::rows; row += threads / 32) {
     if (flags[group][row] == 0) continue;
     sum_visible(weighted, factor, output[first_key + row], [&](int query) {
-      return weight_at(p, heads, query, first_key + row, !first_group);
+      return weight_at<packed>(p, heads, query, first_key + row, !first_group);
     });
   }
   if (has_nan == 0) return;
@@ -390,19 +408,87 @@ __global__ void __launch_bounds__(2 * threads, 1)
       for (int i = thread % 32; i < p.width; i += 32) is_nan |= grad_q[i] != grad_q[i];
       if (__ballot_sync(0xffffffffu, is_nan) == 0) continue;
       sum_visible(heads.k, static_cast<T>(p.scale), grad_q,
-                  [&](int key) { return weight_at(p, heads, row, key, true); });
+                  [&](int key) { return weight_at<packed>(p, heads, row, key, true); });
     }
   }
 }
 
-}  // namespace
+/// The number of the block.
+__device__ __forceinline__ int take_ticket(int* ticket) {
+  __shared__ int own;
+  if (threadIdx.x == 0) own = atomicAdd(ticket, 1);
+  __syncthreads();
+  return own;
+}
 
-std::optional<Status> tiled_backward(const Call& call, const Problem& p) {
+template <class P>
+__global__ void __launch_bounds__(2 * threads, 1)
+    gradients(const __grid_constant__ Tensors<typename P::T> tensors,
+              const __grid_constant__ Problem p) {
+  cuda::wait_for_previous_kernel();
+  const int ticket = take_ticket(tensors.ticket);
+  // Under a causal mask, the blocks with the most queries come first.
+  const auto heads = static_cast<int>(p.batch * p.kv_heads);
+  find_gradients<P, false>(tensors, p, ticket % heads, ticket / heads,
+                           cuda::ceil_div(p.group() * p.queries, P::others));
+}
+
+/// The same for packed sequences, in the order of `workspace`.
+template <class P>
+__global__ void __launch_bounds__(2 * threads, 1)
+    packed_gradients(const __grid_constant__ Tensors<typename P::T> tensors,
+                     const __grid_constant__ Problem p, const Sequences sequences,
+                     std::int64_t head_turns) {
+  using OwnOfBlock = Own<Tensors<typename P::T>>;
+  __shared__ __align__(16) char memory[sizeof(OwnOfBlock)];
+  OwnOfBlock& own = *reinterpret_cast<OwnOfBlock*>(memory);
+  cuda::wait_for_previous_kernel();
+  const int ticket = take_ticket(tensors.ticket);
+  const auto heads = static_cast<int>(p.kv_heads);
+  if (threadIdx.x < 32) {
+    const PackedTile tile = find_tile<P::rows>(ticket / heads, sequences.k_ends,
+                                               static_cast<int>(sequences.count), p.keys);
+    if (threadIdx.x == 0) own.tile = tile;
+  } else if (threadIdx.x < 64) {
+    copy_words<32>(p, own.problem, threadIdx.x - 32);
+    copy_words<32>(tensors, own.tensors, threadIdx.x - 32);
+  }
+  __syncthreads();
+  if (!own.tile.exists()) return;
+  if (threadIdx.x == 0) {
+    const Batch& keys = own.tile.sequence;
+    const bool has_queries = own.tile.number < sequences.count;
+    const Batch queries =
+        has_queries ? in_order(batch_of(own.tile.number, sequences.q_ends, p.queries)) : Batch{};
+    own.problem.queries = queries.end - queries.begin;
+    own.problem.keys = keys.end - keys.begin;
+    Tensors<typename P::T>& to = own.tensors;
+    to.grad_y += queries.begin * p.grad_y.row;
+    to.q += queries.begin * p.q.row;
+    to.k += keys.begin * p.k.row;
+    to.v += keys.begin * p.v.row;
+    to.y += queries.begin * p.y.row;
+    to.grad_q += queries.begin * p.grad_q.row;
+    to.grad_k += keys.begin * p.grad_k.row;
+    to.grad_v += keys.begin * p.grad_v.row;
+    to.lse += p.heads * queries.begin;
+    to.slopes += p.heads * queries.begin;
+    if (has_queries) {
+      to.turns += slot_of<P::others>(own.tile.number, sequences.q_ends, p.queries, p.group());
+    }
+  }
+  __syncthreads();
+  find_gradients<P, true>(own.tensors, own.problem, ticket % heads,
+                          static_cast<int>(own.tile.first) / P::rows, head_turns);
+}
+
+/// `sequences` is null if they are not packed.
+std::optional<Status> run(const Call& call, const Problem& p, const Sequences* sequences) {
   const std::int64_t rows = p.batch * p.heads * p.queries;
   if (rows == 0 || p.keys == 0) return std::nullopt;
   return with_tiling(p, call.inputs[0].dtype, [&]<class P>(TypeTag<P>) -> std::optional<Status> {
     using T = typename P::T;
-    const auto in = gradient_inputs<T>(call);
+    const auto in = gradient_inputs<T>(call, sequences == nullptr ? 6 : 7);
     const auto output = [&](std::size_t i) { return static_cast<T*>(call.outputs[i].data); };
     Tensors<T> tensors{
         in.grad_y,
@@ -421,17 +507,49 @@ std::optional<Status> tiled_backward(const Call& call, const Problem& p) {
         has_vectors<T>(p.width, {{in.q, p.q}, {in.k, p.k}, {output(1), p.grad_k}}),
         has_vectors<T>(p.value_width, {{in.grad_y, p.grad_y}, {in.v, p.v}, {output(2), p.grad_v}})};
     const std::int64_t heads = p.batch * p.kv_heads;
-    const std::int64_t counters = 1 + heads * cuda::ceil_div(p.group() * p.queries, P::others);
+    const auto tiles_of = [&](std::int64_t rows, int tile) {
+      return sequences == nullptr ? cuda::ceil_div(rows, tile)
+                                  : tile_slots(rows, sequences->count, tile);
+    };
+    const std::int64_t head_turns = tiles_of(p.group() * p.queries, P::others);
+    const std::int64_t counters = 1 + heads * head_turns;
+    PackedWorkspace workspace{};
     if (Status status = allocate(call, rows, tensors.slopes); !status.ok()) return status;
     if (Status status = allocate(call, counters, tensors.ticket); !status.ok()) return status;
     tensors.turns = tensors.ticket + 1;
-    Status status = cuda::launch(call, prepare<T>, grid_of(rows), tensors, p, rows, counters);
+    if (sequences != nullptr) {
+      if (Status status = workspace.allocate(call, rows, sequences->count); !status.ok()) {
+        return status;
+      }
+    }
+    const auto kernel = sequences == nullptr ? prepare<T, false> : prepare<T, true>;
+    const Sequences given = sequences == nullptr ? Sequences{} : *sequences;
+    // A thread for each counter, and a warp for each row.
+    const std::int64_t preparing = std::max(rows, cuda::ceil_div(counters, std::int64_t{32}));
+    Status status = cuda::launch(call, kernel, grid_of(preparing), tensors, p, rows, counters,
+                                 given, workspace);
     if (!status.ok()) return status;
     constexpr int bytes = static_cast<int>(sizeof(T)) *
                           (2 * P::staying_size + 3 * P::factors_size + 2 * P::ring_size);
-    return launch_blocks<gradients<P>, bytes>(call, heads * cuda::ceil_div(p.keys, P::rows), 2,
-                                              bytes, tensors, p);
+    const std::int64_t blocks = heads * tiles_of(p.keys, P::rows);
+    if (sequences == nullptr) {
+      return launch_blocks<gradients<P>, bytes>(call, blocks, 2, bytes, tensors, p);
+    }
+    tensors.lse = workspace.lse;
+    return launch_blocks<packed_gradients<P>, bytes>(call, blocks, 2, bytes, tensors, p,
+                                                     workspace.ordered(*sequences), head_turns);
   });
+}
+
+}  // namespace
+
+std::optional<Status> tiled_backward(const Call& call, const Problem& p) {
+  return run(call, p, nullptr);
+}
+
+std::optional<Status> tiled_packed_backward(const Call& call, const Problem& p,
+                                            const Sequences& sequences) {
+  return run(call, p, &sequences);
 }
 
 }  // namespace cudarelu::ops::attention

@@ -51,10 +51,11 @@ struct Shared {
 template <class P>
 constexpr int group_size = P::factors_size + P::ring_size;
 
-template <class P>
-__global__ void __launch_bounds__(2 * threads, 1)
-    attend_tiles(const __grid_constant__ Tensors<typename P::T> tensors,
-                 const __grid_constant__ Problem p) {
+/// The rows from `first_row` on of the heads that share a head of k. Of packed sequences, a score
+/// of -infinity does not hide a key.
+template <class P, bool packed>
+__device__ __forceinline__ void attend_rows(const Tensors<typename P::T>& tensors, const Problem& p,
+                                            const Queries& queries, int first_row) {
   using T = typename P::T;
   using S = typename P::Scores;
   using R = typename P::Results;
@@ -67,12 +68,7 @@ __global__ void __launch_bounds__(2 * threads, 1)
   T* const weights = staying + P::staying_size + group * group_size<P>;
   Rows<P>& rows = shared.rows[group];
 
-  // Under a causal mask, the blocks with the most keys come first.
   const auto keys = static_cast<int>(p.keys);
-  const std::int64_t heads = p.batch * p.kv_heads;
-  const auto tiles_of_head = static_cast<int>(cuda::ceil_div(p.group() * p.queries, P::rows));
-  const Queries queries = Queries::of(p, blockIdx.x % heads);
-  const int first_row = (tiles_of_head - 1 - static_cast<int>(blockIdx.x / heads)) * P::rows;
   const auto width = static_cast<int>(p.width);
   const auto value_width = static_cast<int>(p.value_width);
   const Matrix<T> q{p.queries_of(tensors.q, p.q, queries.kv).in_int(), queries.count, width, false};
@@ -86,7 +82,6 @@ __global__ void __launch_bounds__(2 * threads, 1)
 
   const S score_share(thread);
   const R result_share(thread);
-  cuda::wait_for_previous_kernel();
   const int steps = (width + P::depth - 1) / P::depth;
   for (int step = 0; step < steps; ++step) {
     copy_turned<P::rows, P::pitch, P::depth>(staying + step * P::depth * P::pitch, q, first_row,
@@ -183,7 +178,8 @@ __global__ void __launch_bounds__(2 * threads, 1)
     rows.largest[thread] = largest;
     rows.totals[thread] = inverse;
     if (tensors.lse != nullptr && first_row + thread < queries.count) {
-      tensors.lse[queries.first() + first_row + thread] = static_cast<float>(base + log(total));
+      const HeadRows<float, int> lse = p.queries_of(tensors.lse, p.lse, queries.kv).in_int();
+      *lse[first_row + thread] = static_cast<float>(base + log(total));
     }
   }
   __syncthreads();
@@ -216,14 +212,63 @@ __global__ void __launch_bounds__(2 * threads, 1)
       if (key >= shared.limits.visible[row]) return Weight<T>{0, true};
       const std::int64_t place = shared.limits.places[row] + key * p.mask.key_stride;
       const T score = score_of(p, query, k.at[key], place);
-      return Weight<T>{power(score - shared.rows[0].largest[row]), score == low<T>};
+      return Weight<T>{power(score - shared.rows[0].largest[row]), !packed && score == low<T>};
     });
   }
 }
 
-}  // namespace
+template <class P>
+__global__ void __launch_bounds__(2 * threads, 1)
+    attend_tiles(const __grid_constant__ Tensors<typename P::T> tensors,
+                 const __grid_constant__ Problem p) {
+  // Under a causal mask, the blocks with the most keys come first.
+  const std::int64_t heads = p.batch * p.kv_heads;
+  const auto tiles_of_head = static_cast<int>(cuda::ceil_div(p.group() * p.queries, P::rows));
+  const int tile = tiles_of_head - 1 - static_cast<int>(blockIdx.x / heads);
+  cuda::wait_for_previous_kernel();
+  attend_rows<P, false>(tensors, p, Queries::of(p, blockIdx.x % heads), tile * P::rows);
+}
 
-std::optional<Status> tiled_forward(const Call& call, const Problem& p, float* lse) {
+/// The same for packed sequences, of which the rows of `p` are all, in `slots` slots.
+template <class P>
+__global__ void __launch_bounds__(2 * threads, 1)
+    attend_packed_tiles(const __grid_constant__ Tensors<typename P::T> tensors,
+                        const __grid_constant__ Problem p, const Sequences sequences, int slots) {
+  using OwnOfBlock = Own<Tensors<typename P::T>>;
+  __shared__ __align__(16) char memory[sizeof(OwnOfBlock)];
+  OwnOfBlock& own = *reinterpret_cast<OwnOfBlock*>(memory);
+  const int kv = static_cast<int>(blockIdx.x % p.kv_heads);
+  const int slot = slots - 1 - static_cast<int>(blockIdx.x / p.kv_heads);
+  cuda::wait_for_previous_kernel();
+  if (threadIdx.x < 32) {
+    const PackedTile tile = find_tile<P::rows>(
+        slot, sequences.q_ends, static_cast<int>(sequences.count), p.queries, p.group());
+    if (threadIdx.x == 0) own.tile = tile;
+  } else if (threadIdx.x < 64) {
+    copy_words<32>(p, own.problem, threadIdx.x - 32);
+    copy_words<32>(tensors, own.tensors, threadIdx.x - 32);
+  }
+  __syncthreads();
+  if (!own.tile.exists(p.group())) return;
+  if (threadIdx.x == 0) {
+    const Batch& queries = own.tile.sequence;
+    const Batch keys = keys_of(own.tile.number, sequences, p.keys);
+    own.problem.queries = queries.end - queries.begin;
+    own.problem.keys = keys.end - keys.begin;
+    own.tensors.q += queries.begin * p.q.row;
+    own.tensors.k += keys.begin * p.k.row;
+    own.tensors.v += keys.begin * p.v.row;
+    own.tensors.y += queries.begin * p.y.row;
+    if (own.tensors.lse != nullptr) own.tensors.lse += queries.begin * p.lse.row;
+  }
+  __syncthreads();
+  attend_rows<P, true>(own.tensors, own.problem, Queries::of(own.problem, kv),
+                       static_cast<int>(own.tile.first));
+}
+
+/// `sequences` is null if they are not packed.
+std::optional<Status> run(const Call& call, const Problem& p, const Sequences* sequences,
+                          float* lse) {
   return with_tiling(p, call.inputs[0].dtype, [&]<class P>(TypeTag<P>) -> std::optional<Status> {
     using T = typename P::T;
     const auto input = [&](std::size_t i) { return static_cast<const T*>(call.inputs[i].data); };
@@ -235,21 +280,41 @@ std::optional<Status> tiled_forward(const Call& call, const Problem& p, float* l
                              lse,
                              has_vectors<T>(p.width, {{input(1), p.k}}),
                              has_vectors<T>(p.value_width, {{input(2), p.v}, {y, p.y}})};
-    const std::int64_t blocks =
-        p.batch * p.kv_heads * cuda::ceil_div(p.group() * p.queries, P::rows);
+    const std::int64_t rows = p.group() * p.queries;
+    constexpr int size = sizeof(T);
+    constexpr int most_bytes = size * (P::staying_size + 2 * group_size<P>);
+    if (sequences != nullptr) {
+      const std::int64_t slots = tile_slots(rows, sequences->count, P::rows);
+      if (slots > INT_MAX / p.kv_heads) return std::nullopt;
+      constexpr int groups = 1;  // most sequences have few tiles of keys
+      return launch_blocks<attend_packed_tiles<P>, most_bytes>(
+          call, p.kv_heads * slots, groups, size * (P::staying_size + groups * group_size<P>),
+          tensors, p, *sequences, static_cast<int>(slots));
+    }
+    const std::int64_t blocks = p.batch * p.kv_heads * cuda::ceil_div(rows, P::rows);
     const auto launch_groups = [&](int groups) {
-      constexpr int size = sizeof(T);
-      return launch_blocks<attend_tiles<P>, size*(P::staying_size + 2 * group_size<P>)>(
+      return launch_blocks<attend_tiles<P>, most_bytes>(
           call, blocks, groups, size * (P::staying_size + groups * group_size<P>), tensors, p);
     };
     // Blocks of two groups end at different times, which is good where their work differs, or where
     // there are few; of one group, two blocks on a multiprocessor are a little faster.
-    const bool few = p.group() * p.queries <= 4 * P::rows;
+    const bool few = rows <= 4 * P::rows;
     if (p.keys > P::others && (p.is_causal || few)) {
       if (std::optional<Status> status = launch_groups(2)) return status;
     }
     return launch_groups(1);
   });
+}
+
+}  // namespace
+
+std::optional<Status> tiled_forward(const Call& call, const Problem& p, float* lse) {
+  return run(call, p, nullptr, lse);
+}
+
+std::optional<Status> tiled_packed_forward(const Call& call, const Problem& p,
+                                           const Sequences& sequences, float* lse) {
+  return run(call, p, &sequences, lse);
 }
 
 }  // namespace cudarelu::ops::attention
