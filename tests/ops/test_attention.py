@@ -10,6 +10,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.functional import scaled_dot_product_attention as torch_attention
 
 import cudarelu
+from cudarelu.testing.environment import torch_cuda_missing
 from support.attention_views import COPIED, VIEWS, check_views
 
 
@@ -230,6 +231,24 @@ def test_second_derivatives_without_queries_or_keys_are_zero(queries, keys):
     leaves = second_leaves(shape=(2, 4, queries, 3), keys=keys)
     for x in first_and_second(cudarelu.attention, leaves):
         assert (x == 0).all()
+
+
+@pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_a_weight_of_nan_is_not_hidden(dtype):
+    """Infinity less itself, whose sign is that of a hidden weight in float64 on CUDA."""
+    q, k, v = (x.to(dtype) for x in inputs((1, 2, 70, 16)))
+    q.abs_()
+    k[..., 3, :] = torch.inf
+
+    def gradients(device):
+        leaves = [x.to(device).requires_grad_() for x in (q, k, v)]
+        y = cudarelu.attention(*leaves)
+        return [x.cpu() for x in torch.autograd.grad(y, leaves, torch.ones_like(y))]
+
+    for actual, expected in zip(gradients("cuda"), gradients("cpu"), strict=True):
+        assert expected.isnan().any()
+        assert torch.equal(actual.isnan(), expected.isnan())
 
 
 @pytest.mark.parametrize("is_absent", [True, False])

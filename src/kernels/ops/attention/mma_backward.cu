@@ -457,7 +457,7 @@ struct Range {
   int steps;
 
   __device__ __forceinline__ Range(const Arguments<typename P::T>& args, int kv, int key_tile)
-      : args(args), kv(kv), key_tile(key_tile) {
+      : args(args), kv(kv), key_tile(P::is_whole ? 0 : key_tile) {
     // From the last tile of queries to the first one that sees the keys.
     const int first = args.p.is_causal ? key_tile * (P::keys / P::queries) : 0;
     steps = max(args.query_tiles - first, 0) * args.group;

@@ -127,10 +127,23 @@ struct Heads {
   }
 };
 
-/// exp(score - lse), and -0 for a hidden key; where lse is -infinity, all are hidden.
+/// exp(score - lse), and -0 for a hidden key, whose score is -infinity.
 template <class T>
 __device__ T weight_of(T score, T lse) {
-  return score == low<T> ? -T(0) : power(score - lse);
+  return score == low<T> ? -T(0) : power(score - (lse == low<T> ? T(0) : lse));
+}
+
+/// Whether a weight is -0, which NaN is not: in float64 it may be negative.
+__device__ __forceinline__ bool is_hidden(float weight) {
+  return __float_as_uint(weight) == 0x80000000u;
+}
+__device__ __forceinline__ bool is_hidden(double weight) { return weight == 0 && signbit(weight); }
+
+/// The score of a key that is not hidden by the order or the length. Of packed sequences, no such
+/// key is hidden by a score of -infinity, which becomes the lowest finite number.
+template <bool packed, class T>
+__device__ T score_in_sequence(T score) {
+  return packed && score == low<T> ? std::numeric_limits<T>::lowest() : score;
 }
 
 /// The weight of one key for one query, or the gradient of its score: for sum_visible().
@@ -140,12 +153,11 @@ __device__ Weight<T> weight_at(const Problem& p, const Heads<T>& heads, int quer
   const Queries& queries = heads.queries;
   if (key >= queries.visible(p, query)) return {0, true};
   const std::int64_t place = queries.place(p, query) + key * p.mask.key_stride;
-  const T score = score_of(p, heads.q.at[query], heads.k.at[key], place);
+  const T score = score_in_sequence<packed>(score_of(p, heads.q.at[query], heads.k.at[key], place));
   const T weight = weight_of(score, static_cast<T>(heads.lse[query]));
-  const bool is_hidden = !packed && score == low<T>;
-  if (!gradient) return {weight, is_hidden};
+  if (!gradient) return {weight, score == low<T>};
   const T product = dot(heads.grad_y.at[query], heads.v.at[key], p.value_width);
-  return {weight * (product - heads.slopes[query]), is_hidden};
+  return {weight * (product - heads.slopes[query]), score == low<T>};
 }
 
 /// Waits, in one thread, until another block has written a number.
@@ -331,7 +343,7 @@ __device__ __forceinline__ void find_gradients(const Tensors<typename P::T>& ten
 #pragma unroll
       for (auto& row : scores) {
 #pragma unroll
-        for (T& score : row) score *= static_cast<T>(p.scale);
+        for (T& score : row) score = score_in_sequence<packed>(score * static_cast<T>(p.scale));
       }
       if (p.mask.data != nullptr || first + P::others > queries.count ||
           first_key + P::rows > queries.least_visible(p, first, P::others)) {
@@ -358,7 +370,7 @@ __device__ __forceinline__ void find_gradients(const Tensors<typename P::T>& ten
           for (int e = 0; e < P::vector; ++e) {
             T& score = scores[i + e][j];  // the product of grad_y and v
             const T gradient = few.x[e] * (score - slope);
-            score = signbit(few.x[e]) ? T(0) : gradient;
+            score = is_hidden(few.x[e]) ? T(0) : gradient;
           }
         }
       }
