@@ -53,11 +53,6 @@ __device__ void order_ends(const std::int32_t* ends, int sequences, int rows, st
   __syncthreads();
 }
 
-/// Of `rows` rows; those past the last offset count as a sequence.
-inline std::int64_t tile_slots(std::int64_t rows, std::int64_t sequences, int tile) {
-  return rows / tile + sequences + 1;
-}
-
 /// The same for the offsets of q and k. With them no block waits for one that does not exist.
 template <int threads>
 __device__ void order_offsets(const Sequences& sequences, int queries, int keys,
@@ -65,6 +60,11 @@ __device__ void order_offsets(const Sequences& sequences, int queries, int keys,
   const auto count = static_cast<int>(sequences.count);
   order_ends<threads>(sequences.q_ends, count, queries, to.q_ends);
   order_ends<threads>(sequences.k_ends, count, keys, to.k_ends);
+}
+
+/// The slots for the tiles of `rows` rows; those past the last offset count as a sequence.
+inline std::int64_t tile_slots(std::int64_t rows, std::int64_t sequences, int tile) {
+  return rows / tile + sequences + 1;
 }
 
 /// The first slot of a sequence.
