@@ -242,6 +242,7 @@ def test_inspect(tmp_path, capsys):
             "custom_domain::CustomRelu": {"op": "relu", "alias": True},
         },
         "definitions": {"cudarelu::Relu": True, "custom_domain::CustomRelu": True},
+        "functions": ["user::Twice"],
         "unknown": ["user::Unknown"],
         "libraries": {},
     }
@@ -278,7 +279,15 @@ def test_inspect_names_the_library_of_an_unknown_op(tmp_path, monkeypatch, capsy
     assert inspect(capsys, tmp_path / "model.onnx")["libraries"] == {"user": str(library)}
     assert main(["inspect", str(tmp_path / "model.onnx")]) == 0
     said = capsys.readouterr().out
-    assert said.endswith(f"modules that cudarelu.load has built:\n    user: --library {library}\n")
+    hint = f"modules that cudarelu.load has built:\n    user: --library {library}\n"
+    assert said.endswith(hint)
+
+    # The same of an op whose definition is attached.
+    onnx.save(parse(MIXED), tmp_path / "model.onnx")
+    assert main(["inspect", str(tmp_path / "model.onnx")]) == 0
+    said = capsys.readouterr().out
+    assert "of ops of a loaded module:\n    user::Twice\n" in said
+    assert said.endswith(hint)
 
 
 def test_a_domain_is_no_path(tmp_path, monkeypatch, capsys):
@@ -304,7 +313,7 @@ def test_inspect_of_a_model_that_is_not_ours(tmp_path, capsys):
     onnx.save(one_node("Add(x, b)", '"" : 13'), tmp_path / "model.onnx")
     description = inspect(capsys, tmp_path / "model.onnx")
     assert description["nodes"] == {"ai.onnx::Add": 1}
-    assert not any(description[each] for each in ("ours", "definitions", "unknown"))
+    assert not any(description[each] for each in ("ours", "definitions", "functions", "unknown"))
 
 
 # Models that every command rejects

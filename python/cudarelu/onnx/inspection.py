@@ -28,11 +28,13 @@ def describe(model: onnx.ModelProto) -> dict[str, Any]:
         - ours: the node types that call an op of a loaded module, with the op and whether the type
           is an alias;
         - definitions: the attached definitions of our ops, and whether each equals the table's;
+        - functions: the other functions, among them the attached definitions of ops of modules that
+          are not loaded;
         - unknown: the node types that neither ONNX (in these opsets), nor a loaded module, nor a
           function of the model defines. Those of ONNX Runtime's domain com.microsoft are not
           checked;
-        - libraries: for the domain of an unknown node type, the library that `cudarelu.load` built
-          last for the module of this name, if there is one. It is not loaded.
+        - libraries: for the domain of a function or of an unknown node type, the library that
+          `cudarelu.load` built last for the module of this name, if there is one. It is not loaded.
 
     Raises:
         ValueError: as `cudarelu.onnx.attach_definitions` does, but accepts any opset and any
@@ -57,8 +59,9 @@ def describe(model: onnx.ModelProto) -> dict[str, Any]:
         if not f"{domain}.".startswith("com.microsoft.")
         and not onnx.defs.has(op_type, opsets.get(domain, 0), standard.get(domain, domain))
     ]
+    functions = sorted((each.domain, each.name) for each in rest.functions)
     # The cache is listed, and no name of the model is part of a path.
-    cached = cached_libraries() if unknown else {}
+    cached = cached_libraries() if unknown or functions else {}
     return {
         "ir_version": model.ir_version,
         "opsets": opsets,
@@ -75,8 +78,11 @@ def describe(model: onnx.ModelProto) -> dict[str, Any]:
             )
             for each in definitions
         },
+        "functions": ["::".join(name) for name in functions],
         "unknown": ["::".join(name) for name in unknown],
-        "libraries": {domain: str(cached[domain]) for domain, _ in unknown if domain in cached},
+        "libraries": {
+            domain: str(cached[domain]) for domain, _ in (*functions, *unknown) if domain in cached
+        },
     }
 
 
@@ -114,12 +120,15 @@ def text(description: dict[str, Any]) -> str:
     lines.append("definitions of our ops:" if definitions else "definitions of our ops: none")
     for name, agreed in definitions.items():
         lines.append(f"    {name}: {'equals' if agreed else 'DIFFERS from'} this library's")
+    if description["functions"]:
+        lines.append("functions that are not definitions of ops of a loaded module:")
+        lines += textwrap.wrap(", ".join(description["functions"]), 100, **indent)
     if description["unknown"]:
         lines.append("unknown nodes without a definition:")
         lines += textwrap.wrap(", ".join(description["unknown"]), 100, **indent)
-        if found := description["libraries"].items():
-            lines.append("modules that cudarelu.load has built:")
-            lines += [f"    {domain}: --library {shlex.quote(path)}" for domain, path in found]
-        elif not all(name.startswith("ai.onnx") for name in description["unknown"]):
-            lines.append("--library FILE.so loads a module that has them")
+    if found := description["libraries"].items():
+        lines.append("modules that cudarelu.load has built:")
+        lines += [f"    {domain}: --library {shlex.quote(path)}" for domain, path in found]
+    elif not all(name.startswith("ai.onnx") for name in description["unknown"]):
+        lines.append("--library FILE.so loads a module that has them")
     return "\n".join(lines)
