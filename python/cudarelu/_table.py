@@ -146,6 +146,9 @@ class OpInfo:
     autocast: str
     in_place: str  # "y = x": torch.ops.<namespace>.<name>_ writes y over x; empty: no such op
 
+    def __repr__(self) -> str:
+        return f"<op {self.namespace}::{self.signature}>"
+
     @property
     def qualified_name(self) -> str:
         """The name in PyTorch: "cudarelu::relu"."""

@@ -78,6 +78,7 @@ def test_look_ups():
     assert op_of(my().swish) is op
     assert op_in_onnx("my", "Swish") is op
     relu = op_named("relu")
+    assert repr(relu) == "<op cudarelu::relu(x: T[*]) -> y: T[*]>"
     assert relu is op_named("cudarelu::relu")
     assert (relu.qualified_name, relu.short_name) == ("cudarelu::relu", "relu")
     assert op_in_onnx(*relu.onnx.alias) is relu
