@@ -23,5 +23,5 @@ def reversed_rows(case: Case) -> Case:
 def large_case(op: OpInfo) -> Case:
     """A case whose tensors have tens of kilobytes each."""
     dtype = next(each for each in op.dtypes if each in ("float32", "int32"))
-    leading = 16 if has_many_dimensions(op) else 130
-    return make_case(op, DTYPES[dtype], Plan("large", (leading,), 48))
+    leading, size = (2, 16) if has_many_dimensions(op) else (130, 48)
+    return make_case(op, DTYPES[dtype], Plan("large", (leading,), size))
