@@ -40,33 +40,32 @@ struct Tensors {
 /// sequence then follow those of the one before.
 template <class T, bool packed>
 __global__ void __launch_bounds__(32 * warps)
-    prepare(const __grid_constant__ Tensors<T> tensors, const __grid_constant__ Problem all,
+    prepare(const __grid_constant__ Tensors<T> tensors, const __grid_constant__ Problem p,
             std::int64_t rows, std::int64_t counters, const Sequences sequences,
             const PackedWorkspace workspace) {
   cuda::wait_for_previous_kernel();
   const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (number < counters) tensors.ticket[number] = 0;
   if (packed && blockIdx.x == 0) {
-    order_offsets<32 * warps>(sequences, static_cast<int>(all.queries), static_cast<int>(all.keys),
+    order_offsets<32 * warps>(sequences, static_cast<int>(p.queries), static_cast<int>(p.keys),
                               workspace);
   }
   const std::int64_t row = row_of_warp();
   if (row >= rows) return;
-  const Row at(all, row);
+  const Row at(p, row);
   std::int64_t place = row;
   if constexpr (packed) {
     const std::int64_t sequence = batch_number(at.query, sequences.q_ends, sequences.count);
-    const Batch keys = keys_of(static_cast<int>(sequence), sequences, all.keys);
+    const Batch keys = keys_of(static_cast<int>(sequence), sequences, p.keys);
     if (keys.begin == keys.end) {
-      T* const grad_q = at.in(tensors.grad_q, all.grad_q);
-      for (std::int64_t i = threadIdx.x % 32; i < all.width; i += 32) grad_q[i] = 0;
+      T* const grad_q = at.in(tensors.grad_q, p.grad_q);
+      for (std::int64_t i = threadIdx.x % 32; i < p.width; i += 32) grad_q[i] = 0;
       return;
     }
-    const Batch queries = in_order(batch_of(sequence, sequences.q_ends, all.queries));
-    place = all.heads * queries.begin + at.head * (queries.end - queries.begin) + at.query -
+    const Batch queries = in_order(batch_of(sequence, sequences.q_ends, p.queries));
+    place = p.heads * queries.begin + at.head * (queries.end - queries.begin) + at.query -
             queries.begin;
   }
-  const Problem& p = all;
   const T* const grads = at.in(tensors.grad_y, p.grad_y);
   const T* const results = at.in(tensors.y, p.y);
   T slope = 0;
