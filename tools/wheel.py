@@ -49,7 +49,7 @@ def build(version: str, folder: Path, settings: Sequence[str]) -> Path:
     paths = [install_torch(version, folder), os.environ.get("PYTHONPATH")]
     wheels = folder / f"wheel-{version}"
     # -UTorch_*: so that CMake finds this PyTorch instead of that of the last build.
-    settings = [f"build-dir={folder / 'build'}", "cmake.args=-UTorch_*", *settings]
+    settings = [f"build-dir={folder}", "cmake.args=-UTorch_*", *settings]
     done = subprocess.run(
         [
             *(*PIP, "wheel", ROOT, "--no-deps", "--no-build-isolation", "--wheel-dir", wheels),

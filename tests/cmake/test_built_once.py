@@ -2,8 +2,7 @@
 module serves these, all versions of ONNX Runtime, several versions of Python, and a C++ program.
 
 The module is libmy_ops.so, which the build has made; no process here compiles it. The wheel is
-built only if CUDARELU_BUILD_ROADS=1, in a folder of the build folder, where the other PyTorch is
-installed too. On two cores that takes a minute with a warm ccache.
+built only if CUDARELU_BUILD_ROADS=1; the other PyTorch is installed for it.
 """
 
 from __future__ import annotations

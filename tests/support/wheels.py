@@ -1,4 +1,7 @@
-"""Builds wheels of the project for the CPU, all from one build folder."""
+"""Builds wheels of the project for the CPU, all from one build folder.
+
+Its path, its compiler and its flags are such that ccache finds what was compiled in build/.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,11 @@ from pathlib import Path
 import torch
 
 from .commands import environment
-from .ort_infer import BUILD
 
 ROOT = Path(__file__).parents[2]
 HERE = ".".join(torch.__version__.split(".")[:2])
 OTHER = "2.14" if HERE == "2.11" else "2.11"  # the oldest that is supported, or the newest
-WHEELS = BUILD / "wheel"  # where they are built, and where the other PyTorch is installed
+WHEELS = ROOT / "build-test-wheel"  # with the other PyTorch, which stays
 
 
 def _make(folder: Path, *versions: str) -> str:
@@ -24,11 +26,12 @@ def _make(folder: Path, *versions: str) -> str:
         [
             *(sys.executable, ROOT / "tools/wheel.py", *versions, "--folder", WHEELS),
             *("--wheel-dir", folder, "-C", "cmake.define.CUDARELU_CUDA=OFF"),
+            *("-C", "cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR=ON"),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=environment(),
+        env=environment(CXX="c++"),
         check=False,
     )
     missing = f"PyTorch {OTHER} cannot be installed"
@@ -46,7 +49,10 @@ def fill_with_wheels(folder: Path) -> None:
         _make(folder / "none", HERE)
         (folder / "missing").write_text(missing)
     shutil.copytree(WHEELS / f"wheel-{HERE}", folder / "one")
-    built = WHEELS / "build"
-    readers = [path.name for path in built.glob("python/cudarelu/pytorch_*")]
+    readers = [path.name for path in WHEELS.glob("python/cudarelu/pytorch_*")]
     (folder / "readers").write_text("\n".join(readers))
-    shutil.rmtree(built)  # a wheel must not need it
+    for path in WHEELS.iterdir():  # a wheel must not need them
+        if path.is_file():
+            path.unlink()
+        elif not path.name.startswith("torch-"):
+            shutil.rmtree(path)
