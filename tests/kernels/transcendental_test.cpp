@@ -293,21 +293,34 @@ TEST(Blocks, ConvertHalvesToTheSameBits) {
     halves.push_back({static_cast<std::uint16_t>(i)});
     floats.push_back(load(halves.back()));
   }
-  std::vector<float> widened(halves.size() - 1);  // not a multiple of the vector size
-  cpu::widen(halves.data(), widened.data(), std::ssize(widened));
-  for (std::size_t i = 0; i < widened.size(); ++i) {
-    if (floats[i] == floats[i]) {
-      ASSERT_EQ(std::bit_cast<std::uint32_t>(widened[i]), std::bit_cast<std::uint32_t>(floats[i]));
-    } else {
-      ASSERT_TRUE(std::isnan(widened[i])) << i;
-    }
-  }
   for (std::uint32_t i = 0; i < 1 << 19; ++i) floats.push_back(std::bit_cast<float>(i * 8191));
+  std::vector<float> widened(halves.size() - 1);  // not a multiple of the vector size
   std::vector<Half> narrowed(floats.size());
-  cpu::narrow(floats.data(), narrowed.data(), std::ssize(floats));
-  for (std::size_t i = 0; i < floats.size(); ++i) {
-    ASSERT_EQ(narrowed[i].bits, store<Half>(floats[i]).bits) << floats[i];
-  }
+  const auto convert = [&](auto isa) {
+    cpu::widen<isa.value>(halves.data(), widened.data(), std::ssize(widened));
+    cpu::narrow<isa.value>(floats.data(), narrowed.data(), std::ssize(floats));
+  };
+  const auto expect_same = [&](const char* instructions) {
+    for (std::size_t i = 0; i < widened.size(); ++i) {
+      if (floats[i] == floats[i]) {
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(widened[i]), std::bit_cast<std::uint32_t>(floats[i]))
+            << instructions;
+      } else {
+        ASSERT_TRUE(std::isnan(widened[i])) << i << ' ' << instructions;
+      }
+    }
+    for (std::size_t i = 0; i < floats.size(); ++i) {
+      ASSERT_EQ(narrowed[i].bits, store<Half>(floats[i]).bits) << floats[i] << ' ' << instructions;
+    }
+    std::ranges::fill(widened, 0.0f);
+    std::ranges::fill(narrowed, Half{});
+  };
+  convert(cpu::IsaTag<cpu::Isa::unknown>());
+  expect_same("of any CPU");
+  cpu::vectorised<cpu::Width::half>(convert);
+  expect_same("of half width");
+  cpu::vectorised<cpu::Width::full>(convert);
+  expect_same("of full width");
 }
 
 }  // namespace

@@ -31,11 +31,11 @@ namespace detail {
 
 // widen_vectors() and narrow_vectors() return how many elements they converted: none without F16C.
 
-template <class T>
+template <Isa, class T>
 std::int64_t widen_vectors(const T* /*from*/, float* /*to*/, std::int64_t /*n*/) {
   return 0;
 }
-template <class T>
+template <Isa, class T>
 std::int64_t narrow_vectors(const float* /*from*/, T* /*to*/, std::int64_t /*n*/) {
   return 0;
 }
@@ -43,7 +43,7 @@ std::int64_t narrow_vectors(const float* /*from*/, T* /*to*/, std::int64_t /*n*/
 #if defined(__x86_64__) && defined(__GNUC__)
 
 // to_float() and from_float() for whole vectors, with the same results: F16C keeps the bits of a
-// NaN, which from_float() replaces by one NaN.
+// NaN, of which from_float() sets all.
 
 [[gnu::target("avx2,f16c")]] inline std::int64_t widen_eights(const Half* from, float* to,
                                                               std::int64_t n) {
@@ -60,11 +60,10 @@ std::int64_t narrow_vectors(const float* /*from*/, T* /*to*/, std::int64_t /*n*/
   for (; i + 8 <= n; i += 8) {
     const __m256 x = _mm256_loadu_ps(from + i);
     const __m256 is_nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
-    const __m256i nan = _mm256_srli_epi32(_mm256_castps_si256(is_nan), 17);  // 0x7fff
-    const __m128i nan_halves =
-        _mm_packus_epi32(_mm256_castsi256_si128(nan), _mm256_extracti128_si256(nan, 1));
-    const __m128i halves = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm_or_si128(halves, nan_halves));
+    const __m256i bits = _mm256_srli_epi32(_mm256_castps_si256(is_nan), 1);
+    const __m256 result = _mm256_or_ps(x, _mm256_castsi256_ps(bits));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm256_cvtps_ph(result, _MM_FROUND_TO_NEAREST_INT));
   }
   return i;
 }
@@ -85,23 +84,30 @@ inline constexpr std::uint16_t every = 0xffff;
 [[gnu::target("avx512f,avx512bw,avx512vl")]] inline std::int64_t narrow_sixteens(const float* from,
                                                                                  Half* to,
                                                                                  std::int64_t n) {
-  const __m256i ones = _mm256_set1_epi16(0x7fff);
+  const __m512i ones = _mm512_set1_epi32(0x7fffffff);
   std::int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
     const __m512 x = _mm512_loadu_ps(from + i);
     const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    const __m256i halves = _mm512_maskz_cvtps_ph(every, x, _MM_FROUND_TO_NEAREST_INT);
-    const __m256i result = _mm256_or_si256(halves, _mm256_maskz_mov_epi16(is_nan, ones));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), result);
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512 result = _mm512_castsi512_ps(_mm512_mask_or_epi32(bits, is_nan, bits, ones));
+    const __m256i halves = _mm512_maskz_cvtps_ph(every, result, _MM_FROUND_TO_NEAREST_INT);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), halves);
   }
   return i;
 }
 
-inline std::int64_t widen_vectors(const Half* from, float* to, std::int64_t n) {
+template <Isa isa>
+std::int64_t widen_vectors(const Half* from, float* to, std::int64_t n) {
+  if constexpr (isa == Isa::avx512) return widen_sixteens(from, to, n);
+  if constexpr (isa == Isa::avx2) return widen_eights(from, to, n);
   if (has_avx512()) return widen_sixteens(from, to, n);
   return has_avx2() ? widen_eights(from, to, n) : 0;
 }
-inline std::int64_t narrow_vectors(const float* from, Half* to, std::int64_t n) {
+template <Isa isa>
+std::int64_t narrow_vectors(const float* from, Half* to, std::int64_t n) {
+  if constexpr (isa == Isa::avx512) return narrow_sixteens(from, to, n);
+  if constexpr (isa == Isa::avx2) return narrow_eights(from, to, n);
   if (has_avx512()) return narrow_sixteens(from, to, n);
   return has_avx2() ? narrow_eights(from, to, n) : 0;
 }
@@ -110,17 +116,18 @@ inline std::int64_t narrow_vectors(const float* from, Half* to, std::int64_t n) 
 
 }  // namespace detail
 
-/// Converts `n` elements of float16 or bfloat16 to float32.
-template <class T>
+/// Converts `n` elements of float16 or bfloat16 to float32. In a small block, the results stay in
+/// registers only if `isa` is known: a test of the CPU would separate the loops.
+template <Isa isa = Isa::unknown, class T>
 void widen(const T* from, float* to, std::int64_t n) {
-  const std::int64_t i = detail::widen_vectors(from, to, n);
+  const std::int64_t i = detail::widen_vectors<isa>(from, to, n);
   for_each_index_of_few(n - i, [&](std::int64_t j) { to[i + j] = load(from[i + j]); });
 }
 
 /// Rounds `n` numbers to float16 or bfloat16.
-template <class T>
+template <Isa isa = Isa::unknown, class T>
 void narrow(const float* from, T* to, std::int64_t n) {
-  const std::int64_t i = detail::narrow_vectors(from, to, n);
+  const std::int64_t i = detail::narrow_vectors<isa>(from, to, n);
   for_each_index_of_few(n - i, [&](std::int64_t j) { to[i + j] = store<T>(from[i + j]); });
 }
 
@@ -135,10 +142,10 @@ void for_each_block(std::int64_t n, const Body& body) {
 }
 
 /// The `count` elements from x on, converted into `block` if necessary.
-template <class T>
+template <Isa isa = Isa::unknown, class T>
 const Compute<T>* read(const T* x, std::int64_t count, Block<Compute<T>>& block) {
   if constexpr (is_narrow<T>) {
-    widen(x, block.data(), count);
+    widen<isa>(x, block.data(), count);
     return block.data();
   } else {
     return x;
@@ -155,9 +162,9 @@ Compute<T>* target(T* y, Block<Compute<T>>& block) {
   }
 }
 
-template <class T>
+template <Isa isa = Isa::unknown, class T>
 void write(T* y, std::int64_t count, const Block<Compute<T>>& block) {
-  if constexpr (is_narrow<T>) narrow(block.data(), y, count);
+  if constexpr (is_narrow<T>) narrow<isa>(block.data(), y, count);
 }
 
 }  // namespace cudarelu::cpu

@@ -13,7 +13,7 @@ namespace elementwise {
 /// The fewest elements for a thread: some microseconds of work.
 inline constexpr std::int64_t cpu_grain = 32768;
 
-template <class F, int choice, class T>
+template <class F, int choice, class T, cpu::Isa isa>
 void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t end) {
   using C = Compute<T>;
   std::array<C, attribute_count<F> + 1> attributes{};  // one more, for ops without any
@@ -30,7 +30,7 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
       std::array<const C*, input_count<F>> inputs;
       for (int i = 0; i < input_count<F>; ++i) {
         const T* const x = static_cast<const T*>(call.inputs[i].data);
-        inputs[i] = cpu::read(x + (is_row<F>(i) ? column : begin) + first, count, blocks[i]);
+        inputs[i] = cpu::read<isa>(x + (is_row<F>(i) ? column : begin) + first, count, blocks[i]);
       }
       C* const y = cpu::target(output + begin + first, blocks[result]);
       const auto compute_all = [&](auto&... angles) {
@@ -56,7 +56,7 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
         }
       }
       if (!computed) compute_all();
-      cpu::write(output + begin + first, count, blocks[result]);
+      cpu::write<isa>(output + begin + first, count, blocks[result]);
     };
     cpu::for_each_block<T, cpu::small_block_size>(stop - begin, compute);
     begin = stop;
@@ -76,8 +76,9 @@ Status elementwise_cpu(const Call& call) {
     return elementwise::visit_choice<F>(call, [&]<int choice>(std::integral_constant<int, choice>) {
       call.execution.parallel_for(
           extent.size, elementwise::cpu_grain, [&](std::int64_t begin, std::int64_t end) {
-            cpu::vectorised<wide ? cpu::Width::full : cpu::Width::half>(
-                [&] { elementwise::run_range<F, choice, Element>(call, extent, begin, end); });
+            cpu::vectorised<wide ? cpu::Width::full : cpu::Width::half>([&](auto isa) {
+              elementwise::run_range<F, choice, Element, isa.value>(call, extent, begin, end);
+            });
           });
       return Status();
     });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace cudarelu::cpu {
 
@@ -34,6 +35,24 @@ void for_each_index_of_few(std::int64_t n, const Body& body) {
 /// with little of it, which wait for memory.
 enum class Width { half, full };
 
+/// The instructions that code is compiled for; `unknown` for code that asks the CPU.
+enum class Isa { unknown, avx2, avx512 };
+template <Isa isa>
+using IsaTag = std::integral_constant<Isa, isa>;
+
+namespace detail {
+
+template <Isa isa, class F>
+inline void call_for(const F& f) {
+  if constexpr (std::is_invocable_v<F, IsaTag<isa>>) {
+    f(IsaTag<isa>());
+  } else {
+    f();
+  }
+}
+
+}  // namespace detail
+
 #if defined(__x86_64__) && defined(__GNUC__)
 
 inline bool has_avx512() {
@@ -49,31 +68,32 @@ namespace detail {
 template <class F>
 [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"), gnu::flatten]] void
 run_with_avx512(const F& f) {
-  f();
+  call_for<Isa::avx512>(f);
 }
 template <class F>
 [[gnu::target("avx2,fma,f16c"), gnu::flatten]] void run_with_avx2(const F& f) {
-  f();
+  call_for<Isa::avx2>(f);
 }
 
 }  // namespace detail
 
-/// Calls f() with everything in it inlined and compiled for this CPU. Not by target_clones, whose
-/// resolvers run when the library is loaded: sanitizers and static linking fail with them.
+/// Calls f(), or f(IsaTag), with everything in it inlined and compiled for this CPU. Not by
+/// target_clones, whose resolvers run when the library is loaded: sanitizers and static linking
+/// fail with them.
 template <Width width, class F>
 void vectorised(const F& f) {
   if constexpr (width == Width::full) {
     if (has_avx512()) return detail::run_with_avx512(f);
   }
   if (has_avx2()) return detail::run_with_avx2(f);
-  f();
+  detail::call_for<Isa::unknown>(f);
 }
 
 #else
 
 template <Width, class F>
 void vectorised(const F& f) {
-  f();
+  detail::call_for<Isa::unknown>(f);
 }
 
 #endif
