@@ -8,26 +8,30 @@ Status SoftmaxBackward::cpu(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     using C = Compute<T>;
     const std::int64_t columns = call.inputs[0].shape.back();
-    cpu::for_each_row<cpu::sum_width<T>>(call, [&](std::int64_t row) {
+    cpu::for_each_row<cpu::sum_width<T>>(call, [&](auto tag, std::int64_t row) {
+      constexpr cpu::Isa isa = decltype(tag)::value;
       const T* grad_y = static_cast<const T*>(call.inputs[0].data) + row;
       const T* y = static_cast<const T*>(call.inputs[1].data) + row;
       T* grad_x = static_cast<T*>(call.outputs[0].data) + row;
       cpu::Block<C> grad_y_block;
       cpu::Block<C> y_block;
       cpu::Sum sum;
-      cpu::for_each_block<T>(columns, [&](std::int64_t first, std::int64_t count) {
-        const C* const g = cpu::read(grad_y + first, count, grad_y_block);
-        const C* const p = cpu::read(y + first, count, y_block);
-        sum.add(count, [&](std::int64_t i) { return g[i] * p[i]; });
-      });
+      cpu::for_each_block<T, cpu::sum_block_size>(
+          columns, [&](std::int64_t first, std::int64_t count) {
+            const C* const g = cpu::read<isa>(grad_y + first, count, grad_y_block);
+            const C* const p = cpu::read<isa>(y + first, count, y_block);
+            sum.add(count, [&](std::int64_t i) { return g[i] * p[i]; });
+          });
       const C dot = static_cast<C>(sum.total());
-      cpu::for_each_block<T>(columns, [&](std::int64_t first, std::int64_t count) {
-        const C* const g = cpu::read(grad_y + first, count, grad_y_block);
-        const C* const p = cpu::read(y + first, count, y_block);
-        C* const results = cpu::target(grad_x + first, y_block);
-        cpu::for_each_index(count, [&](std::int64_t i) { results[i] = p[i] * (g[i] - dot); });
-        cpu::write(grad_x + first, count, y_block);
-      });
+      cpu::for_each_block<T, cpu::small_block_size>(
+          columns, [&](std::int64_t first, std::int64_t count) {
+            const C* const g = cpu::read<isa>(grad_y + first, count, grad_y_block);
+            const C* const p = cpu::read<isa>(y + first, count, y_block);
+            C* const results = cpu::target(grad_x + first, y_block);
+            cpu::for_each_index_of_small_block<T>(
+                count, [&](std::int64_t i) { results[i] = p[i] * (g[i] - dot); });
+            cpu::write<isa>(grad_x + first, count, y_block);
+          });
     });
     return Status();
   });

@@ -68,8 +68,12 @@ std::int64_t narrow_vectors(const float* /*from*/, T* /*to*/, std::int64_t /*n*/
   return i;
 }
 
-// A mask, since GCC 12 warns of uninitialised values in the functions without one.
+// Conversions have a mask, since GCC 12 warns of uninitialised values in those without one. Loads
+// and stores have one only for the rest: the compiler does not keep in registers what masks write.
 inline constexpr std::uint16_t every = 0xffff;
+inline std::uint16_t first_lanes(std::int64_t n) {
+  return static_cast<std::uint16_t>((1 << n) - 1);
+}
 
 [[gnu::target("avx512f,avx512bw,avx512vl")]] inline std::int64_t widen_sixteens(const Half* from,
                                                                                 float* to,
@@ -79,22 +83,32 @@ inline constexpr std::uint16_t every = 0xffff;
     const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
     _mm512_storeu_ps(to + i, _mm512_maskz_cvtph_ps(every, halves));
   }
-  return i;
+  if (i < n) {
+    const __mmask16 rest = first_lanes(n - i);
+    const __m256i halves = _mm256_maskz_loadu_epi16(rest, from + i);
+    _mm512_mask_storeu_ps(to + i, rest, _mm512_maskz_cvtph_ps(every, halves));
+  }
+  return n;
+}
+[[gnu::target("avx512f,avx512bw,avx512vl")]] inline __m256i narrow_sixteen(__m512 x) {
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i result = _mm512_mask_or_epi32(bits, is_nan, bits, _mm512_set1_epi32(0x7fffffff));
+  return _mm512_maskz_cvtps_ph(every, _mm512_castsi512_ps(result), _MM_FROUND_TO_NEAREST_INT);
 }
 [[gnu::target("avx512f,avx512bw,avx512vl")]] inline std::int64_t narrow_sixteens(const float* from,
                                                                                  Half* to,
                                                                                  std::int64_t n) {
-  const __m512i ones = _mm512_set1_epi32(0x7fffffff);
   std::int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
-    const __m512 x = _mm512_loadu_ps(from + i);
-    const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    const __m512i bits = _mm512_castps_si512(x);
-    const __m512 result = _mm512_castsi512_ps(_mm512_mask_or_epi32(bits, is_nan, bits, ones));
-    const __m256i halves = _mm512_maskz_cvtps_ph(every, result, _MM_FROUND_TO_NEAREST_INT);
+    const __m256i halves = narrow_sixteen(_mm512_loadu_ps(from + i));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), halves);
   }
-  return i;
+  if (i < n) {
+    const __mmask16 rest = first_lanes(n - i);
+    _mm256_mask_storeu_epi16(to + i, rest, narrow_sixteen(_mm512_maskz_loadu_ps(rest, from + i)));
+  }
+  return n;
 }
 
 template <Isa isa>
@@ -129,6 +143,17 @@ template <Isa isa = Isa::unknown, class T>
 void narrow(const float* from, T* to, std::int64_t n) {
   const std::int64_t i = detail::narrow_vectors<isa>(from, to, n);
   for_each_index_of_few(n - i, [&](std::int64_t j) { to[i + j] = store<T>(from[i + j]); });
+}
+
+/// for_each_index() for an op that converts T in blocks of small_block_size, or does not convert
+/// it.
+template <class T, class Body>
+void for_each_index_of_small_block(std::int64_t n, const Body& body) {
+  if constexpr (is_narrow<T>) {
+    for_each_index_of_few(n, body);
+  } else {
+    for_each_index(n, body);
+  }
 }
 
 /// Calls body(first, count) for the blocks of n elements, or once for all without conversion.

@@ -40,11 +40,7 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
           for (int i = 0; i < input_count<F>; ++i) x[i] = inputs[i][j];
           y[j] = apply<F, choice, C>(x.data(), attributes.data(), angles...);
         };
-        if constexpr (cpu::is_narrow<T>) {
-          cpu::for_each_index_of_few(count, compute_one);
-        } else {
-          cpu::for_each_index(count, compute_one);
-        }
+        cpu::for_each_index_of_small_block<T>(count, compute_one);
       };
       bool computed = false;
       if constexpr (again) {

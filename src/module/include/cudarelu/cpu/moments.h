@@ -19,14 +19,15 @@ struct Normaliser {
 };
 
 /// The Normaliser of a row of n elements.
-template <class T>
+template <Isa isa = Isa::unknown, class T>
 Normaliser<Compute<T>> normaliser_of(const T* x, std::int64_t n, double eps) {
   using C = Compute<T>;
   const auto count = static_cast<double>(n);
-  const double mean = mean_of_row(x, n);
+  const double mean = mean_of_row<isa>(x, n);
   const C base = static_cast<C>(mean);
   const double rest = mean - static_cast<double>(base);
-  const double squares = sum_of_row(x, n, [&](C value) { return (value - base) * (value - base); });
+  const double squares =
+      sum_of_row<isa>(x, n, [&](C value) { return (value - base) * (value - base); });
   const double scale = 1 / std::sqrt(squares / count - rest * rest + eps);
   return {base, static_cast<C>(scale), static_cast<C>(-rest * scale)};
 }

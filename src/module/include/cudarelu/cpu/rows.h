@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <type_traits>
 
 #include "cudarelu/call.h"
 #include "cudarelu/cpu/blocks.h"
@@ -16,7 +17,8 @@ namespace cudarelu::cpu {
 template <class T>
 inline constexpr Width sum_width = is_narrow<T> ? Width::full : Width::half;
 
-/// Calls body(offset of the row) for each row, on the host's threads, compiled for their CPU.
+/// Calls body(offset of the row), or body(IsaTag, offset), for each row, on the host's threads,
+/// compiled for their CPU.
 template <Width width, class Body>
 void for_each_row(const Call& call, const Body& body) {
   const TensorView& tensor = call.inputs[0];
@@ -25,9 +27,14 @@ void for_each_row(const Call& call, const Body& body) {
   const std::int64_t grain = std::max<std::int64_t>(1, 16384 / columns);
   call.execution.parallel_for(tensor.size() / columns, grain,
                               [&](std::int64_t begin, std::int64_t end) {
-                                vectorised<width>([&] {
-                                  for (std::int64_t row = begin; row < end; ++row)
-                                    body(row * columns);
+                                vectorised<width>([&](auto isa) {
+                                  for (std::int64_t row = begin; row < end; ++row) {
+                                    if constexpr (std::is_invocable_v<Body, decltype(isa), int>) {
+                                      body(isa, row * columns);
+                                    } else {
+                                      body(row * columns);
+                                    }
+                                  }
                                 });
                               });
 }
@@ -71,16 +78,20 @@ class Maximum {
   std::array<C, lanes> values_;
 };
 
+/// Terms that Sum adds at once: of narrow elements, a block of this size stays in registers.
+inline constexpr std::int64_t sum_block_size = 4 * lanes;
+
 /// A sum whose order depends only on the number of terms: four terms at a time are added in their
 /// own type, then in float64.
 class Sum {
  public:
-  /// Adds term(0), ..., term(n - 1). Except in the last call, n is a multiple of block_size.
+  /// Adds term(0), ..., term(n - 1). Except in the last call, n is a multiple of
+  /// sum_block_size.
   template <class Term>
   void add(std::int64_t n, const Term& term) {
     std::array<double, lanes> totals = totals_;  // a copy, which stays in registers
     std::int64_t i = 0;
-    for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    for (; i + sum_block_size <= n; i += sum_block_size) {
       for (std::int64_t j = i; j < i + lanes; ++j) {
         totals[j - i] += (term(j) + term(j + lanes)) + (term(j + 2 * lanes) + term(j + 3 * lanes));
       }
@@ -99,29 +110,29 @@ class Sum {
 };
 
 /// The sum of term(x[i]) over a row of n elements.
-template <class T, class Term>
+template <Isa isa = Isa::unknown, class T, class Term>
 double sum_of_row(const T* x, std::int64_t n, const Term& term) {
   using C = Compute<T>;
   Sum sum;
   Block<C> block;
-  for_each_block<T>(n, [&](std::int64_t first, std::int64_t count) {
-    const C* const values = read(x + first, count, block);
+  for_each_block<T, sum_block_size>(n, [&](std::int64_t first, std::int64_t count) {
+    const C* const values = read<isa>(x + first, count, block);
     sum.add(count, [&](std::int64_t i) { return term(values[i]); });
   });
   return sum.total();
 }
 
 /// The mean of a row of n elements, which is finite if they are.
-template <class T>
+template <Isa isa = Isa::unknown, class T>
 double mean_of_row(const T* x, std::int64_t n) {
   using C = Compute<T>;
   const auto count = static_cast<double>(n);
-  const double mean = sum_of_row(x, n, [](C value) { return value; }) / count;
+  const double mean = sum_of_row<isa>(x, n, [](C value) { return value; }) / count;
   if (std::isfinite(mean)) return mean;
   // The sum overflowed, unless an element is not finite. No sum of terms this small overflows.
   constexpr double small = 0x1p-64;
   constexpr double largest = small * std::numeric_limits<double>::max();
-  const double scaled = sum_of_row(x, n, [](C value) { return value * small; }) / count;
+  const double scaled = sum_of_row<isa>(x, n, [](C value) { return value * small; }) / count;
   return (std::isfinite(scaled) ? std::clamp(scaled, -largest, largest) : scaled) / small;
 }
 
