@@ -32,11 +32,8 @@ endif
  fuzz clean
 .DEFAULT_GOAL := build
 
-# ninja cannot use the job server of `make -j`.
-NINJA := MAKEFLAGS= $(PROGRESS) $(BIN)/ninja
-
 build: build/build.ninja
-	@$(NINJA) -C build
+	@$(PROGRESS) $(BIN)/ninja -C build
 
 # Configures again if the flags have changed.
 ifneq ($(shell cat build/.cmake_flags 2>/dev/null),$(CMAKE_FLAGS))
@@ -64,14 +61,14 @@ packages:
 
 kernels:
 	@$(PROGRESS) $(CONFIGURE) $(CMAKE_FLAGS) $(foreach part,TORCH ORT TESTS,-DCUDARELU_$(part)=OFF)
-	@$(NINJA) -C build cudarelu_kernels
+	@$(PROGRESS) $(BIN)/ninja -C build cudarelu_kernels
 
 $(VENV)/.dev: $(VENV)/.packages requirements-dev.lock
 	$(PROGRESS) bash tools/setup.sh dev "$(PYTHON)" "$(VENV)"
 	@touch $@
 
 demo: build/build.ninja
-	@$(NINJA) -C build cudarelu
+	@$(PROGRESS) $(BIN)/ninja -C build cudarelu
 	@$(BIN)/python -m cudarelu export-demo build/myrelu.onnx
 	@$(BIN)/python -c "import numpy; numpy.save('build/x.npy', numpy.array([[-1, 2, -3, 4], [0.5, -0.5, numpy.nan, -0.0]], 'float32'))"
 	./build/ort_infer build/myrelu.onnx --input x=build/x.npy
@@ -129,7 +126,7 @@ tidy: $(VENV)/.dev build
 # is preloaded so that the sanitizer intercepts its exceptions.
 asan: $(VENV)/.dev build
 	@$(PROGRESS) $(BIN)/cmake --preset asan -DPython_EXECUTABLE=$(BIN)/python
-	@$(NINJA) -C build-asan
+	@$(PROGRESS) $(BIN)/ninja -C build-asan
 	@$(PROGRESS) $(BIN)/ctest --test-dir build-asan --output-on-failure -j 2 -E "^(symbols|include_rule)$$"
 	@rm -rf build-asan/python/cudarelu/pytorch_*
 	@ln -sfn $(CURDIR)/build/python/cudarelu/{_build_info.py,pytorch_*} build-asan/python/cudarelu
@@ -144,7 +141,7 @@ ASAN_OPS := relu or softmax or layer_norm or linear_gelu or knn_query or attenti
 asan-torch: $(VENV)/.dev
 	@rm -rf build-asan/python/cudarelu/{_build_info.py,pytorch_*}
 	@$(PROGRESS) $(BIN)/cmake --preset asan-torch -DPython_EXECUTABLE=$(BIN)/python
-	@$(NINJA) -C build-asan cudarelu_torch cudarelu_python cudarelu_module my_ops
+	@$(PROGRESS) $(BIN)/ninja -C build-asan cudarelu_torch cudarelu_python cudarelu_module my_ops
 	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	 ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	 PYTHONPATH=$(CURDIR)/build-asan/python CUDARELU_BUILD_DIR=$(CURDIR)/build-asan \
@@ -156,7 +153,7 @@ asan-torch: $(VENV)/.dev
 # only the C++ tests run.
 tsan: $(VENV)/.packages
 	@$(PROGRESS) $(BIN)/cmake --preset tsan -DPython_EXECUTABLE=$(BIN)/python
-	@$(NINJA) -C build-tsan cudarelu_tests
+	@$(PROGRESS) $(BIN)/ninja -C build-tsan cudarelu_tests
 	@OMP_NUM_THREADS=4 $(PROGRESS) build-tsan/cudarelu_tests \
 	 --gtest_filter='Threads.*:ParallelFor.*:PlainGemm.*:HostCall.*'
 

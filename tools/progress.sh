@@ -3,6 +3,7 @@
 #
 #   usage: progress.sh COMMAND ARGUMENT...
 set -uo pipefail
+unset MAKEFLAGS  # ninja cannot use the job server of `make -j`
 start=$SECONDS
 "$@" 2>&1 | while :; do
   IFS= read -r -t 8 line

@@ -38,10 +38,15 @@ def test_lengths():
     assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 100
 
 
-def test_a_build_beside_other_jobs_of_make():
-    """ninja reports an error for the job server that `make -j` describes in MAKEFLAGS."""
+def test_a_build_beside_other_jobs_of_make(tmp_path):
+    """ninja, which cmake calls too, reports an error for the job server that `make -j` describes in
+    MAKEFLAGS."""
+    for name in ("cmake", "ninja"):
+        program = tmp_path / name
+        program.write_text('#!/bin/sh\necho "[$MAKEFLAGS]"\n')
+        program.chmod(0o755)
     said = subprocess.run(
-        ["make", "-j", "2", "kernels", 'PROGRESS=echo "[$$MAKEFLAGS]" #'],
+        ["make", "-j", "2", "kernels", f"BIN={tmp_path}"],
         cwd=ROOT,
         env={"PATH": os.environ["PATH"]},
         stdout=subprocess.PIPE,
