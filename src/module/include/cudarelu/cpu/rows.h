@@ -25,11 +25,12 @@ void for_each_row(const Call& call, const Body& body) {
   const std::int64_t columns = tensor.shape.back();
   if (columns == 0) return;
   const std::int64_t grain = std::max<std::int64_t>(1, 16384 / columns);
+  constexpr bool takes_isa = std::is_invocable_v<Body, IsaTag<Isa::unknown>, std::int64_t>;
   call.execution.parallel_for(tensor.size() / columns, grain,
                               [&](std::int64_t begin, std::int64_t end) {
                                 vectorised<width>([&](auto isa) {
                                   for (std::int64_t row = begin; row < end; ++row) {
-                                    if constexpr (std::is_invocable_v<Body, decltype(isa), int>) {
+                                    if constexpr (takes_isa) {
                                       body(isa, row * columns);
                                     } else {
                                       body(row * columns);
