@@ -25,8 +25,10 @@ if(CCACHE)
   set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher})
-  # Only where there is such a header: with the option, ccache takes unused -D and -I for a difference.
-  add_compile_options("$<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<BOOL:$<TARGET_PROPERTY:PRECOMPILE_HEADERS>>>:-fpch-preprocess>")
+  # Only where there is such a header: with the option, ccache takes unused -D and -I for a
+  # difference.
+  set(precompiles $<BOOL:$<TARGET_PROPERTY:PRECOMPILE_HEADERS>>)
+  add_compile_options($<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,${precompiles}>:-fpch-preprocess>)
 endif()
 
 # cudarelu_target(TARGET): sets the language, warnings and sanitizers for code of this project.
