@@ -6,7 +6,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <type_traits>
 
 #include "cudarelu/call.h"
 #include "cudarelu/cpu/blocks.h"
@@ -25,16 +24,11 @@ void for_each_row(const Call& call, const Body& body) {
   const std::int64_t columns = tensor.shape.back();
   if (columns == 0) return;
   const std::int64_t grain = std::max<std::int64_t>(1, 16384 / columns);
-  constexpr bool takes_isa = std::is_invocable_v<Body, IsaTag<Isa::unknown>, std::int64_t>;
   call.execution.parallel_for(tensor.size() / columns, grain,
                               [&](std::int64_t begin, std::int64_t end) {
                                 vectorised<width>([&](auto isa) {
                                   for (std::int64_t row = begin; row < end; ++row) {
-                                    if constexpr (takes_isa) {
-                                      body(isa, row * columns);
-                                    } else {
-                                      body(row * columns);
-                                    }
+                                    detail::call_for<isa.value>(body, row * columns);
                                   }
                                 });
                               });
@@ -86,8 +80,7 @@ inline constexpr std::int64_t sum_block_size = 4 * lanes;
 /// own type, then in float64.
 class Sum {
  public:
-  /// Adds term(0), ..., term(n - 1). Except in the last call, n is a multiple of
-  /// sum_block_size.
+  /// Adds term(0), ..., term(n - 1). Except in the last call, n is a multiple of sum_block_size.
   template <class Term>
   void add(std::int64_t n, const Term& term) {
     std::array<double, lanes> totals = totals_;  // a copy, which stays in registers

@@ -42,12 +42,13 @@ using IsaTag = std::integral_constant<Isa, isa>;
 
 namespace detail {
 
-template <Isa isa, class F>
-inline void call_for(const F& f) {
-  if constexpr (std::is_invocable_v<F, IsaTag<isa>>) {
-    f(IsaTag<isa>());
+/// Calls f(arguments...), with an IsaTag before them if f takes one.
+template <Isa isa, class F, class... Arguments>
+inline void call_for(const F& f, Arguments... arguments) {
+  if constexpr (std::is_invocable_v<F, IsaTag<isa>, Arguments...>) {
+    f(IsaTag<isa>(), arguments...);
   } else {
-    f();
+    f(arguments...);
   }
 }
 
