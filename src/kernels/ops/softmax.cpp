@@ -9,8 +9,7 @@ Status Softmax::cpu(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     using C = Compute<T>;
     const std::int64_t columns = call.inputs[0].shape.back();
-    cpu::for_each_row<cpu::Width::full>(call, [&](auto tag, std::int64_t row) {
-      constexpr cpu::Isa isa = decltype(tag)::value;
+    cpu::for_each_row<cpu::Width::full>(call, [&](std::int64_t row) {
       const T* x = static_cast<const T*>(call.inputs[0].data) + row;
       T* y = static_cast<T*>(call.outputs[0].data) + row;
       // Keeps the powers; without conversion they are in the output. Those at the end of a long row
@@ -23,12 +22,12 @@ Status Softmax::cpu(const Call& call) {
 
       cpu::Maximum<C> maximum;
       cpu::for_each_block<T>(columns, [&](std::int64_t first, std::int64_t count) {
-        maximum.add(cpu::read<isa>(x + first, count, blocks[0]), count);
+        maximum.add(cpu::read(x + first, count, blocks[0]), count);
       });
       const C largest = maximum.value();
 
       const auto powers = [&](std::int64_t first, std::int64_t count) {
-        const C* const values = cpu::read<isa>(x + first, count, block_of(first));
+        const C* const values = cpu::read(x + first, count, block_of(first));
         C* const results = cpu::target(y + first, block_of(first));
         cpu::for_each_index(count,
                             [&](std::int64_t i) { results[i] = math::exp(values[i] - largest); });
@@ -46,7 +45,7 @@ Status Softmax::cpu(const Call& call) {
         if (is_long && first >= (kept - 1) * cpu::block_size) powers(first, count);
         C* const results = cpu::target(y + first, block_of(first));
         cpu::for_each_index(count, [&](std::int64_t i) { results[i] *= scale; });
-        cpu::write<isa>(y + first, count, block_of(first));
+        cpu::write(y + first, count, block_of(first));
       });
     });
     return Status();
