@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 
 import cudarelu
 from cudarelu.testing.cases import DTYPES, Plan, is_float, make_case
-from cudarelu.testing.hosts import NumPy, Torch
+from cudarelu.testing.environment import torch_cuda_missing
+from cudarelu.testing.hosts import Host, NumPy, Torch
 from cudarelu.testing.reference import assert_close, is_composed, reference
 
 OPS = {op.name: op for op in cudarelu.ops()}
 CALLS = int(os.environ.get("CUDARELU_RANDOM_CALLS", "12"))
 LAYOUTS = ["contiguous", "unaligned", "transposed", "swapped", "expanded", "strided"]
-HOSTS = [Torch("cpu"), NumPy()]
+HOSTS: dict[str, list[Host]] = {"cpu": [Torch("cpu"), NumPy()], "cuda": [Torch("cuda")]}
+NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 
 
 def plans(op: cudarelu.OpInfo) -> st.SearchStrategy[Plan]:
@@ -48,6 +50,7 @@ def plans(op: cudarelu.OpInfo) -> st.SearchStrategy[Plan]:
     )
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
 @pytest.mark.parametrize("name", OPS)
 @settings(
     max_examples=CALLS,
@@ -58,12 +61,12 @@ def plans(op: cudarelu.OpInfo) -> st.SearchStrategy[Plan]:
     print_blob=True,
 )
 @given(data=st.data())
-def test_random_calls(name, data):
+def test_random_calls(name, device, data):
     op = OPS[name]
     dtype = DTYPES[data.draw(st.sampled_from(op.dtypes))]
     case = make_case(op, dtype, data.draw(plans(op)))
     expected = reference(op, case)
-    for host in HOSTS:
+    for host in HOSTS[device]:
         outputs = host.run(op, case)
         for parameter, y, wanted in zip(op.outputs, outputs, expected, strict=True):
             variable = dtype if parameter.dtype == "T" else DTYPES[parameter.dtype]

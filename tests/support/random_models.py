@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 
 import cudarelu.onnx
 import cudarelu.ort
+from cudarelu.testing.hosts import full_precision
 
 OURS, OWN = "cudarelu", "own"
 ROWS = 4  # the last dimension of most tensors
@@ -333,7 +334,9 @@ class RandomModel:
         )
 
 
-def run(model: onnx.ModelProto, feeds, library: bool, optimized: bool, libraries=()):
+def run(
+    model: onnx.ModelProto, feeds, device: str, library: bool, optimized: bool, libraries=()
+) -> list[np.ndarray]:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -343,7 +346,8 @@ def run(model: onnx.ModelProto, feeds, library: bool, optimized: bool, libraries
         options.register_custom_ops_library(str(each))
     if library:
         cudarelu.ort.register(options)
-    session = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    providers = [full_precision(device)]
+    session = ort.InferenceSession(model.SerializeToString(), options, providers)
     wanted = {each.name for each in session.get_inputs()}
     return session.run(None, {name: x for name, x in feeds.items() if name in wanted})
 
@@ -386,16 +390,16 @@ def roads(
         yield "fused, without library", fused, False, ()
 
 
-def failures(seed: int, size: int, fuse: bool = False) -> list[str]:
-    """What differs from the lowered model, run without optimizations."""
+def failures(seed: int, size: int, device: str, fuse: bool = False) -> list[str]:
+    """What differs on a device from the lowered model, run on the CPU without optimizations."""
     made = RandomModel(seed, size)
-    expected = run(cudarelu.onnx.lower(made.proto), made.feeds, False, False)
+    expected = run(cudarelu.onnx.lower(made.proto), made.feeds, "cpu", False, False)
     found = []
     for road, model, library, libraries in roads(made.proto, fuse):
         for optimized in (False, True):
             label = f"{road}, {'with' if optimized else 'without'} optimizations: "
             try:
-                actual = run(model, made.feeds, library, optimized, libraries)
+                actual = run(model, made.feeds, device, library, optimized, libraries)
             except Exception as error:  # ONNX Runtime has no class of its own for all
                 found.append(label + " ".join(str(error).split()))
                 continue
@@ -403,7 +407,7 @@ def failures(seed: int, size: int, fuse: bool = False) -> list[str]:
     return found
 
 
-def smallest(seed: int, size: int, fuse: bool) -> tuple[onnx.ModelProto, int]:
+def smallest(seed: int, size: int, device: str, fuse: bool) -> tuple[onnx.ModelProto, int]:
     """The first steps of a model that fails as the whole does."""
-    found = next(n for n in range(1, size + 1) if n == size or failures(seed, n, fuse))
+    found = next(n for n in range(1, size + 1) if n == size or failures(seed, n, device, fuse))
     return RandomModel(seed, found).proto, found

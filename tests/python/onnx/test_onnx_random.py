@@ -10,23 +10,28 @@ import numpy as np
 import onnx
 import pytest
 
+from cudarelu.testing.environment import ort_cuda_missing
 from support.random_models import differences, failures, smallest
 
 SECONDS = float(os.environ.get("CUDARELU_FUZZ_SECONDS", "0"))
+NEEDS_GPU = pytest.mark.skipif(bool(ort_cuda_missing()), reason=ort_cuda_missing() or "")
+DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("seed", range(12))
-def test_random_models(seed):
-    check(seed, 15)
+def test_random_models(seed, device):
+    check(seed, 15, device)
 
 
 if SECONDS:
 
-    def test_further_random_models():
+    @pytest.mark.parametrize("device", DEVICES)
+    def test_further_random_models(device):
         end = time.monotonic() + SECONDS
         first = seed = time.time_ns() // 10**9 * 1000
         while time.monotonic() < end:
-            check(seed, 5 + seed % 30, fuse=seed % 50 == 0)
+            check(seed, 5 + seed % 30, device, fuse=seed % 50 == 0)
             seed += 1
         print(f"{seed - first} models from the seed {first} on")
 
@@ -38,8 +43,8 @@ def test_what_differs_is_found():
         assert len(differences([x], [other], x.dtype)) == 1
 
 
-def check(seed: int, size: int, fuse: bool = False) -> None:
-    if found := failures(seed, size, fuse):
-        model, size = smallest(seed, size, fuse)
+def check(seed: int, size: int, device: str, fuse: bool = False) -> None:
+    if found := failures(seed, size, device, fuse):
+        model, size = smallest(seed, size, device, fuse)
         text = onnx.printer.to_text(model)
         pytest.fail(f"seed {seed}, size {size}:\n" + "\n".join(found) + "\n" + text)
