@@ -295,19 +295,24 @@ CUDARELU_FN float sine_of_small(float x, std::uint32_t quarters) {
   const float shifted = multiply_add(x, 0x1.45f306p-1f, rounding);
   const float k = shifted - rounding;
   // The parts of pi / 2. The product with the first has few bits: what is large cancels exactly.
-  float r = multiply_add(-k, 0x1.921fb6p+0f, x);
-  r = multiply_add(-k, -0x1.777a5cp-25f, r);
-  r = multiply_add(-k, -0x1.ee59dap-50f, r);
+  // Since none is negative, -0 stays.
+  float r = multiply_add(-k, 0x1.921fb4p+0f, x);
+  r = multiply_add(-k, 0x1.4442dp-24f, r);
+  r = multiply_add(-k, 0x1.846988p-48f, r);
   const float square = r * r;
-  const float sine = multiply_add(
-      r * square, polynomial(square, -0.16666654242f, 0.00833213710048f, -0.000195120212839f), r);
+  const float size = std::abs(r);
+  const float sine = std::copysign(
+      multiply_add(size * square,
+                   polynomial(square, -0.16666654242f, 0.00833213710048f, -0.000195120212839f),
+                   size),
+      r);
   const float cosine =
       polynomial(square, 1.0f, -0.5f, 0.041666645036f, -0.00138872842056f, 2.44294370775e-5f);
   const std::uint32_t quarter = std::bit_cast<std::uint32_t>(shifted) + quarters;
   const float y = (quarter & 1) != 0 ? cosine : sine;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(y) ^ ((quarter & 2) << 30));
 }
-CUDARELU_FN float sin_of_small(float x) { return x == 0 ? x : sine_of_small(x, 0); }  // keeps -0
+CUDARELU_FN float sin_of_small(float x) { return sine_of_small(x, 0); }
 CUDARELU_FN float cos_of_small(float x) { return sine_of_small(x, 1); }
 
 }  // namespace detail
@@ -318,11 +323,11 @@ struct AnyAngles {};
 struct SmallAngles {
   std::uint32_t large = 0;  // not 0 if any was, for which the result is wrong
 
-  static bool is_large(float x) {  // also NaN
+  static CUDARELU_FN bool is_large(float x) {  // also NaN
     constexpr auto limit = std::bit_cast<std::uint32_t>(0x1p15f);
     return (std::bit_cast<std::uint32_t>(x) & 0x7fffffffu) >= limit;
   }
-  void note(float x) { large |= static_cast<std::uint32_t>(is_large(x)); }
+  CUDARELU_FN void note(float x) { large |= static_cast<std::uint32_t>(is_large(x)); }
 };
 
 /// exp(x), for x <= 0; 0 below about 2^-126.5 in float32 and 2^-1022.5 in float64.
@@ -499,12 +504,12 @@ CUDARELU_FN T cos(T x, AnyAngles = {}) {
   return std::cos(x);
 }
 
-inline float sin(float x, SmallAngles& angles) {
+CUDARELU_FN float sin(float x, SmallAngles& angles) {
   angles.note(x);
   return detail::sin_of_small(x);
 }
 
-inline float cos(float x, SmallAngles& angles) {
+CUDARELU_FN float cos(float x, SmallAngles& angles) {
   angles.note(x);
   return detail::cos_of_small(x);
 }

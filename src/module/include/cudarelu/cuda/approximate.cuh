@@ -24,10 +24,13 @@ class Approximate {
   friend __device__ Approximate operator*(Approximate a, Approximate b) {
     return a.value_ * b.value_;
   }
+  /// a * scale * (1 / (b * scale)): the reciprocal is normal, and one for all quotients by b.
   friend __device__ Approximate operator/(Approximate a, Approximate b) {
-    float quotient;
-    asm("div.full.f32 %0, %1, %2;" : "=f"(quotient) : "f"(a.value_), "f"(b.value_));
-    return quotient;
+    const float size = fabsf(b.value_);
+    const float scale = size > 0x1p126f ? 0x1p-2f : size < 0x1p-126f ? 0x1p24f : 1.0f;
+    float reciprocal;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(b.value_ * scale));
+    return a.value_ * scale * reciprocal;
   }
   friend __device__ bool operator<(Approximate a, Approximate b) { return a.value_ < b.value_; }
   friend __device__ bool operator>(Approximate a, Approximate b) { return a.value_ > b.value_; }
@@ -42,22 +45,25 @@ class Approximate {
 
 namespace approximate {
 
-/// 2^x, also where that is subnormal.
-__device__ __forceinline__ float exp2(float x) {
-  float power;
-  asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(x));
-  return power;
+/// condition ? a : b. Both are computed: a branch would keep the elements of a thread apart.
+__device__ __forceinline__ float select(bool condition, float a, float b) {
+  float result;
+  asm("{ .reg .pred p; setp.ne.s32 p, %3, 0; selp.f32 %0, %1, %2, p; }"
+      : "=f"(result)
+      : "f"(a), "f"(b), "r"(static_cast<int>(condition)));
+  return result;
 }
 
-/// exp(x). x log2(e) is a sum of two parts: the error of the first alone grows with |x|. Near 0 and
-/// infinity, where the second part has no effect, it would make NaN.
+/// exp(x), 0 below about 2^-126. x log2(e) is a sum of two parts: the error of the first alone
+/// grows with |x|. Near 0 and infinity, where the second part has no effect, it would make NaN.
 __device__ __forceinline__ float exp(float x) {
   constexpr float high = 1.44269502f;
   constexpr float low = 1.92596303e-8f;
+  constexpr float ln2 = 0.693147181f;
   const float product = x * high;
-  const float lost = fmaf(x, high, -product) + x * low;
-  const float power = exp2(product);
-  return fabsf(product) < 126.0f ? fmaf(power, lost * 0.693147181f, power) : power;
+  const float lost = fmaf(x, low * ln2, fmaf(x, high, -product) * ln2);
+  const float power = math::exp2(product);
+  return fabsf(product) < 126.0f ? fmaf(power, lost, power) : power;
 }
 
 /// log(u), where u is 1 + d, rounded.
@@ -66,12 +72,12 @@ __device__ __forceinline__ float log(float u, float d) {
   asm("lg2.approx.f32 %0, %1;" : "=f"(log2) : "f"(u));
   // The series of log(1 + d): the instruction has an absolute error of 2^-22 near 1.
   const float series = d * math::polynomial(d, 1.0f, -0.5f, 0.333333333f, -0.25f, 0.2f);
-  return fabsf(d) < 0.0625f ? series : log2 * 0.693147181f;
+  return select(fabsf(d) < 0.0625f, series, log2 * 0.693147181f);
 }
 
 __device__ __forceinline__ float expm1(float x) {
   const float series = math::polynomial(x, 1.0f, 0.5f, 0.166666667f, 0.0416666667f, 0.00833333333f);
-  return fabsf(x) < 0.25f ? x * series : exp(x) - 1;
+  return select(fabsf(x) < 0.25f, x * series, exp(x) - 1);
 }
 
 /// |x|, bounded to where the functions are at their limits. NaN stays.
@@ -83,9 +89,9 @@ __device__ __forceinline__ float tanh(float x) {
   const float square = x * x;
   const float series =
       math::polynomial(square, 1.0f, -0.333333333f, 0.133333333f, -0.0539682540f, 0.0218694885f);
-  const float power = exp2(magnitude(x, 20.0f) * 2.88539008f);  // exp(2 |x|)
+  const float power = math::exp2(magnitude(x, 20.0f) * 2.88539008f);  // exp(2 |x|)
   const float large = 1 - __fdividef(2.0f, power + 1);
-  return fabsf(x) < 0.25f ? x * series : copysignf(large, x);
+  return select(fabsf(x) < 0.25f, x * series, copysignf(large, x));
 }
 
 /// Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26 and, for small x, 7.1.5.
@@ -97,25 +103,16 @@ __device__ __forceinline__ float erf(float x) {
   const float t = __fdividef(1.0f, fmaf(0.3275911f, a, 1.0f));
   const float tail = t * math::polynomial(t, 0.254829592f, -0.284496736f, 1.421413741f,
                                           -1.453152027f, 1.061405429f);
-  const float large = copysignf(fmaf(-tail, exp2(a * a * -1.44269504f), 1.0f), x);
-  return fabsf(x) < 0.5f ? x * series : (x != x ? x : large);
+  const float large = copysignf(fmaf(-tail, math::exp2(a * a * -1.44269504f), 1.0f), x);
+  return select(fabsf(x) < 0.5f, x * series, x != x ? x : large);
 }
 
-/// The sine of x + quarter * pi / 2. The polynomials are the series, economised on |r| < pi / 4.
-__device__ __forceinline__ float sine(float x, int quarter) {
-  if (!(fabsf(x) < 32768.0f)) return quarter == 0 ? sinf(x) : cosf(x);
-  const float turns = rintf(x * 0.636619772f);
-  // pi / 2 in two parts (Cody and Waite, 1980); -0 stays.
-  const float rest = fmaf(turns, 4.37113883e-8f, fmaf(turns, -1.57079637f, x));
-  const float r = turns == 0 ? x : rest;
-  const int quadrant = static_cast<int>(turns) + quarter;
-  const float square = r * r;
-  const float odd =
-      r * math::polynomial(square, 1.0f, -0.166666546f, 0.00833216087f, -0.000195152959f);
-  const float even =
-      math::polynomial(square, 1.0f, -0.5f, 0.0416666455f, -0.00138873162f, 2.44331571e-5f);
-  const float result = (quadrant & 1) != 0 ? even : odd;
-  return (quadrant & 2) != 0 ? -result : result;
+__device__ __forceinline__ float sin(float x) {
+  return math::SmallAngles::is_large(x) ? sinf(x) : math::detail::sin_of_small(x);
+}
+
+__device__ __forceinline__ float cos(float x) {
+  return math::SmallAngles::is_large(x) ? cosf(x) : math::detail::cos_of_small(x);
 }
 
 __device__ __forceinline__ float sqrt(float x) {
@@ -137,11 +134,24 @@ __device__ __forceinline__ Approximate log1p(Approximate x) {
 __device__ __forceinline__ Approximate log1p_of_fraction(Approximate x) { return log1p(x); }
 __device__ __forceinline__ Approximate tanh(Approximate x) { return approximate::tanh(float(x)); }
 __device__ __forceinline__ Approximate erf(Approximate x) { return approximate::erf(float(x)); }
+__device__ __forceinline__ Approximate one_plus_erf(Approximate x) {
+  return 2 * math::normal(1.41421356f * float(x)).cdf;
+}
+__device__ __forceinline__ Approximate divided_by(Approximate x, double divisor) {
+  const bool is_moderate = divisor > 0x1p-120 && divisor < 0x1p120;
+  return is_moderate ? Approximate(float(x) * static_cast<float>(1 / divisor)) : x / divisor;
+}
 __device__ __forceinline__ Approximate sin(Approximate x, math::AnyAngles = {}) {
-  return approximate::sine(float(x), 0);
+  return approximate::sin(float(x));
 }
 __device__ __forceinline__ Approximate cos(Approximate x, math::AnyAngles = {}) {
-  return approximate::sine(float(x), 1);
+  return approximate::cos(float(x));
+}
+__device__ __forceinline__ Approximate sin(Approximate x, math::SmallAngles& angles) {
+  return math::sin(float(x), angles);
+}
+__device__ __forceinline__ Approximate cos(Approximate x, math::SmallAngles& angles) {
+  return math::cos(float(x), angles);
 }
 __device__ __forceinline__ Approximate sqrt(Approximate x) { return approximate::sqrt(float(x)); }
 __device__ __forceinline__ Approximate asinh(Approximate x) {

@@ -40,13 +40,14 @@ __device__ auto apply_for_halves(const float* x, std::index_sequence<I...>)
 }
 
 /// apply(), for results of 16 bits in the functor's own arithmetic for them.
-template <class F, int choice, class T>
-__device__ Compute<T> result_of(const Compute<T>* x, const Compute<T>* attributes) {
+template <class F, int choice, class T, class... Angles>
+__device__ Compute<T> result_of(const Compute<T>* x, const Compute<T>* attributes,
+                                Angles&... angles) {
   constexpr auto inputs = std::make_index_sequence<input_count<F>>{};
   if constexpr (sizeof(T) == 2 && requires { apply_for_halves<F>(x, inputs); }) {
     return apply_for_halves<F>(x, inputs);
   } else if constexpr (sizeof(T) == 2 && requires { typename F::ForHalves; }) {
-    return apply<F, choice, typename F::ForHalves>(x, attributes);
+    return apply<F, choice, typename F::ForHalves>(x, attributes, angles...);
   } else {
     return apply<F, choice, Compute<T>>(x, attributes);
   }
@@ -86,12 +87,21 @@ __global__ void __launch_bounds__(block_size)
       }
     }
     V y;
+    const auto compute_all = [&](auto&... angles) {
 #pragma unroll
-    for (int j = 0; j < width; ++j) {
-      C values[n];
+      for (int j = 0; j < width; ++j) {
+        C values[n];
 #pragma unroll
-      for (int i = 0; i < n; ++i) values[i] = load(x[i].items[j]);
-      y.items[j] = store<T>(result_of<F, choice, T>(values, operands.attributes));
+        for (int i = 0; i < n; ++i) values[i] = load(x[i].items[j]);
+        y.items[j] = store<T>(result_of<F, choice, T>(values, operands.attributes, angles...));
+      }
+    };
+    if constexpr (takes_angles<F, C> && sizeof(T) == 2 && requires { typename F::ForHalves; }) {
+      math::SmallAngles angles;  // a branch for each sine would keep the elements apart
+      compute_all(angles);
+      if (angles.large != 0) compute_all();
+    } else {
+      compute_all();
     }
     *reinterpret_cast<V*>(operands.output + first) = y;
     return;
