@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
-from ..onnx.expressions import Call, Expression, Input
+from ..onnx.expressions import Call, Expression, Input, Literal
 from .operators import OPERATORS
 from .trees import attributes_of, inputs_of, kind_of, parts, rewritten, target
-from .values import Value
+from .values import Value, where
 
 
-def gradients(y: Expression, seed: Value, wanted: Iterable[str]) -> dict[str, Expression]:
+def gradients(y: Expression, seed: Value, wanted: Sequence[str]) -> dict[str, Expression]:
     """The gradients of `y` in inputs, where `seed` is the gradient of the op's output.
 
-    An input whose gradient is zero almost everywhere is left out.
+    An input whose gradient is zero almost everywhere is left out. Where attributes alone decide
+    between values, as a label does, each has a gradient of its own: kernels compute one of them.
     """
+    for part in parts(y):
+        if isinstance(part, Call) and part.op_type == "Where":
+            condition = part.operands[0]
+            if condition is not None and not inputs_of(condition):
+                sides = [gradients(_chosen(y, condition, i), seed, wanted) for i in (1, 2)]
+                return _either(Value(condition), *sides)
     terms: dict[Expression, list[Value]] = {y: [seed]}
     for part in reversed(parts(y)):
         if isinstance(part, Call) and part in terms:
@@ -24,6 +31,29 @@ def gradients(y: Expression, seed: Value, wanted: Iterable[str]) -> dict[str, Ex
                 terms.setdefault(operand, []).append(term)
     found = {name: terms[Input(name)] for name in wanted if Input(name) in terms}
     return {name: _sum(each).expression for name, each in found.items()}
+
+
+def _either(
+    condition: Value, a: dict[str, Expression], b: dict[str, Expression]
+) -> dict[str, Expression]:
+    zero = Literal((), (0.0,))
+    return {
+        name: where(condition, Value(a.get(name, zero)), Value(b.get(name, zero))).expression
+        for name in a | b
+    }
+
+
+def _chosen(y: Expression, condition: Expression, side: int) -> Expression:
+    """The expression where the condition is true (1) or false (2)."""
+
+    def rule(part: Expression) -> Expression:
+        if isinstance(part, Call) and part.op_type == "Where" and part.operands[0] is condition:
+            value = part.operands[side]
+            assert value is not None
+            return value
+        return part
+
+    return rewritten(y, rule)
 
 
 def _sum(terms: list[Value]) -> Value:

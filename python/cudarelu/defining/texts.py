@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterator
 
 from ..onnx.expressions import Attribute, Call, Expression, Input, Literal
 from .operators import OPERATORS
-from .trees import attributes_of, kind_of, parts, target
+from .trees import attributes_of, kind_of, parts, rewritten, target
+from .values import interned
 
 # Words that a functor cannot use for an input, an attribute or a local value.
 _RESERVED = frozenset(
@@ -50,6 +51,30 @@ def _stem(call: Call) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in call.op_type).lstrip("_")
 
 
+_ONE = Literal((), (1.0,))
+
+
+def _erf_of(part: Expression) -> Call | None:
+    """The erf(x) of 1 + erf(x)."""
+    if isinstance(part, Call) and part.op_type == "Add" and _ONE in part.operands:
+        for each in part.operands:
+            if isinstance(each, Call) and each.op_type == "Erf":
+                return each
+    return None
+
+
+def _one_inside(part: Expression) -> Expression:
+    """1 + (condition ? a : erf(x)) as condition ? 1 + a : 1 + erf(x)."""
+    if isinstance(part, Call) and part.op_type == "Add" and _ONE in part.operands:
+        for each in part.operands:
+            if isinstance(each, Call) and each.op_type == "Where":
+                condition, *values = each.operands
+                sums = [interned(Call("Add", (value, _ONE))) for value in values]
+                if any(map(_erf_of, sums)):
+                    return Call("Where", (condition, *sums))
+    return part
+
+
 def functor_body(y: Expression, taken: Collection[str]) -> list[str]:
     """The statements of a functor that returns `y`.
 
@@ -57,10 +82,15 @@ def functor_body(y: Expression, taken: Collection[str]) -> list[str]:
         y: the expression.
         taken: the names of the functor's parameters.
     """
+    y = rewritten(y, _one_inside)
     names = _Names({*map(identifier, taken), *_RESERVED, "y"})
     known: dict[Expression, str] = {}
     lines: list[str] = []
+    calls = [each for each in parts(y) if isinstance(each, Call) and not _erf_of(each)]
+    used = {operand for call in calls for operand in call.operands}
     for part in parts(y):
+        if isinstance(part, Call) and part.op_type == "Erf" and part not in used and part is not y:
+            continue
         if isinstance(part, Input | Attribute):
             known[part] = identifier(part.name)
         elif isinstance(part, Literal):
@@ -85,6 +115,9 @@ def _number(literal: Literal) -> str:
 
 
 def _code(call: Call, known: dict[Expression, str]) -> str:
+    if erf := _erf_of(call):
+        (x,) = (known[each] for each in erf.operands if each is not None)
+        return f"onnx::one_plus_erf({x})"
     operands = [each if each is None else known[each] for each in call.operands]
     x = operands[0]
     if call.op_type in ("Cast", "CastLike"):
@@ -110,6 +143,8 @@ def _code(call: Call, known: dict[Expression, str]) -> str:
             return f"onnx::power<{int(value)}>({x})"
         if value == 0.5:
             return f"onnx::sqrt({x})"
+    if call.op_type == "Div" and isinstance(divisor := call.operands[1], Literal):
+        return f"onnx::divided_by({x}, {float(divisor.elements[0])!r})"
     if takes_angles(call):
         return f"onnx::{call.op_type.lower()}({x}, angles)"
     attributes = {name: known[each] for name, each in attributes_of(call).items()}

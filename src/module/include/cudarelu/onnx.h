@@ -7,7 +7,10 @@
 // element at a time.
 #pragma once
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <type_traits>
 
 #include "cudarelu/activation_functions.h"
 #include "cudarelu/transcendental.h"
@@ -66,6 +69,32 @@ CUDARELU_FN T clip(T x, T low, T high) {
 template <class T>
 CUDARELU_FN T pow(T base, T exponent) {
   return std::pow(base, exponent);
+}
+
+/// 1 + erf(x), without cancellation.
+template <class T>
+CUDARELU_FN T one_plus_erf(T x) {
+  return 2 * math::normal(T(1.4142135623730951) * x).cdf;
+}
+
+/// x / divisor, for a constant. In float32 by two multiplications instead of a division, as
+/// x * (high + low) with the parts of 1 / divisor and one rounding (Brisebarre and Muller, IEEE
+/// Transactions on Computers 57, 2008). The parts have one sign, so that infinity stays.
+template <class T>
+CUDARELU_FN T divided_by(T x, double divisor) {
+  if constexpr (std::is_same_v<T, float>) {
+    const double exact = 1 / static_cast<double>(static_cast<float>(divisor));
+    const auto nearest = static_cast<float>(exact);
+    const bool is_larger = std::abs(static_cast<double>(nearest)) > std::abs(exact);
+    const auto high =
+        std::bit_cast<float>(std::bit_cast<std::uint32_t>(nearest) - (is_larger ? 1 : 0));
+    const auto low = static_cast<float>(exact - high);
+    const double size = std::abs(exact);
+    if (size > 0x1p-90 && size < 0x1p90) {
+      return low == 0 ? x * high : math::multiply_add(x, high, x * low);
+    }
+  }
+  return x / T(divisor);
 }
 
 /// base^exponent for a small exponent that is a constant, by multiplications.
