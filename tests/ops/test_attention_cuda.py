@@ -112,6 +112,22 @@ def test_values_and_gradients(dtype, shape, mask, causal):
             assert largest_error(x, exact) < gradient_limit, (name, with_lse)
 
 
+@pytest.mark.parametrize("scale", [-0.125, 0.0])
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=lambda dtype: str(dtype)[6:])
+def test_scales_that_are_not_positive(dtype, scale):
+    """A hidden score is -infinity, not -infinity times the scale."""
+    q, k, v = leaves = made((1, 4, 2, 70, 90, 64, 64), dtype)
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    expected, _ = reference(wide[0] * scale * 8, *wide[1:], None, True)
+    y = cudarelu.attention(q, k, v, is_causal=True, scale=scale)
+    limit, gradient_limit = TOLERANCES[dtype]
+    assert largest_error(y, expected) < limit
+    grad_y = torch.randn_like(y)
+    wanted = torch.autograd.grad((expected * grad_y.double()).sum(), wide)
+    for x, exact in zip(torch.autograd.grad(y, leaves, grad_y), wanted, strict=True):
+        assert largest_error(x, exact) < gradient_limit
+
+
 # Those of the gradients that they are derivatives of, and rounded y and lse.
 SECOND_TOLERANCES = {
     torch.float64: 1e-5,

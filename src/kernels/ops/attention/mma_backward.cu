@@ -320,9 +320,9 @@ __device__ __forceinline__ void read_mask(const Mask& mask, std::int64_t place, 
   }
 }
 
-/// Sets the scores of hidden keys to -infinity. If there is a mask, multiplies the others by
-/// `scale` and adds the mask times log2(e). Returns a bit for each score: whether it is hidden. The
-/// first query of the part sees `seen` of the warp's keys if causal, and is at `place` in the mask.
+/// Multiplies scores by `scale` and adds the mask times log2(e); those of hidden keys become
+/// -infinity. Returns a bit for each score: whether it is hidden. The first query of the part sees
+/// `seen` of the warp's keys if causal, and is at `place` in the mask.
 template <class P>
 __device__ __forceinline__ unsigned hide(int lane, ScoreSums<P>& scores, const Problem& p, int seen,
                                          int keys_left, int queries_left, std::int64_t place,
@@ -344,7 +344,7 @@ __device__ __forceinline__ unsigned hide(int lane, ScoreSums<P>& scores, const P
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float& score = scores[i / 2][j / 2][i % 2 * 2 + j % 2];
-      if (p.mask.data != nullptr) score = fmaf(score, scale, biases[i]);
+      score = fmaf(score, scale, biases[i]);
       if (8 * i >= left || biases[i] == low<float>) {
         score = low<float>;
         hidden |= 1u << (4 * j + i);
@@ -638,7 +638,7 @@ __device__ __forceinline__ void find_gradients_of_keys(const Arguments<typename 
                                    query * p.mask.query_stride + key * p.mask.key_stride;
         hidden = hide<P>(lane, weights, p, query + 1 - key, range.keys_left() - warp_keys,
                          range.queries_left(at) - part * P::part, place, args.power_scale);
-        if (p.mask.data != nullptr) factor = 1;
+        factor = 1;
       }
       ScoreSums<P> grads = {};
       multiply_lines<P>(grads, own_keys + P::keys_bytes, lines + P::queries_bytes);
