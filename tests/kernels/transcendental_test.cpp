@@ -13,6 +13,7 @@
 #include "arguments.h"
 #include "cudarelu/activation_functions.h"
 #include "cudarelu/cpu/blocks.h"
+#include "cudarelu/onnx.h"
 
 namespace cudarelu::testing {
 namespace {
@@ -263,6 +264,28 @@ TEST(Vectorised, FunctionsWithoutAnOpGiveTheSameNumbers) {
   expect_same([](float x) { return math::cos(x); });
   expect_same([](float x) { return math::tan(x); });
   expect_same([](float x) { return math::erf(x); });
+}
+
+TEST(DividedBy, IsTheQuotient) {
+  std::vector<float> values = numbers<float>();
+  for (std::uint32_t bits = 0; bits < 1u << 23; bits += 17) {
+    values.push_back(std::bit_cast<float>(0x3f800000u | bits));
+  }
+  for (const double divisor : {3.0, -2.5, 0.1, 0.5, 1.4142135623730951, 255.0, 1e-20, 1e35, 0.0}) {
+    for (const float x : values) {
+      const float quotient = x / static_cast<float>(divisor);
+      const float y = onnx::divided_by(x, divisor);
+      if (std::abs(quotient) < 0x1p-100f) {
+        const auto unit = std::max(std::abs(quotient) * 0x1p-23f, 0x1p-149f);
+        ASSERT_NEAR(y, quotient, unit) << x << " / " << divisor;
+      } else if (quotient == quotient) {
+        ASSERT_EQ(y, quotient) << x << " / " << divisor;
+      } else {
+        ASSERT_NE(y, y) << x << " / " << divisor;
+      }
+      ASSERT_EQ(std::signbit(y), std::signbit(quotient)) << x << " / " << divisor;
+    }
+  }
 }
 
 /// An angle that is not noted as large has the result of the function for all angles.

@@ -404,6 +404,9 @@ def _rounded(
             y = np.where(is_small & (random.random(y.shape) < 0.5), 0 * y, y)
         if op_type == "HardSigmoid":
             y = np.clip(y, 0, 1)
+    if op_type == "Div" and computed == np.float32:  # by a constant, as divided_by() in onnx.h
+        unit = np.where(np.abs(y) < 2.0**-100, np.spacing(np.abs(y).astype(np.float32)), 0)
+        y = y + random.integers(-1, 2, y.shape) * unit
     if op_type in _ANY_SIGN_OF_ZERO:
         y = np.where((y == 0) & (random.random(y.shape) < 0.5), -y, y)
     return y.astype(computed).astype(np.float64)

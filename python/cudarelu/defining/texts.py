@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 
 from ..onnx.expressions import Attribute, Call, Expression, Input, Literal
 from .operators import OPERATORS
-from .trees import attributes_of, kind_of, parts, rewritten, target
+from .trees import attributes_of, inputs_of, kind_of, parts, rewritten, target
 from .values import interned
 
 # Words that a functor cannot use for an input, an attribute or a local value.
@@ -145,6 +145,9 @@ def _code(call: Call, known: dict[Expression, str]) -> str:
             return f"onnx::sqrt({x})"
     if call.op_type == "Div" and isinstance(divisor := call.operands[1], Literal):
         return f"onnx::divided_by({x}, {float(divisor.elements[0])!r})"
+    condition = call.operands[0]
+    if call.op_type == "Where" and condition is not None and inputs_of(condition):
+        return f"onnx::where({', '.join(map(str, operands))})"
     if takes_angles(call):
         return f"onnx::{call.op_type.lower()}({x}, angles)"
     attributes = {name: known[each] for name, each in attributes_of(call).items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import re
 import subprocess
@@ -20,7 +21,18 @@ import cudarelu.onnx
 import cudarelu.ort
 from cudarelu.__main__ import main
 from cudarelu._table import ops_of
-from cudarelu.elementwise import clip, leaky_relu, relu, round, sigmoid, softplus, tanh, where
+from cudarelu.elementwise import (
+    clip,
+    erf,
+    exp,
+    leaky_relu,
+    relu,
+    round,
+    sigmoid,
+    softplus,
+    tanh,
+    where,
+)
 from support.ort_infer import succeed
 
 ROOT = Path(__file__).parents[3]
@@ -41,6 +53,14 @@ def library() -> cudarelu.Library:
         def gated(x, bias, by):
             """x + bias, multiplied by the tanh of softplus(x) if asked for."""
             return where(by == "tanh", (x + bias) * tanh(softplus(x)), x + bias)
+
+        @cudarelu.define("grown(x: T[*], *, by: exp | exp_of_2 = exp) -> y: T[*]", **SMALL)
+        def grown(x, by):
+            return where(by == "exp_of_2", exp(2 * x), exp(x))
+
+        @cudarelu.define("own_gelu(x: T[*]) -> y: T[*]", **SMALL)
+        def own_gelu(x):
+            return 0.5 * x * (1 + erf(x / math.sqrt(2)))
 
         @cudarelu.define("tanh_of(x: T[*]) -> y: T[*]", orders=2, **SMALL)
         def tanh_of(x):
@@ -111,6 +131,22 @@ def test_the_derivatives_that_were_asked_for(ops):
     assert names["tanh_of"].gradient == "x = tanh_of_backward(grad_y, y)"
     # The gradient of a row is summed; that of a sum is grad_y itself.
     assert "bias = cudarelu::sum_rows(" in names["gated"].gradient
+
+
+def test_the_gradient_of_one_label_has_nothing_of_another(ops):
+    x = torch.full((3,), 60.0, requires_grad=True)  # exp(2 x) overflows
+    (grad,) = torch.autograd.grad(ops.grown(x).sum(), x)
+    torch.testing.assert_close(grad, x.detach().exp())
+    (grad,) = torch.autograd.grad(ops.grown(x / 4, by="exp_of_2").sum(), x)
+    torch.testing.assert_close(grad, (x.detach() / 2).exp() / 2)
+
+
+def test_one_plus_erf_does_not_cancel_out(ops):
+    x = torch.linspace(-8, 8, 1601)
+    wide = x.double()
+    exact = wide * torch.special.erfc(-wide / math.sqrt(2)) / 2
+    torch.testing.assert_close(ops.own_gelu(x).double(), exact, rtol=1e-3, atol=1e-12)
+    torch.testing.assert_close(ops.own_gelu(wide), exact, rtol=1e-13, atol=1e-13)
 
 
 def test_the_same_numbers_as_ops_of_this_library(ops):
@@ -184,7 +220,8 @@ def test_a_saved_library(made, tmp_path):
     folder = tmp_path / "my_ops"
     files = made.save(folder)
     sources = sorted(each.name for each in files if each.parent.name == "src")
-    assert sources == ["fast_swish.h", "gated.h", "steps.h", "swish.h", "tanh_of.h"]
+    names = ("fast_swish", "gated", "grown", "own_gelu", "steps", "swish", "tanh_of")
+    assert sources == [f"{name}.h" for name in names]
     text = "".join((folder / each).read_text() for each in files)
     assert "NAMESPACE defined SOURCES\n  src/swish.h\n  src/gated.h" in text
     assert "| `src/steps.h` |" in text

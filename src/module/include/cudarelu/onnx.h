@@ -41,6 +41,12 @@ CUDARELU_FN T reciprocal(T x) {
   return T(1) / x;
 }
 
+/// Where, for a condition that depends on elements.
+template <class T>
+CUDARELU_FN T where(bool condition, T a, T b) {
+  return math::select(condition, a, b);
+}
+
 /// -1, 0 or 1.
 template <class T>
 CUDARELU_FN T sign(T x) {
@@ -77,9 +83,10 @@ CUDARELU_FN T one_plus_erf(T x) {
   return 2 * math::normal(T(1.4142135623730951) * x).cdf;
 }
 
-/// x / divisor, for a constant. In float32 by two multiplications instead of a division, as
-/// x * (high + low) with the parts of 1 / divisor and one rounding (Brisebarre and Muller, IEEE
-/// Transactions on Computers 57, 2008). The parts have one sign, so that infinity stays.
+/// x / divisor, for a constant. In float32 by two multiplications, as x * (high + low) with the
+/// parts of 1 / divisor and one rounding (Brisebarre and Muller, IEEE Transactions on Computers 57,
+/// 2008): below 2^-100, the result may differ by a unit in the last place. The parts have one sign,
+/// so that infinity stays.
 template <class T>
 CUDARELU_FN T divided_by(T x, double divisor) {
   if constexpr (std::is_same_v<T, float>) {

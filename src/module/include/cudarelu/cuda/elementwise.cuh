@@ -54,10 +54,10 @@ __device__ Compute<T> result_of(const Compute<T>* x, const Compute<T>* attribute
 }
 
 /// Computes `head` elements, then `vectors` vectors of `width`, then the rest. The first threads
-/// take the vectors, those after them the single elements. `columns` is for row inputs;
-/// `row_vectors`: no vector crosses the end of a row, and row inputs are aligned. Example: size 21,
-/// head 3 and width 4 give 4 vectors, for threads 0-3; threads 4-6 take elements 0-2 and threads
-/// 7-8 elements 19-20.
+/// take the vectors, those after them the single elements. Elements of vectors with large angles
+/// are computed one by one. `columns` is for row inputs; `row_vectors`: no vector crosses the end
+/// of a row, and row inputs are aligned. Example: size 21, head 3 and width 4 give 4 vectors, for
+/// threads 0-3; threads 4-6 take elements 0-2 and threads 7-8 elements 19-20.
 template <class F, int choice, class T, int width>
 __global__ void __launch_bounds__(block_size)
     kernel(const __grid_constant__ Operands<F, T> operands, Index size, Index head, Index vectors,
@@ -67,8 +67,10 @@ __global__ void __launch_bounds__(block_size)
   constexpr int n = input_count<F>;
   cuda::wait_for_previous_kernel();
   const Index thread = static_cast<Index>(blockIdx.x) * block_size + threadIdx.x;
+  Index first = 0;
+  int count = 1;
   if (thread < vectors) {
-    const Index first = head + thread * width;
+    first = head + thread * width;
     Index column = row_inputs<F> != 0 ? first % columns : 0;
     V x[n];
 #pragma unroll
@@ -87,7 +89,7 @@ __global__ void __launch_bounds__(block_size)
       }
     }
     V y;
-    const auto compute_all = [&](auto&... angles) {
+    const auto compute = [&](auto&... angles) {
 #pragma unroll
       for (int j = 0; j < width; ++j) {
         C values[n];
@@ -96,25 +98,33 @@ __global__ void __launch_bounds__(block_size)
         y.items[j] = store<T>(result_of<F, choice, T>(values, operands.attributes, angles...));
       }
     };
-    if constexpr (takes_angles<F, C> && sizeof(T) == 2 && requires { typename F::ForHalves; }) {
-      math::SmallAngles angles;  // a branch for each sine would keep the elements apart
-      compute_all(angles);
-      if (angles.large != 0) compute_all();
+    bool done = true;
+    if constexpr (sizeof(T) == 2 && takes_angles<F, C> && requires { typename F::ForHalves; }) {
+      math::SmallAngles angles;  // a branch for each angle would keep the elements apart
+      compute(angles);
+      done = angles.large == 0;
     } else {
-      compute_all();
+      compute();
     }
-    *reinterpret_cast<V*>(operands.output + first) = y;
-    return;
+    if (done) {
+      *reinterpret_cast<V*>(operands.output + first) = y;
+      return;
+    }
+    count = width;
+  } else {
+    const Index rest = thread - vectors;
+    if (rest >= size - vectors * width) return;
+    first = rest < head ? rest : rest + vectors * width;
   }
-  const Index rest = thread - vectors;
-  if (rest >= size - vectors * width) return;
-  const Index at = rest < head ? rest : rest + vectors * width;
-  C values[n];
+#pragma unroll 1
+  for (Index at = first; count > 0; --count, ++at) {
+    C values[n];
 #pragma unroll
-  for (int i = 0; i < n; ++i) {
-    values[i] = load(operands.inputs[i][is_row<F>(i) ? at % columns : at]);
+    for (int i = 0; i < n; ++i) {
+      values[i] = load(operands.inputs[i][is_row<F>(i) ? at % columns : at]);
+    }
+    operands.output[at] = store<T>(result_of<F, choice, T>(values, operands.attributes));
   }
-  operands.output[at] = store<T>(result_of<F, choice, T>(values, operands.attributes));
 }
 
 template <class F, int choice, class T, int width>
