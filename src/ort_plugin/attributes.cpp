@@ -78,18 +78,6 @@ DTypeSet dtypes_of(AttributeType type) {
   return DTypeSet::of({DType::int32, DType::int64});
 }
 
-/// The dtype of a tensor of one element; nothing for other tensors and dtypes.
-std::optional<DType> dtype_of_one_element(const OrtApi& api, const OrtValue& value) {
-  const TypeInfo info = type_info(api, value);
-  ONNXTensorElementDataType type{};
-  std::size_t rank = 0;
-  std::size_t count = 0;
-  check(api.GetTensorElementType(info.get(), &type));
-  check(api.GetDimensionsCount(info.get(), &rank));
-  check(api.GetTensorShapeElementCount(info.get(), &count));
-  return rank <= 1 && count == 1 ? element_types.find(type) : std::nullopt;
-}
-
 bool is_input(const CustomOp& custom_op, std::size_t attribute) {
   return std::ranges::find(custom_op.inputs, NodeInput{true, attribute}) != custom_op.inputs.end();
 }

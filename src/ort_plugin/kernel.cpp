@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absent_inputs.h"
 #include "attributes.h"
 #include "cudarelu/infer.h"
 #include "element_type.h"
@@ -38,7 +39,10 @@ bool have_one_shape(std::span<const TensorView> tensors) {
 }  // namespace
 
 Kernel::Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo& node)
-    : custom_op_(custom_op), api_(api), attributes_(read_attributes(api, node, custom_op)) {
+    : custom_op_(custom_op),
+      api_(api),
+      attributes_(read_attributes(api, node, custom_op)),
+      absent_inputs_(find_absent_inputs(api, node, custom_op)) {
   if (!custom_op.op.uses_gemm || custom_op.device != DeviceType::cpu) return;
   gemm_.emplace(api, node, custom_op.variable == DType::float64 ? DType::float64 : DType::float32);
 }
@@ -78,7 +82,7 @@ void Kernel::compute(OrtKernelContext& context) const {
       given[index] = read_attribute(api_, op, signature.attributes[index], value);
       continue;
     }
-    if (value == nullptr) {
+    if (value == nullptr || (absent_inputs_ >> index & 1) != 0) {
       std::construct_at(&input_views[index])->present = false;
       continue;
     }

@@ -3,6 +3,7 @@
 
 #include <onnxruntime_c_api.h>
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -26,6 +27,7 @@ class Kernel {
   const CustomOp& custom_op_;
   const OrtApi& api_;
   std::vector<Attribute> attributes_;
+  std::uint64_t absent_inputs_;
   std::optional<HostGemm> gemm_;  // on the CPU, if the op uses it
 };
 

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "element_type.h"
+
 namespace cudarelu::ort {
 
 #if ORT_API_VERSION >= 24
@@ -22,6 +24,17 @@ std::span<const std::int64_t> copy_shape(const OrtApi& api, const OrtValue& tens
   }
   check(api.GetDimensions(info.get(), storage.data(), rank));
   return {storage.data(), rank};
+}
+
+std::optional<DType> dtype_of_one_element(const OrtApi& api, const OrtValue& value) {
+  const TypeInfo info = type_info(api, value);
+  ONNXTensorElementDataType type{};
+  std::size_t rank = 0;
+  std::size_t count = 0;
+  check(api.GetTensorElementType(info.get(), &type));
+  check(api.GetDimensionsCount(info.get(), &rank));
+  check(api.GetTensorShapeElementCount(info.get(), &count));
+  return rank <= 1 && count == 1 ? element_types.find(type) : std::nullopt;
 }
 
 }  // namespace cudarelu::ort

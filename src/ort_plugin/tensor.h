@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "cudarelu/infer.h"
@@ -32,6 +33,9 @@ inline TypeInfo type_info(const OrtApi& api, const OrtValue& tensor) {
   check(api.GetTensorTypeAndShape(&tensor, &info));
   return {info, api.ReleaseTensorTypeAndShapeInfo};
 }
+
+/// The dtype of a tensor of one element and of rank 0 or 1; nothing for other tensors and dtypes.
+std::optional<DType> dtype_of_one_element(const OrtApi& api, const OrtValue& value);
 
 /// GetTensorElementTypeAndShapeDataReference, which does not allocate memory, exists since 1.24.
 /// Older headers do not declare it, so it is called by its fixed position in OrtApi.

@@ -6,13 +6,12 @@
 // floating-point number is itself or the integer with the bits of its float64: JAX takes attributes
 // that compare equal, such as 0.0 and -0.0, for the same.
 
-#include <dlfcn.h>
-
 #include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "cudarelu/cuda_driver.h"
 #include "cudarelu/dtype_table.h"
 #include "cudarelu/host.h"
 #include "xla_ffi.h"
@@ -59,10 +58,7 @@ class XlaThreads final : public TaskQueue {
 
 /// The CUDA device of this thread, which the driver knows; 0 if it has none.
 int current_device() {
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-  const auto get = driver == nullptr
-                       ? nullptr
-                       : reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuCtxGetDevice"));
+  auto* const get = cuda_driver_function<int(int*)>("cuCtxGetDevice");
   int device = 0;
   return get != nullptr && get(&device) == 0 ? device : 0;
 }

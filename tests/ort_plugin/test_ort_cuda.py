@@ -50,6 +50,34 @@ def make_session(model: bytes, device="cuda", provider_options=None, **attribute
     return ort.InferenceSession(model, options, providers=[provider], enable_fallback=0)
 
 
+@needs_cuda
+def test_a_constant_that_stands_for_an_absent_mask():
+    """Attention is that of calls without a mask, which other kernels compute, to the bit."""
+    q, k, v = (np.random.default_rng(i).normal(size=(1, 2, 256, 64)) for i in range(3))
+    feeds = {name: x.astype(np.float16) for name, x in zip("qkv", (q, k, v), strict=True)}
+    zero = np.zeros((), np.float16)
+
+    def results(constant: bool) -> np.ndarray:
+        values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT16, x.shape)
+                  for n, x in (feeds | {"mask": zero}).items()]  # fmt: skip
+        call = helper.make_node("Attention", [*feeds, "mask"], ["y"], domain="cudarelu")
+        y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT16, None)
+        graph = helper.make_graph([call], "g", values[: 3 if constant else 4], [y])
+        if constant:
+            graph.initializer.append(onnx.numpy_helper.from_array(zero, "mask"))
+        versions = [helper.make_opsetid(*each) for each in (("", 18), ("cudarelu", 1))]
+        model = helper.make_model(graph, ir_version=8, opset_imports=versions)
+        given = feeds if constant else feeds | {"mask": zero}
+        return make_session(model.SerializeToString()).run(None, given)[0]
+
+    tensors = [torch.from_numpy(x).cuda() for x in feeds.values()]
+    expected = cudarelu.attention(*tensors).cpu().numpy()
+    assert np.array_equal(results(True), expected)
+    other = results(False)
+    assert not np.array_equal(other, expected)
+    np.testing.assert_allclose(other, expected, atol=2e-3)
+
+
 class Bound:
     """A session of one op, bound to tensors whose addresses do not change."""
 
