@@ -161,6 +161,20 @@ def test_transposed_rows_in_strips(dtype):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *HALVES])
+def test_nan_stays(dtype, device):
+    """The ReLU of some of cuBLASLt's kernels makes 0 of it."""
+    sizes = [1, 2, 3, 8, 17, 64]
+    for m, n, k in itertools.product(sizes, sizes, [1, 3, 16, 31]):
+        x, weight, bias = arguments((m, k), (n, k), (n,), device, dtype)
+        x[m // 2, k // 2] = torch.nan
+        for given in (None, bias):
+            y = cudarelu.linear_relu(x, weight, given)
+            assert y[m // 2].isnan().all(), (m, n, k, given is not None)
+            assert y.isnan().sum() == n
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_no_products_give_the_bias(device):
     x, weight, bias = arguments((4, 0), (3, 0), (3,), device)
     torch.testing.assert_close(cudarelu.linear(x, weight, bias), bias.expand(4, 3))

@@ -57,13 +57,19 @@ bool is_aligned(const Gemm& gemm) {
   return true;
 }
 
+/// Whether the ReLU of cuBLASLt's epilogue keeps NaN. On an H100, it makes 0 of NaN for k = 1, and
+/// in halves for operands that are not aligned, for which it has other kernels.
+bool relu_keeps_nan(const Gemm& gemm) {
+  return gemm.k > 1 && (size_of(gemm.dtype) > 2 || is_aligned(gemm));
+}
+
 /// The GELU of cuBLASLt's epilogue is the one with tanh, with an error of 5e-6 in float32 and 3e-10
 /// in float64. A second step, as fast on an H200, is more precise. For operands that are not
 /// aligned, the epilogue gives results as if the product were rounded before the bias is added.
 Steps in_one(const Gemm& gemm) {
   const bool tanh =
       gemm.activation == Activation::gelu_tanh && size_of(gemm.dtype) == 2 && is_aligned(gemm);
-  const bool relu = gemm.activation == Activation::relu;
+  const bool relu = gemm.activation == Activation::relu && relu_keeps_nan(gemm);
   if (gemm.sum == nullptr) {
     if (tanh) return {with_bias(gemm, CUBLASLT_EPILOGUE_GELU), gemm.d, false};
     if (relu) return {with_bias(gemm, CUBLASLT_EPILOGUE_RELU), gemm.d, false};
