@@ -394,6 +394,7 @@ class _Rewriting:
         """
         import onnx_ir as ir
 
+        from .constant_inputs import replaced_by_attributes
         from .match import AnotherAttribute, Kept, Match
         from .patterns import is_the_runtimes
 
@@ -421,6 +422,9 @@ class _Rewriting:
             each for node in nodes for each in node.inputs if each and each.producer() not in nodes
         ]
         values, tape = dict(match.values), ir.tape.Tape()
+        opset = self.opsets[root].get("", op.definition_opset)
+        implied, attributes = replaced_by_attributes(op, values, attributes, opset)
+        self.constants += [values.pop(each) for each in implied]
         # The data may be large and external, so runtimes fold the Transpose when they load it.
         for each in match.transposed:
             *stay, rows, columns = range(len(values[each].shape))
@@ -442,7 +446,8 @@ class _Rewriting:
 
 
 def remove_constants(found: list[ir.Value], kept: Collection[str]) -> None:
-    """Removes constants without a use: they became attributes, or reshaped copies replace them.
+    """Removes constants without a use, also those that nodes compute from constants: they became
+    attributes, or reshaped copies replace them.
 
     Args:
         found: values that nodes no longer need; the list is emptied.
@@ -457,7 +462,7 @@ def remove_constants(found: list[ir.Value], kept: Collection[str]) -> None:
             assert value.name
             del graph.initializers[value.name]
         else:
-            found += filter(None, node.inputs[:1])  # the operand of a cast
+            found += filter(None, node.inputs)
             graph.remove(node, safe=True)
 
 

@@ -58,6 +58,10 @@ def ours(model: onnx.ModelProto) -> onnx.NodeProto:
     return node
 
 
+def attributes_of(node: onnx.NodeProto) -> dict[str, object]:
+    return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+
+
 def types(model: onnx.ModelProto) -> list[str]:
     """The operators, but for those of the number that stands for an absent mask."""
     return [x.op_type for x in model.graph.node if x.op_type not in ("Constant", "CastLike")]
@@ -67,6 +71,7 @@ class Fused(torch.nn.Module):
     def __init__(self, **arguments):
         super().__init__()
         self.arguments = arguments
+        self.is_causal = arguments.get("is_causal", False)
 
     def forward(self, q, k, v, mask=None):
         return sdpa(q, k, v, mask, **self.arguments)
@@ -134,8 +139,10 @@ def test_exported(module, mask, exporter):
     feeds = dict(zip([each.name for each in model.graph.input], given.values(), strict=True))
     result, report = accelerated(model, feeds)
     assert [each.op for each in report.replaced if each.op == "attention"] == ["attention"]
-    assert not any(node.op_type in ("Softmax", "Attention") and not node.domain
+    assert not any(node.op_type in ("Softmax", "Attention", "Trilu") and not node.domain
                    for node in result.graph.node)  # fmt: skip
+    is_causal = module.is_causal if isinstance(module, Fused) else False
+    assert attributes_of(ours(result))["is_causal"] == is_causal
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -148,11 +155,46 @@ def test_nodes_around_it_are_taken_in():
                             | {model.graph.input[3].name: given["mask"]})  # fmt: skip
     assert len(result.graph.node) == 1
     assert ours(result).input[3] == model.graph.input[3].name
-    attributes = {
-        each.name: onnx.helper.get_attribute_value(each) for each in ours(result).attribute
-    }
+    attributes = attributes_of(ours(result))
     assert attributes["scale"] == pytest.approx(1 / np.sqrt(D), rel=1e-6)
     assert attributes["is_causal"] == 0
+
+
+CAUSAL = np.triu(np.full((S, T), -np.inf, np.float32), 1)
+
+
+@pytest.mark.parametrize(
+    ("mask", "is_causal"),
+    [
+        (CAUSAL, 1),
+        (CAUSAL[None, None], 1),
+        (np.maximum(CAUSAL, np.finfo(np.float32).min), 1),
+        (CAUSAL[:1], 0),  # each query sees the first key
+        (np.triu(np.full((S, T), -np.inf, np.float32), 2), 0),
+        (CAUSAL + np.float32(1e-3) * (np.arange(T) == 2), 0),
+    ],
+    ids=["plain", "of four dimensions", "large numbers", "of keys", "shifted", "biased"],
+)
+def test_constant_masks(mask, is_causal):
+    """A constant that hides the keys after a query is the attribute in its place."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 18]>
+        m (float[{B}, {H}, {S}, {D}] q, float[{B}, {H}, {D}, {T}] k, float[{B}, {H}, {T}, {E}] v)
+        => (float[{B}, {H}, {S}, {E}] y) {{
+            kept = Identity(mask)
+            scores = MatMul(q, k)
+            seen = Add(scores, kept)
+            weights = Softmax<axis = -1>(seen)
+            y = MatMul(weights, v)
+        }}"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(mask.astype(np.float32), "mask"))
+    feeds = {name: x for name, x in arrays().items() if name != "mask"}
+    feeds["k"] = np.ascontiguousarray(np.swapaxes(feeds["k"], -1, -2))
+    result, _ = accelerated(model, feeds)
+    assert attributes_of(ours(result))["is_causal"] == is_causal
+    left = {each.name for each in result.graph.initializer}
+    assert ("mask" in left, "Identity" in types(result)) == (not is_causal, not is_causal)
 
 
 @pytest.mark.filterwarnings("ignore")
