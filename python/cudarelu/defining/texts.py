@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import re
@@ -51,7 +52,7 @@ def _stem(call: Call) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in call.op_type).lstrip("_")
 
 
-_ONE = Literal((), (1.0,))
+_ZERO, _ONE = Literal((), (0.0,)), Literal((), (1.0,))
 
 
 def _erf_of(part: Expression) -> Call | None:
@@ -63,9 +64,16 @@ def _erf_of(part: Expression) -> Call | None:
     return None
 
 
-def _one_inside(part: Expression) -> Expression:
-    """1 + (condition ? a : erf(x)) as condition ? 1 + a : 1 + erf(x)."""
-    if isinstance(part, Call) and part.op_type == "Add" and _ONE in part.operands:
+def _simpler(part: Expression) -> Expression:
+    """relu(x) <= 0, of ReLU's gradient, as x <= 0; and 1 + (condition ? a : erf(x)) as
+    condition ? 1 + a : 1 + erf(x)."""
+    if not isinstance(part, Call):
+        return part
+    if part.op_type == "LessOrEqual" and part.operands[1] == _ZERO:
+        x = part.operands[0]
+        if isinstance(x, Call) and x.op_type == "Relu":
+            return dataclasses.replace(part, operands=(*x.operands, _ZERO))
+    if part.op_type == "Add" and _ONE in part.operands:
         for each in part.operands:
             if isinstance(each, Call) and each.op_type == "Where":
                 condition, *values = each.operands
@@ -82,7 +90,7 @@ def functor_body(y: Expression, taken: Collection[str]) -> list[str]:
         y: the expression.
         taken: the names of the functor's parameters.
     """
-    y = rewritten(y, _one_inside)
+    y = rewritten(y, _simpler)
     names = _Names({*map(identifier, taken), *_RESERVED, "y"})
     known: dict[Expression, str] = {}
     lines: list[str] = []

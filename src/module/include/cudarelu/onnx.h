@@ -41,10 +41,10 @@ CUDARELU_FN T reciprocal(T x) {
   return T(1) / x;
 }
 
-/// Where, for a condition that depends on elements.
+/// Where, for a condition that depends on elements: Approximate computes both.
 template <class T>
 CUDARELU_FN T where(bool condition, T a, T b) {
-  return math::select(condition, a, b);
+  return condition ? a : b;
 }
 
 /// -1, 0 or 1.

@@ -37,22 +37,6 @@ CUDARELU_FN T multiply_add(T a, T b, T c) {
   return std::fma(a, b, c);
 }
 
-/// condition ? a : b, where both are computed: on CUDA, a branch would keep the elements of a
-/// thread apart. Not for conditions that the compiler knows.
-template <class T>
-CUDARELU_FN T select(bool condition, T a, T b) {
-#ifdef __CUDA_ARCH__
-  if constexpr (std::is_same_v<T, float>) {
-    float result;
-    asm("{ .reg .pred p; setp.ne.s32 p, %3, 0; selp.f32 %0, %1, %2, p; }"
-        : "=f"(result)
-        : "f"(a), "f"(b), "r"(static_cast<int>(condition)));
-    return result;
-  }
-#endif
-  return condition ? a : b;
-}
-
 /// first + x * second + x^2 * third ...
 template <class T, class... Rest>
 CUDARELU_FN T polynomial(T x, T first, Rest... rest) {

@@ -45,7 +45,24 @@ class Approximate {
 
 namespace approximate {
 
-/// exp(x), 0 below about 2^-126. x log2(e) is a sum of two parts: the error of the first alone
+/// condition ? a : b, where both are computed: a branch would keep the elements of a thread apart.
+/// Not for conditions that the compiler knows.
+__device__ __forceinline__ float select(bool condition, float a, float b) {
+  float result;
+  asm("{ .reg .pred p; setp.ne.s32 p, %3, 0; selp.f32 %0, %1, %2, p; }"
+      : "=f"(result)
+      : "f"(a), "f"(b), "r"(static_cast<int>(condition)));
+  return result;
+}
+
+/// 2^x, also where that is subnormal.
+__device__ __forceinline__ float exp2(float x) {
+  float power;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+/// exp(x). x log2(e) is a sum of two parts: the error of the first alone
 /// grows with |x|. Near 0 and infinity, where the second part has no effect, it would make NaN.
 __device__ __forceinline__ float exp(float x) {
   constexpr float high = 1.44269502f;
@@ -53,7 +70,7 @@ __device__ __forceinline__ float exp(float x) {
   constexpr float ln2 = 0.693147181f;
   const float product = x * high;
   const float lost = fmaf(x, low * ln2, fmaf(x, high, -product) * ln2);
-  const float power = math::exp2(product);
+  const float power = exp2(product);
   return fabsf(product) < 126.0f ? fmaf(power, lost, power) : power;
 }
 
@@ -63,12 +80,12 @@ __device__ __forceinline__ float log(float u, float d) {
   asm("lg2.approx.f32 %0, %1;" : "=f"(log2) : "f"(u));
   // The series of log(1 + d): the instruction has an absolute error of 2^-22 near 1.
   const float series = d * math::polynomial(d, 1.0f, -0.5f, 0.333333333f, -0.25f, 0.2f);
-  return math::select(fabsf(d) < 0.0625f, series, log2 * 0.693147181f);
+  return select(fabsf(d) < 0.0625f, series, log2 * 0.693147181f);
 }
 
 __device__ __forceinline__ float expm1(float x) {
   const float series = math::polynomial(x, 1.0f, 0.5f, 0.166666667f, 0.0416666667f, 0.00833333333f);
-  return math::select(fabsf(x) < 0.25f, x * series, exp(x) - 1);
+  return select(fabsf(x) < 0.25f, x * series, exp(x) - 1);
 }
 
 /// |x|, bounded to where the functions are at their limits. NaN stays.
@@ -82,7 +99,7 @@ __device__ __forceinline__ float tanh(float x) {
       math::polynomial(square, 1.0f, -0.333333333f, 0.133333333f, -0.0539682540f, 0.0218694885f);
   const float power = math::exp2(magnitude(x, 20.0f) * 2.88539008f);  // exp(2 |x|)
   const float large = 1 - __fdividef(2.0f, power + 1);
-  return math::select(fabsf(x) < 0.25f, x * series, copysignf(large, x));
+  return select(fabsf(x) < 0.25f, x * series, copysignf(large, x));
 }
 
 /// Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26 and, for small x, 7.1.5.
@@ -95,7 +112,7 @@ __device__ __forceinline__ float erf(float x) {
   const float tail = t * math::polynomial(t, 0.254829592f, -0.284496736f, 1.421413741f,
                                           -1.453152027f, 1.061405429f);
   const float large = copysignf(fmaf(-tail, math::exp2(a * a * -1.44269504f), 1.0f), x);
-  return math::select(fabsf(x) < 0.5f, x * series, x != x ? x : large);
+  return select(fabsf(x) < 0.5f, x * series, x != x ? x : large);
 }
 
 __device__ __forceinline__ float sin(float x) {
@@ -160,7 +177,7 @@ __device__ __forceinline__ Approximate trunc(Approximate x) { return truncf(floa
 __device__ __forceinline__ Approximate round(Approximate x) { return rintf(float(x)); }
 
 __device__ __forceinline__ Approximate where(bool condition, Approximate a, Approximate b) {
-  return math::select(condition, float(a), float(b));
+  return approximate::select(condition, float(a), float(b));
 }
 
 // The others are the exact ones.
