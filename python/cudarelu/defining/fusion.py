@@ -42,7 +42,7 @@ class _Group:
     root: ir.Node
     nodes: list[ir.Node]
     inputs: list[ir.Value]
-    rows: list[bool]  # by input: whether it is a row, [c] for [*, c]
+    rows: list[int]  # by input: the rank of a row, 1 for [c] in place of [*, c]; 0 for others
     y: Expression  # of the inputs x0, x1, ...
     dtype: str
 
@@ -75,8 +75,8 @@ def fuse(
 ) -> Fused | None:
     """Replaces each maximal group of elementwise nodes by one node of an op that is defined for it.
 
-    A group has one output, and its inputs have the shape of the output, are rows of it or are
-    constant scalars. The module of the ops is built.
+    A group has one output, and its inputs have the shape of the output, have its last dimensions
+    (the same number for all of them) or are constant scalars. The module of the ops is built.
 
     Args:
         model: with the types of its values.
@@ -92,7 +92,7 @@ def fuse(
     """
     converted = ir.from_proto(model)
     ir.external_data.set_base_dir(converted.graph, folder or "")
-    equal: dict[tuple[Expression, tuple[bool, ...]], list[_Group]] = {}
+    equal: dict[tuple[Expression, tuple[int, ...]], list[_Group]] = {}
     if (opset := standard_opset(model) or 0) >= _LOWEST_OPSET:
         for group in _groups(converted):
             equal.setdefault((group.y, tuple(group.rows)), []).append(group)
@@ -129,10 +129,11 @@ def _replace(model: ir.Model, group: _Group, op: OpInfo, name: str) -> Replaced:
     return Replaced(name, root.name or root.outputs[0].name or "", operators)
 
 
-def _draft(y: Expression, rows: tuple[bool, ...], groups: list[_Group], name: str) -> Draft:
+def _draft(y: Expression, rows: tuple[int, ...], groups: list[_Group], name: str) -> Draft:
     """The op of some equal groups."""
-    shape = "T[*, c]" if any(rows) else "T[*]"
-    inputs = (f"x{i}: {'T[c]' if row else shape}" for i, row in enumerate(rows))
+    dims = [*(f"r{i}" for i in range(max(rows) - 1)), "c"] if any(rows) else []
+    shape, row_shape = f"T[{', '.join(['*', *dims])}]", f"T[{', '.join(dims)}]"
+    inputs = (f"x{i}: {row_shape if row else shape}" for i, row in enumerate(rows))
     dtypes = [each for each in FLOATING if any(group.dtype == each for group in groups)]
     operators = " ".join(node.op_type for node in groups[0].nodes)
     signature = f"{name}({', '.join(inputs)}) -> y: {shape}"
@@ -199,6 +200,7 @@ class _Growing:
         while True:
             self._calls: dict[ir.Node, Call] = {}
             self._inputs: dict[str, ir.Value] = {}
+            self._row_rank = 0  # of the rows so far
             y = rewritten(self._call(self._root), in_pairs)
             nodes = self._nodes()
             # A node that could not join may need the result of another one, which then cannot.
@@ -212,7 +214,8 @@ class _Growing:
             self._candidates -= needed
         # Equal groups have equal names: inputs are numbered in the order of their first use.
         inputs = [self._inputs[each.name] for each in parts(y) if isinstance(each, Input)]
-        rows = [_shape(each) != self._shape for each in inputs]
+        shapes = [_shape(each) or () for each in inputs]
+        rows = [0 if shape == self._shape else len(shape) for shape in shapes]
         if kind_of(y) != "real" or all(rows):
             raise _NotFusable
         numbered = {each.name: Input(f"x{i}") for i, each in enumerate(inputs)}
@@ -232,7 +235,11 @@ class _Growing:
 
     def _call(self, node: ir.Node) -> Call:
         if node not in self._calls:
-            operands = tuple(None if each is None else self._operand(each) for each in node.inputs)
+            given = [each for each in node.inputs if each is not None]
+            # Inputs of the group first: the rows nearest to its result decide on the rank of all.
+            given.sort(key=lambda each: each.producer() in self._candidates)
+            found = {each: self._operand(each) for each in given}
+            operands = tuple(None if each is None else found[each] for each in node.inputs)
             attributes = tuple(sorted((each.name, each.value) for each in node.attributes.values()))
             result = Call(node.op_type, operands, attributes)
             kind_of(rewritten(result, in_pairs))  # raises ValueError
@@ -248,9 +255,15 @@ class _Growing:
                 return self._call(producer)
             except (_NotFusable, ValueError):
                 self._candidates.discard(producer)
-        is_row = len(self._shape) > 1 and _shape(value) == self._shape[-1:]
-        if value.dtype != self._dtype or not (is_row or _shape(value) == self._shape):
+        shape = _shape(value)
+        if value.dtype != self._dtype or shape is None:
             raise _NotFusable
+        if shape != self._shape:
+            rank = len(shape)
+            is_row = 0 < rank < len(self._shape) and shape == self._shape[-rank:]
+            if not is_row or self._row_rank not in (0, rank):
+                raise _NotFusable
+            self._row_rank = rank
         assert value.name
         self._inputs[value.name] = value
         return Input(value.name)

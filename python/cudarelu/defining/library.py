@@ -403,7 +403,8 @@ def define(
     compiled when it is first called.
 
     Args:
-        signature: as in C++. Inputs have the shape of the output, or are a row: T[c] for T[*, c].
+        signature: as in C++. Inputs have the shape of the output, or are a row: T[c] for T[*, c],
+            or T[r, c] for T[*, r, c]. All rows have the same dimensions.
         definition: the body of an ONNX function, of elementwise operators.
         functor: the body of the kernel in C++, in place of the one that follows from the
             definition: "return x / (1 + onnx::exp(-beta * x));".

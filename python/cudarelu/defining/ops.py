@@ -102,13 +102,23 @@ def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str
     if len(op.outputs) != 1:
         raise ValueError(f"{op.name}: an elementwise op has one output")
     shape = op.outputs[0].dims
-    row = shape[-1:] if shape[:1] == ("*",) and len(shape) == 2 else shape
+    rows = [shape[i:] for i in range(1, len(shape))] if shape[:1] == ("*",) else []
+    found: dict[
+        tuple[str | int, ...], str
+    ] = {}  # the rows that inputs are, and the first one of each
     for each in (*op.inputs, *op.outputs):
         if each.dtype != "T" or each.optional or each.positive or each.varies:
             raise ValueError(f"{op.name}: {each.name} must be a required T[...] without conditions")
-        if each.dims not in (shape, row):
-            allowed = " or ".join(dict.fromkeys(map(_dims, (shape, row))))
+        if each.dims not in (shape, *rows):
+            allowed = " or ".join(map(_dims, (shape, *rows)))
             raise ValueError(f"{op.name}: {each.name} must be {allowed} to broadcast to the output")
+        if each.dims != shape:
+            found.setdefault(each.dims, each.name)
+    if len(found) > 1:
+        names = " and ".join(found.values())
+        raise ValueError(
+            f"{op.name}: {names} must have the same dimensions, or those of the output"
+        )
     for attribute in op.attributes:
         if (attribute.type != "float" and not attribute.labels) or attribute.optional:
             raise ValueError(f"{op.name}: {attribute.name} must be a float or have labels")
@@ -167,6 +177,11 @@ def with_gradients(draft: Draft, orders: int, linear_in: str | None = None) -> l
             calls[value] = _call(backward.op, {})
             further += with_gradients(backward, orders - 1, seed.name)
         is_row = each.dims != output.dims
+        if is_row and len(each.dims) > 1:
+            raise ValueError(
+                f"{op.name}: there is no gradient in {each.name}, a row of several dimensions: "
+                f"declare it as {_dims(output.dims)}, or the op with orders=0"
+            )
         formulas[each.name] = f"cudarelu::sum_rows({calls[value]})" if is_row else calls[value]
     gradient = "; ".join(f"{name} = {formula}" for name, formula in formulas.items())
     return [dataclasses.replace(draft, op=dataclasses.replace(op, gradient=gradient)), *further]

@@ -124,8 +124,8 @@ def _number(literal: Literal) -> str:
 
 def _code(call: Call, known: dict[Expression, str]) -> str:
     if erf := _erf_of(call):
-        (x,) = (known[each] for each in erf.operands if each is not None)
-        return f"onnx::one_plus_erf({x})"
+        (argument,) = (known[each] for each in erf.operands if each is not None)
+        return f"onnx::one_plus_erf({argument})"
     operands = [each if each is None else known[each] for each in call.operands]
     x = operands[0]
     if call.op_type in ("Cast", "CastLike"):

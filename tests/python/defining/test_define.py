@@ -58,6 +58,12 @@ def library() -> cudarelu.Library:
         def grown(x, by):
             return where(by == "exp_of_2", exp(2 * x), exp(x))
 
+        @cudarelu.define(
+            "turned(x: T[*, r, c], b: T[r, c]) -> y: T[*, r, c]", orders=0, dtypes=("float32",)
+        )
+        def turned(x, b):
+            return x * b - b
+
         @cudarelu.define("own_gelu(x: T[*]) -> y: T[*]", **SMALL)
         def own_gelu(x):
             return 0.5 * x * (1 + erf(x / math.sqrt(2)))
@@ -141,6 +147,14 @@ def test_the_gradient_of_one_label_has_nothing_of_another(ops):
     torch.testing.assert_close(grad, (x.detach() / 2).exp() / 2)
 
 
+@pytest.mark.parametrize("leading", [(), (1,), (3,), (2, 3), (0,)])
+@pytest.mark.parametrize("rows", [(1, 1), (5, 7), (64, 16), (3, 0)])
+def test_rows_of_several_dimensions(ops, leading, rows):
+    x, b = torch.randn(*leading, *rows), torch.randn(rows)
+    assert torch.equal(ops.turned(x, b), x * b - b)
+    assert torch.equal(ops.turned(x.mT.contiguous().mT, b), x * b - b)
+
+
 def test_one_plus_erf_does_not_cancel_out(ops):
     x = torch.linspace(-8, 8, 1601)
     wide = x.double()
@@ -220,7 +234,7 @@ def test_a_saved_library(made, tmp_path):
     folder = tmp_path / "my_ops"
     files = made.save(folder)
     sources = sorted(each.name for each in files if each.parent.name == "src")
-    names = ("fast_swish", "gated", "grown", "own_gelu", "steps", "swish", "tanh_of")
+    names = ("fast_swish", "gated", "grown", "own_gelu", "steps", "swish", "tanh_of", "turned")
     assert sources == [f"{name}.h" for name in names]
     text = "".join((folder / each).read_text() for each in files)
     assert "NAMESPACE defined SOURCES\n  src/swish.h\n  src/gated.h" in text
@@ -366,6 +380,18 @@ def branches(x):
             "y = Add(x, b)",
             ValueError,
             r"f: b must be T\[\*\] to broadcast to the output",
+        ),
+        (
+            "f(x: T[*, r, c], b: T[r, c], d: T[c]) -> y: T[*, r, c]",
+            "z = Add(x, b) y = Add(z, d)",
+            ValueError,
+            "f: b and d must have the same dimensions, or those of the output",
+        ),
+        (
+            "f(x: T[*, r, c], b: T[r, c]) -> y: T[*, r, c]",
+            "y = Add(x, b)",
+            ValueError,
+            r"no gradient in b, a row of several dimensions: declare it as T\[\*, r, c\],",
         ),
         ("f(x: T[*]) -> (y: T[*], z: T[*])", "y = Neg(x)", ValueError, "has one output"),
         ("f(x: T[*], n: i32[*]) -> y: T[*]", "y = Neg(x)", ValueError, "n must be a required T"),

@@ -73,6 +73,18 @@ class TestGroups:
             ("Add", "Sigmoid", "Mul", "Mul", "Div"),
         )
 
+    def test_rows_of_several_dimensions(self):
+        """As in rotary embeddings. The product with d, a row of one dimension, does not join."""
+        check(
+            """<ir_version: 8, opset_import: ["" : 18]>
+            g (float[N, 3, 5, 8] x, float[N, 3, 5, 8] w, float[5, 8] b, float[5, 8] c, float[8] d)
+            => (float[N, 3, 5, 8] y, float[N, 3, 5, 8] z)
+            { xb = Mul(x, b) wc = Mul(w, c) y = Sub(xb, wc)
+              xd = Mul(x, d) e = Exp(xd) ec = Mul(e, c) z = Abs(ec) }""",
+            ("Exp", "Mul", "Abs"),
+            ("Mul", "Mul", "Sub"),
+        )
+
     def test_a_condition_within(self):
         check(
             f"{SMALL} {{ c = Greater(x, w) d = Sub(x, w) e = Exp(d) y = Where(c, d, e) }}",

@@ -103,7 +103,7 @@ constexpr std::uint32_t flags() {
     static_assert(signature_of<F>.is_elementwise(),
                   "an op without kernels of its own is elementwise: all tensors are of type T, "
                   "there is one output, and each input is required and has the output's shape, or "
-                  "its last dimension");
+                  "its last dimensions");
     if (elementwise::row_inputs<F> == 0) return CUDARELU_ELEMENTWISE;
   }
   return F::spec.strided ? CUDARELU_STRIDED : 0;

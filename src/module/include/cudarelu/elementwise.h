@@ -5,7 +5,8 @@
 // template parameter `class Angles = math::AnyAngles`, that it passes to them: they are faster
 // then.
 //
-// An input has the shape of the output, or only its last dimension: [c] for [*, c].
+// An input has the shape of the output, or only its last dimensions: [c] for [*, c], or [r, c] for
+// [*, r, c]. Such an input is a row, which is repeated. All rows of an op have the same dimensions.
 //
 // For results of 16 bits, CUDA has faster arithmetic that is precise enough. A functor may name the
 // type of it as `ForHalves`, for example onnx::Approximate, or may have a function that takes the
@@ -86,12 +87,30 @@ struct Extent {
   std::int64_t columns;
 };
 
+/// The number of dimensions of the inputs that are rows; 0 without, and -1 if they differ.
+template <class F>
+inline constexpr int row_rank = [] {
+  int rank = 0;
+  for (int i = 0; i < input_count<F>; ++i) {
+    if (!is_row<F>(i)) continue;
+    const auto own =
+        static_cast<int>(signature_of<F>.inputs[static_cast<std::size_t>(i)].dims.size());
+    if (rank != 0 && rank != own) return -1;
+    rank = own;
+  }
+  return rank;
+}();
+
 template <class F>
 Extent extent_of(const Call& call) {
   static_assert(takes_attributes<F>(), "an elementwise op has no integers for attributes");
+  static_assert(row_rank<F> >= 0, "inputs that are rows have the same dimensions");
   const TensorView& output = call.outputs[0];
   const std::int64_t size = output.size();
-  return {size, row_inputs<F> != 0 ? output.shape.back() : size};
+  if constexpr (row_rank<F> == 0) return {size, size};
+  std::int64_t columns = 1;
+  for (const std::int64_t each : output.shape.last(row_rank<F>)) columns *= each;
+  return {size, columns};
 }
 
 /// Reads the attributes that are floating-point numbers.

@@ -227,14 +227,15 @@ struct Signature {
   }
 
   /// Whether the elementwise engine can run the op: all tensors are of type T, there is one output,
-  /// and each input is always there and has the output's shape, or only its last dimension.
+  /// and each input is always there and has the output's shape, or only its last dimensions.
   constexpr bool is_elementwise() const {
     const Parameter& output = outputs[0];
     return outputs.size() == 1 && output.kind == ElementKind::type_variable &&
            std::all_of(inputs.begin(), inputs.end(), [&](const Parameter& input) {
-             const bool is_row = output.leading && !output.dims.empty() && !input.leading &&
-                                 !input.broadcasts && input.dims.size() == 1 &&
-                                 input.dims[0] == output.dims[output.dims.size() - 1];
+             const bool is_row = output.leading && !input.leading && !input.broadcasts &&
+                                 !input.dims.empty() && input.dims.size() <= output.dims.size() &&
+                                 std::equal(input.dims.begin(), input.dims.end(),
+                                            output.dims.end() - input.dims.size());
              return input.kind == output.kind && input.always_there() &&
                     (is_row || input.is_like(output));
            });
