@@ -462,7 +462,9 @@ def remove_constants(found: list[ir.Value], kept: Collection[str]) -> None:
             assert value.name
             del graph.initializers[value.name]
         else:
-            found += filter(None, node.inputs)
+            # Operands whose elements are not read may be no constants.
+            unread = {"CastLike": node.inputs[1:], "Shape": node.inputs}.get(node.op_type, ())
+            found += [each for each in node.inputs if each is not None and each not in unread]
             graph.remove(node, safe=True)
 
 
