@@ -47,7 +47,7 @@ def _chosen(y: Expression, condition: Expression, side: int) -> Expression:
     """The expression where the condition is true (1) or false (2)."""
 
     def rule(part: Expression) -> Expression:
-        if isinstance(part, Call) and part.op_type == "Where" and part.operands[0] is condition:
+        if isinstance(part, Call) and part.op_type == "Where" and part.operands[0] == condition:
             value = part.operands[side]
             assert value is not None
             return value

@@ -103,9 +103,7 @@ def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str
         raise ValueError(f"{op.name}: an elementwise op has one output")
     shape = op.outputs[0].dims
     rows = [shape[i:] for i in range(1, len(shape))] if shape[:1] == ("*",) else []
-    found: dict[
-        tuple[str | int, ...], str
-    ] = {}  # the rows that inputs are, and the first one of each
+    found: dict[tuple[str | int, ...], str] = {}  # by dims: the first input that is such a row
     for each in (*op.inputs, *op.outputs):
         if each.dtype != "T" or each.optional or each.positive or each.varies:
             raise ValueError(f"{op.name}: {each.name} must be a required T[...] without conditions")

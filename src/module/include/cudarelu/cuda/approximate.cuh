@@ -62,8 +62,8 @@ __device__ __forceinline__ float exp2(float x) {
   return power;
 }
 
-/// exp(x). x log2(e) is a sum of two parts: the error of the first alone
-/// grows with |x|. Near 0 and infinity, where the second part has no effect, it would make NaN.
+/// exp(x). x log2(e) is a sum of two parts: the error of the first alone grows with |x|. Near 0 and
+/// infinity, where the second part has no effect, it would make NaN.
 __device__ __forceinline__ float exp(float x) {
   constexpr float high = 1.44269502f;
   constexpr float low = 1.92596303e-8f;
