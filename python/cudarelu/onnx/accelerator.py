@@ -404,8 +404,9 @@ class _Rewriting:
             return
         name = root.name or root.outputs[0].name or ""
         operators = tuple(node.op_type for node in nodes)
+        opset = self.opsets[root].get("", op.definition_opset)
         try:
-            match = Match(pattern, found, self.opsets[root].get("", op.definition_opset))
+            match = Match(pattern, found, opset)
             match.check_uses(nodes, root)
             attributes = match.attributes()
             constants = match.check_inputs()
@@ -422,7 +423,6 @@ class _Rewriting:
             each for node in nodes for each in node.inputs if each and each.producer() not in nodes
         ]
         values, tape = dict(match.values), ir.tape.Tape()
-        opset = self.opsets[root].get("", op.definition_opset)
         implied, attributes = replaced_by_attributes(op, values, attributes, opset)
         self.constants += [values.pop(each) for each in implied]
         # The data may be large and external, so runtimes fold the Transpose when they load it.

@@ -35,11 +35,11 @@ def replaced_by_attributes(
     """
     left_out, result = [], dict(attributes)
     flags = [each.name for each in op.attributes if each.type == "bool"]
-    if "float64" not in op.dtypes:
+    if not flags or "float64" not in op.dtypes:
         return [], result
     for parameter in op.inputs:
         value = values.get(parameter.name)
-        if not (flags and parameter.optional and value is not None):
+        if value is None or not parameter.optional:
             continue
         dims = [each for each in parameter.dims if each != "*"]
         sizes = _sizes(op, values, dims, value)
