@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ..onnx.expressions import Call, Expression, Input, Literal
 from .operators import OPERATORS
+from .simplify import chosen, label_condition
 from .trees import attributes_of, inputs_of, kind_of, parts, rewritten, target
 from .values import Value, where
 
@@ -17,12 +18,9 @@ def gradients(y: Expression, seed: Value, wanted: Sequence[str]) -> dict[str, Ex
     An input whose gradient is zero almost everywhere is left out. Where attributes alone decide
     between values, as a label does, each has a gradient of its own: kernels compute one of them.
     """
-    for part in parts(y):
-        if isinstance(part, Call) and part.op_type == "Where":
-            condition = part.operands[0]
-            if condition is not None and not inputs_of(condition):
-                sides = [gradients(_chosen(y, condition, i), seed, wanted) for i in (1, 2)]
-                return _either(Value(condition), *sides)
+    if condition := label_condition(y):
+        sides = [gradients(chosen(y, condition, side), seed, wanted) for side in (1, 2)]
+        return _either(Value(condition), *sides)
     terms: dict[Expression, list[Value]] = {y: [seed]}
     for part in reversed(parts(y)):
         if isinstance(part, Call) and part in terms:
@@ -41,19 +39,6 @@ def _either(
         name: where(condition, Value(a.get(name, zero)), Value(b.get(name, zero))).expression
         for name in a | b
     }
-
-
-def _chosen(y: Expression, condition: Expression, side: int) -> Expression:
-    """The expression where the condition is true (1) or false (2)."""
-
-    def rule(part: Expression) -> Expression:
-        if isinstance(part, Call) and part.op_type == "Where" and part.operands[0] == condition:
-            value = part.operands[side]
-            assert value is not None
-            return value
-        return part
-
-    return rewritten(y, rule)
 
 
 def _sum(terms: list[Value]) -> Value:

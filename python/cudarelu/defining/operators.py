@@ -214,3 +214,6 @@ OPERATORS: dict[str, Operator] = {
     ),
     "Xor": Operator("{0} != {1}", operands="bool", result="bool"),
 }
+
+# What kernels alone have (simplify.py), as C++.
+KERNEL_FUNCTIONS = {"NormalCdf": "onnx::normal_cdf({0})", "Bell": "onnx::bell({0})"}

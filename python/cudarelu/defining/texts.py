@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import re
 from collections.abc import Collection, Iterator
 
 from ..onnx.expressions import Attribute, Call, Expression, Input, Literal
-from .operators import OPERATORS
-from .trees import attributes_of, inputs_of, kind_of, parts, rewritten, target
-from .values import interned
+from .operators import KERNEL_FUNCTIONS, OPERATORS
+from .simplify import simplified
+from .trees import attributes_of, inputs_of, kind_of, parts, target
 
 # Words that a functor cannot use for an input, an attribute or a local value.
 _RESERVED = frozenset(
@@ -52,37 +51,6 @@ def _stem(call: Call) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in call.op_type).lstrip("_")
 
 
-_ZERO, _ONE = Literal((), (0.0,)), Literal((), (1.0,))
-
-
-def _erf_of(part: Expression) -> Call | None:
-    """The erf(x) of 1 + erf(x)."""
-    if isinstance(part, Call) and part.op_type == "Add" and _ONE in part.operands:
-        for each in part.operands:
-            if isinstance(each, Call) and each.op_type == "Erf":
-                return each
-    return None
-
-
-def _simpler(part: Expression) -> Expression:
-    """relu(x) <= 0, of ReLU's gradient, as x <= 0; and 1 + (condition ? a : erf(x)) as
-    condition ? 1 + a : 1 + erf(x)."""
-    if not isinstance(part, Call):
-        return part
-    if part.op_type == "LessOrEqual" and part.operands[1] == _ZERO:
-        x = part.operands[0]
-        if isinstance(x, Call) and x.op_type == "Relu":
-            return dataclasses.replace(part, operands=(*x.operands, _ZERO))
-    if part.op_type == "Add" and _ONE in part.operands:
-        for each in part.operands:
-            if isinstance(each, Call) and each.op_type == "Where":
-                condition, *values = each.operands
-                sums = [interned(Call("Add", (value, _ONE))) for value in values]
-                if any(map(_erf_of, sums)):
-                    return Call("Where", (condition, *sums))
-    return part
-
-
 def functor_body(y: Expression, taken: Collection[str]) -> list[str]:
     """The statements of a functor that returns `y`.
 
@@ -90,15 +58,11 @@ def functor_body(y: Expression, taken: Collection[str]) -> list[str]:
         y: the expression.
         taken: the names of the functor's parameters.
     """
-    y = rewritten(y, _simpler)
+    y = simplified(y)
     names = _Names({*map(identifier, taken), *_RESERVED, "y"})
     known: dict[Expression, str] = {}
     lines: list[str] = []
-    calls = [each for each in parts(y) if isinstance(each, Call) and not _erf_of(each)]
-    used = {operand for call in calls for operand in call.operands}
     for part in parts(y):
-        if isinstance(part, Call) and part.op_type == "Erf" and part not in used and part is not y:
-            continue
         if isinstance(part, Input | Attribute):
             known[part] = identifier(part.name)
         elif isinstance(part, Literal):
@@ -123,9 +87,6 @@ def _number(literal: Literal) -> str:
 
 
 def _code(call: Call, known: dict[Expression, str]) -> str:
-    if erf := _erf_of(call):
-        (argument,) = (known[each] for each in erf.operands if each is not None)
-        return f"onnx::one_plus_erf({argument})"
     operands = [each if each is None else known[each] for each in call.operands]
     x = operands[0]
     if call.op_type in ("Cast", "CastLike"):
@@ -158,6 +119,8 @@ def _code(call: Call, known: dict[Expression, str]) -> str:
         return f"onnx::where({', '.join(map(str, operands))})"
     if takes_angles(call):
         return f"onnx::{call.op_type.lower()}({x}, angles)"
+    if call.op_type in KERNEL_FUNCTIONS:
+        return KERNEL_FUNCTIONS[call.op_type].format(x)
     attributes = {name: known[each] for name, each in attributes_of(call).items()}
     return OPERATORS[call.op_type].code.format(*operands, **attributes)
 

@@ -11,7 +11,7 @@ import onnx
 import onnx.defs
 
 from ..onnx.expressions import Attribute, Call, Expression, Input, Literal
-from .operators import OPERATORS
+from .operators import KERNEL_FUNCTIONS, OPERATORS
 from .values import interned
 
 OPSET = 18  # of the definitions
@@ -66,6 +66,8 @@ def rewritten(expression: Expression, rule: Callable[[Expression], Expression]) 
 @functools.cache
 def defaults_of(op_type: str) -> dict[str, Any]:
     """The defaults of an operator's attributes."""
+    if op_type in KERNEL_FUNCTIONS:
+        return {}
     attributes = onnx.defs.get_schema(op_type, OPSET, "").attributes.values()
     given = {each.name: each.default_value for each in attributes if each.default_value.name}
     return {name: onnx.helper.get_attribute_value(value) for name, value in given.items()}
@@ -122,6 +124,8 @@ def kind_of(expression: Expression) -> str:
         return "real"
     kinds = [each if each is None else kind_of(each) for each in expression.operands]
     name = expression.op_type
+    if name in KERNEL_FUNCTIONS:
+        return "real"
     if name in ("Cast", "CastLike"):
         return "bool" if target(expression) == "bool" else "real"
     operator = OPERATORS.get(name)

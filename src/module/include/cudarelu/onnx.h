@@ -77,10 +77,16 @@ CUDARELU_FN T pow(T base, T exponent) {
   return std::pow(base, exponent);
 }
 
-/// 1 + erf(x), without cancellation.
+/// (1 + erf(x / sqrt 2)) / 2, without cancellation.
 template <class T>
-CUDARELU_FN T one_plus_erf(T x) {
-  return 2 * math::normal(T(1.4142135623730951) * x).cdf;
+CUDARELU_FN T normal_cdf(T x) {
+  return math::normal(x).cdf;
+}
+
+/// exp(-x^2 / 2).
+template <class T>
+CUDARELU_FN T bell(T x) {
+  return math::bell(x);
 }
 
 /// x / divisor, for a constant. In float32 by two multiplications, as x * (high + low) with the

@@ -142,9 +142,10 @@ __device__ __forceinline__ Approximate log1p(Approximate x) {
 __device__ __forceinline__ Approximate log1p_of_fraction(Approximate x) { return log1p(x); }
 __device__ __forceinline__ Approximate tanh(Approximate x) { return approximate::tanh(float(x)); }
 __device__ __forceinline__ Approximate erf(Approximate x) { return approximate::erf(float(x)); }
-__device__ __forceinline__ Approximate one_plus_erf(Approximate x) {
-  return 2 * math::normal(1.41421356f * float(x)).cdf;
+__device__ __forceinline__ Approximate normal_cdf(Approximate x) {
+  return math::normal(float(x)).cdf;
 }
+__device__ __forceinline__ Approximate bell(Approximate x) { return math::bell(float(x)); }
 __device__ __forceinline__ Approximate divided_by(Approximate x, double divisor) {
   const bool is_moderate = divisor > 0x1p-120 && divisor < 0x1p120;
   return is_moderate ? Approximate(float(x) * static_cast<float>(1 / divisor)) : x / divisor;
