@@ -57,9 +57,10 @@ _SAME_NAME = """
     Abs Acos Acosh Add Asin Asinh Atan Atanh Ceil Cos Cosh Div Erf Exp Floor Greater Less Log Mul
     IsNaN Neg Pow Reciprocal Round Sigmoid Sin Sinh Sqrt Sub Tan Tanh
 """
+# Constants and comparisons of labels are Python's numbers, which torch.logical_and does not take.
 _OPERATORS: dict[str, Callable[..., Any]] = {
     **{name: getattr(torch, name.lower()) for name in _SAME_NAME.split()},
-    "And": torch.logical_and,
+    "And": operator.and_,
     "CastLike": lambda x, like: (
         x
         if isinstance(x, torch.Tensor)
@@ -86,8 +87,8 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "Min": torch.minimum,
     "Mish": lambda x: x * torch.tanh(functional.softplus(x, threshold=40)),
     "Mod": lambda a, b, fmod: torch.fmod(a, b),
-    "Not": torch.logical_not,
-    "Or": torch.logical_or,
+    "Not": lambda x: x ^ True,
+    "Or": operator.or_,
     "PRelu": lambda x, slope: torch.where(x > 0, x, slope * x),
     "Relu": lambda x: torch.where(x < 0, x.new_zeros(()), x),  # keeps -0.0, as the op does
     "Selu": lambda x, alpha, gamma: gamma * functional.elu(x, alpha),
@@ -102,7 +103,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "Where": lambda condition, x, y: (
         (x if condition else y) if isinstance(condition, bool) else torch.where(condition, x, y)
     ),
-    "Xor": torch.logical_xor,
+    "Xor": operator.xor,
 }
 
 
@@ -169,7 +170,8 @@ def in_torch(op: OpInfo) -> Callable[..., torch.Tensor] | None:
     def defined(*inputs: torch.Tensor, **attributes: Any) -> torch.Tensor:
         named = {each.name: x for each, x in zip(op.inputs, inputs, strict=True)}
         values = _evaluate(steps, named, op.onnx_attributes(defaults | attributes))
-        return values[op.outputs[0].name]
+        # A definition need not use its inputs.
+        return values[op.outputs[0].name].expand(torch.broadcast_shapes(*(x.shape for x in inputs)))
 
     return defined
 
@@ -190,7 +192,7 @@ def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
             for each, x in zip(op.inputs, inputs, strict=True)
         }
         values = _evaluate(steps, computed, op.onnx_attributes(defaults | attributes))
-        y = values[op.outputs[0].name].to(expected.dtype)
+        y = values[op.outputs[0].name].to(expected.dtype).expand(expected.shape)
         # Otherwise all inputs have the same strides, which torch's operators preserve.
         return y.contiguous() if expected.is_contiguous() else y
 

@@ -200,3 +200,20 @@ def test_attributes_beyond_the_dtype():
 
     compiled = torch.compile(function, backend="aot_eager_decomp_partition", fullgraph=True)
     assert torch.equal(compiled(x), function(x))
+
+
+def test_a_gradient_that_is_constant():
+    with cudarelu.Library("constant_gradient") as library:
+        cudarelu.define(
+            "first(x: T[*], w: T[*]) -> y: T[*]",
+            "yes = Constant<value = bool {1}>()   no = Not(yes)   y = Where(no, w, x)",
+            dtypes=("float32",),
+        )
+    first = library.load().first
+    cudarelu.inductor.enable_fusion()
+
+    compiled = torch.compile(first, backend="aot_eager_decomp_partition", fullgraph=True)
+    x, w = torch.randn(2, 3, requires_grad=True), torch.randn(2, 3, requires_grad=True)
+    one, zero = torch.autograd.grad(compiled(x, w).sum(), (x, w))
+    assert torch.equal(one, torch.ones(2, 3))
+    assert torch.equal(zero, torch.zeros(2, 3))
