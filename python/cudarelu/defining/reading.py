@@ -110,5 +110,7 @@ def in_pairs(part: Expression) -> Expression:
         return Call("Div", (total, count)) if part.op_type == "Mean" else total
     if part.op_type == "Celu":
         alpha = attributes_of(part)["alpha"]
+        if isinstance(alpha, Literal) and alpha.elements[0] <= 0:
+            raise ValueError("alpha of Celu must be positive")
         return Call("Mul", (alpha, Call("Elu", (Call("Div", (part.operands[0], alpha)),))))
     return part

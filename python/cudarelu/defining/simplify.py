@@ -113,21 +113,23 @@ def _has_kernel_function(factors: Sequence[Expression]) -> bool:
 
 
 def _factors(part: Expression | None) -> tuple[float, list[Expression]]:
-    """A product as a constant and the other factors."""
+    """A product as a constant of moderate size and the other factors."""
     assert part is not None
+    constant, factors = 1.0, [part]
     if isinstance(part, Literal):
-        return float(part.elements[0]), []
-    if isinstance(part, Call):
-        if part.op_type == "Mul":
-            (a, a_factors), (b, b_factors) = map(_factors, part.operands)
-            return a * b, a_factors + b_factors
-        if part.op_type == "Neg":
+        constant, factors = float(part.elements[0]), []
+    elif isinstance(part, Call) and part.op_type == "Mul":
+        (a, a_factors), (b, b_factors) = map(_factors, part.operands)
+        constant, factors = a * b, a_factors + b_factors
+    elif isinstance(part, Call) and part.op_type == "Neg":
+        constant, factors = _factors(part.operands[0])
+        constant = -constant
+    elif isinstance(part, Call) and part.op_type == "Div":
+        divisor, divisors = _factors(part.operands[1])
+        if not divisors:
             constant, factors = _factors(part.operands[0])
-            return -constant, factors
-        if part.op_type == "Div" and isinstance(divisor := part.operands[1], Literal):
-            constant, factors = _factors(part.operands[0])
-            return constant / divisor.elements[0], factors
-    return 1.0, [part]
+            constant /= divisor
+    return (constant, factors) if 2**-60 < abs(constant) < 2**60 else (1.0, [part])
 
 
 def _product(constant: float, factors: Sequence[Expression]) -> Expression:

@@ -55,7 +55,7 @@ def failures(seed: int, count: int, device: str) -> tuple[list[str], int]:
     """What is wrong with the definitions of `count` seeds, which are compiled as one library, and
     the number of derivatives that were compared."""
     definitions = {}
-    with cudarelu.Library(f"random_{seed}") as library:
+    with cudarelu.Library(f"random_{device}_{seed}") as library:
         for i in range(seed, seed + count):
             made = RandomDefinition(i, f"f{i - seed}")
             definitions[made.name] = made
