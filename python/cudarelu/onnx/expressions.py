@@ -78,6 +78,13 @@ class Literal:
 
 
 @dataclasses.dataclass(frozen=True)
+class Filled:
+    """A constant of any shape whose elements are all one number."""
+
+    number: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Shape:
     """The shape that a Reshape is given. It is not read: the shapes of the results are compared."""
 
@@ -99,7 +106,7 @@ class Call:
         return self._hash  # computing it takes the hashes of all operands
 
 
-Expression: TypeAlias = Input | Attribute | Literal | Shape | Call
+Expression: TypeAlias = Input | Attribute | Literal | Filled | Shape | Call
 Rule: TypeAlias = Callable[[Call], Any]
 
 
@@ -237,7 +244,8 @@ def without_reshape(call: Call) -> Any:
 def without(expression: Expression, absent: Collection[Any]) -> Expression | None:
     """An expression where inputs are absent and attributes have their defaults.
 
-    Factors of 1, terms of 0 and optional operands are left out. None if another use remains.
+    Factors of 1, terms of 0 and optional operands are left out; other operands are filled with the
+    number that an absent input is. None if another use remains.
     """
 
     def shorter(call: Call) -> Any:
@@ -247,11 +255,18 @@ def without(expression: Expression, absent: Collection[Any]) -> Expression | Non
             operands = tuple(each for each in call.operands if each not in gone)
             return operands[0] if len(operands) == 1 else Call(call.op_type, operands)
         formal = onnx.defs.get_schema(call.op_type).inputs
-        operands = tuple(
-            None if each in absent and formal[min(i, len(formal) - 1)].option == _OPTIONAL else each
-            for i, each in enumerate(call.operands)
+
+        def operand(i: int, each: Any) -> Any:
+            if each not in absent:
+                return each
+            if formal[min(i, len(formal) - 1)].option == _OPTIONAL:
+                return None
+            is_number = isinstance(each, Input) and each.number is not None
+            return Filled(each.number) if is_number else each
+
+        return dataclasses.replace(
+            call, operands=tuple(operand(i, each) for i, each in enumerate(call.operands))
         )
-        return dataclasses.replace(call, operands=operands)
 
     result = rewritten(expression, shorter)
     return None if {*parts(result)} & {*absent} else result
@@ -286,6 +301,7 @@ def forms(call: Call) -> tuple[Call | Input, ...]:
         *_swapped(call),
         *_added_where(call),
         *_without_nan(call),
+        *_of_instances(call),
     )
 
 
@@ -333,6 +349,15 @@ def _without_nan(call: Call) -> Iterator[Call]:
     if call.op_type == "Softmax" and any(isinstance(x, Input) and x.or_bool for x in parts(call)):
         for shape in _ONE_ELEMENT:
             yield Call("Where", (Call("IsNaN", (call,)), Literal(shape, (0.0,)), call))
+
+
+def _of_instances(call: Call) -> Iterator[Call]:
+    """Instances of one dimension are rows: exporters write GroupNorm so."""
+    x, *affine = call.operands
+    is_of_rows = call.op_type == "LayerNormalization" and ("axis", -1) in call.attributes
+    if is_of_rows and affine in ([Filled(1)], [Filled(1), None]):
+        attributes = tuple(each for each in call.attributes if each[0] != "axis")
+        yield Call("InstanceNormalization", (x, Filled(1), Filled(0)), attributes)
 
 
 def _leaky_relu(call: Call) -> Iterator[Call]:

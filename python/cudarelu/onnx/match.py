@@ -89,6 +89,9 @@ class Match:
 
     def _of_node(self, node: ir.Node, declared: dict[str, Any]) -> dict[str, Any]:
         """The op's attributes that a node gives. Its other attributes must be as declared."""
+        x = node.inputs[0] if node.inputs else None
+        if node.op_type == "InstanceNormalization" and len((x and x.shape) or ()) != 3:
+            raise Kept(f"the instances of {node.op_type} are not known to be rows")
         bound = {}
         theirs = _defaults(node.op_type, self._opset)
         ours = _defaults(node.op_type, self._op.definition_opset)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from .expressions import NEUTRAL, Attribute, Call, Expression, Input, Literal, Shape, forms
+from .expressions import NEUTRAL, Attribute, Call, Expression, Filled, Input, Literal, Shape, forms
 
 
 class Found(NamedTuple):
@@ -44,6 +44,9 @@ def _find(wanted: Expression | None, value: ir.Value | None, found: Found) -> It
             yield found
     elif isinstance(wanted, Literal):
         if _is_literal(value, wanted.array()):
+            yield found
+    elif isinstance(wanted, Filled):
+        if _is_filled(value, wanted.number):
             yield found
     else:
         for each in _find_new(wanted, value, found):
@@ -154,6 +157,14 @@ def _are_equal(a: ir.Value, b: ir.Value) -> bool:
     except OSError:
         return False
     return x is not None and y is not None and x.item() == y.item()
+
+
+def _is_filled(value: ir.Value, number: float) -> bool:
+    try:
+        array = constant(value)
+    except OSError:
+        return False
+    return array is not None and bool((array == number).all())
 
 
 def _is_literal(value: ir.Value, wanted: np.ndarray) -> bool:

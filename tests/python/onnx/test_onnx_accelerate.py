@@ -34,6 +34,7 @@ from cudarelu.onnx.expressions import (
     NEUTRAL,
     Attribute,
     Call,
+    Filled,
     Input,
     Literal,
     calls,
@@ -212,6 +213,8 @@ def evaluate(expression, known: dict) -> np.ndarray:
     """An expression's value, from those of its leaves."""
     if isinstance(expression, Literal):
         return expression.array()
+    if isinstance(expression, Filled):
+        return np.asarray(expression.number, np.float64)
     if not isinstance(expression, Call):
         return np.asarray(known[expression])
     operands = [evaluate(each, known) for each in expression.operands if each is not None]
@@ -250,7 +253,9 @@ def test_patterns_mean_the_same(op):
         np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
         for call in calls(pattern.expression):
             for form in forms(call):
-                if not any(name == "axes" for name, _ in form.attributes):  # of an older opset
+                is_older = any(name == "axes" for name, _ in form.attributes)
+                # InstanceNormalization has three dimensions.
+                if not is_older and form.op_type != "InstanceNormalization":
                     values = [evaluate(each, known) for each in (form, call)]
                     np.testing.assert_allclose(*values, rtol=1e-12, atol=1e-12)
         compared += 1
@@ -278,6 +283,32 @@ TAILS = {
     ("weight", "bias"): "normal = Div(centred, deviation) scaled = Mul(normal, weight) "
     "y = Add(scaled, bias)",
 }
+
+
+@pytest.mark.parametrize(
+    ("shape", "scale", "bias", "reason"),
+    [
+        ("N,2,3", "1.0, 1.0", "0.0, 0.0", ""),
+        ("N,2,3", "1.0, 2.0", "0.0, 0.0", "no op"),
+        ("N,2,3", "1.0, 1.0", "0.0, 0.5", "no op"),
+        ("N,2,3,3", "1.0, 1.0", "0.0, 0.0", "not known to be rows"),
+    ],
+)
+def test_the_instances_of_a_group_norm(shape, scale, bias, reason):
+    model = parse(
+        f"""main (float[{shape}] x) => (float[{shape}] y) {{
+        s = Constant<value_floats = [{scale}]>() b = Constant<value_floats = [{bias}]>()
+        y = InstanceNormalization<epsilon = 0.25>(x, s, b) }}"""
+    )
+    sizes = [5 if each == "N" else int(each) for each in shape.split(",")]
+    feeds = {"x": np.random.default_rng(0).normal(3, 2, sizes).astype(np.float32)}
+    result, replaced, reasons = accelerated(model, feeds)
+    assert replaced == ([] if reason else ["layer_norm"])
+    if "rows" in reason:
+        assert any(reason in each for each in reasons)
+    if not reason:
+        (node,) = (node for node in result.graph.node if node.domain)
+        assert helper.get_node_attr_value(node, "eps") == 0.25
 
 
 @pytest.mark.parametrize("given", TAILS, ids="-".join)
@@ -464,12 +495,15 @@ LEFT = {
     "test_softmax_axis_1": "the axis of Softmax is 1, not -1",
     "test_prelu_example": None,  # the slope is not a constant, so no op matches
     "test_prelu_broadcast": None,
+    "test_instancenorm_example": None,  # the same for scale and bias
+    "test_instancenorm_epsilon": None,
 }
 
 
 def backend_cases() -> list:
     for op_type in sorted(SINGLE):
-        importlib.import_module(f"{backend.__name__}.{op_type.lower()}")
+        name = "instance_normalization" if op_type == "InstanceNormalization" else op_type.lower()
+        importlib.import_module(f"{backend.__name__}.{name}")
     cases = backend._NodeTestCases  # collect_testcases() imports all operators, for 10 s
     return [
         each
