@@ -66,6 +66,18 @@ struct HeadRows {
     return jump == 0 ? at : at + row / rows_of_head * jump;
   }
 
+  /// Calls use(at), where at(i) is row first + i, for i < count; without divisions in one head.
+  template <class Use>
+  CUDARELU_FN void visit(Size first, Size count, const Use& use) const {
+    if (jump == 0 || first % rows_of_head + count <= rows_of_head) {
+      use([begin = (*this)[first], step = stride](Size i) {
+        return begin + std::int64_t{i} * step;
+      });
+    } else {
+      use([&](Size i) { return (*this)[first + i]; });
+    }
+  }
+
   /// For sizes that fit.
   CUDARELU_FN HeadRows<T, int> in_int() const {
     return {data, static_cast<int>(stride), static_cast<int>(rows_of_head), jump};

@@ -203,15 +203,18 @@ __device__ __forceinline__ void copy_turned(T* to, const Matrix<T>& matrix, int 
   const int rows_left = matrix.rows - first_row - row;
   const int columns_left = matrix.columns - first_column - column;
   to += column * pitch + row;
+  matrix.at.visit(first_row, rows, [&](const auto& at) {
 #pragma unroll
-  for (int i = 0; i < rows; i += count / run) {
-    if (rows < count / run && row >= rows) break;
-    const T* const from = matrix.at[first_row + row + i] + first_column + column;
+    for (int i = 0; i < rows; i += count / run) {
+      if (rows < count / run && row >= rows) break;
+      const T* const from = at(row + i) + first_column + column;
 #pragma unroll
-    for (int k = 0; k < columns; k += run) {
-      cuda::copy_async<sizeof(T)>(to + k * pitch + i, from + k, i < rows_left && k < columns_left);
+      for (int k = 0; k < columns; k += run) {
+        cuda::copy_async<sizeof(T)>(to + k * pitch + i, from + k,
+                                    i < rows_left && k < columns_left);
+      }
     }
-  }
+  });
 }
 
 /// Starts the copy of `rows` rows of up to `columns` columns by a group.
@@ -226,19 +229,22 @@ __device__ __forceinline__ void copy_rows(T* to, const Matrix<T>& matrix, int fi
   const int column = thread % vectors * vector;
   const int rows_left = matrix.rows - first_row - row;
   const int columns_left = matrix.columns - column;
-  const auto from = [&](int i) { return matrix.at[first_row + row + i] + column; };
   to += row * columns + column;
   if (matrix.vectors) {
+    matrix.at.visit(first_row, rows, [&](const auto& at) {
 #pragma unroll
-    for (int i = 0; i < rows; i += at_a_time) {
-      cuda::copy_async<16>(to + i * columns, from(i), i < rows_left && columns_left > 0);
-    }
+      for (int i = 0; i < rows; i += at_a_time) {
+        cuda::copy_async<16>(to + i * columns, at(row + i) + column,
+                             i < rows_left && columns_left > 0);
+      }
+    });
   } else {
 #pragma unroll 1
     for (int i = 0; i < rows; i += at_a_time) {
+      const T* const from = matrix.at[first_row + row + i] + column;
 #pragma unroll
       for (int e = 0; e < vector; ++e) {
-        cuda::copy_async<sizeof(T)>(to + i * columns + e, from(i) + e,
+        cuda::copy_async<sizeof(T)>(to + i * columns + e, from + e,
                                     i < rows_left && e < columns_left);
       }
     }

@@ -282,26 +282,29 @@ __device__ __forceinline__ void find_gradients(const Tensors<typename P::T>& ten
         if (thread == 0) wait_for(turn, tile_of_keys);
         wait_for_group(group);
       }
-      const int row = first + first_row + share.row;
+      const int row = first_row + share.row;
       const int column = first_column + share.column;
-      const auto for_each = [&](const auto& use) {
+      heads.grad_q.visit(first, P::others, [&](const auto& rows) {
+        const auto for_each = [&](const auto& use) {
 #pragma unroll
-        for (int i = 0; i < B::Sums::rows; ++i) {
-          const int down = B::Sums::row_step(i);
-          T* const at = heads.grad_q[row + down] + column;
+          for (int i = 0; i < B::Sums::rows; ++i) {
+            const int down = row + B::Sums::row_step(i);
+            T* const at = rows(down) + column;
 #pragma unroll
-          for (int j = 0; j < B::Sums::columns; ++j) {
-            const int right = B::Sums::column_step(j);
-            if (row + down < queries.count && column + right < width) use(added[i][j], at + right);
+            for (int j = 0; j < B::Sums::columns; ++j) {
+              const int right = B::Sums::column_step(j);
+              if (first + down < queries.count && column + right < width)
+                use(added[i][j], at + right);
+            }
           }
-        }
-      };
-      for_each([&](T& sum, T*) { sum *= static_cast<T>(p.scale); });
-      // Not from the first-level cache: another block has written it.
-      if (tile_of_keys > 0) for_each([](T& sum, const T* at) { sum += __ldcg(at); });
-      for_each([&](T sum, T* at) {
-        *at = sum;
-        found |= sum != sum;
+        };
+        for_each([&](T& sum, T*) { sum *= static_cast<T>(p.scale); });
+        // Not from the first-level cache: another block has written it.
+        if (tile_of_keys > 0) for_each([](T& sum, const T* at) { sum += __ldcg(at); });
+        for_each([&](T sum, T* at) {
+          *at = sum;
+          found |= sum != sum;
+        });
       });
     };
 #pragma unroll 1
