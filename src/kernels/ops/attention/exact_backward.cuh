@@ -96,7 +96,7 @@ __device__ void write_gradient_of_query(const Problem& p, const GradientInputs<T
   }
 }
 
-/// Writes a row of grad_k and of grad_v, counted over the batch and the heads.
+/// Writes a row of grad_k and of grad_v, counted over the batch and the heads; not of a null one.
 template <class T>
 __device__ void write_gradients_of_key(const Problem& p, const GradientInputs<T>& in,
                                        std::int64_t key, T* grad_k, T* grad_v) {
@@ -123,9 +123,13 @@ __device__ void write_gradients_of_key(const Problem& p, const GradientInputs<T>
       add_seen_rows(sees, gradient.value, queries, row, p.width, first, key_sums);
       add_seen_rows(sees, gradient.weight, grads, row, p.value_width, first, value_sums);
     }
-    write_row(key_sums, static_cast<C>(p.scale), p.width, first,
-              p.keys_of(grad_k, p.grad_k, kv)[position]);
-    write_row(value_sums, C(1), p.value_width, first, p.keys_of(grad_v, p.grad_v, kv)[position]);
+    if (grad_k != nullptr) {
+      write_row(key_sums, static_cast<C>(p.scale), p.width, first,
+                p.keys_of(grad_k, p.grad_k, kv)[position]);
+    }
+    if (grad_v != nullptr) {
+      write_row(value_sums, C(1), p.value_width, first, p.keys_of(grad_v, p.grad_v, kv)[position]);
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 namespace cudarelu::ops::attention {
 namespace {
 
+using hopper::GradientOf;
 using hopper::GradientPlan;
 
 bool takes(const Call& call, const Problem& p) {
@@ -21,7 +22,7 @@ bool takes(const Call& call, const Problem& p) {
   // Most of the tiles would be empty.
   if (p.queries <= 128 && p.keys <= 128) return false;
   for (const std::int64_t width : {p.width, p.value_width}) {
-    if (width < 8 || width > 128 || width % 8 != 0) return false;
+    if (width < 8 || width > 256 || width % 8 != 0) return false;
   }
   // Hidden scores are -infinity times the scale.
   const auto scale = static_cast<float>(p.scale) * log2_e;
@@ -58,10 +59,11 @@ hopper::GradientWork work_of(const Problem& p) {
           static_cast<int>(at_once), static_cast<int>(rows), static_cast<int>(columns)};
 }
 
-template <class T, class K, class Q>
+/// K and V are the same plan if it gives both gradients.
+template <class T, class K, class V, class Q>
 Status start(const Call& call, const Problem& p) {
-  constexpr auto kernel = hopper::differentiate<T, K, Q>;
-  constexpr int shared_bytes = std::max(K::shared_bytes, Q::shared_bytes);
+  constexpr auto kernel = hopper::differentiate<T, K, V, Q>;
+  constexpr int shared_bytes = std::max({K::shared_bytes, V::shared_bytes, Q::shared_bytes});
   if (Status status = cuda::allow_shared_memory<kernel>(call, shared_bytes); !status.ok()) {
     return status;
   }
@@ -100,23 +102,27 @@ Status start(const Call& call, const Problem& p) {
   work.log_scale = static_cast<float>(p.scale) * log2_e;
   work.scale = static_cast<float>(p.scale);
   work.is_causal = p.is_causal;
-  const int blocks = work.key_blocks + work.queries.row_tiles * work.queries.heads;
+  const int blocks =
+      (K::gives_values ? 1 : 2) * work.key_blocks + work.queries.row_tiles * work.queries.heads;
   return cuda::launch(call, kernel, {static_cast<unsigned>(blocks), K::threads, shared_bytes},
                       key_maps, query_maps, work, stats, p, inputs,
                       hopper::Gradients<T>{output(0), output(1), output(2)});
 }
 
-template <int width, int columns, int stages>
-using OfKeys = GradientPlan<true, width, columns, stages>;
-template <int width, int columns, int stages>
-using OfQueries = GradientPlan<false, width, columns, stages>;
-
 template <class T>
 Status start(const Call& call, const Problem& p) {
-  if (std::max(p.width, p.value_width) <= 64) {
-    return start<T, OfKeys<64, 96, 4>, OfQueries<64, 128, 4>>(call, p);
+  const std::int64_t width = std::max(p.width, p.value_width);
+  if (width <= 64) {
+    using K = GradientPlan<GradientOf::keys_and_values, 64, 96, 8>;
+    return start<T, K, K, GradientPlan<GradientOf::queries, 64, 128, 8>>(call, p);
   }
-  return start<T, OfKeys<128, 64, 4>, OfQueries<128, 128, 2>>(call, p);
+  if (width <= 128) {
+    using K = GradientPlan<GradientOf::keys_and_values, 128, 64, 8>;
+    return start<T, K, K, GradientPlan<GradientOf::queries, 128, 128, 4>>(call, p);
+  }
+  using K = GradientPlan<GradientOf::keys, 256, 64, 3>;
+  using V = GradientPlan<GradientOf::values, 256, 64, 5>;
+  return start<T, K, V, GradientPlan<GradientOf::queries, 256, 64, 3>>(call, p);
 }
 
 }  // namespace

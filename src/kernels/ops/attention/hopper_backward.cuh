@@ -7,6 +7,9 @@
 // warpgroup holds weights and gradients of scores in registers, as the first operands of the
 // products that follow.
 //
+// The sums for k and for v of up to 128 columns fit the registers of one warpgroup. Wider ones do
+// not, so there blocks sum one of the two, and the scores are computed three times.
+//
 // One thread makes the copy engine bring the block's own rows, and a ring of tiles of the others.
 // Two warpgroups compute: while one turns scores into weights, the other has the tensor cores. The
 // product that gives the gradients of weights, and the sum of the gradient of v, also go on
@@ -18,26 +21,32 @@
 
 namespace cudarelu::ops::attention::hopper {
 
+/// What a block gives.
+enum class GradientOf { keys_and_values, keys, values, queries };
+
 /// How a tile is computed. `width`, of all matrices, is filled up with zeros.
-template <bool of_keys_, int width_, int columns_, int stages_>
+template <GradientOf of, int width_, int columns_, int slots_>
 struct GradientPlan {
-  static constexpr bool of_keys = of_keys_;  // else of queries
+  static constexpr bool of_keys = of != GradientOf::queries;  // has rows of k and v, else of q
+  static constexpr bool gives_values = of_keys && of != GradientOf::keys;
+  static constexpr bool differentiates = of != GradientOf::values;  // gives that of k or q
   static constexpr int width = width_;
-  static constexpr int columns = columns_;  // of scores: the rows of a stage
-  static constexpr int stages = stages_;
+  static constexpr int columns = columns_;  // of scores: the rows of a slot
+  static constexpr int slots = slots_;      // for tiles of one of the other matrices
 
   static constexpr int groups = 2;  // warpgroups that compute
   static constexpr int rows = groups * group_rows;
   static constexpr int computing_threads = groups * 128;
   static constexpr int threads = computing_threads + 128;  // only warpgroups release registers
   static constexpr int own_bytes = rows * width * 2;
-  static constexpr int other_bytes = columns * width * 2;
+  static constexpr int all_own_bytes = (differentiates ? 2 : 1) * own_bytes;
+  static constexpr int slot_bytes = columns * width * 2;
   static constexpr int stats_bytes = of_keys ? columns * 8 : 0;
-  static constexpr int stage_bytes = 2 * other_bytes + stats_bytes;
-  static constexpr int header_bytes = 128;  // for barriers, at the end
-  static constexpr int shared_bytes = 2 * own_bytes + stages * stage_bytes + header_bytes;
-  static_assert(shared_bytes <= 227 * 1024 && (2 * stages + 1) * 8 <= header_bytes);
-  static_assert(other_bytes % 1024 == 0 && columns % 16 == 0);
+  static constexpr int header_bytes = 256;  // for barriers, at the end
+  static constexpr int shared_bytes =
+      all_own_bytes + slots * (slot_bytes + stats_bytes) + header_bytes;
+  static_assert(shared_bytes <= 227 * 1024 && (2 * slots + 1) * 8 <= header_bytes);
+  static_assert(slot_bytes % 1024 == 0 && columns % 16 == 0);
 };
 
 /// The tiles of one kind. `other` is of the matrices that a block goes through.
@@ -55,7 +64,7 @@ struct GradientCall {
   GradientWork queries;
   Divisor heads_of_item;
   Divisor kv_heads_of_item;
-  int key_blocks;   // come first
+  int key_blocks;   // come first; if others give the gradient of v, as many of those follow
   int group;        // heads of q that share keys and values
   float log_scale;  // of scores, times log2(e)
   float scale;
@@ -108,9 +117,9 @@ class GradientKernel {
   __device__ static void start() {
     if (threadIdx.x == 0) {
       ptx::mbarrier_init(own_full(), 1);
-      for (int stage = 0; stage < P::stages; ++stage) {
-        ptx::mbarrier_init(full(stage), 1);
-        ptx::mbarrier_init(empty(stage), P::groups);
+      for (int slot = 0; slot < P::slots; ++slot) {
+        ptx::mbarrier_init(full(slot), 1);
+        ptx::mbarrier_init(empty(slot), P::groups);
       }
       ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
     }
@@ -118,21 +127,28 @@ class GradientKernel {
 
   /// Requests all tiles, in one thread.
   __device__ void fetch_all() const {
-    expect(own_full(), 2 * P::own_bytes);
+    expect(own_full(), P::all_own_bytes);
     const Head place = place_of_own();
     request<P::rows, P::width>(maps_.own.first, own(0), row_, place, own_full());
-    request<P::rows, P::width>(maps_.own.second, own(1), row_, place, own_full());
+    if constexpr (P::differentiates) {
+      request<P::rows, P::width>(maps_.own.second, own(1), row_, place, own_full());
+    }
     Ring ring;
     for (int member = 0; member < members(); ++member) {
       const Head head{P::of_keys ? place.head * call_.group + member : place.head / call_.group,
                       place.item};
-      for (int step = first_step_; step < steps_; ++step, ring.advance()) {
+      // The second matrix of a step comes first: of most kinds, its slot is free earlier.
+      for (int step = first_step_; step < steps_; ++step) {
+        const int row = step * P::columns;
+        cuda::hopper::wait(empty(ring.stage), ring.parity ^ 1);
+        expect(full(ring.stage), P::slot_bytes);
+        request<P::columns, P::width>(maps_.other.second, other(ring.stage), row, head,
+                                      full(ring.stage));
+        ring.advance();
         cuda::hopper::wait(empty(ring.stage), ring.parity ^ 1);
         std::uint64_t* const barrier = full(ring.stage);
-        expect(barrier, P::stage_bytes);
-        const int row = step * P::columns;
-        request<P::columns, P::width>(maps_.other.first, other(ring.stage, 0), row, head, barrier);
-        request<P::columns, P::width>(maps_.other.second, other(ring.stage, 1), row, head, barrier);
+        expect(barrier, P::slot_bytes + P::stats_bytes);
+        request<P::columns, P::width>(maps_.other.first, other(ring.stage), row, head, barrier);
         if constexpr (P::of_keys) {
           const std::int64_t number = static_cast<std::int64_t>(head_) * call_.group + member;
           const std::int64_t tile = number * stats_.tiles + step;
@@ -140,6 +156,7 @@ class GradientKernel {
                              stats_.data + tile * (2 * P::columns),
                              static_cast<std::uint32_t>(P::stats_bytes), barrier);
         }
+        ring.advance();
       }
     }
   }
@@ -154,84 +171,101 @@ class GradientKernel {
     Sums sums{};  // of the gradient of q or k
     ValueSums value_sums{};
     cuda::hopper::wait(own_full(), 0);
-    Ring ring;
+    Ring first;  // the slots of a step
+    Ring second;
+    first.advance();
     int step = first_step_;
     int left = members() * max(steps_ - first_step_, 0);
     const auto advance = [&] {
-      ring.advance();
+      first.advance(2);
+      second.advance(2);
       step = step + 1 == steps_ ? first_step_ : step + 1;
       --left;
+    };
+    const auto wait_for = [](const Ring& slot) {
+      cuda::hopper::wait(full(slot.stage), slot.parity);
     };
     // Whether there is another tile; releases hidden ones.
     const auto find_next = [&] {
       for (; left > 0; advance()) {
-        cuda::hopper::wait(full(ring.stage), ring.parity);
         const int column = step * P::columns;
         if (row < work_.rows && !(call_.is_causal && is_hidden(row, column))) return true;
-        release(empty(ring.stage));
+        wait_for(second);
+        release(empty(second.stage));
+        wait_for(first);
+        release(empty(first.stage));
       }
       return false;
     };
     for (; find_next(); advance()) {
       Scores scores, products;
+      wait_for(first);
       wgmma::fence();
-      multiply(scores, 0, ring.stage);
-      multiply(products, 1, ring.stage);
-      wgmma::wait<1>();
+      multiply(scores, 0, first.stage);
+      wait_for(second);
+      if constexpr (P::differentiates) multiply(products, 1, second.stage);
+      wgmma::wait<P::differentiates ? 1 : 0>();
       pin(scores);
       hide(scores, row, step * P::columns);
-      weigh(scores, shift, ring.stage);
-      if constexpr (P::of_keys) {
+      weigh(scores, shift, first.stage);
+      if constexpr (P::gives_values) {
         Factors weights;
         pack_all(scores, weights);
         pin(weights);
         wgmma::fence();
-        add(value_sums, weights, other(ring.stage, 1));
-        wgmma::wait<1>();
+        add(value_sums, weights, other(second.stage));
+        wgmma::wait<P::differentiates ? 1 : 0>();
       } else {
         keep_before(scores);
         wgmma::wait<0>();
+        release(empty(second.stage));
       }
-      pin(products);
-      differentiate(products, scores, slope, ring.stage);
-      Factors factors;
-      pack_all(products, factors);
-      pin(factors);
-      wgmma::fence();
-      add(sums, factors, other(ring.stage, 0));
-      wgmma::wait<0>();
-      pin(sums);
-      if constexpr (P::of_keys) pin(value_sums);
-      release(empty(ring.stage));
+      if constexpr (P::differentiates) {
+        pin(products);
+        differentiate(products, scores, slope, first.stage);
+        Factors factors;
+        pack_all(products, factors);
+        pin(factors);
+        wgmma::fence();
+        add(sums, factors, other(first.stage));
+        wgmma::wait<0>();
+        pin(sums);
+      }
+      if constexpr (P::gives_values) {
+        pin(value_sums);
+        release(empty(second.stage));
+      }
+      release(empty(first.stage));
     }
     finish(sums, value_sums, row, problem, inputs, gradients);
   }
 
  private:
-  using Ring = cuda::hopper::Position<P::stages>;
+  using Ring = cuda::hopper::Position<P::slots>;
   using Scores = float[P::columns / 2];
   using Factors = unsigned[P::columns / 4];  // the first operand of a product
-  using Sums = float[P::width / 2];
-  using ValueSums = float[P::of_keys ? P::width / 2 : 1];
+  using Row = float[P::width / 2];
+  using Sums = float[P::differentiates ? P::width / 2 : 1];
+  using ValueSums = float[P::gives_values ? P::width / 2 : 1];
 
   __device__ static char* shared() {
     extern __shared__ __align__(1024) char memory[];
     return memory;
   }
   __device__ static char* own(int number) { return shared() + number * P::own_bytes; }
-  __device__ static char* other(int stage, int number) {
-    return shared() + 2 * P::own_bytes + (2 * stage + number) * P::other_bytes;
+  __device__ static char* other(int slot) {
+    return shared() + P::all_own_bytes + slot * P::slot_bytes;
   }
-  __device__ static float* stats(int stage) {
-    return reinterpret_cast<float*>(shared() + 2 * P::own_bytes + 2 * P::stages * P::other_bytes +
-                                    stage * P::stats_bytes);
+  __device__ static float* stats(int slot) {
+    return reinterpret_cast<float*>(shared() + P::all_own_bytes + P::slots * P::slot_bytes +
+                                    slot * P::stats_bytes);
   }
   __device__ static std::uint64_t* barrier(int number) {
     return reinterpret_cast<std::uint64_t*>(shared() + P::shared_bytes - P::header_bytes) + number;
   }
   __device__ static std::uint64_t* own_full() { return barrier(0); }
-  __device__ static std::uint64_t* full(int stage) { return barrier(1 + stage); }
-  __device__ static std::uint64_t* empty(int stage) { return barrier(1 + P::stages + stage); }
+  __device__ static std::uint64_t* full(int slot) { return barrier(1 + slot); }
+  __device__ static std::uint64_t* empty(int slot) { return barrier(1 + P::slots + slot); }
 
   __device__ Head place_of_own() const {
     return Head::of(head_, P::of_keys ? call_.kv_heads_of_item : call_.heads_of_item);
@@ -246,11 +280,11 @@ class GradientKernel {
   }
 
   /// Starts the product of own and other matrices.
-  __device__ void multiply(Scores& scores, int number, int stage) const {
+  __device__ void multiply(Scores& scores, int number, int slot) const {
     constexpr int line = wgmma::line_bytes / 16;
     const std::uint64_t a =
         wgmma::descriptor(own(number) + warp_ / 4 * group_rows * wgmma::line_bytes);
-    const std::uint64_t b = wgmma::descriptor(other(stage, number));
+    const std::uint64_t b = wgmma::descriptor(other(slot));
 #pragma unroll
     for (int i = 0; i < P::width / 16; ++i) {
       const int place = i % 4 * static_cast<int>(wgmma::depth_step<true>);
@@ -261,7 +295,7 @@ class GradientKernel {
   }
 
   /// Starts to add the product of factors and a matrix.
-  __device__ static void add(Sums& sums, const Factors& factors, const char* matrix) {
+  __device__ static void add(Row& sums, const Factors& factors, const char* matrix) {
     const std::uint64_t b = wgmma::descriptor(matrix, P::columns * wgmma::line_bytes);
 #pragma unroll
     for (int i = 0; i < P::columns / 16; ++i) {
@@ -296,17 +330,17 @@ class GradientKernel {
   }
 
   /// The shifts of two columns, or their slopes.
-  __device__ static float2 pair_of(int stage, int first, int j) {
+  __device__ static float2 pair_of(int slot, int first, int j) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    return *reinterpret_cast<const float2*>(stats(stage) + first + 8 * j + lane % 4 * 2);
+    return *reinterpret_cast<const float2*>(stats(slot) + first + 8 * j + lane % 4 * 2);
   }
 
   /// Turns scores into weights.
-  __device__ void weigh(Scores& scores, const float (&shift)[2], int stage) const {
+  __device__ void weigh(Scores& scores, const float (&shift)[2], int slot) const {
 #pragma unroll
     for (int j = 0; j < P::columns / 8; ++j) {
       float2 both{};
-      if constexpr (P::of_keys) both = pair_of(stage, 0, j);
+      if constexpr (P::of_keys) both = pair_of(slot, 0, j);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
 #pragma unroll
@@ -321,11 +355,11 @@ class GradientKernel {
 
   /// Turns the gradients of weights into those of scores.
   __device__ static void differentiate(Scores& products, const Scores& weights,
-                                       const float (&slope)[2], int stage) {
+                                       const float (&slope)[2], int slot) {
 #pragma unroll
     for (int j = 0; j < P::columns / 8; ++j) {
       float2 both{};
-      if constexpr (P::of_keys) both = pair_of(stage, P::columns, j);
+      if constexpr (P::of_keys) both = pair_of(slot, P::columns, j);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
 #pragma unroll
@@ -372,17 +406,21 @@ class GradientKernel {
       const int row = top + lane / 4 + 8 * h;
       const bool inside = row < work_.rows;
       // Hidden elements that are not finite, times 0, are NaN: such rows are computed again.
-      bool is_finite = are_finite(sums, h);
-      if constexpr (P::of_keys) is_finite &= are_finite(value_sums, h);
+      bool is_finite = true;
+      if constexpr (P::differentiates) is_finite &= are_finite(sums, h);
+      if constexpr (P::gives_values) is_finite &= are_finite(value_sums, h);
       unsigned wrong = __ballot_sync(~0u, call_.is_causal && inside && !is_finite);
       const bool writes = inside && (wrong >> (lane & 28) & 15) == 0;
       const auto row_of = [&](T* matrix, const Layout& layout) {
         return matrix + layout.place(place.item, place.head) + row * layout.row;
       };
-      if constexpr (P::of_keys) {
+      if constexpr (P::differentiates && P::of_keys) {
         write(sums, h, writes, row_of(gradients.k, problem.grad_k), problem.width);
+      }
+      if constexpr (P::gives_values) {
         write(value_sums, h, writes, row_of(gradients.v, problem.grad_v), problem.value_width);
-      } else {
+      }
+      if constexpr (!P::of_keys) {
         write(sums, h, writes, row_of(gradients.q, problem.grad_q), problem.width);
       }
       while (wrong != 0) {
@@ -391,7 +429,8 @@ class GradientKernel {
         const std::int64_t again =
             static_cast<std::int64_t>(head_) * work_.rows + top + quad + 8 * h;
         if constexpr (P::of_keys) {
-          write_gradients_of_key(problem, inputs, again, gradients.k, gradients.v);
+          write_gradients_of_key(problem, inputs, again, P::differentiates ? gradients.k : nullptr,
+                                 P::gives_values ? gradients.v : nullptr);
         } else {
           write_gradient_of_query(problem, inputs, again, gradients.q);
         }
@@ -399,7 +438,7 @@ class GradientKernel {
     }
   }
 
-  __device__ static bool are_finite(const Sums& sums, int h) {
+  __device__ static bool are_finite(const Row& sums, int h) {
     bool are = true;
 #pragma unroll
     for (int j = 0; j < P::width / 8; ++j) {
@@ -409,7 +448,7 @@ class GradientKernel {
     return are;
   }
 
-  __device__ static void write(const Sums& sums, int h, bool writes, T* row, std::int64_t width) {
+  __device__ static void write(const Row& sums, int h, bool writes, T* row, std::int64_t width) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int j = 0; j < P::width / 8; j += 4) {
@@ -478,8 +517,9 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// Computes tiles of keys by the plan K, then tiles of queries by Q.
-template <class T, class K, class Q>
+/// Computes tiles of keys by the plan K, and by V if K does not give the gradient of v, then tiles
+/// of queries by Q.
+template <class T, class K, class V, class Q>
 __global__ void __launch_bounds__(K::threads, 1)
     differentiate(const __grid_constant__ GradientMaps key_maps,
                   const __grid_constant__ GradientMaps query_maps,
@@ -488,20 +528,24 @@ __global__ void __launch_bounds__(K::threads, 1)
                   const __grid_constant__ GradientInputs<T> inputs,
                   const __grid_constant__ Gradients<T> gradients) {
   static_assert(K::threads == Q::threads);
-  const int block = static_cast<int>(blockIdx.x);
-  const bool of_keys = block < call.key_blocks;
+  static_assert(V::threads == K::threads && V::rows == K::rows && V::columns == K::columns);
   const auto with_kernel = [&](const auto& use) {
-    if (of_keys) {
-      use(GradientKernel<T, K>(key_maps, call.keys, call, stats, block));
-    } else {
-      use(GradientKernel<T, Q>(query_maps, call.queries, call, stats, block - call.key_blocks));
+    int number = static_cast<int>(blockIdx.x);
+    if (number < call.key_blocks) {
+      use(GradientKernel<T, K>(key_maps, call.keys, call, stats, number));
+      return;
     }
+    number -= call.key_blocks;
+    if constexpr (!K::gives_values) {
+      if (number < call.key_blocks) {
+        use(GradientKernel<T, V>(key_maps, call.keys, call, stats, number));
+        return;
+      }
+      number -= call.key_blocks;
+    }
+    use(GradientKernel<T, Q>(query_maps, call.queries, call, stats, number));
   };
-  if (of_keys) {
-    GradientKernel<T, K>::start();
-  } else {
-    GradientKernel<T, Q>::start();
-  }
+  with_kernel([](const auto& kernel) { kernel.start(); });
   __syncthreads();
   cuda::let_next_kernel_start();
   if (threadIdx.x >= K::computing_threads) {
