@@ -20,7 +20,7 @@ from ..onnx.graphs import standard_opset
 from ..onnx.report import Replaced
 from .library import Library
 from .operators import OPERATORS
-from .ops import FLOATING, declared, defined
+from .ops import FLOATING, declared, defined, last_ones
 from .reading import WRITTEN_OUT, in_pairs
 from .trees import kind_of, parts, rewritten
 
@@ -35,6 +35,15 @@ class _NotFusable(Exception):
     pass
 
 
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """The shape of an input that has the last dimensions of the output, as [c, 1, 1] in place of
+    [*, c, h, w]."""
+
+    rank: int
+    ones: int  # dimensions at the end in which it broadcasts
+
+
 @dataclasses.dataclass
 class _Group:
     """Nodes whose last one becomes a node of an op."""
@@ -42,7 +51,7 @@ class _Group:
     root: ir.Node
     nodes: list[ir.Node]
     inputs: list[ir.Value]
-    rows: list[int]  # by input: the rank of a row, 1 for [c] in place of [*, c]; 0 for others
+    rows: list[_Row | None]  # by input
     y: Expression  # of the inputs x0, x1, ...
     dtype: str
 
@@ -76,7 +85,8 @@ def fuse(
     """Replaces each maximal group of elementwise nodes by one node of an op that is defined for it.
 
     A group has one output, and its inputs have the shape of the output, have its last dimensions
-    (the same number for all of them) or are constant scalars. The module of the ops is built.
+    (the same number for all of them), of which the last ones may be 1 (again the same number), or
+    are constant scalars. The module of the ops is built.
 
     Args:
         model: with the types of its values.
@@ -92,7 +102,7 @@ def fuse(
     """
     converted = ir.from_proto(model)
     ir.external_data.set_base_dir(converted.graph, folder or "")
-    equal: dict[tuple[Expression, tuple[int, ...]], list[_Group]] = {}
+    equal: dict[tuple[Expression, tuple[_Row | None, ...]], list[_Group]] = {}
     if (opset := standard_opset(model) or 0) >= _LOWEST_OPSET:
         for group in _groups(converted):
             equal.setdefault((group.y, tuple(group.rows)), []).append(group)
@@ -129,11 +139,16 @@ def _replace(model: ir.Model, group: _Group, op: OpInfo, name: str) -> Replaced:
     return Replaced(name, root.name or root.outputs[0].name or "", operators)
 
 
-def _draft(y: Expression, rows: tuple[int, ...], groups: list[_Group], name: str) -> Draft:
+def _draft(y: Expression, rows: tuple[_Row | None, ...], groups: list[_Group], name: str) -> Draft:
     """The op of some equal groups."""
-    dims = [*(f"r{i}" for i in range(max(rows) - 1)), "c"] if any(rows) else []
-    shape, row_shape = f"T[{', '.join(['*', *dims])}]", f"T[{', '.join(dims)}]"
-    inputs = (f"x{i}: {row_shape if row else shape}" for i, row in enumerate(rows))
+    rank = max((row.rank for row in rows if row), default=0)
+    dims = [*(f"r{i}" for i in range(rank - 1)), *["c"] * (rank > 0)]
+    shape = f"T[{', '.join(['*', *dims])}]"
+
+    def shape_of(row: _Row | None) -> str:
+        return f"T[{', '.join([*dims[: rank - row.ones], *['1'] * row.ones])}]" if row else shape
+
+    inputs = (f"x{i}: {shape_of(row)}" for i, row in enumerate(rows))
     dtypes = [each for each in FLOATING if any(group.dtype == each for group in groups)]
     operators = " ".join(node.op_type for node in groups[0].nodes)
     signature = f"{name}({', '.join(inputs)}) -> y: {shape}"
@@ -200,7 +215,7 @@ class _Growing:
         while True:
             self._calls: dict[ir.Node, Call] = {}
             self._inputs: dict[str, ir.Value] = {}
-            self._row_rank = 0  # of the rows so far
+            self._rows: list[_Row] = []  # so far
             y = rewritten(self._call(self._root), in_pairs)
             nodes = self._nodes()
             # A node that could not join may need the result of another one, which then cannot.
@@ -214,8 +229,7 @@ class _Growing:
             self._candidates -= needed
         # Equal groups have equal names: inputs are numbered in the order of their first use.
         inputs = [self._inputs[each.name] for each in parts(y) if isinstance(each, Input)]
-        shapes = [_shape(each) or () for each in inputs]
-        rows = [0 if shape == self._shape else len(shape) for shape in shapes]
+        rows = [self._row(each) for each in inputs]
         if kind_of(y) != "real" or all(rows):
             raise _NotFusable
         numbered = {each.name: Input(f"x{i}") for i, each in enumerate(inputs)}
@@ -255,18 +269,31 @@ class _Growing:
                 return self._call(producer)
             except (_NotFusable, ValueError):
                 self._candidates.discard(producer)
-        shape = _shape(value)
-        if value.dtype != self._dtype or shape is None:
+        if value.dtype != self._dtype:
             raise _NotFusable
-        if shape != self._shape:
-            rank = len(shape)
-            is_row = 0 < rank < len(self._shape) and shape == self._shape[-rank:]
-            if not is_row or self._row_rank not in (0, rank):
+        if row := self._row(value):
+            others = [each for each in self._rows if each.ones]
+            if any(each.rank != row.rank for each in self._rows) or (
+                row.ones and any(each.ones != row.ones for each in others)
+            ):
                 raise _NotFusable
-            self._row_rank = rank
+            self._rows.append(row)
         assert value.name
         self._inputs[value.name] = value
         return Input(value.name)
+
+    def _row(self, value: ir.Value) -> _Row | None:
+        """The shape of an input of the group; None if it is that of the result."""
+        shape = _shape(value)
+        if shape == self._shape:
+            return None
+        if shape and shape == self._shape[-len(shape) :]:
+            return _Row(len(shape), 0)
+        ones = last_ones(shape or ())
+        own = len(shape or ()) - ones
+        if not shape or own == 0 or shape[:own] != self._shape[-len(shape) :][:own]:
+            raise _NotFusable
+        return _Row(len(shape), ones)
 
 
 _DTYPES = {

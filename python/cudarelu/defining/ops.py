@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from cudarelu import _C
 
@@ -103,20 +104,29 @@ def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str
         raise ValueError(f"{op.name}: an elementwise op has one output")
     shape = op.outputs[0].dims
     rows = [shape[i:] for i in range(1, len(shape))] if shape[:1] == ("*",) else []
-    found: dict[tuple[str | int, ...], str] = {}  # by dims: the first input that is such a row
+    # By rank and by number of last dimensions of 1: the first input that is such a row.
+    ranks: dict[int, str] = {}
+    spreads: dict[int, str] = {}
     for each in (*op.inputs, *op.outputs):
         if each.dtype != "T" or each.optional or each.positive or each.varies:
             raise ValueError(f"{op.name}: {each.name} must be a required T[...] without conditions")
-        if each.dims not in (shape, *rows):
+        if each.dims == shape:
+            continue
+        ones = last_ones(each.dims)
+        row = next((row for row in rows if len(row) == len(each.dims)), ())
+        if not row or each.dims[: len(row) - ones] != row[: len(row) - ones]:
             allowed = " or ".join(map(_dims, (shape, *rows)))
-            raise ValueError(f"{op.name}: {each.name} must be {allowed} to broadcast to the output")
-        if each.dims != shape:
-            found.setdefault(each.dims, each.name)
-    if len(found) > 1:
-        names = " and ".join(found.values())
-        raise ValueError(
-            f"{op.name}: {names} must have the same dimensions, or those of the output"
-        )
+            raise ValueError(
+                f"{op.name}: {each.name} must be {allowed} to broadcast to the output; the last "
+                "dimensions may be 1"
+            )
+        ranks.setdefault(len(row), each.name)
+        if ones:
+            spreads.setdefault(ones, each.name)
+    for different, what in ((ranks, "dimensions"), (spreads, "last dimensions of 1")):
+        if len(different) > 1:
+            names = " and ".join(different.values())
+            raise ValueError(f"{op.name}: {names} must have the same number of {what}")
     for attribute in op.attributes:
         if (attribute.type != "float" and not attribute.labels) or attribute.optional:
             raise ValueError(f"{op.name}: {attribute.name} must be a float or have labels")
@@ -126,6 +136,11 @@ def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str
         raise ValueError(f"{op.name}: no input has the shape of the output, {_dims(shape)}")
     overwritten = next(each.name for each in op.inputs if each.dims == shape)
     return dataclasses.replace(op, in_place=f"{op.outputs[0].name} = {overwritten}")
+
+
+def last_ones(dims: Sequence[Any]) -> int:
+    """The number of last dimensions of 1."""
+    return sum(1 for _ in itertools.takewhile(lambda dim: dim == 1, reversed(dims)))
 
 
 def _dims(dims: Sequence[str | int]) -> str:
@@ -175,9 +190,9 @@ def with_gradients(draft: Draft, orders: int, linear_in: str | None = None) -> l
             calls[value] = _call(backward.op, {})
             further += with_gradients(backward, orders - 1, seed.name)
         is_row = each.dims != output.dims
-        if is_row and len(each.dims) > 1:
+        if is_row and each.dims != output.dims[-1:]:
             raise ValueError(
-                f"{op.name}: there is no gradient in {each.name}, a row of several dimensions: "
+                f"{op.name}: there is no gradient in {each.name}, {_dims(each.dims)}: "
                 f"declare it as {_dims(output.dims)}, or the op with orders=0"
             )
         formulas[each.name] = f"cudarelu::sum_rows({calls[value]})" if is_row else calls[value]

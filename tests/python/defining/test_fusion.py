@@ -73,6 +73,21 @@ class TestGroups:
             ("Add", "Sigmoid", "Mul", "Mul", "Div"),
         )
 
+    def test_rows_whose_elements_are_repeated(self):
+        """As the weights of channels. The sum with d, which repeats other elements, does not
+        join."""
+        after = check(
+            """<ir_version: 8, opset_import: ["" : 18]>
+            g (float[N, 3, 5, 7] x, float[3, 1, 1] w, float[3, 1, 1] b, float[3, 5, 7] c,
+               float[3, 5, 1] d, float[N, 3, 1, 1] e)
+            => (float[N, 3, 5, 7] y, float[N, 3, 5, 7] z)
+            { xw = Mul(x, w) xwb = Add(xw, b) s = Sigmoid(xwb) t = Mul(xwb, s) y = Sub(t, c)
+              xd = Add(x, d) a = Abs(xd) f = Exp(a) z = Mul(f, e) }""",
+            ("Mul", "Add", "Sigmoid", "Mul", "Sub"),
+            ("Abs", "Exp", "Mul"),
+        )
+        assert [node.op_type for node in after.graph.node if not node.domain] == ["Add"]
+
     def test_rows_of_several_dimensions(self):
         """As in rotary embeddings. The product with d, a row of one dimension, does not join."""
         check(

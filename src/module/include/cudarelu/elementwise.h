@@ -6,7 +6,9 @@
 // then.
 //
 // An input has the shape of the output, or only its last dimensions: [c] for [*, c], or [r, c] for
-// [*, r, c]. Such an input is a row, which is repeated. All rows of an op have the same dimensions.
+// [*, r, c]. Such an input is a row, which is repeated. All rows of an op have the same number of
+// dimensions. The last ones of a row may be 1, as in [c, 1, 1] for [*, c, h, w]: then each of its
+// elements is repeated. All such rows of an op have the same number of ones.
 //
 // For results of 16 bits, CUDA has faster arithmetic that is precise enough. A functor may name the
 // type of it as `ForHalves`, for example onnx::Approximate, or may have a function that takes the
@@ -80,37 +82,71 @@ constexpr bool is_row(int i) {
   return (row_inputs<F> >> i & 1u) != 0;
 }
 
-/// The sizes of a call: the elements of the output, and those of its last dimension, or again all
-/// if no input has only the last dimension.
+/// Bit i: input i is a row whose elements are repeated.
+template <class F>
+inline constexpr unsigned spread_inputs = [] {
+  unsigned bits = 0;
+  for (int i = 0; i < input_count<F>; ++i) {
+    const Parameter& input = signature_of<F>.inputs[static_cast<std::size_t>(i)];
+    if (is_row<F>(i) && Signature::last_ones(input) > 0) bits |= 1u << i;
+  }
+  return bits;
+}();
+
+template <class F>
+constexpr bool is_spread(int i) {
+  return (spread_inputs<F> >> i & 1u) != 0;
+}
+
+/// The sizes of a call: the elements of the output, those of a row, or again all if no input is a
+/// row, and how often an element of a row is repeated that has dimensions of 1.
 struct Extent {
   std::int64_t size;
   std::int64_t columns;
+  std::int64_t repeats;
+
+  /// The element of input i for element `at` of the output.
+  template <class F>
+  std::int64_t element_of(int i, std::int64_t at) const {
+    if (is_spread<F>(i)) return at % columns / repeats;
+    return is_row<F>(i) ? at % columns : at;
+  }
 };
 
-/// The number of dimensions of the inputs that are rows; 0 without, and -1 if they differ.
+/// count(input) of the inputs with a bit set; 0 without such inputs, and -1 if it differs.
 template <class F>
-inline constexpr int row_rank = [] {
-  int rank = 0;
+constexpr int common_count(unsigned bits, std::size_t (*count)(const Parameter&)) {
+  int common = 0;
   for (int i = 0; i < input_count<F>; ++i) {
-    if (!is_row<F>(i)) continue;
-    const auto own =
-        static_cast<int>(signature_of<F>.inputs[static_cast<std::size_t>(i)].dims.size());
-    if (rank != 0 && rank != own) return -1;
-    rank = own;
+    if ((bits >> i & 1u) == 0) continue;
+    const auto own = static_cast<int>(count(signature_of<F>.inputs[static_cast<std::size_t>(i)]));
+    if (common != 0 && common != own) return -1;
+    common = own;
   }
-  return rank;
-}();
+  return common;
+}
+
+/// The number of dimensions of the inputs that are rows, and of their last dimensions of 1.
+template <class F>
+inline constexpr int row_rank =
+    common_count<F>(row_inputs<F>, [](const Parameter& input) { return input.dims.size(); });
+template <class F>
+inline constexpr int spread_rank = common_count<F>(spread_inputs<F>, Signature::last_ones);
 
 template <class F>
 Extent extent_of(const Call& call) {
   static_assert(takes_attributes<F>(), "an elementwise op has no integers for attributes");
-  static_assert(row_rank<F> >= 0, "inputs that are rows have the same dimensions");
+  static_assert(row_rank<F> >= 0, "inputs that are rows have the same number of dimensions");
+  static_assert(spread_rank<F> >= 0, "rows with dimensions of 1 have the same number of them");
   const TensorView& output = call.outputs[0];
   const std::int64_t size = output.size();
-  if constexpr (row_rank<F> == 0) return {size, size};
-  std::int64_t columns = 1;
-  for (const std::int64_t each : output.shape.last(row_rank<F>)) columns *= each;
-  return {size, columns};
+  if constexpr (row_rank<F> == 0) return {size, size, 1};
+  const auto product_of_last = [&](int count) {
+    std::int64_t product = 1;
+    for (const std::int64_t each : output.shape.last(count)) product *= each;
+    return product;
+  };
+  return {size, product_of_last(row_rank<F>), product_of_last(spread_rank<F>)};
 }
 
 /// Reads the attributes that are floating-point numbers.

@@ -81,6 +81,8 @@ struct Dimension {
   std::int64_t size = -1;  // the fixed size
 
   constexpr bool operator==(const Dimension&) const = default;
+
+  constexpr bool is_one() const { return name.empty() && size == 1; }
 };
 
 enum class ElementKind {
@@ -226,15 +228,23 @@ struct Signature {
            std::all_of(outputs.begin(), outputs.end(), is_free);
   }
 
+  /// The number of last dimensions of 1.
+  static constexpr std::size_t last_ones(const Parameter& tensor) {
+    std::size_t count = 0;
+    while (count < tensor.dims.size() && (tensor.dims.end() - count - 1)->is_one()) ++count;
+    return count;
+  }
+
   /// Whether the elementwise engine can run the op: all tensors are of type T, there is one output,
-  /// and each input is always there and has the output's shape, or only its last dimensions.
+  /// and each input is always there and has the output's shape, or only its last dimensions, of
+  /// which the last ones may be 1.
   constexpr bool is_elementwise() const {
     const Parameter& output = outputs[0];
     return outputs.size() == 1 && output.kind == ElementKind::type_variable &&
            std::all_of(inputs.begin(), inputs.end(), [&](const Parameter& input) {
              const bool is_row = output.leading && !input.leading && !input.broadcasts &&
                                  !input.dims.empty() && input.dims.size() <= output.dims.size() &&
-                                 std::equal(input.dims.begin(), input.dims.end(),
+                                 std::equal(input.dims.begin(), input.dims.end() - last_ones(input),
                                             output.dims.end() - input.dims.size());
              return input.kind == output.kind && input.always_there() &&
                     (is_row || input.is_like(output));

@@ -24,13 +24,22 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
   std::array<cpu::Block<C>, input_count<F> + (again ? 1 : 0)> blocks;
   T* const output = static_cast<T*>(call.outputs[0].data);
   while (begin < end) {
-    const std::int64_t column = row_inputs<F> != 0 ? begin % extent.columns : 0;
-    const std::int64_t stop = std::min(end, begin + extent.columns - column);
+    // A row, or a repeated element of one, or the rest of it.
+    const std::int64_t period = spread_inputs<F> != 0 ? extent.repeats : extent.columns;
+    const std::int64_t past = row_inputs<F> != 0 ? begin % period : 0;
+    std::int64_t stop = std::min(end, begin + period - past);
+    if (spread_inputs<F> != 0) stop = std::min(stop, begin + cpu::block_size);
     const auto compute = [&](std::int64_t first, std::int64_t count) {
       std::array<const C*, input_count<F>> inputs;
       for (int i = 0; i < input_count<F>; ++i) {
-        const T* const x = static_cast<const T*>(call.inputs[i].data);
-        inputs[i] = cpu::read<isa>(x + (is_row<F>(i) ? column : begin) + first, count, blocks[i]);
+        const T* const x =
+            static_cast<const T*>(call.inputs[i].data) + extent.element_of<F>(i, begin);
+        if (is_spread<F>(i)) {
+          std::fill_n(blocks[i].data(), count, *cpu::read<isa>(x, 1, blocks[i]));
+          inputs[i] = blocks[i].data();
+        } else {
+          inputs[i] = cpu::read<isa>(x + first, count, blocks[i]);
+        }
       }
       C* const y = cpu::target(output + begin + first, blocks[result]);
       const auto compute_all = [&](auto&... angles) {

@@ -55,13 +55,14 @@ __device__ Compute<T> result_of(const Compute<T>* x, const Compute<T>* attribute
 
 /// Computes `head` elements, then `vectors` vectors of `width`, then the rest. The first threads
 /// take the vectors, those after them the single elements. Elements of vectors with large angles
-/// are computed one by one. `columns` is for row inputs; `row_vectors`: no vector crosses the end
-/// of a row, and row inputs are aligned. Example: size 21, head 3 and width 4 give 4 vectors, for
-/// threads 0-3; threads 4-6 take elements 0-2 and threads 7-8 elements 19-20.
+/// are computed one by one. `columns` is for row inputs, whose elements are repeated `repeats`
+/// times if they have dimensions of 1. `row_vectors`: no vector crosses the end of a row or of a
+/// repeated element, and row inputs are aligned. Example: size 21, head 3 and width 4 give 4
+/// vectors, for threads 0-3; threads 4-6 take elements 0-2 and threads 7-8 elements 19-20.
 template <class F, int choice, class T, int width>
 __global__ void __launch_bounds__(block_size)
     kernel(const __grid_constant__ Operands<F, T> operands, Index size, Index head, Index vectors,
-           Index columns, bool row_vectors) {
+           Index columns, Index repeats, bool row_vectors) {
   using C = Compute<T>;
   using V = Vector<T, width>;
   constexpr int n = input_count<F>;
@@ -77,6 +78,17 @@ __global__ void __launch_bounds__(block_size)
     for (int i = 0; i < n; ++i) {
       if (!is_row<F>(i)) {
         x[i] = *reinterpret_cast<const V*>(operands.inputs[i] + first);
+      } else if (is_spread<F>(i)) {
+        Index at = column / repeats;
+        Index left = row_vectors ? width : (at + 1) * repeats - column;
+#pragma unroll
+        for (int j = 0; j < width; ++j, --left) {
+          if (left == 0) {
+            if (++at * repeats == columns) at = 0;
+            left = repeats;
+          }
+          x[i].items[j] = operands.inputs[i][at];
+        }
       } else if (row_vectors) {
         x[i] = *reinterpret_cast<const V*>(operands.inputs[i] + column);
       } else {
@@ -121,7 +133,8 @@ __global__ void __launch_bounds__(block_size)
     C values[n];
 #pragma unroll
     for (int i = 0; i < n; ++i) {
-      values[i] = load(operands.inputs[i][is_row<F>(i) ? at % columns : at]);
+      const Index column = is_row<F>(i) ? at % columns : at;
+      values[i] = load(operands.inputs[i][is_spread<F>(i) ? column / repeats : column]);
     }
     operands.output[at] = store<T>(result_of<F, choice, T>(values, operands.attributes));
   }
@@ -130,8 +143,10 @@ __global__ void __launch_bounds__(block_size)
 template <class F, int choice, class T, int width>
 Status launch(const Call& call, const Operands<F, T>& operands, Extent extent) {
   bool row_vectors = extent.columns % width == 0;
+  if (spread_inputs<F> != 0) row_vectors &= extent.repeats % width == 0;
   for (int i = 0; i < input_count<F>; ++i) {
-    if (is_row<F>(i)) row_vectors &= cuda::misalignment(operands.inputs[i]) == 0;
+    if (is_row<F>(i) && !is_spread<F>(i))
+      row_vectors &= cuda::misalignment(operands.inputs[i]) == 0;
   }
   std::int64_t head = 0;
   if constexpr (width > 1) {
@@ -140,26 +155,34 @@ Status launch(const Call& call, const Operands<F, T>& operands, Extent extent) {
   }
   const std::int64_t vectors = (extent.size - head) / width;
   const std::int64_t threads = vectors + (extent.size - vectors * width);
-  return cuda::launch(
-      call, kernel<F, choice, T, width>, {cuda::blocks_for(threads, block_size), block_size},
-      operands, static_cast<Index>(extent.size), static_cast<Index>(head),
-      static_cast<Index>(vectors), static_cast<Index>(extent.columns), row_vectors && head == 0);
+  return cuda::launch(call, kernel<F, choice, T, width>,
+                      {cuda::blocks_for(threads, block_size), block_size}, operands,
+                      static_cast<Index>(extent.size), static_cast<Index>(head),
+                      static_cast<Index>(vectors), static_cast<Index>(extent.columns),
+                      static_cast<Index>(extent.repeats), row_vectors && head == 0);
 }
 
-/// The elements from `begin` on for one launch: whole rows, or a part of one row.
+/// The elements from `begin` on for one launch: whole rows, or a part of one row: of whole repeated
+/// elements, or a part of one.
 template <class F>
 Extent part_from(std::int64_t begin, Extent whole) {
   const std::int64_t rest = whole.size - begin;
   if (row_inputs<F> == 0) {
     const std::int64_t size = std::min(rest, most_elements);
-    return {size, size};
+    return {size, size, 1};
   }
   const std::int64_t column = begin % whole.columns;
   if (column == 0 && whole.columns <= most_elements) {
-    return {std::min(rest, most_elements / whole.columns * whole.columns), whole.columns};
+    const std::int64_t most_rows = most_elements / whole.columns;
+    return {std::min(rest, most_rows * whole.columns), whole.columns, whole.repeats};
   }
-  const std::int64_t size = std::min(whole.columns - column, most_elements);
-  return {size, size};
+  if (whole.repeats > most_elements) {
+    const std::int64_t size = std::min(whole.repeats - column % whole.repeats, most_elements);
+    return {size, size, size};
+  }
+  const std::int64_t most = most_elements / whole.repeats * whole.repeats;
+  const std::int64_t size = std::min(whole.columns - column, most);
+  return {size, size, whole.repeats};
 }
 
 template <class F, int choice, class T>
@@ -173,7 +196,7 @@ Status run(const Call& call, Extent whole) {
     const std::uintptr_t past = cuda::misalignment(operands.output);
     bool aligned = past % sizeof(T) == 0;
     for (int i = 0; i < input_count<F>; ++i) {
-      const std::int64_t first = is_row<F>(i) ? begin % whole.columns : begin;
+      const std::int64_t first = whole.element_of<F>(i, begin);
       operands.inputs[i] = static_cast<const T*>(call.inputs[i].data) + first;
       if (!is_row<F>(i)) aligned &= cuda::misalignment(operands.inputs[i]) == past;
     }
