@@ -1,7 +1,7 @@
 """The effect of cudarelu.onnx.accelerate on whole models in ONNX Runtime, as ratios of times.
 
     python benchmarks/onnx_accelerate.py [--provider cpu|cuda] [--dtype float32|float16]
-                                         [--model NAME] [--out FILE.json]
+                                         [--model NAME] [--library FILE.so] [--out FILE.json]
 
 The models, with random weights: torchvision's ResNet-18 and a vision transformer; a transformer of
 two layers; the encoder of encoder.py (64 sequences, 4 on the CPU); a block of a Llama model; one
@@ -129,8 +129,11 @@ def main() -> None:
     parser.add_argument("--provider", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "float16"], default="float32")
     parser.add_argument("--model", action="append", choices=[each.__name__ for each in MODELS])
+    parser.add_argument("--library", help="an op module, whose ops are replacements too")
     parser.add_argument("--out", help="also write the results to this file")
     arguments = parser.parse_args()
+    if arguments.library:
+        cudarelu.load_library(arguments.library)
     results: dict[str, Any] = {
         "onnxruntime": onnxruntime.__version__,
         "cudarelu": cudarelu.__version__,

@@ -302,6 +302,7 @@ def forms(call: Call) -> tuple[Call | Input, ...]:
         *_added_where(call),
         *_without_nan(call),
         *_of_instances(call),
+        *_by_reciprocal(call),
     )
 
 
@@ -358,6 +359,14 @@ def _of_instances(call: Call) -> Iterator[Call]:
     if is_of_rows and affine in ([Filled(1)], [Filled(1), None]):
         attributes = tuple(each for each in call.attributes if each[0] != "axis")
         yield Call("InstanceNormalization", (x, Filled(1), Filled(0)), attributes)
+
+
+def _by_reciprocal(call: Call) -> Iterator[Call]:
+    """A product with a reciprocal root, as exporters write torch.rsqrt."""
+    if call.op_type == "Div":
+        x, root = call.operands
+        if isinstance(root, Call) and root.op_type == "Sqrt":
+            yield Call("Mul", (x, Call("Reciprocal", (root,))))
 
 
 def _leaky_relu(call: Call) -> Iterator[Call]:

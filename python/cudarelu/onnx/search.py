@@ -79,6 +79,13 @@ def _find_node(call: Call, value: ir.Value, found: Found) -> Iterator[Found]:
         return
     results = iter([found._replace(nodes=found.nodes | {node: call.attributes})])
     for operand, each in itertools.zip_longest(call.operands, node.inputs):
+        may_be_axes = each is not None and call.op_type.startswith("Reduce")
+        if (
+            may_be_axes
+            and isinstance(operand, Literal)
+            and _are_axes(each, node.inputs[0], operand.array())
+        ):
+            continue
         results = _find_after(results, operand, each)
     yield from results
 
@@ -159,6 +166,21 @@ def _are_equal(a: ir.Value, b: ir.Value) -> bool:
     return x is not None and y is not None and x.item() == y.item()
 
 
+def _shape_of(value: ir.Value) -> tuple[Any, ...] | None:
+    tensor = _tensor(value)
+    return None if tensor is None else tuple(tensor.shape)
+
+
+def _are_axes(value: ir.Value, x: ir.Value | None, wanted: np.ndarray) -> bool:
+    """Whether a constant names the wanted axes of x, which are counted from the back."""
+    if x is None or x.shape is None or _shape_of(value) != wanted.shape:
+        return False
+    axes = constant(value)
+    return axes is not None and np.array_equal(
+        np.where(axes < 0, axes, axes - len(x.shape)), wanted
+    )
+
+
 def _is_filled(value: ir.Value, number: float) -> bool:
     try:
         array = constant(value)
@@ -168,8 +190,7 @@ def _is_filled(value: ir.Value, number: float) -> bool:
 
 
 def _is_literal(value: ir.Value, wanted: np.ndarray) -> bool:
-    tensor = _tensor(value)
-    if tensor is None or tuple(tensor.shape) != wanted.shape:  # before any element is read
+    if _shape_of(value) != wanted.shape:  # before any element is read
         return False
     try:
         array = constant(value)

@@ -59,5 +59,5 @@ def test_more_elements_than_a_launch_has(channels, rows):
 def test_wrong_shapes(channels):
     x, w = torch.ones(2, 3, 4, 5), torch.ones(3, 1, 1)
     for wrong in (torch.ones(3), torch.ones(4, 1, 1), torch.ones(3, 4, 1), torch.ones(1, 3, 1, 1)):
-        with pytest.raises(RuntimeError, match="w must be|4 in w"):
+        with pytest.raises(RuntimeError, match=r"w must be|4 in w"):
             channels(x, wrong, w, x[0])

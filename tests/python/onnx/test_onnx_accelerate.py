@@ -278,6 +278,9 @@ SQUARES = {
 }
 TAILS = {
     (): "y = Div(centred, deviation)",
+    ("rsqrt",): "rsqrt = Reciprocal(deviation) y = Mul(centred, rsqrt)",
+    ("rsqrt", "weight"): "rsqrt = Reciprocal(deviation) normal = Mul(rsqrt, centred) "
+    "y = Mul(normal, weight)",
     ("weight",): "normal = Div(centred, deviation) y = Mul(normal, weight)",
     ("bias",): "normal = Div(centred, deviation) y = Add(bias, normal)",
     ("weight", "bias"): "normal = Div(centred, deviation) scaled = Mul(normal, weight) "
@@ -313,14 +316,15 @@ def test_the_instances_of_a_group_norm(shape, scale, bias, reason):
 
 @pytest.mark.parametrize("given", TAILS, ids="-".join)
 @pytest.mark.parametrize("squares", SQUARES)
-@pytest.mark.parametrize("opset", [17, 18])
-def test_layer_norm_written_out(opset, squares, given):
+@pytest.mark.parametrize(("opset", "axis"), [(17, -1), (17, 1), (18, -1), (18, 1)])
+def test_layer_norm_written_out(opset, axis, squares, given):
+    weights = [each for each in given if each != "rsqrt"]
     model = parse(
         LAYER_NORM.format(
-            inputs=", ".join(["float[n, 8] x", *(f"float[8] {name}" for name in given)]),
-            axes="axes = Constant<value_ints = [-1]>()" if opset >= 18 else "",
+            inputs=", ".join(["float[n, 8] x", *(f"float[8] {name}" for name in weights)]),
+            axes=f"axes = Constant<value_ints = [{axis}]>()" if opset >= 18 else "",
             axis=", axes" if opset >= 18 else "",
-            attribute="" if opset >= 18 else ", axes = [-1]",
+            attribute="" if opset >= 18 else f", axes = [{axis}]",
             squares=SQUARES[squares],
             tail=TAILS[given],
         ),
@@ -332,7 +336,7 @@ def test_layer_norm_written_out(opset, squares, given):
     assert [node.op_type for node in ours] == ["LayerNorm"]
     generator = np.random.default_rng(0)
     feeds = {"x": generator.normal(3, 2, (5, 8)).astype(np.float32)}
-    feeds |= {name: generator.normal(size=8).astype(np.float32) for name in given}
+    feeds |= {name: generator.normal(size=8).astype(np.float32) for name in weights}
     (expected,) = run(model, False, feeds)
     for library in (False, True):
         (y,) = run(result, library, feeds)
