@@ -79,12 +79,8 @@ def _find_node(call: Call, value: ir.Value, found: Found) -> Iterator[Found]:
         return
     results = iter([found._replace(nodes=found.nodes | {node: call.attributes})])
     for operand, each in itertools.zip_longest(call.operands, node.inputs):
-        may_be_axes = each is not None and call.op_type.startswith("Reduce")
-        if (
-            may_be_axes
-            and isinstance(operand, Literal)
-            and _are_axes(each, node.inputs[0], operand.array())
-        ):
+        is_reduction = call.op_type.startswith("Reduce")
+        if is_reduction and isinstance(operand, Literal) and _are_axes(each, node, operand):
             continue
         results = _find_after(results, operand, each)
     yield from results
@@ -171,14 +167,15 @@ def _shape_of(value: ir.Value) -> tuple[Any, ...] | None:
     return None if tensor is None else tuple(tensor.shape)
 
 
-def _are_axes(value: ir.Value, x: ir.Value | None, wanted: np.ndarray) -> bool:
-    """Whether a constant names the wanted axes of x, which are counted from the back."""
-    if x is None or x.shape is None or _shape_of(value) != wanted.shape:
+def _are_axes(value: ir.Value | None, node: ir.Node, wanted: Literal) -> bool:
+    """Whether a constant names the wanted axes, which are counted from the back."""
+    x = node.inputs[0]
+    if value is None or x is None or x.shape is None or _shape_of(value) != wanted.shape:
         return False
     axes = constant(value)
-    return axes is not None and np.array_equal(
-        np.where(axes < 0, axes, axes - len(x.shape)), wanted
-    )
+    if axes is None:
+        return False
+    return np.array_equal(np.where(axes < 0, axes, axes - len(x.shape)), wanted.array())
 
 
 def _is_filled(value: ir.Value, number: float) -> bool:
