@@ -157,6 +157,11 @@ def _evaluate(
     return values
 
 
+def _filled(y: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A result that does not depend on the inputs, in the shape and with the strides of one."""
+    return torch.ones_like(like) * y
+
+
 def in_torch(op: OpInfo) -> Callable[..., torch.Tensor] | None:
     """The definition of an op as a function in torch's operators, which takes what the op takes.
 
@@ -170,8 +175,9 @@ def in_torch(op: OpInfo) -> Callable[..., torch.Tensor] | None:
     def defined(*inputs: torch.Tensor, **attributes: Any) -> torch.Tensor:
         named = {each.name: x for each, x in zip(op.inputs, inputs, strict=True)}
         values = _evaluate(steps, named, op.onnx_attributes(defaults | attributes))
-        # A definition need not use its inputs.
-        return values[op.outputs[0].name].expand(torch.broadcast_shapes(*(x.shape for x in inputs)))
+        y = values[op.outputs[0].name]
+        shape = torch.broadcast_shapes(*(x.shape for x in inputs))
+        return y if y.shape == shape else _filled(y, torch.broadcast_tensors(*inputs)[0])
 
     return defined
 
@@ -192,7 +198,10 @@ def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
             for each, x in zip(op.inputs, inputs, strict=True)
         }
         values = _evaluate(steps, computed, op.onnx_attributes(defaults | attributes))
-        y = values[op.outputs[0].name].to(expected.dtype).expand(expected.shape)
+        y = values[op.outputs[0].name]
+        if y.shape != expected.shape:
+            y = _filled(y, next(x for x in computed.values() if x.shape == expected.shape))
+        y = y.to(expected.dtype)
         # Otherwise all inputs have the same strides, which torch's operators preserve.
         return y.contiguous() if expected.is_contiguous() else y
 

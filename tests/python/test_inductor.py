@@ -217,3 +217,6 @@ def test_a_gradient_that_is_constant():
     one, zero = torch.autograd.grad(compiled(x, w).sum(), (x, w))
     assert torch.equal(one, torch.ones(2, 3))
     assert torch.equal(zero, torch.zeros(2, 3))
+    x, w = (each.detach().T.requires_grad_() for each in (x, w))
+    _, zero = torch.autograd.grad(compiled(x, w).sum(), (x, w))
+    assert zero.add_(1).stride() == w.stride()

@@ -272,12 +272,11 @@ class _Growing:
         if value.dtype != self._dtype:
             raise _NotFusable
         if row := self._row(value):
-            others = [each for each in self._rows if each.ones]
-            if any(each.rank != row.rank for each in self._rows) or (
-                row.ones and any(each.ones != row.ones for each in others)
-            ):
+            rows = [*self._rows, row]
+            ones = {each.ones for each in rows if each.ones}
+            if len({each.rank for each in rows}) > 1 or len(ones) > 1:
                 raise _NotFusable
-            self._rows.append(row)
+            self._rows = rows
         assert value.name
         self._inputs[value.name] = value
         return Input(value.name)
@@ -291,7 +290,8 @@ class _Growing:
             return _Row(len(shape), 0)
         ones = last_ones(shape or ())
         own = len(shape or ()) - ones
-        if not shape or own == 0 or shape[:own] != self._shape[-len(shape) :][:own]:
+        is_too_long = len(shape or ()) > len(self._shape)
+        if not shape or own == 0 or is_too_long or shape[:own] != self._shape[-len(shape) :][:own]:
             raise _NotFusable
         return _Row(len(shape), ones)
 

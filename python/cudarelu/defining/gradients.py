@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ..onnx.expressions import Call, Expression, Input, Literal
 from .operators import OPERATORS
-from .simplify import chosen, label_condition
+from .simplify import chosen
 from .trees import attributes_of, inputs_of, kind_of, parts, rewritten, target
 from .values import Value, where
 
@@ -18,7 +18,7 @@ def gradients(y: Expression, seed: Value, wanted: Sequence[str]) -> dict[str, Ex
     An input whose gradient is zero almost everywhere is left out. Where attributes alone decide
     between values, as a label does, each has a gradient of its own: kernels compute one of them.
     """
-    if condition := label_condition(y):
+    if condition := _label_condition(y):
         sides = [gradients(chosen(y, condition, side), seed, wanted) for side in (1, 2)]
         return _either(Value(condition), *sides)
     terms: dict[Expression, list[Value]] = {y: [seed]}
@@ -29,6 +29,16 @@ def gradients(y: Expression, seed: Value, wanted: Sequence[str]) -> dict[str, Ex
                 terms.setdefault(operand, []).append(term)
     found = {name: terms[Input(name)] for name in wanted if Input(name) in terms}
     return {name: _sum(each).expression for name, each in found.items()}
+
+
+def _label_condition(y: Expression) -> Expression | None:
+    """The condition of a Where that attributes alone decide."""
+    for part in parts(y):
+        if isinstance(part, Call) and part.op_type == "Where":
+            condition = part.operands[0]
+            if condition is not None and not inputs_of(condition):
+                return condition
+    return None
 
 
 def _either(

@@ -216,4 +216,4 @@ OPERATORS: dict[str, Operator] = {
 }
 
 # What kernels alone have (simplify.py), as C++.
-KERNEL_FUNCTIONS = {"NormalCdf": "onnx::normal_cdf({0})", "Bell": "onnx::bell({0})"}
+KERNEL_FUNCTIONS = {"NormalCdf": "onnx::normal_cdf({0})", "Exp2": "onnx::exp2({0})"}

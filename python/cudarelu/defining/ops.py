@@ -121,7 +121,7 @@ def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str
                 "dimensions may be 1"
             )
         ranks.setdefault(len(row), each.name)
-        if ones:
+        if each.dims != row:
             spreads.setdefault(ones, each.name)
     for different, what in ((ranks, "dimensions"), (spreads, "last dimensions of 1")):
         if len(different) > 1:

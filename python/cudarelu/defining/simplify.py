@@ -1,8 +1,12 @@
-"""Elementwise expressions as kernels compute them: with fewer operations, and no less precise.
+"""Elementwise expressions as kernels compute them: with fewer operations.
 
 Kernels have two functions beside ONNX's: NormalCdf(v), which is (1 + erf(v / sqrt 2)) / 2 without
-cancellation, and Bell(v), which is exp(-v^2 / 2). Where both have the same argument, as in the
-gradient of GELU, the compiler computes one exponential for both.
+cancellation, and Exp2(v), which is 2^v for v <= 0. Where exp(-v^2 / 2) stands beside NormalCdf(v),
+as in the gradient of GELU, the compiler computes one exponential for both.
+
+Of a large v, Exp2(v) has a larger relative error than an exponential of the rounded v: |v| 2^-24 in
+float32. Products with these functions are computed in another order than written, so that they
+overflow and underflow elsewhere.
 """
 
 from __future__ import annotations
@@ -22,21 +26,34 @@ _ZERO, _ONE = Literal((), (0.0,)), Literal((), (1.0,))
 
 
 def simplified(y: Expression) -> Expression:
-    """The expression for a kernel; what attributes alone decide, as labels do, is decided last."""
-    if condition := label_condition(y):
+    """The expression for a kernel."""
+    if condition := _condition_of_erf(y):
         sides = [simplified(chosen(y, condition, side)) for side in (1, 2)]
         return _call("Where", condition, *sides)
     return rewritten(rewritten(y, _with_kernel_functions), _with_fewer_factors)
 
 
-def label_condition(y: Expression) -> Expression | None:
-    """The condition of a Where that attributes alone decide."""
+def _condition_of_erf(y: Expression) -> Expression | None:
+    """A condition on attributes, such as a label, of a Where in 1 + Where(...) that has an erf."""
     for part in parts(y):
-        if isinstance(part, Call) and part.op_type == "Where":
-            condition = part.operands[0]
-            if condition is not None and not inputs_of(condition):
+        if found := _where_of_sum(part):
+            condition, *values = found.operands
+            if condition and not inputs_of(condition) and any(map(_is_erf, values)):
                 return condition
     return None
+
+
+def _where_of_sum(part: Expression) -> Call | None:
+    """The Where of 1 + Where(...)."""
+    if isinstance(part, Call) and part.op_type == "Add" and _ONE in part.operands:
+        for each in part.operands:
+            if isinstance(each, Call) and each.op_type == "Where":
+                return each
+    return None
+
+
+def _is_erf(part: Expression | None) -> bool:
+    return isinstance(part, Call) and part.op_type == "Erf"
 
 
 def chosen(y: Expression, condition: Expression, side: int) -> Expression:
@@ -57,30 +74,44 @@ def _call(op_type: str, *operands: Expression) -> Call:
 
 
 def _with_kernel_functions(part: Expression) -> Expression:
-    """1 + erf(q) as 2 NormalCdf(v), exp(-q q) as Bell(v), and relu(x) <= 0, of ReLU's gradient, as
+    """1 + erf(q) as 2 NormalCdf(v), exp(-q q) as Exp2(v), and relu(x) <= 0, of ReLU's gradient, as
     x <= 0."""
     if not isinstance(part, Call):
         return part
     if part.op_type == "Add" and _ONE in part.operands:
         for each in part.operands:
             if isinstance(each, Call) and each.op_type == "Erf":
-                (q,) = each.operands
-                assert q is not None
-                constant, factors = _factors(q)
+                constant, factors = _factors(each.operands[0])
                 v = _product(math.sqrt(2) * constant, factors)
                 return _scaled(2.0, _call("NormalCdf", v))
+    if (found := _where_of_sum(part)) and any(map(_is_erf, found.operands)):
+        condition, *values = found.operands
+        sums = (Call("Add", (value, _ONE)) for value in values)
+        return interned(Call("Where", (condition, *map(_with_kernel_functions, sums))))
     if part.op_type == "Exp":
-        # The product is rounded, so that an exponential of more precision would gain nothing.
         constant, factors = _factors(part.operands[0])
-        counts = Counter(factors)
-        if constant < 0 and counts and all(count % 2 == 0 for count in counts.values()):
-            roots = [each for each, count in counts.items() for _ in range(count // 2)]
-            return _call("Bell", _product(math.sqrt(-2 * constant), roots))
+        if constant < 0 and (square := _square(factors)):
+            scale, base = square
+            # As the function of the normal distribution has it, if the constant is -1/2.
+            exponent = float(f"{constant * scale:.15g}") * 1.4426950408889634
+            return _call("Exp2", _scaled(exponent, _call("Mul", base, base)))
     if part.op_type == "LessOrEqual" and part.operands[1] == _ZERO:
         x = part.operands[0]
         if isinstance(x, Call) and x.op_type == "Relu":
             return dataclasses.replace(part, operands=(*x.operands, _ZERO))
     return part
+
+
+def _square(factors: Sequence[Expression]) -> tuple[float, Expression] | None:
+    """c and s, where the product of the factors is c s s."""
+    whole = factors[0] if len(factors) == 1 else None
+    if isinstance(whole, Call) and whole.op_type == "Mul":
+        constant, roots = _factors(whole.operands[0])  # _factors() keeps a square whole
+        return constant**2, _product(1.0, roots)
+    counts = Counter(factors)
+    if not counts or any(count % 2 for count in counts.values()):
+        return None
+    return 1.0, _product(1.0, [each for each, n in counts.items() for _ in range(n // 2)])
 
 
 def _with_fewer_factors(part: Expression) -> Expression:
@@ -92,15 +123,15 @@ def _with_fewer_factors(part: Expression) -> Expression:
         return _product(constant, factors) if _has_kernel_function(factors) else part
     if part.op_type in ("Add", "Sub"):
         (a, a_factors), (b, b_factors) = map(_factors, part.operands)
-        if _has_kernel_function(a_factors + b_factors):
-            shared = list((Counter(a_factors) & Counter(b_factors)).elements())
-            shared = [each for each in shared if not _is_kernel_function(each)]
-            for each in shared:
-                a_factors.remove(each)
-                b_factors.remove(each)
-            return _product(
-                1.0, [*shared, _call(part.op_type, _product(a, a_factors), _product(b, b_factors))]
-            )
+        if not _has_kernel_function([*a_factors, *b_factors]):
+            return part
+        shared = list((Counter(a_factors) & Counter(b_factors)).elements())
+        shared = [each for each in shared if not _is_kernel_function(each)]
+        sides = [
+            _product(constant, list((Counter(factors) - Counter(shared)).elements()))
+            for constant, factors in ((a, a_factors), (b, b_factors))
+        ]
+        return _product(1.0, [*shared, _call(part.op_type, *sides)])
     return part
 
 
@@ -112,13 +143,15 @@ def _has_kernel_function(factors: Sequence[Expression]) -> bool:
     return any(map(_is_kernel_function, factors))
 
 
-def _factors(part: Expression | None) -> tuple[float, list[Expression]]:
-    """A product as a constant of moderate size and the other factors."""
+@functools.lru_cache(4096)
+def _factors(part: Expression | None) -> tuple[float, tuple[Expression, ...]]:
+    """A product as a constant of moderate size and a few other factors. A square is one of them."""
     assert part is not None
-    constant, factors = 1.0, [part]
+    constant = 1.0
+    factors: tuple[Expression, ...] = (part,)
     if isinstance(part, Literal):
-        constant, factors = float(part.elements[0]), []
-    elif isinstance(part, Call) and part.op_type == "Mul":
+        constant, factors = float(part.elements[0]), ()
+    elif isinstance(part, Call) and part.op_type == "Mul" and part.operands[0] != part.operands[1]:
         (a, a_factors), (b, b_factors) = map(_factors, part.operands)
         constant, factors = a * b, a_factors + b_factors
     elif isinstance(part, Call) and part.op_type == "Neg":
@@ -129,12 +162,13 @@ def _factors(part: Expression | None) -> tuple[float, list[Expression]]:
         if not divisors:
             constant, factors = _factors(part.operands[0])
             constant /= divisor
-    return (constant, factors) if 2**-60 < abs(constant) < 2**60 else (1.0, [part])
+    is_moderate = 2**-20 < abs(constant) < 2**20 and len(factors) <= 8
+    return (constant, factors) if is_moderate else (1.0, (part,))
 
 
 def _product(constant: float, factors: Sequence[Expression]) -> Expression:
-    """The kernel functions come first with the constant: they are at most 1, so that no product
-    overflows before the whole one does."""
+    """The kernel functions come first, with the constant: they are at most 1, so that large factors
+    do not overflow where the functions are small."""
     first = [each for each in factors if _is_kernel_function(each)]
     rest = [each for each in factors if not _is_kernel_function(each)]
     if not first:
@@ -150,7 +184,7 @@ def _product(constant: float, factors: Sequence[Expression]) -> Expression:
 
 
 def _scaled(constant: float, part: Expression) -> Expression:
-    if abs(constant - 1) < 2**-24:
+    if abs(constant - 1) < 2**-51:
         return part
     if constant == -1:
         return _call("Neg", part)

@@ -354,11 +354,11 @@ def _without_nan(call: Call) -> Iterator[Call]:
 
 def _of_instances(call: Call) -> Iterator[Call]:
     """Instances of one dimension are rows: exporters write GroupNorm so."""
-    x, *affine = call.operands
-    is_of_rows = call.op_type == "LayerNormalization" and ("axis", -1) in call.attributes
-    if is_of_rows and affine in ([Filled(1)], [Filled(1), None]):
-        attributes = tuple(each for each in call.attributes if each[0] != "axis")
-        yield Call("InstanceNormalization", (x, Filled(1), Filled(0)), attributes)
+    if call.op_type == "LayerNormalization" and ("axis", -1) in call.attributes:
+        x, *affine = call.operands
+        if affine in ([Filled(1)], [Filled(1), None]):
+            attributes = tuple(each for each in call.attributes if each[0] != "axis")
+            yield Call("InstanceNormalization", (x, Filled(1), Filled(0)), attributes)
 
 
 def _by_reciprocal(call: Call) -> Iterator[Call]:

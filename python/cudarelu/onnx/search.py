@@ -172,7 +172,10 @@ def _are_axes(value: ir.Value | None, node: ir.Node, wanted: Literal) -> bool:
     x = node.inputs[0]
     if value is None or x is None or x.shape is None or _shape_of(value) != wanted.shape:
         return False
-    axes = constant(value)
+    try:
+        axes = constant(value)
+    except OSError:
+        return False
     if axes is None:
         return False
     return np.array_equal(np.where(axes < 0, axes, axes - len(x.shape)), wanted.array())

@@ -383,12 +383,6 @@ CUDARELU_FN T reciprocal(T x) {
   return 1 / x;
 }
 
-/// exp(-x^2 / 2).
-template <class T>
-CUDARELU_FN T bell(T x) {
-  return exp2(T(-0.7213475204444817) * (x * x));
-}
-
 /// The standard normal distribution at a point.
 template <class T>
 struct Normal {
@@ -402,7 +396,7 @@ struct Normal {
 template <class T>
 CUDARELU_FN Normal<T> normal(T x) {
   const T t = std::abs(x);
-  const T bell = math::bell(x);
+  const T bell = exp2(T(-0.7213475204444817) * (x * x));
   const T u = reciprocal(1 + T(0.25) * t);
   T sum;
   if constexpr (std::is_same_v<T, float>) {

@@ -13,6 +13,19 @@ namespace elementwise {
 /// The fewest elements for a thread: some microseconds of work.
 inline constexpr std::int64_t cpu_grain = 32768;
 
+/// Writes `count` elements of a row whose elements are repeated, from its place `at` on.
+template <cpu::Isa isa, class T>
+void spread(const T* row, std::int64_t at, std::int64_t count, std::int64_t repeats,
+            cpu::Block<Compute<T>>& block) {
+  cpu::Block<Compute<T>> one;
+  for (std::int64_t i = 0; i < count;) {
+    const std::int64_t element = (at + i) / repeats;
+    const std::int64_t run = std::min(count - i, (element + 1) * repeats - at - i);
+    std::fill_n(block.data() + i, run, *cpu::read<isa>(row + element, 1, one));
+    i += run;
+  }
+}
+
 template <class F, int choice, class T, cpu::Isa isa>
 void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t end) {
   using C = Compute<T>;
@@ -23,22 +36,20 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
   constexpr int result = again ? input_count<F> : 0;
   std::array<cpu::Block<C>, input_count<F> + (again ? 1 : 0)> blocks;
   T* const output = static_cast<T*>(call.outputs[0].data);
+  const bool spreads = spread_inputs<F> != 0 && extent.repeats > 1;
   while (begin < end) {
-    // A row, or a repeated element of one, or the rest of it.
-    const std::int64_t period = spread_inputs<F> != 0 ? extent.repeats : extent.columns;
-    const std::int64_t past = row_inputs<F> != 0 ? begin % period : 0;
-    std::int64_t stop = std::min(end, begin + period - past);
-    if (spread_inputs<F> != 0) stop = std::min(stop, begin + cpu::block_size);
+    const std::int64_t past = row_inputs<F> != 0 ? begin % extent.columns : 0;
+    std::int64_t stop = std::min(end, begin + extent.columns - past);
+    if (spreads) stop = std::min(stop, begin + cpu::block_size);
     const auto compute = [&](std::int64_t first, std::int64_t count) {
       std::array<const C*, input_count<F>> inputs;
       for (int i = 0; i < input_count<F>; ++i) {
-        const T* const x =
-            static_cast<const T*>(call.inputs[i].data) + extent.element_of<F>(i, begin);
-        if (is_spread<F>(i)) {
-          std::fill_n(blocks[i].data(), count, *cpu::read<isa>(x, 1, blocks[i]));
+        const T* const x = static_cast<const T*>(call.inputs[i].data);
+        if (is_spread<F>(i) && spreads) {
+          spread<isa>(x, past + first, count, extent.repeats, blocks[i]);
           inputs[i] = blocks[i].data();
         } else {
-          inputs[i] = cpu::read<isa>(x + first, count, blocks[i]);
+          inputs[i] = cpu::read<isa>(x + (is_row<F>(i) ? past : begin) + first, count, blocks[i]);
         }
       }
       C* const y = cpu::target(output + begin + first, blocks[result]);

@@ -135,7 +135,7 @@ __device__ __forceinline__ Approximate erf(Approximate x) { return approximate::
 __device__ __forceinline__ Approximate normal_cdf(Approximate x) {
   return math::normal(float(x)).cdf;
 }
-__device__ __forceinline__ Approximate bell(Approximate x) { return math::bell(float(x)); }
+__device__ __forceinline__ Approximate exp2(Approximate x) { return math::exp2(float(x)); }
 __device__ __forceinline__ Approximate divided_by(Approximate x, double divisor) {
   const bool is_moderate = divisor > 0x1p-120 && divisor < 0x1p120;
   return is_moderate ? Approximate(float(x) * static_cast<float>(1 / divisor)) : x / divisor;
