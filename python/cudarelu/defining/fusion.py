@@ -286,12 +286,12 @@ class _Growing:
         shape = _shape(value)
         if shape == self._shape:
             return None
-        if shape and shape == self._shape[-len(shape) :]:
-            return _Row(len(shape), 0)
-        ones = last_ones(shape or ())
-        own = len(shape or ()) - ones
-        is_too_long = len(shape or ()) > len(self._shape)
-        if not shape or own == 0 or is_too_long or shape[:own] != self._shape[-len(shape) :][:own]:
+        if not shape or len(shape) > len(self._shape):
+            raise _NotFusable
+        last = self._shape[-len(shape) :]
+        ones = 0 if shape == last else last_ones(shape)
+        own = len(shape) - ones
+        if own == 0 or shape[:own] != last[:own]:
             raise _NotFusable
         return _Row(len(shape), ones)
 

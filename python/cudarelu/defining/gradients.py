@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ..onnx.expressions import Call, Expression, Input, Literal
 from .operators import OPERATORS
-from .simplify import chosen
-from .trees import attributes_of, inputs_of, kind_of, parts, rewritten, target
+from .trees import attributes_of, chosen, inputs_of, kind_of, parts, rewritten, target
 from .values import Value, where
 
 

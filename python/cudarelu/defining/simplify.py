@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from ..onnx.expressions import Call, Expression, Literal
 from .operators import KERNEL_FUNCTIONS
-from .trees import inputs_of, parts, rewritten
+from .trees import chosen, inputs_of, parts, rewritten
 from .values import interned
 
 _ZERO, _ONE = Literal((), (0.0,)), Literal((), (1.0,))
@@ -54,19 +54,6 @@ def _where_of_sum(part: Expression) -> Call | None:
 
 def _is_erf(part: Expression | None) -> bool:
     return isinstance(part, Call) and part.op_type == "Erf"
-
-
-def chosen(y: Expression, condition: Expression, side: int) -> Expression:
-    """The expression where the condition is true (1) or false (2)."""
-
-    def rule(part: Expression) -> Expression:
-        if isinstance(part, Call) and part.op_type == "Where" and part.operands[0] == condition:
-            value = part.operands[side]
-            assert value is not None
-            return value
-        return part
-
-    return rewritten(y, rule)
 
 
 def _call(op_type: str, *operands: Expression) -> Call:

@@ -63,6 +63,19 @@ def rewritten(expression: Expression, rule: Callable[[Expression], Expression]) 
     return known[expression]
 
 
+def chosen(y: Expression, condition: Expression, side: int) -> Expression:
+    """The expression where the condition is true (1) or false (2)."""
+
+    def rule(part: Expression) -> Expression:
+        if isinstance(part, Call) and part.op_type == "Where" and part.operands[0] == condition:
+            value = part.operands[side]
+            assert value is not None
+            return value
+        return part
+
+    return rewritten(y, rule)
+
+
 @functools.cache
 def defaults_of(op_type: str) -> dict[str, Any]:
     """The defaults of an operator's attributes."""

@@ -52,13 +52,13 @@ def test_the_gradient_of_gelu_is_a_product_with_the_gradient():
 @pytest.mark.parametrize(
     ("value", "function"),
     [
-        (exp(X * X), "onnx::exp"),
-        (exp(-(X * X * X)), "onnx::exp"),
-        (exp(-(X * G)), "onnx::exp"),
-        (exp(-X), "onnx::exp"),
-        (2.0 + erf(X), "onnx::erf"),
-        (exp(-2.0 * (X * X)), "onnx::exp2"),
-        (exp(-((X * G) * (X * G)) / 2.0), "onnx::exp2"),
+        (exp(X * X), "onnx::exp("),
+        (exp(-(X * X * X)), "onnx::exp("),
+        (exp(-(X * G)), "onnx::exp("),
+        (exp(-X), "onnx::exp("),
+        (2.0 + erf(X), "onnx::erf("),
+        (exp(-2.0 * (X * X)), "onnx::exp2("),
+        (exp(-((X * G) * (X * G)) / 2.0), "onnx::exp2("),
     ],
 )
 def test_exponentials_of_squares(value, function):
