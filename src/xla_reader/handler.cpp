@@ -7,9 +7,11 @@
 // that compare equal, such as 0.0 and -0.0, for the same.
 
 #include <cstring>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cudarelu/cuda_driver.h"
 #include "cudarelu/dtype_table.h"
@@ -70,6 +72,13 @@ class XlaExecution final : public HostExecution {
         frame_(frame),
         threads_(frame) {}
 
+  /// The kernels may still run: XLA reuses the memory in the order of the stream.
+  ~XlaExecution() override {
+    for (FreeArguments& each : lent_) call(frame_, &Api::free, each);
+  }
+  XlaExecution(const XlaExecution&) = delete;
+  XlaExecution& operator=(const XlaExecution&) = delete;
+
   void parallel_for(std::int64_t n, std::int64_t grain,
                     FunctionRef<void(std::int64_t, std::int64_t)> body) override {
     cudarelu::parallel_for(threads_, n, grain, body);
@@ -77,9 +86,14 @@ class XlaExecution final : public HostExecution {
 
   void* allocate(std::size_t bytes) override {
     if (device_type == DeviceType::cpu) return HostExecution::allocate(bytes);
+    try {
+      lent_.reserve(lent_.size() + 1);
+    } catch (const std::bad_alloc&) {
+      return nullptr;
+    }
     AllocateArguments arguments{.size = bytes, .alignment = 16};  // the largest that XLA accepts
-    // XLA frees the memory after the call, in the order of the stream.
-    return call(frame_, &Api::allocate, arguments) ? arguments.data : nullptr;
+    if (!call(frame_, &Api::allocate, arguments)) return nullptr;
+    return lent_.emplace_back(FreeArguments{.size = bytes, .data = arguments.data}).data;
   }
 
  private:
@@ -98,6 +112,7 @@ class XlaExecution final : public HostExecution {
 
   const CallFrame& frame_;
   XlaThreads threads_;
+  std::vector<FreeArguments> lent_;  // by XLA
 };
 
 [[noreturn]] void malformed(const std::string& what) {

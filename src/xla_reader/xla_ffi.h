@@ -129,6 +129,13 @@ struct AllocateArguments {
   std::size_t alignment = 1;
   void* data = nullptr;
 };
+struct FreeArguments {
+  std::size_t struct_size = sizeof(FreeArguments);
+  Extension* extension_start = nullptr;
+  Context* context = nullptr;
+  std::size_t size = 0;
+  void* data = nullptr;
+};
 struct ScheduleArguments {
   std::size_t struct_size = sizeof(ScheduleArguments);
   Extension* extension_start = nullptr;
@@ -166,7 +173,7 @@ struct Api {
   Unused set_state;
   Unused get_state;
   Error* (*allocate)(AllocateArguments*);
-  Unused free;
+  Error* (*free)(FreeArguments*);
   Error* (*schedule)(ScheduleArguments*);
   Error* (*count_threads)(ThreadCountArguments*);
   Unused create_future;

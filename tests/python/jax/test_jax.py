@@ -335,6 +335,7 @@ def test_the_interface_is_that_of_jaxlib(tmp_path):
             "DeviceMemory_Allocate_Args",
             "struct_size context:ctx size alignment data",
         ),
+        "FreeArguments": ("DeviceMemory_Free_Args", "struct_size context:ctx size data"),
         "ScheduleArguments": ("ThreadPool_Schedule_Args", "struct_size context:ctx task data"),
         "ThreadCountArguments": ("ThreadPool_NumThreads_Args", "context:ctx count:num_threads"),
         "DeviceArguments": ("DeviceOrdinal_Get_Args", "context:ctx device:device_ordinal"),
@@ -344,6 +345,7 @@ def test_the_interface_is_that_of_jaxlib(tmp_path):
             "Api",
             "struct_size create_error:XLA_FFI_Error_Create destroy_error:XLA_FFI_Error_Destroy "
             "get_stream:XLA_FFI_Stream_Get allocate:XLA_FFI_DeviceMemory_Allocate "
+            "free:XLA_FFI_DeviceMemory_Free "
             "schedule:XLA_FFI_ThreadPool_Schedule count_threads:XLA_FFI_ThreadPool_NumThreads "
             "get_device:XLA_FFI_DeviceOrdinal_Get",
         ),
