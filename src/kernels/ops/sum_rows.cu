@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "cudarelu/cuda/alignment.h"
+#include "cudarelu/cuda/cluster.cuh"
 #include "cudarelu/cuda/launch.cuh"
 #include "cudarelu/types.h"
 #include "cudarelu/workspace.h"
@@ -11,6 +12,7 @@ namespace cudarelu::ops {
 namespace {
 
 constexpr int block_size = 256;
+constexpr unsigned cluster_blocks = 8;
 
 /// The rows of a thread whose loads are in flight at the same time.
 template <int width>
@@ -21,73 +23,116 @@ struct alignas(sizeof(T) * width) Columns {
   T items[width];
 };
 
-/// y[i, column] = the sum of x[row, column] over part i of gridDim.y parts of the rows. A thread
-/// has `width` columns. Begins with the last rows, which may still be in the cache. Without
-/// atomics, so that the order of the additions is fixed.
-template <class T, class Out, int width>
+/// y[i, column] = the sum of x[row, column] over part i of the rows. The parts are those of the
+/// grid in y, or the blocks of a cluster, which adds them up to y[0, column]. A thread has `width`
+/// columns. Begins with the last rows, which may still be in the cache. Without atomics, so that
+/// the order of the additions is fixed.
+template <class T, class Out, int width, bool in_cluster>
 __global__ void __launch_bounds__(block_size)
-    sum_part(const T* x, Out* y, std::int64_t rows, std::int64_t columns) {
+    sum_part(const T* x, Out* y, std::int64_t rows, std::int64_t columns, unsigned parts) {
   using C = Compute<T>;
+  const unsigned part = in_cluster ? blockIdx.x % parts : blockIdx.y;
+  const unsigned tile = in_cluster ? blockIdx.x / parts : blockIdx.x;
   __shared__ C partial[block_size][width];
+  __shared__ C of_blocks[in_cluster ? cluster_blocks : 1][32][width];
+  if constexpr (in_cluster) cuda::arrive_at_cluster();
   cuda::wait_for_previous_kernel();
   cuda::let_next_kernel_start();
-  const std::int64_t column =
-      (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * width;
+  const std::int64_t column = (static_cast<std::int64_t>(tile) * blockDim.x + threadIdx.x) * width;
   C total[width] = {};
   if (column < columns) {
     const auto at = [&](std::int64_t row) {
       return *reinterpret_cast<const Columns<T, width>*>(x + row * columns + column);
     };
-    const auto add = [&](const Columns<T, width>& part) {
+    const auto add = [&](const Columns<T, width>& of_row) {
 #pragma unroll
-      for (int j = 0; j < width; ++j) total[j] += load(part.items[j]);
+      for (int j = 0; j < width; ++j) total[j] += load(of_row.items[j]);
     };
-    const std::int64_t step = static_cast<std::int64_t>(gridDim.y) * blockDim.y;
-    std::int64_t row = rows - 1 - blockIdx.y * blockDim.y - threadIdx.y;
+    const std::int64_t step = static_cast<std::int64_t>(parts) * blockDim.y;
+    std::int64_t row = rows - 1 - part * blockDim.y - threadIdx.y;
     for (; row >= (rows_at_once<width> - 1) * step; row -= rows_at_once<width> * step) {
-      Columns<T, width> parts[rows_at_once<width>];
+      Columns<T, width> of_rows[rows_at_once<width>];
 #pragma unroll
-      for (int i = 0; i < rows_at_once<width>; ++i) parts[i] = at(row - i * step);
+      for (int i = 0; i < rows_at_once<width>; ++i) of_rows[i] = at(row - i * step);
 #pragma unroll
-      for (int i = 0; i < rows_at_once<width>; ++i) add(parts[i]);
+      for (int i = 0; i < rows_at_once<width>; ++i) add(of_rows[i]);
     }
     for (; row >= 0; row -= step) add(at(row));
   }
+  const auto put = [&] {
 #pragma unroll
-  for (int j = 0; j < width; ++j) partial[threadIdx.y * blockDim.x + threadIdx.x][j] = total[j];
-  __syncthreads();
-  if (threadIdx.y > 0 || column >= columns) return;
-  for (unsigned i = 1; i < blockDim.y; ++i) {
+    for (int j = 0; j < width; ++j) partial[threadIdx.y * blockDim.x + threadIdx.x][j] = total[j];
+  };
+  const auto add_up = [&](const C* more) {
 #pragma unroll
-    for (int j = 0; j < width; ++j) total[j] += partial[i * blockDim.x + threadIdx.x][j];
+    for (int j = 0; j < width; ++j) total[j] += more[j];
+  };
+  for (unsigned half = blockDim.y / 2; half > 0; half /= 2) {
+    if (threadIdx.y < 2 * half) put();
+    __syncthreads();
+    if (threadIdx.y < half) add_up(partial[(threadIdx.y + half) * blockDim.x + threadIdx.x]);
+    __syncthreads();
   }
+  const bool is_last = threadIdx.y == 0 && column < columns;
+  if constexpr (in_cluster) {
+    cuda::wait_for_cluster();
+    C* const place = cuda::of_cluster(of_blocks[part][threadIdx.x], 0);
+    if (is_last) {
 #pragma unroll
-  for (int j = 0; j < width; ++j) y[blockIdx.y * columns + column + j] = store<Out>(total[j]);
+      for (int j = 0; j < width; ++j) place[j] = total[j];
+    }
+    cuda::arrive_at_cluster();
+    cuda::wait_for_cluster();
+    if (part > 0 || !is_last) return;
+    for (unsigned i = 1; i < parts; ++i) add_up(of_blocks[i][threadIdx.x]);
+  }
+  if (!is_last) return;
+  const std::int64_t to = in_cluster ? column : part * columns + column;
+#pragma unroll
+  for (int j = 0; j < width; ++j) y[to + j] = store<Out>(total[j]);
 }
 
-template <int width, class T, class Out>
+/// The threads of a block that have different columns.
+unsigned threads_across(std::int64_t threads) {
+  const auto across = static_cast<std::uint64_t>(std::clamp<std::int64_t>(threads, 1, 32));
+  return static_cast<unsigned>(std::bit_ceil(across));
+}
+
+template <int width, bool in_cluster = false, class T, class Out>
 Status launch_sum(const Call& call, const T* x, Out* y, std::int64_t rows, std::int64_t columns,
                   std::int64_t parts) {
   const std::int64_t threads = columns / width;
-  const auto across = static_cast<unsigned>(
-      std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(threads, 1, 32))));
-  const dim3 grid(cuda::blocks_for(threads, across), static_cast<unsigned>(parts));
-  return cuda::launch(call, sum_part<T, Out, width>, {grid, dim3(across, block_size / across)}, x,
-                      y, rows, columns);
+  const unsigned across = threads_across(threads);
+  const auto count = static_cast<unsigned>(parts);
+  const unsigned tiles = cuda::blocks_for(threads, across);
+  cuda::Grid grid{dim3(tiles, count), dim3(across, block_size / across)};
+  if (in_cluster) {
+    grid.blocks = tiles * count;
+    grid.cluster = count;
+  }
+  return cuda::launch(call, sum_part<T, Out, width, in_cluster>, grid, x, y, rows, columns, count);
 }
 
 /// Sums in stages: each sums the rows of each part to one row. There are enough parts to fill the
-/// device once, unless they would have fewer than fewest_rows rows.
+/// device once, unless they would have fewer than fewest_rows rows. A cluster sums few rows in one
+/// stage.
 template <int width, class T, class Out>
 Status sum(const Call& call, const T* x, Out* y, std::int64_t rows, std::int64_t columns) {
   using C = Compute<T>;
   constexpr std::int64_t fewest_rows = 32;
-  const int multiprocessors =
-      cuda::number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
+  constexpr std::int64_t most_rows = 16;  // of a thread in a cluster
+  const int device = call.execution.device_index;
+  const int multiprocessors = cuda::number_of<cudaDevAttrMultiProcessorCount>(device);
   const std::int64_t wanted = 4 * multiprocessors / cuda::ceil_div(columns, 32 * width);
   const std::int64_t parts = std::clamp<std::int64_t>(wanted, 1, rows / fewest_rows + 1);
   if (parts == 1 || rows <= 4 * fewest_rows) {
     return launch_sum<width>(call, x, y, rows, columns, 1);
+  }
+  const std::int64_t rows_at_a_time = block_size / threads_across(columns / width);
+  if (rows <= cluster_blocks * most_rows * rows_at_a_time &&
+      cuda::has_programmatic_launch(device)) {
+    const auto blocks = std::min<std::int64_t>(parts, cluster_blocks);
+    return launch_sum<width, true>(call, x, y, rows, columns, blocks);
   }
   C* partial = nullptr;
   if (Status status = allocate(call, parts * columns, partial); !status.ok()) return status;
