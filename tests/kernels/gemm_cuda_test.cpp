@@ -235,7 +235,13 @@ TEST_F(GemmOnCuda, Float32MatchesFloat64) {
             Case{.m = 257, .n = 133, .k = 33, .activation = Activation::gelu_erf},
             Case{.m = 64, .n = 64, .k = 4096, .activation = Activation::relu},  // parts of k
             Case{.m = 36, .n = 20, .k = 8191, .batch = 2, .activation = Activation::gelu_tanh},
-            Case{.m = 100, .n = 68, .k = 1023, .activation = Activation::silu},
+            Case{.m = 100, .n = 68, .k = 1023, .activation = Activation::silu},  // in a cluster
+            Case{.m = 33, .n = 35, .k = 600, .batch = 2, .activation = Activation::gelu_erf},
+            Case{.m = 65, .n = 132, .k = 130, .offset = 1},
+            // The same for blocks of 64 by 64:
+            Case{.m = 130, .n = 68, .k = 1030, .batch = 3},
+            Case{.m = 257, .n = 133, .k = 1033, .activation = Activation::gelu_erf},
+            Case{.m = 132, .n = 260, .k = 1052, .sum = false, .offset = 1},
             Case{.m = 132, .n = 260, .k = 52, .sum = false, .offset = 1},
             Case{.m = 20, .n = 12, .k = 0, .activation = Activation::relu},
             Case{.m = 1000, .n = 1100, .k = 24, .bias = false}}) {

@@ -10,6 +10,7 @@
 #include "cuda/gemm/tiles.cuh"
 #include "cudarelu/cuda/alignment.h"
 #include "cudarelu/cuda/async_copy.cuh"
+#include "cudarelu/cuda/cluster.cuh"
 #include "cudarelu/cuda/launch.cuh"
 #include "cudarelu/types.h"
 #include "cudarelu/workspace.h"
@@ -38,7 +39,7 @@ struct Arguments {
   int n;
   int k;
   int part;   // of k, for a block
-  int parts;  // of k; the results of each follow one another in d
+  int parts;  // of k; the results of each follow one another in d, or a cluster adds them up
   int tiles_m;
   int tiles_n;
   bool vectors;  // rows of d, sum and bias can be accessed four elements at a time
@@ -97,27 +98,35 @@ class TileCopy {
   unsigned offsets_[copies];
 };
 
-/// The shape of a block. Its warps are 4 by 8 threads, each with thread_m rows and thread_n
-/// columns. `slices` groups of warps divide the k of each stage, and add their results at the end.
-template <int block_m_, int block_n_, int block_k_, int slices_, int stages_, int resident_>
+constexpr int most_parts = 8;  // in a cluster
+
+/// The shape of a block. Its warps are 4 by 8 threads, each with `thread` rows and columns.
+/// `slices` groups of warps divide the k of each stage, and add their results at the end.
+/// `in_cluster`: the parts of a tile are the blocks of a cluster.
+template <int block_m_, int block_n_, int block_k_, int thread, int slices_, int stages_,
+          int resident_, bool in_cluster_ = false>
 struct Tiling {
   static constexpr int block_m = block_m_;
   static constexpr int block_n = block_n_;
   static constexpr int block_k = block_k_;
-  static constexpr int thread_m = 8;
-  static constexpr int thread_n = 8;
+  static constexpr int thread_m = thread;
+  static constexpr int thread_n = thread;
   static constexpr int slices = slices_;
   static constexpr int stages = stages_;
   static constexpr int resident = resident_;  // blocks on a multiprocessor
+  static constexpr bool in_cluster = in_cluster_;
   static constexpr int warps_m = block_m / (4 * thread_m);
   static constexpr int warps_n = block_n / (8 * thread_n);
   static constexpr int threads = 32 * warps_m * warps_n * slices;
   // The results pass through shared memory, 16 rows of each warp at a time.
   static constexpr int result_rows = 16 * warps_m;
   static constexpr int result_pitch = block_n + 4;
+  static constexpr int slice_size = result_rows * result_pitch;
   static constexpr int stage_size = block_k * (block_m + block_n + 8);
-  static constexpr std::size_t bytes =
-      sizeof(float) * std::max(stages * stage_size, slices * result_rows * result_pitch);
+  static constexpr int work_size = std::max(stages * stage_size, slices* slice_size);
+  // What the blocks of a cluster send to the first one.
+  static constexpr int part_size = in_cluster ? block_m * result_pitch : 0;
+  static constexpr std::size_t bytes = sizeof(float) * (work_size + most_parts * part_size);
 };
 
 /// The column of step p in rows of `size`, which are traversed alternately right and left.
@@ -133,11 +142,14 @@ __global__ void __launch_bounds__(T::threads, T::resident)
   extern __shared__ float4 shared_vectors[];
   auto* const shared = reinterpret_cast<float*>(shared_vectors);
 
+  const auto block = static_cast<int>(blockIdx.x);
   const auto [result, tile_m, tile_n] =
-      tile_at(static_cast<int>(blockIdx.x), args.tiles_m, args.tiles_n);
+      tile_at(T::in_cluster ? block / args.parts : block, args.tiles_m, args.tiles_n);
   const int m0 = tile_m * T::block_m;
   const int n0 = tile_n * T::block_n;
-  const int k0 = result % args.parts * args.part;
+  const int matrix = T::in_cluster ? result : result / args.parts;
+  const int part = (T::in_cluster ? block : result) % args.parts;
+  const int k0 = part * args.part;
   const int size_k = min(args.k - k0, args.part);
 
   // Pairs of neighbours, and pairs of pairs, read the same words: a warp needs few accesses.
@@ -149,8 +161,8 @@ __global__ void __launch_bounds__(T::threads, T::resident)
   const int warp_n = warp / T::warps_m % T::warps_n;
   const int slice = warp / (T::warps_m * T::warps_n);
 
-  CopyA copy_a(args.a, result / args.parts, m0, args.m, k0);
-  CopyB copy_b(args.b, result / args.parts, n0, args.n, k0);
+  CopyA copy_a(args.a, matrix, m0, args.m, k0);
+  CopyB copy_b(args.b, matrix, n0, args.n, k0);
   const int steps = (size_k + T::block_k - 1) / T::block_k;
   wait_for_previous_kernel();
   const auto fetch = [&](int stage, int step) {
@@ -221,22 +233,32 @@ __global__ void __launch_bounds__(T::threads, T::resident)
   volatile float* const mine = shared +
                                ((slice * T::warps_m + warp_m) * 16 + lane_m * 4) * T::result_pitch +
                                warp_n * 8 * T::thread_n + lane_n * 4;
-  const auto write_results = [&]<int width>(int i, std::integral_constant<int, width>) {
+  float* const of_block = shared + T::slices * T::slice_size;
+  const auto write_results = [&]<int width>(int row, int c, float (&values)[width]) {
+    const int column = n0 + c;
+    if (m0 + row >= args.m || column >= args.n) return;
+    const std::int64_t at =
+        (static_cast<std::int64_t>(result) * args.m + m0 + row) * args.n + column;
+    finish<float>(args.results, values, at, column);
+  };
+  const auto add_slices = [&]<int width>(int i, std::integral_constant<int, width>) {
     constexpr int vectors = T::block_n / width;  // of a row
 #pragma unroll 1
     for (int v = static_cast<int>(threadIdx.x); v < T::result_rows * vectors; v += T::threads) {
       const int r = v / vectors;
       const int c = v % vectors * width;
-      const int row = m0 + r / 16 * 4 * T::thread_m + i * 4 + r % 16;
-      const int column = n0 + c;
-      if (row >= args.m || column >= args.n) continue;
+      const int row = r / 16 * 4 * T::thread_m + i * 4 + r % 16;
       float values[width] = {};
 #pragma unroll
       for (int s = 0; s < T::slices; ++s) {
-        add(values, shared + (s * T::result_rows + r) * T::result_pitch + c);
+        add(values, shared + s * T::slice_size + r * T::result_pitch + c);
       }
-      const std::int64_t at = (static_cast<std::int64_t>(result) * args.m + row) * args.n + column;
-      finish<float>(args.results, values, at, column);
+      if (T::in_cluster && args.parts > 1) {
+#pragma unroll
+        for (int j = 0; j < width; ++j) of_block[row * T::result_pitch + c + j] = values[j];
+      } else {
+        write_results(row, c, values);
+      }
     }
   };
 #pragma unroll
@@ -252,10 +274,38 @@ __global__ void __launch_bounds__(T::threads, T::resident)
     }
     __syncthreads();
     if (args.vectors) {
-      write_results(i, std::integral_constant<int, 4>{});
+      add_slices(i, std::integral_constant<int, 4>{});
     } else {
-      write_results(i, std::integral_constant<int, 1>{});
+      add_slices(i, std::integral_constant<int, 1>{});
     }
+  }
+  if constexpr (T::in_cluster) {
+    if (args.parts == 1) return;
+    arrive_at_cluster();
+    wait_for_cluster();
+    // The first blocks have an element, or four, for each thread.
+    const auto add_parts = [&]<int width>(std::integral_constant<int, width>) {
+      constexpr int vectors = T::block_n / width;
+#pragma unroll 1
+      for (int v = part * T::threads + static_cast<int>(threadIdx.x); v < T::block_m * vectors;
+           v += args.parts * T::threads) {
+        const int row = v / vectors;
+        const int c = v % vectors * width;
+        float values[width] = {};
+#pragma unroll
+        for (int p = 0; p < most_parts; ++p) {
+          if (p < args.parts) add(values, of_cluster(of_block, p) + row * T::result_pitch + c);
+        }
+        write_results(row, c, values);
+      }
+    };
+    if (args.vectors) {
+      add_parts(std::integral_constant<int, 4>{});
+    } else {
+      add_parts(std::integral_constant<int, 1>{});
+    }
+    arrive_at_cluster();  // the others read the sums of this block
+    wait_for_cluster();
   }
 }
 
@@ -279,7 +329,8 @@ Status launch_tiles(const Call& call, const Arguments& args, std::int64_t result
     return status;
   }
   const std::int64_t blocks = results * args.tiles_m * args.tiles_n;
-  return launch(call, kernel, {static_cast<unsigned>(blocks), T::threads, T::bytes}, args);
+  const auto cluster = static_cast<unsigned>(T::in_cluster && args.parts > 1 ? args.parts : 0);
+  return launch(call, kernel, {static_cast<unsigned>(blocks), T::threads, T::bytes, cluster}, args);
 }
 
 /// The layout of an operand with `outer` rows or columns.
@@ -289,14 +340,15 @@ Layout layout_of(const Operand& operand, bool k_is_faster) {
   return vectors ? Layout::outer : Layout::outer_single;
 }
 
-using Large = Tiling<128, 128, 16, 1, 3, 2>;
-using Small = Tiling<64, 64, 16, 2, 3, 3>;
+using Large = Tiling<128, 128, 16, 8, 1, 3, 2>;
+using Small = Tiling<64, 64, 16, 8, 2, 3, 3>;
+using Tiny = Tiling<32, 32, 32, 4, 4, 4, 3, true>;  // for products that take as long as their loads
 
 template <class T>
 Status launch_tiles(const Call& call, const Arguments& args, std::int64_t results, Layout a,
                     Layout b) {
   using enum Layout;
-  if constexpr (std::is_same_v<T, Small>) {
+  if constexpr (!std::is_same_v<T, Large>) {
     if (a == outer_single && b == inner) {
       return launch_tiles<T, outer_single, inner>(call, args, results);
     }
@@ -320,11 +372,12 @@ struct Plan {
 
 template <class T>
 Plan plan_for(const Gemm& gemm, int multiprocessors, double speed) {
-  constexpr std::int64_t shortest = 256;  // k of a part
-  constexpr double cost_of_parts = 1.15;  // of adding them up
+  constexpr std::int64_t shortest = T::in_cluster ? 2 * T::block_k : 256;  // k of a part
+  constexpr double cost_of_parts = 1.15;                                   // of adding them up
   const std::int64_t tiles =
       gemm.batch * ceil_div(gemm.m, T::block_m) * ceil_div(gemm.n, T::block_n);
-  const std::int64_t most = std::max<std::int64_t>(gemm.k / shortest, 1);
+  std::int64_t most = std::max<std::int64_t>(gemm.k / shortest, 1);
+  if (T::in_cluster) most = std::min<std::int64_t>(most, most_parts);
   const std::int64_t parts = std::clamp<std::int64_t>(multiprocessors / tiles, 1, most);
   const auto rounds = static_cast<double>(ceil_div(tiles * parts, multiprocessors));
   const double work = rounds * T::block_m * T::block_n / static_cast<double>(parts);
@@ -346,6 +399,17 @@ bool takes_float32(const Gemm& gemm, int) {
          static_cast<double>(gemm.batch) * tiles <= static_cast<double>(most);
 }
 
+bool prefers_float32(const Gemm& gemm, int device) {
+  if (!takes_float32(gemm, device) || !has_programmatic_launch(device)) return false;
+  if (gemm.k > 1024) return false;
+  if (gemm.a_transposed && std::min(gemm.m, gemm.n) < 16) return false;
+  const double tiles = static_cast<double>(gemm.batch) *
+                       static_cast<double>(ceil_div(gemm.m, Tiny::block_m)) *
+                       static_cast<double>(ceil_div(gemm.n, Tiny::block_n));
+  const int multiprocessors = number_of<cudaDevAttrMultiProcessorCount>(device);
+  return tiles <= multiprocessors * (gemm.k <= 256 ? 1.28 : 1);
+}
+
 Status float32_gemm(const Call& call, const Gemm& gemm) {
   if (gemm.batch == 0 || gemm.m == 0 || gemm.n == 0) return {};
   const int multiprocessors =
@@ -358,38 +422,39 @@ Status float32_gemm(const Call& call, const Gemm& gemm) {
   args.m = static_cast<int>(gemm.m);
   args.n = static_cast<int>(gemm.n);
   args.k = static_cast<int>(gemm.k);
+  args.results = {gemm.bias, gemm.d, gemm.sum, gemm.activation};
   const Layout a = layout_of(args.a, !gemm.a_transposed);
   const Layout b = layout_of(args.b, gemm.b_transposed);
+  const auto run = [&]<class T>(TypeTag<T>, const Plan& plan) {
+    args.part = static_cast<int>(ceil_div(ceil_div(gemm.k, plan.parts), T::block_k)) * T::block_k;
+    args.parts = std::max(1, static_cast<int>(ceil_div(gemm.k, std::max(args.part, 1))));
+    args.tiles_m = static_cast<int>(ceil_div(gemm.m, T::block_m));
+    args.tiles_n = static_cast<int>(ceil_div(gemm.n, T::block_n));
+    const Arguments whole = args;
+    const std::int64_t results = gemm.batch * args.parts;
+    const bool in_memory = !T::in_cluster && args.parts > 1;
+    float* parts = nullptr;
+    if (in_memory) {
+      if (Status status = allocate(call, results * gemm.m * gemm.n, parts); !status.ok()) {
+        return status;
+      }
+      args.results = {nullptr, parts, nullptr, Activation::none};
+    }
+    args.vectors = args.n % 4 == 0 && misalignment(args.results.d) == 0 &&
+                   misalignment(args.results.sum) == 0 && misalignment(args.results.bias) == 0;
+    Status status = launch_tiles<T>(call, args, results, a, b);
+    if (!in_memory || !status.ok()) return status;
+    const std::int64_t size = gemm.batch * gemm.m * gemm.n;
+    return launch(call, add_parts, {blocks_for(size, 256), 256}, parts, whole, size);
+  };
+  if (prefers_float32(gemm, call.execution.device_index)) {
+    return run(TypeTag<Tiny>{}, plan_for<Tiny>(gemm, multiprocessors, 1.0));
+  }
   const Plan in_large = plan_for<Large>(gemm, multiprocessors, 1.0);
   const Plan in_small = plan_for<Small>(gemm, multiprocessors, 0.91);  // measured
   const bool single = a == Layout::outer_single || b == Layout::outer_single;
   const bool large = !single && in_large.cost <= in_small.cost;
-  const Plan plan = large ? in_large : in_small;
-  constexpr int step = Large::block_k;
-  static_assert(step % Small::block_k == 0, "parts are whole stages");
-  args.part = static_cast<int>(ceil_div(ceil_div(gemm.k, plan.parts), step)) * step;
-  args.parts = std::max(1, static_cast<int>(ceil_div(gemm.k, std::max(args.part, 1))));
-  args.results = {gemm.bias, gemm.d, gemm.sum, gemm.activation};
-  const Arguments whole = args;
-  const std::int64_t results = gemm.batch * args.parts;
-  float* parts = nullptr;
-  if (args.parts > 1) {
-    if (Status status = allocate(call, results * gemm.m * gemm.n, parts); !status.ok()) {
-      return status;
-    }
-    args.results = {nullptr, parts, nullptr, Activation::none};
-  }
-  args.vectors = args.n % 4 == 0 && misalignment(args.results.d) == 0 &&
-                 misalignment(args.results.sum) == 0 && misalignment(args.results.bias) == 0;
-  const auto run = [&]<class T>(TypeTag<T>) {
-    args.tiles_m = static_cast<int>(ceil_div(gemm.m, T::block_m));
-    args.tiles_n = static_cast<int>(ceil_div(gemm.n, T::block_n));
-    return launch_tiles<T>(call, args, results, a, b);
-  };
-  Status status = large ? run(TypeTag<Large>{}) : run(TypeTag<Small>{});
-  if (args.parts == 1 || !status.ok()) return status;
-  const std::int64_t size = gemm.batch * gemm.m * gemm.n;
-  return launch(call, add_parts, {blocks_for(size, 256), 256}, parts, whole, size);
+  return large ? run(TypeTag<Large>{}, in_large) : run(TypeTag<Small>{}, in_small);
 }
 
 }  // namespace cudarelu::cuda

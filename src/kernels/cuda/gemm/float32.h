@@ -10,6 +10,10 @@ namespace cudarelu::cuda {
 /// 2^31, rows in memory shorter than 2^23, and fewer than 2^31 tiles of 64 by 64.
 bool takes_float32(const Gemm& gemm, int device);
 
+/// Whether float32_gemm() takes the product and is faster than cuBLASLt, as measured on an H100:
+/// products that take as long as a launch, which it computes in one kernel.
+bool prefers_float32(const Gemm& gemm, int device);
+
 /// Enqueues a product that takes_float32() accepts. For few tiles and a long k, parts of k are
 /// added up separately in workspace and then together, always in the same order.
 Status float32_gemm(const Call& call, const Gemm& gemm);

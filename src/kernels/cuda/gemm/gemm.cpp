@@ -69,6 +69,7 @@ constexpr std::array engines{
     Engine{takes_skinny, prefers_skinny, skinny_gemm},
     Engine{takes_hopper, prefers_hopper, hopper_gemm},
     Engine{takes_mma, wants_tf32x3, mma_gemm},
+    Engine{prefers_float32, always, float32_gemm},
     Engine{takes_cublaslt, always, cublaslt_gemm},
     // Without cuBLASLt, or if it has no algorithm for the product:
     Engine{takes_skinny, always, skinny_gemm},
