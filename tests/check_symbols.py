@@ -30,7 +30,8 @@ def problems(build):
     ops = build / "python/cudarelu/libcudarelu_ops.so"
     lines = output_of("nm", "-D", "--defined-only", ops).split("\n")
     exported = {line.split()[-1] for line in lines if line}
-    always = {"cudarelu_get_module", "cudarelu_xla_cpu", "cudarelu_xla_cuda"}
+    handlers = {f"cudarelu_xla_{each}" for each in ("cpu", "cuda", "cuda_capturable")}
+    always = {"cudarelu_get_module", *handlers}
     of_ops = {f"__tvm_ffi_{header.stem}" for header in OPS.glob("*.h")}
     if not always | of_ops <= exported <= always | of_ops | {"RegisterCustomOps"}:
         yield f"{ops.name} exports {exported}"

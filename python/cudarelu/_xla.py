@@ -9,10 +9,14 @@ from typing import Any
 # The platforms of JAX's lowering rules and, for each, XLA's name and the function of a module.
 PLATFORMS = {"cpu": ("cpu", "cudarelu_xla_cpu"), "cuda": ("CUDA", "cudarelu_xla_cuda")}
 
+_capturable: dict[str, str] = {}  # the handlers for CUDA graphs, of the modules that have one
 
-def target(namespace: str) -> str:
-    """The name of a module's handlers in XLA."""
-    return f"cudarelu.{namespace}"
+
+def target(namespace: str, *, capturable: bool = False) -> str:
+    """The name of a module's handlers in XLA. XLA puts the calls of one that is capturable, which
+    is for CUDA only, into CUDA graphs; a module that an earlier release built has none."""
+    name = f"cudarelu.{namespace}"
+    return _capturable.get(namespace, name) if capturable else name
 
 
 def register(module: Mapping[str, Any]) -> None:
@@ -26,3 +30,9 @@ def register(module: Mapping[str, Any]) -> None:
         if hasattr(library, function):  # a module that an earlier release built has none
             handler = jax.ffi.pycapsule(getattr(library, function))
             jax.ffi.register_ffi_target(target(module["name"]), handler, platform=platform)
+    if hasattr(library, "cudarelu_xla_cuda_capturable"):
+        handler = jax.ffi.pycapsule(library.cudarelu_xla_cuda_capturable)
+        stages = {"instantiate": handler, "execute": handler}
+        name = f"{target(module['name'])}.capturable"
+        jax.ffi.register_ffi_target(name, stages, platform="CUDA")
+        _capturable[module["name"]] = name

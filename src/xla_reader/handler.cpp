@@ -7,6 +7,8 @@
 // that compare equal, such as 0.0 and -0.0, for the same.
 
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <string>
@@ -16,6 +18,7 @@
 #include "cudarelu/cuda_driver.h"
 #include "cudarelu/dtype_table.h"
 #include "cudarelu/host.h"
+#include "graph_memory.h"
 #include "xla_ffi.h"
 
 namespace cudarelu::xla {
@@ -32,7 +35,7 @@ bool call(const CallFrame& frame, Error* (*Api::*function)(Arguments*), Argument
   const auto* const place = reinterpret_cast<const char*>(&(api.*function));
   const auto* const end = reinterpret_cast<const char*>(&api) + api.struct_size;
   if (place + sizeof(api.*function) > end || api.*function == nullptr) return false;
-  arguments.context = frame.context;
+  if constexpr (requires { arguments.context; }) arguments.context = frame.context;
   Error* const error = (api.*function)(&arguments);
   if (error == nullptr) return true;
   DestroyArguments destruction{.error = error};
@@ -67,10 +70,12 @@ int current_device() {
 
 class XlaExecution final : public HostExecution {
  public:
-  XlaExecution(const CallFrame& frame, DeviceType device)
-      : HostExecution(device, device_index(frame, device), stream_of(frame, device)),
+  /// Without memory for graphs, XLA does not capture the call.
+  XlaExecution(const CallFrame& frame, DeviceType device, GraphMemory* graphs)
+      : HostExecution(device, index_of_device(frame, device), stream_of(frame, device)),
         frame_(frame),
-        threads_(frame) {}
+        threads_(frame),
+        graphs_(graphs) {}
 
   /// The kernels may still run: XLA reuses the memory in the order of the stream.
   ~XlaExecution() override {
@@ -86,6 +91,9 @@ class XlaExecution final : public HostExecution {
 
   void* allocate(std::size_t bytes) override {
     if (device_type == DeviceType::cpu) return HostExecution::allocate(bytes);
+    if (graphs_ != nullptr && is_captured(stream)) {
+      return graphs_->take(device_index, allocations_++, bytes);
+    }
     try {
       lent_.reserve(lent_.size() + 1);
     } catch (const std::bad_alloc&) {
@@ -104,7 +112,7 @@ class XlaExecution final : public HostExecution {
   }
 
   /// XLA makes the device of a call current; not every version tells which one it is.
-  static int device_index(const CallFrame& frame, DeviceType device) {
+  static int index_of_device(const CallFrame& frame, DeviceType device) {
     if (device == DeviceType::cpu) return 0;
     DeviceArguments arguments;
     return call(frame, &Api::get_device, arguments) ? arguments.device : current_device();
@@ -112,6 +120,8 @@ class XlaExecution final : public HostExecution {
 
   const CallFrame& frame_;
   XlaThreads threads_;
+  GraphMemory* graphs_;
+  int allocations_ = 0;              // in graphs
   std::vector<FreeArguments> lent_;  // by XLA
 };
 
@@ -190,7 +200,36 @@ void read_attributes(const Attributes& from, HostCall& to) {
   }
 }
 
-void run(const CallFrame& frame, DeviceType device) {
+/// The identifier in XLA of the type GraphMemory, for this module.
+std::int64_t* type_of_memory(const CallFrame& frame) {
+  static std::mutex mutex;
+  static std::int64_t id = 0;
+  static const TypeInfo info{
+      .destroy = [](void* memory) { delete static_cast<GraphMemory*>(memory); }};
+  const std::scoped_lock lock(mutex);
+  if (id == 0) {
+    const std::string name = "cudarelu." + std::string(own_module().name) + ".memory";
+    TypeArguments arguments{.name = {name.data(), name.size()}, .id = &id, .info = &info};
+    if (!call(frame, &Api::register_type, arguments)) malformed("XLA does not keep its state");
+  }
+  return &id;
+}
+
+/// XLA makes an instance of each call in a program before it runs.
+void instantiate(const CallFrame& frame) {
+  auto memory = std::make_unique<GraphMemory>();
+  StateArguments arguments{.type = type_of_memory(frame), .state = memory.get()};
+  if (!call(frame, &Api::set_state, arguments)) malformed("XLA does not keep its state");
+  memory.release();
+}
+
+GraphMemory& memory_of(const CallFrame& frame) {
+  StateArguments arguments{.type = type_of_memory(frame)};
+  if (!call(frame, &Api::get_state, arguments)) malformed("it has no instance");
+  return *static_cast<GraphMemory*>(arguments.state);
+}
+
+void run(const CallFrame& frame, DeviceType device, bool capturable) {
   const std::string_view name = text_of(frame.attributes, "_op");
   const Op* const op = own_module().find(name);
   if (op == nullptr) malformed("there is no op " + std::string(name));
@@ -205,25 +244,28 @@ void run(const CallFrame& frame, DeviceType device) {
     call.outputs[i] = view_of(*frame.results.buffers[i]);
   }
   check(call.check_outputs());  // the shapes in a compiled program may come from a file
-  XlaExecution execution(frame, device);
+  XlaExecution execution(frame, device, capturable ? &memory_of(frame) : nullptr);
   check(call.run(execution));
 }
 
 /// Answers XLA's question about the handler. Returns whether there was one. The version is the
-/// oldest that XLA accepts. No trait: a captured graph would keep the address of workspace.
-bool answer(const CallFrame& frame) {
+/// oldest that XLA accepts.
+bool answer(const CallFrame& frame, bool capturable) {
   Extension* const extension = frame.extension_start;
   if (extension == nullptr || extension->type != MetadataExtension::type) return false;
   Metadata& metadata = *reinterpret_cast<MetadataExtension*>(extension)->metadata;
   metadata.api_version.major = 0;
   metadata.api_version.minor = 1;
-  metadata.traits = 0;
+  metadata.traits = capturable ? Metadata::can_be_captured : 0;
   return true;
 }
 
-Error* handle(const CallFrame& frame, DeviceType device) noexcept {
-  if (answer(frame) || frame.stage != Stage::execute) return nullptr;
-  const Status status = guarded([&] { run(frame, device); });
+Error* handle(const CallFrame& frame, DeviceType device, bool capturable = false) noexcept {
+  if (answer(frame, capturable)) return nullptr;
+  const Status status = guarded([&] {
+    if (frame.stage == Stage::execute) run(frame, device, capturable);
+    if (frame.stage == Stage::instantiate && capturable) instantiate(frame);
+  });
   if (status.ok()) return nullptr;
   ErrorArguments arguments{.message = status.message().c_str(), .code = absl_code_of(status)};
   return frame.api->create_error(&arguments);
@@ -242,5 +284,12 @@ __attribute__((visibility("default"))) cudarelu::xla::Error* cudarelu_xla_cpu(
 __attribute__((visibility("default"))) cudarelu::xla::Error* cudarelu_xla_cuda(
     cudarelu::xla::CallFrame* frame) {
   return cudarelu::xla::handle(*frame, cudarelu::DeviceType::cuda);
+}
+
+/// For two stages, `instantiate` and `execute`. XLA captures its calls into CUDA graphs; each keeps
+/// the memory of its workspace as long as its program exists.
+__attribute__((visibility("default"))) cudarelu::xla::Error* cudarelu_xla_cuda_capturable(
+    cudarelu::xla::CallFrame* frame) {
+  return cudarelu::xla::handle(*frame, cudarelu::DeviceType::cuda, true);
 }
 }

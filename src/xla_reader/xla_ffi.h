@@ -28,6 +28,7 @@ struct Version {
 
 /// What XLA asks a handler about itself, in a call without arguments.
 struct Metadata {
+  static constexpr std::uint32_t can_be_captured = 1;  // into a CUDA graph
   std::size_t struct_size;
   Version api_version;
   std::uint32_t traits;
@@ -156,6 +157,28 @@ struct DeviceArguments {
   std::int32_t device = 0;
 };
 
+/// How XLA destroys the state of a call.
+struct TypeInfo {
+  std::size_t struct_size = sizeof(TypeInfo);
+  Extension* extension_start = nullptr;
+  void (*destroy)(void*) = nullptr;
+};
+struct TypeArguments {
+  std::size_t struct_size = sizeof(TypeArguments);
+  Extension* extension_start = nullptr;
+  Text name;
+  std::int64_t* id = nullptr;  // 0, and then the one that XLA has chosen
+  const TypeInfo* info = nullptr;
+};
+struct StateArguments {
+  std::size_t struct_size = sizeof(StateArguments);
+  Extension* extension_start = nullptr;
+  Context* context = nullptr;
+  Stage stage = Stage::instantiate;  // the one that has set the state
+  std::int64_t* type = nullptr;
+  void* state = nullptr;
+};
+
 using Unused = void (*)();
 
 struct Api {
@@ -168,10 +191,10 @@ struct Api {
   void (*destroy_error)(DestroyArguments*);
   Unused register_handler;
   Error* (*get_stream)(StreamArguments*);
-  Unused register_type;
+  Error* (*register_type)(TypeArguments*);
   Unused get_context;
-  Unused set_state;
-  Unused get_state;
+  Error* (*set_state)(StateArguments*);
+  Error* (*get_state)(StateArguments*);
   Error* (*allocate)(AllocateArguments*);
   Error* (*free)(FreeArguments*);
   Error* (*schedule)(ScheduleArguments*);

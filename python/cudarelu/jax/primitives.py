@@ -97,7 +97,7 @@ def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def export_checks() -> list[Any]:
     """The checks of `jax.export.export` to disable: that it knows the handlers of the modules."""
-    names = sorted({target(op.namespace) for op in all_ops()})
+    names = sorted({target(op.namespace, capturable=c) for op in all_ops() for c in (False, True)})
     return [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
 
 
@@ -150,9 +150,10 @@ def _primitives(op: OpInfo) -> tuple[Primitive, Primitive]:
     # The rule of custom_partitioning, which the lowering applies, needs to know the devices. JAX
     # has no public way to ask for them.
     dispatch.prim_requires_devices_during_lowering.add(value)
-    lowering = mlir.lower_fun(sharding.partitioned(op, _run), multiple_results=True)
     for platform in PLATFORMS:
         if platform in op.devices:
+            run_on = functools.partial(_run, platform)
+            lowering = mlir.lower_fun(sharding.partitioned(op, run_on), multiple_results=True)
             mlir.register_lowering(value, lowering, platform=platform)
 
     forward = functools.partial(_forward, op)
@@ -187,16 +188,17 @@ def _types(op: OpInfo, arrays: Sequence[Any], call: Call) -> list[jax.ShapeDtype
     return [jax.ShapeDtypeStruct(shape, dtype) for dtype, shape in types]
 
 
-def _run(op: OpInfo, arrays: Sequence[Any], call: Call) -> Sequence[Any]:
+def _run(platform: str, op: OpInfo, arrays: Sequence[Any], call: Call) -> Sequence[Any]:
     """Calls the handler of the op's module."""
+    types = _types(op, arrays, call)
     aliases = {}
     if call.overwrites:
         assert op.overwritten is not None
         output = [each.name for each in op.outputs].index(op.in_place.split(" = ")[0])
         aliases[sum(call.present[: op.overwritten])] = output
     run = jax.ffi.ffi_call(
-        target(op.namespace),
-        _types(op, arrays, call),
+        target(op.namespace, capturable=platform == "cuda" and _is_small([*arrays, *types])),
+        types,
         input_output_aliases=aliases,
         vmap_method=None,
     )
@@ -209,6 +211,15 @@ def _run(op: OpInfo, arrays: Sequence[Any], call: Call) -> Sequence[Any]:
             for spec, value in zip(op.attributes, call.numbers, strict=True)
         },
     )
+
+
+def _is_small(arrays: Sequence[Any]) -> bool:
+    """Whether to launch a call takes as long as to run it, so that CUDA graphs pay. The workspace
+    of a larger call is not kept between its runs."""
+    sizes = [n for x in arrays for n in x.shape]
+    if not all(isinstance(n, int) for n in sizes):  # some are symbols
+        return False
+    return sum(x.size * x.dtype.itemsize for x in arrays) <= 16 << 20
 
 
 # Derivatives

@@ -339,13 +339,17 @@ def test_the_interface_is_that_of_jaxlib(tmp_path):
         "ScheduleArguments": ("ThreadPool_Schedule_Args", "struct_size context:ctx task data"),
         "ThreadCountArguments": ("ThreadPool_NumThreads_Args", "context:ctx count:num_threads"),
         "DeviceArguments": ("DeviceOrdinal_Get_Args", "context:ctx device:device_ordinal"),
+        "TypeInfo": ("TypeInfo", "struct_size destroy:deleter"),
+        "TypeArguments": ("Type_Register_Args", "struct_size name id:type_id info:type_info"),
+        "StateArguments": ("State_Set_Args", "struct_size context:ctx stage type:type_id state"),
         "Metadata": ("Metadata", "struct_size api_version traits"),
         "MetadataExtension": ("Metadata_Extension", "base:extension_base metadata"),
         "Api": (
             "Api",
             "struct_size create_error:XLA_FFI_Error_Create destroy_error:XLA_FFI_Error_Destroy "
-            "get_stream:XLA_FFI_Stream_Get allocate:XLA_FFI_DeviceMemory_Allocate "
-            "free:XLA_FFI_DeviceMemory_Free "
+            "get_stream:XLA_FFI_Stream_Get register_type:XLA_FFI_Type_Register "
+            "set_state:XLA_FFI_State_Set get_state:XLA_FFI_State_Get "
+            "allocate:XLA_FFI_DeviceMemory_Allocate free:XLA_FFI_DeviceMemory_Free "
             "schedule:XLA_FFI_ThreadPool_Schedule count_threads:XLA_FFI_ThreadPool_NumThreads "
             "get_device:XLA_FFI_DeviceOrdinal_Get",
         ),
