@@ -12,6 +12,7 @@
 
 #include "cuda/gemm/cublaslt_library.h"
 #include "cuda/gemm/tuning.h"
+#include "cudarelu/cuda/capture.h"
 #include "cudarelu/cuda/device.h"
 
 namespace cudarelu::cuda::lt {
@@ -238,6 +239,7 @@ Plan& plan_for(const Key& key, const Gemm& gemm) {
   thread_local Cache<Plan> plans;
   if (const auto known = plans.find(key); known != plans.end()) return known->second;
 
+  const RelaxedCapture relaxed;  // the first question makes a handle and loads code
   Plan plan;
   if (describe(plan, key, gemm)) {
     const std::scoped_lock lock(choices().mutex);

@@ -1,6 +1,6 @@
 // Blocks compute tiles of the result. Both operands pass through a ring of stages in shared memory,
-// a few k at a time, transposed if necessary so that k is the slower index. Each thread holds 8
-// rows by 8 columns of the tile in registers and adds the products of one k after the other.
+// a few k at a time, transposed if necessary so that k is the slower index. Each thread holds some
+// rows and columns of the tile in registers and adds the products of one k after the other.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -123,10 +123,10 @@ struct Tiling {
   static constexpr int result_pitch = block_n + 4;
   static constexpr int slice_size = result_rows * result_pitch;
   static constexpr int stage_size = block_k * (block_m + block_n + 8);
-  static constexpr int work_size = std::max(stages * stage_size, slices* slice_size);
-  // What the blocks of a cluster send to the first one.
-  static constexpr int part_size = in_cluster ? block_m * result_pitch : 0;
-  static constexpr std::size_t bytes = sizeof(float) * (work_size + most_parts * part_size);
+  // For a cluster, the sums of all rows follow those of the slices.
+  static constexpr int of_block = slices * slice_size;
+  static constexpr int result_size = of_block + (in_cluster ? block_m * result_pitch : 0);
+  static constexpr std::size_t bytes = sizeof(float) * std::max(stages * stage_size, result_size);
 };
 
 /// The column of step p in rows of `size`, which are traversed alternately right and left.
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
   volatile float* const mine = shared +
                                ((slice * T::warps_m + warp_m) * 16 + lane_m * 4) * T::result_pitch +
                                warp_n * 8 * T::thread_n + lane_n * 4;
-  float* const of_block = shared + T::slices * T::slice_size;
+  float* const of_block = shared + T::of_block;
   const auto write_results = [&]<int width>(int row, int c, float (&values)[width]) {
     const int column = n0 + c;
     if (m0 + row >= args.m || column >= args.n) return;
@@ -401,7 +401,7 @@ bool takes_float32(const Gemm& gemm, int) {
 
 bool prefers_float32(const Gemm& gemm, int device) {
   if (!takes_float32(gemm, device) || !has_programmatic_launch(device)) return false;
-  if (gemm.k > 1024) return false;
+  if (gemm.allow_tf32 || gemm.k > 1024) return false;
   if (gemm.a_transposed && std::min(gemm.m, gemm.n) < 16) return false;
   const double tiles = static_cast<double>(gemm.batch) *
                        static_cast<double>(ceil_div(gemm.m, Tiny::block_m)) *

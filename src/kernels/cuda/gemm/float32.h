@@ -11,11 +11,13 @@ namespace cudarelu::cuda {
 bool takes_float32(const Gemm& gemm, int device);
 
 /// Whether float32_gemm() takes the product and is faster than cuBLASLt, as measured on an H100:
-/// products that take as long as a launch, which it computes in one kernel.
+/// products that take about as long as a launch, which it computes in one kernel. Not if TF32 is
+/// allowed, which was not measured.
 bool prefers_float32(const Gemm& gemm, int device);
 
 /// Enqueues a product that takes_float32() accepts. For few tiles and a long k, parts of k are
-/// added up separately in workspace and then together, always in the same order.
+/// added up separately, in the blocks of a cluster or in workspace, and then together, always in
+/// the same order.
 Status float32_gemm(const Call& call, const Gemm& gemm);
 
 }  // namespace cudarelu::cuda

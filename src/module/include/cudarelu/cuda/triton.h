@@ -12,6 +12,7 @@
 #include <string>
 
 #include "cudarelu/call.h"
+#include "cudarelu/cuda/capture.h"
 #include "cudarelu/cuda/device.h"
 #include "cudarelu/workspace.h"
 
@@ -120,12 +121,9 @@ class Kernel {
       }
     }
     if (found.image == nullptr) return cudaErrorNoKernelImageForDevice;
-    // The stream may be in a capture, which loading code is no part of.
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    cudaError_t error = cudaThreadExchangeStreamCaptureMode(&mode);
-    if (error != cudaSuccess) return error;
+    const RelaxedCapture relaxed;
     cudaLibrary_t library = nullptr;  // stays loaded, as the module does
-    error =
+    cudaError_t error =
         cudaLibraryLoadData(&library, found.image->code, nullptr, nullptr, 0, nullptr, nullptr, 0);
     if (error == cudaSuccess) {
       error = cudaLibraryGetKernel(&found.kernel, library, found.image->name);
@@ -135,8 +133,7 @@ class Kernel {
           cudaKernelSetAttributeForDevice(found.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           found.image->shared_bytes, device);
     }
-    const cudaError_t restored = cudaThreadExchangeStreamCaptureMode(&mode);
-    return error != cudaSuccess ? error : restored;
+    return error;
   }
 
   std::span<const Image> images_;
