@@ -9,8 +9,8 @@ namespace {
 
 constexpr int success = 0;  // of the driver's functions
 
-/// Allows this thread to allocate while a stream is captured: the allocation is not a part of the
-/// graph.
+/// Allows this thread, while the object exists, what is no part of a graph while a stream is
+/// captured. The driver's form of cuda::RelaxedCapture.
 class RelaxedCapture {
  public:
   RelaxedCapture() { exchange(); }
@@ -20,7 +20,8 @@ class RelaxedCapture {
 
  private:
   void exchange() {
-    auto* const function = cuda_driver_function<int(int*)>("cuThreadExchangeStreamCaptureMode");
+    static auto* const function =
+        cuda_driver_function<int(int*)>("cuThreadExchangeStreamCaptureMode");
     if (function != nullptr) function(&mode_);
   }
   int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
@@ -29,9 +30,11 @@ class RelaxedCapture {
 }  // namespace
 
 GraphMemory::~GraphMemory() {
+  if (blocks_.empty()) return;
   auto* const push = cuda_driver_function<int(void*)>("cuCtxPushCurrent_v2");
   auto* const pop = cuda_driver_function<int(void**)>("cuCtxPopCurrent_v2");
   auto* const free = cuda_driver_function<int(std::uint64_t)>("cuMemFree_v2");
+  const RelaxedCapture relaxed;  // another stream may be captured
   for (const Block& block : blocks_) {
     if (push(block.context) != success) continue;  // the driver has ended
     free(block.data);
@@ -65,7 +68,7 @@ void* GraphMemory::take(int device, int index, std::size_t bytes) noexcept {
 }
 
 bool is_captured(void* stream) {
-  auto* const function = cuda_driver_function<int(void*, int*)>("cuStreamIsCapturing");
+  static auto* const function = cuda_driver_function<int(void*, int*)>("cuStreamIsCapturing");
   int status = 0;  // CU_STREAM_CAPTURE_STATUS_NONE
   return function != nullptr && function(stream, &status) == success && status != 0;
 }

@@ -9,9 +9,9 @@
 namespace cudarelu::xla {
 
 /// The workspace of one call in a compiled program. A graph uses the same addresses in each launch,
-/// so that memory that XLA lends for the time of a capture would belong to others by then. XLA runs
-/// the programs of a device one after the other, so that a call needs its workspace once for each
-/// device.
+/// so that memory that XLA lends for the time of a capture would belong to others by then. XLA
+/// launches the graphs of a program on a device one after the other, so that a call needs its
+/// workspace once for each device. The memory is not a part of what XLA preallocates.
 class GraphMemory {
  public:
   GraphMemory() = default;

@@ -68,14 +68,50 @@ int current_device() {
   return get != nullptr && get(&device) == 0 ? device : 0;
 }
 
+[[noreturn]] void malformed(const std::string& what) {
+  throw Failure(
+      {Status::Code::invalid_argument,
+       "a call of the module " + std::string(own_module().name) + " by XLA is malformed: " + what});
+}
+
+/// The identifier in XLA of the type GraphMemory, for this module.
+std::int64_t* type_of_memory(const CallFrame& frame) {
+  static std::mutex mutex;
+  static std::int64_t id = 0;
+  static const TypeInfo info{
+      .destroy = [](void* memory) { delete static_cast<GraphMemory*>(memory); }};
+  const Version& version = frame.api->version;
+  if (version.major == 0 && version.minor < 3) malformed("its handler needs JAX 0.10 or later");
+  const std::scoped_lock lock(mutex);
+  if (id == 0) {
+    const std::string name = "cudarelu." + std::string(own_module().name) + ".memory";
+    TypeArguments arguments{.name = {name.data(), name.size()}, .id = &id, .info = &info};
+    if (!call(frame, &Api::register_type, arguments)) malformed("XLA does not keep its state");
+  }
+  return &id;
+}
+
+/// XLA makes an instance of each call in a program before it runs.
+void instantiate(const CallFrame& frame) {
+  auto memory = std::make_unique<GraphMemory>();
+  StateArguments arguments{.type = type_of_memory(frame), .state = memory.get()};
+  if (!call(frame, &Api::set_state, arguments)) malformed("XLA does not keep its state");
+  memory.release();
+}
+
+GraphMemory& memory_of(const CallFrame& frame) {
+  StateArguments arguments{.type = type_of_memory(frame)};
+  if (!call(frame, &Api::get_state, arguments)) malformed("it has no instance");
+  return *static_cast<GraphMemory*>(arguments.state);
+}
+
 class XlaExecution final : public HostExecution {
  public:
-  /// Without memory for graphs, XLA does not capture the call.
-  XlaExecution(const CallFrame& frame, DeviceType device, GraphMemory* graphs)
+  XlaExecution(const CallFrame& frame, DeviceType device, bool capturable)
       : HostExecution(device, index_of_device(frame, device), stream_of(frame, device)),
         frame_(frame),
         threads_(frame),
-        graphs_(graphs) {}
+        capturable_(capturable) {}
 
   /// The kernels may still run: XLA reuses the memory in the order of the stream.
   ~XlaExecution() override {
@@ -91,8 +127,8 @@ class XlaExecution final : public HostExecution {
 
   void* allocate(std::size_t bytes) override {
     if (device_type == DeviceType::cpu) return HostExecution::allocate(bytes);
-    if (graphs_ != nullptr && is_captured(stream)) {
-      return graphs_->take(device_index, allocations_++, bytes);
+    if (capturable_ && is_captured(stream)) {
+      return memory_of(frame_).take(device_index, captured_++, bytes);
     }
     try {
       lent_.reserve(lent_.size() + 1);
@@ -120,16 +156,10 @@ class XlaExecution final : public HostExecution {
 
   const CallFrame& frame_;
   XlaThreads threads_;
-  GraphMemory* graphs_;
-  int allocations_ = 0;              // in graphs
+  bool capturable_;
+  int captured_ = 0;                 // allocations in this call
   std::vector<FreeArguments> lent_;  // by XLA
 };
-
-[[noreturn]] void malformed(const std::string& what) {
-  throw Failure(
-      {Status::Code::invalid_argument,
-       "a call of the module " + std::string(own_module().name) + " by XLA is malformed: " + what});
-}
 
 /// The value of an attribute of the call; nullptr if there is none of that name and kind.
 const void* find(const Attributes& attributes, std::string_view name, AttributeKind kind) {
@@ -200,35 +230,6 @@ void read_attributes(const Attributes& from, HostCall& to) {
   }
 }
 
-/// The identifier in XLA of the type GraphMemory, for this module.
-std::int64_t* type_of_memory(const CallFrame& frame) {
-  static std::mutex mutex;
-  static std::int64_t id = 0;
-  static const TypeInfo info{
-      .destroy = [](void* memory) { delete static_cast<GraphMemory*>(memory); }};
-  const std::scoped_lock lock(mutex);
-  if (id == 0) {
-    const std::string name = "cudarelu." + std::string(own_module().name) + ".memory";
-    TypeArguments arguments{.name = {name.data(), name.size()}, .id = &id, .info = &info};
-    if (!call(frame, &Api::register_type, arguments)) malformed("XLA does not keep its state");
-  }
-  return &id;
-}
-
-/// XLA makes an instance of each call in a program before it runs.
-void instantiate(const CallFrame& frame) {
-  auto memory = std::make_unique<GraphMemory>();
-  StateArguments arguments{.type = type_of_memory(frame), .state = memory.get()};
-  if (!call(frame, &Api::set_state, arguments)) malformed("XLA does not keep its state");
-  memory.release();
-}
-
-GraphMemory& memory_of(const CallFrame& frame) {
-  StateArguments arguments{.type = type_of_memory(frame)};
-  if (!call(frame, &Api::get_state, arguments)) malformed("it has no instance");
-  return *static_cast<GraphMemory*>(arguments.state);
-}
-
 void run(const CallFrame& frame, DeviceType device, bool capturable) {
   const std::string_view name = text_of(frame.attributes, "_op");
   const Op* const op = own_module().find(name);
@@ -244,7 +245,7 @@ void run(const CallFrame& frame, DeviceType device, bool capturable) {
     call.outputs[i] = view_of(*frame.results.buffers[i]);
   }
   check(call.check_outputs());  // the shapes in a compiled program may come from a file
-  XlaExecution execution(frame, device, capturable ? &memory_of(frame) : nullptr);
+  XlaExecution execution(frame, device, capturable);
   check(call.run(execution));
 }
 
