@@ -7,7 +7,7 @@
 namespace cudarelu::xla {
 namespace {
 
-constexpr int success = 0;  // of the driver's functions
+constexpr int success = 0;  // of the driver's functions, whose addresses have the size of a pointer
 
 /// Allows this thread, while the object exists, what is no part of a graph while a stream is
 /// captured. The driver's form of cuda::RelaxedCapture.
@@ -33,7 +33,7 @@ GraphMemory::~GraphMemory() {
   if (blocks_.empty()) return;
   auto* const push = cuda_driver_function<int(void*)>("cuCtxPushCurrent_v2");
   auto* const pop = cuda_driver_function<int(void**)>("cuCtxPopCurrent_v2");
-  auto* const free = cuda_driver_function<int(std::uint64_t)>("cuMemFree_v2");
+  auto* const free = cuda_driver_function<int(void*)>("cuMemFree_v2");
   const RelaxedCapture relaxed;  // another stream may be captured
   for (const Block& block : blocks_) {
     if (push(block.context) != success) continue;  // the driver has ended
@@ -47,10 +47,10 @@ void* GraphMemory::take(int device, int index, std::size_t bytes) noexcept {
   const std::scoped_lock lock(mutex_);
   for (const Block& block : blocks_) {
     if (block.device == device && block.index == index && block.bytes >= bytes) {
-      return reinterpret_cast<void*>(block.data);
+      return block.data;
     }
   }
-  auto* const allocate = cuda_driver_function<int(std::uint64_t*, std::size_t)>("cuMemAlloc_v2");
+  auto* const allocate = cuda_driver_function<int(void**, std::size_t)>("cuMemAlloc_v2");
   auto* const get_context = cuda_driver_function<int(void**)>("cuCtxGetCurrent");
   if (allocate == nullptr || get_context == nullptr) return nullptr;
   try {
@@ -58,13 +58,14 @@ void* GraphMemory::take(int device, int index, std::size_t bytes) noexcept {
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
-  Block block{.device = device, .index = index, .bytes = bytes, .data = 0, .context = nullptr};
+  Block block{
+      .device = device, .index = index, .bytes = bytes, .data = nullptr, .context = nullptr};
   const RelaxedCapture relaxed;
   if (get_context(&block.context) != success || allocate(&block.data, bytes) != success) {
     return nullptr;
   }
   blocks_.push_back(block);
-  return reinterpret_cast<void*>(block.data);
+  return block.data;
 }
 
 bool is_captured(void* stream) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <mutex>
 #include <vector>
 
@@ -28,7 +27,7 @@ class GraphMemory {
     int device;
     int index;
     std::size_t bytes;
-    std::uint64_t data;
+    void* data;
     void* context;
   };
 

@@ -96,7 +96,7 @@ void instantiate(const CallFrame& frame) {
   auto memory = std::make_unique<GraphMemory>();
   StateArguments arguments{.type = type_of_memory(frame), .state = memory.get()};
   if (!call(frame, &Api::set_state, arguments)) malformed("XLA does not keep its state");
-  memory.release();
+  (void)memory.release();
 }
 
 GraphMemory& memory_of(const CallFrame& frame) {
