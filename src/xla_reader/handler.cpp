@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "cudarelu/cuda_driver.h"
@@ -96,7 +97,7 @@ void instantiate(const CallFrame& frame) {
   auto memory = std::make_unique<GraphMemory>();
   StateArguments arguments{.type = type_of_memory(frame), .state = memory.get()};
   if (!call(frame, &Api::set_state, arguments)) malformed("XLA does not keep its state");
-  (void)memory.release();
+  std::ignore = memory.release();  // it is XLA's
 }
 
 GraphMemory& memory_of(const CallFrame& frame) {
