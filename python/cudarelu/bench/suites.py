@@ -143,7 +143,7 @@ def _knn() -> Iterator:
         yield case, "graph, hot", ("cudarelu", "pointops")
 
 
-def _linear(name: str, dtype: str, m: int, k: int, n: int, **attributes: str) -> Case:
+def _linear(name: str, dtype: str, m: int, k: int, n: int, **attributes: Any) -> Case:
     return Case(op_named(name), dtype, (m,), {"k": k, "n": n}, attributes, optional=("bias",))
 
 
@@ -171,6 +171,15 @@ def _small_linear() -> Iterator:
             fused = () if is_exact else ("cublaslt, fused",)
             contenders = "cudarelu", "torch", "torch.compile", "cublaslt", *fused
             yield case, "graph, hot", contenders
+
+
+def _tiny_linear() -> Iterator:
+    names = ("linear", "linear_gelu", "linear_input_backward", "linear_weight_backward")
+    shapes = (64, 64, 64), (200, 256, 256), (600, 2, 64), (600, 64, 64), (600, 64, 3)
+    for name in names:
+        for shape in (*shapes, (128, 768, 768)):
+            case = _linear(name, "float32", *shape, **default_attributes(op_named(name)))
+            yield case, "graph, hot", ("cudarelu", "torch")
 
 
 def _matmul() -> Iterator:
@@ -432,6 +441,13 @@ SUITES = {
                     _of(op="linear_gelu", dtype=dtype, attributes={"approximate": "tanh"}),
                 )
             ),
+        ),
+        Suite(
+            "linear-tiny",
+            "cuda",
+            "linear layers of small networks and their gradients, 64x64x64 to 128x768x768",
+            _tiny_linear,
+            (Target("small products in float32", "torch", 1.0),),
         ),
         Suite(
             "matmul",
