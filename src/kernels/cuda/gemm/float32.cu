@@ -363,6 +363,13 @@ Status launch_tiles(const Call& call, const Arguments& args, std::int64_t result
   return launch_tiles<T, outer, outer>(call, args, results);
 }
 
+/// The tiles of all results; it may be more than fit an integer.
+template <class T>
+double tiles_of(const Gemm& gemm) {
+  return static_cast<double>(gemm.batch) * static_cast<double>(ceil_div(gemm.m, T::block_m)) *
+         static_cast<double>(ceil_div(gemm.n, T::block_n));
+}
+
 /// The number of parts of k, and the cost of the product: the products of the busiest
 /// multiprocessor for each k, divided by the relative speed of the tiling.
 struct Plan {
@@ -374,8 +381,7 @@ template <class T>
 Plan plan_for(const Gemm& gemm, int multiprocessors, double speed) {
   constexpr std::int64_t shortest = T::in_cluster ? 2 * T::block_k : 256;  // k of a part
   constexpr double cost_of_parts = 1.15;                                   // of adding them up
-  const std::int64_t tiles =
-      gemm.batch * ceil_div(gemm.m, T::block_m) * ceil_div(gemm.n, T::block_n);
+  const auto tiles = static_cast<std::int64_t>(tiles_of<T>(gemm));
   std::int64_t most = std::max<std::int64_t>(gemm.k / shortest, 1);
   if (T::in_cluster) most = std::min<std::int64_t>(most, most_parts);
   const std::int64_t parts = std::clamp<std::int64_t>(multiprocessors / tiles, 1, most);
@@ -392,22 +398,17 @@ bool takes_float32(const Gemm& gemm, int) {
   if (gemm.dtype != DType::float32) return false;
   // Tiles may extend past the end.
   if (std::max({gemm.m, gemm.n, gemm.k}) > most - Large::block_m) return false;
-  const auto tiles = static_cast<double>(ceil_div(gemm.m, Small::block_m)) *
-                     static_cast<double>(ceil_div(gemm.n, Small::block_n));
   return (gemm.a_transposed ? gemm.m : gemm.k) < widest &&
          (gemm.b_transposed ? gemm.k : gemm.n) < widest &&
-         static_cast<double>(gemm.batch) * tiles <= static_cast<double>(most);
+         tiles_of<Small>(gemm) <= static_cast<double>(most);
 }
 
 bool prefers_float32(const Gemm& gemm, int device) {
   if (!takes_float32(gemm, device) || !has_programmatic_launch(device)) return false;
   if (gemm.allow_tf32 || gemm.k > 1024) return false;
   if (gemm.a_transposed && std::min(gemm.m, gemm.n) < 16) return false;
-  const double tiles = static_cast<double>(gemm.batch) *
-                       static_cast<double>(ceil_div(gemm.m, Tiny::block_m)) *
-                       static_cast<double>(ceil_div(gemm.n, Tiny::block_n));
   const int multiprocessors = number_of<cudaDevAttrMultiProcessorCount>(device);
-  return tiles <= multiprocessors * (gemm.k <= 256 ? 1.28 : 1);
+  return tiles_of<Tiny>(gemm) <= multiprocessors * (gemm.k <= 256 ? 1.28 : 1);
 }
 
 Status float32_gemm(const Call& call, const Gemm& gemm) {
