@@ -38,27 +38,35 @@ def calls(x, weight, bias, grad_y):
 
 
 def test_graphs_write_only_to_their_own_memory():
-    """Programs whose results are where they were before, so that XLA launches the graphs that it
-    has, beside arrays that took all the memory that was free, and with it what XLA had lent."""
+    """Programs whose results take the places of those before, so that XLA launches the graphs that
+    it has, beside arrays that took all the memory that was free, and with it what XLA had lent."""
     sizes = [(9000, 64), (5000, 200), (10000, 32)]
     given = [arrays(0, *size) for size in sizes]
     # Outside of programs, the ops run without XLA.
     expected = [[np.asarray(y) for y in calls(*each)] for each in given]
-    programs = [jax.jit(lambda *xs: calls(*xs)) for _ in sizes]
+    programs = [
+        jax.jit(lambda previous, *xs: calls(*xs), donate_argnums=0, keep_unused=True) for _ in sizes
+    ]
+    results = [tuple(jax.device_put(y, CUDA) for y in each) for each in expected]
 
-    def run_all():
-        return [jax.block_until_ready(f(*xs)) for f, xs in zip(programs, given, strict=True)]
+    def run_all(results):
+        return [
+            jax.block_until_ready(f(previous, *xs))
+            for f, previous, xs in zip(programs, results, given, strict=True)
+        ]
+
+    def places(results):
+        return [y.unsafe_buffer_pointer() for each in results for y in each]
 
     for _ in range(4):  # XLA captures the second run, or the first at these places
-        results = run_all()
-        del results
-    results = run_all()
+        results = run_all(results)
+    before = places(results)
     # Up to 4 MB each, which XLA puts where it fits.
     others = [jnp.full(1 << size, 7, jnp.float32) for size in range(6, 21) for _ in range(20)]
     jax.block_until_ready(others)
     for _ in range(4):
-        del results
-        results = run_all()
+        results = run_all(results)
+        assert places(results) == before
         for of_program, found in zip(expected, results, strict=True):
             for a, b in zip(of_program, found, strict=True):
                 np.testing.assert_array_equal(a, np.asarray(b))
@@ -106,18 +114,16 @@ def free_after(count):
     jax.clear_caches()
     gc.collect()
     return torch.cuda.mem_get_info()[0]
-for _ in range(3):
-    first = free_after(100_000)
-for more in range(1, 20):
-    last = free_after(100_000 + more)
-print(first - last)
+free = [free_after(100_000 + more) for more in range(22)]
+print(int(np.median(-np.diff(free[2:]))))
 """
 
 
 def test_workspace_ends_with_its_program():
-    """XLA takes each array from the driver here, and returns it."""
+    """XLA takes each array from the driver here, and returns it. Other processes may take and return
+    memory at the same time, so that the median of the programs counts."""
     lost = int(run_script(WORKSPACE, XLA_PYTHON_CLIENT_ALLOCATOR="platform"))
-    assert lost < 32 << 20
+    assert lost < 4 << 20
 
 
 def run_script(code, *arguments, **settings):
