@@ -2,13 +2,14 @@
 // processes one row after the other, while the copy engine brings the next rows.
 //
 // Each block has a slice of each row, in chunks, and keeps its slice of the shared rows. Its warps
-// have three tasks and run independently: one thread requests chunks in order, as long as there are
-// free stages; 8 warps reduce chunks as they arrive; 8 warps write the results of a row when all
-// blocks have reduced it. A stage is free again when the writing warps have read its chunk.
+// have four tasks and run independently: one thread requests chunks in order, as long as there are
+// free stages; 8 warps reduce chunks as they arrive; one warp combines the values of a row when all
+// blocks have reduced it; 8 warps write the results. A stage is free again when the writing warps
+// have read its chunk.
 //
 // Example: a float32 row of 32,768 columns is 8,192 vectors. A cluster of 4 blocks has slices of
-// 2,048 vectors, which are 2 chunks of 16 KiB, and 6 stages for 3 rows. While row 0 is written, row
-// 1 can be reduced and row 2 can arrive.
+// 2,048 vectors, which are 2 chunks of 16 KiB, and 8 stages for 4 rows. While row 0 is written, row
+// 1 is combined, row 2 can be reduced and row 3 can arrive.
 //
 // Multiprocessors differ in memory bandwidth. So rows are not assigned in advance: a cluster draws
 // a ticket for its next row when it has requested all chunks of the row before.
@@ -28,10 +29,10 @@ namespace cudarelu::cuda {
 /// How the shared memory of a block is used: for barriers, and for the chunks in a ring of stages.
 struct RowStages {
   static constexpr int workers = 256;               // threads that reduce; as many others write
-  static constexpr int threads = 2 * workers + 32;  // with the warp that requests chunks
+  static constexpr int threads = 2 * workers + 64;  // with the warps that request and combine
   static constexpr int chunk_bytes = 64 * workers;  // of one input: four vectors per thread
   static constexpr int most = 192 * 1024 / chunk_bytes;  // in a block; values use the rest
-  static constexpr int rows = 3;                         // in shared memory at the same time
+  static constexpr int rows = 4;                         // in shared memory at the same time
   static constexpr int most_blocks = 16;  // in a cluster; a device may support only 8
   static constexpr int kinds = 8;         // most kinds of rows: see take_row()
   static constexpr int header_bytes = 512;
@@ -75,6 +76,7 @@ class StagedRows {
         ptx::mbarrier_init(&header().empty[stage], warps);
       }
       for (auto& barrier : header().exchanged) ptx::mbarrier_init(&barrier, warps);
+      for (auto& barrier : header().combined) ptx::mbarrier_init(&barrier, 1);
       for (auto& barrier : header().taken) ptx::mbarrier_init(&barrier, 1);
       ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
     }
@@ -86,20 +88,23 @@ class StagedRows {
   template <class Prepare, class Reduce, class Combine, class Value>
   __device__ void run(T* output, T outside, const Prepare& prepare, const Reduce& reduce,
                       const Combine& combine, const Value& value) const {
+    using OfWarp = decltype(reduce([](const auto&) {}));
+    using OfRow = decltype(combine([](const auto&) {}));
     if (threadIdx.x < RowStages::workers) {
       reduce_all(outside, prepare, reduce);
     } else if (threadIdx.x < 2 * RowStages::workers) {
-      using OfWarp = decltype(reduce([](const auto&) {}));
-      write_all<OfWarp>(output, outside, prepare, combine, value);
+      write_all<OfRow>(output, prepare, value);
+    } else if (threadIdx.x >= 2 * RowStages::workers + 32) {
+      combine_all<OfWarp, OfRow>(combine);
     } else if (threadIdx.x % 32 == 0) {
       fetch_all<!std::is_same_v<Prepare, Unchanged>>();
     }
   }
 
  private:
-  /// The places for the values of rows. Six are enough: a block that sends values of row 6 to the
-  /// place of row 0 has reduced row 6 in stages of row 3, and so has written row 3. For that, all
-  /// blocks had reduced row 3, in stages of row 0, and so had written row 0 and read its values.
+  /// The places for the values of rows. Eight are enough: a block that sends values of row 8 to the
+  /// place of row 0 has reduced row 8 in stages of row 4, and so has written row 4. For that, all
+  /// blocks had reduced row 4, in stages of row 0, and so had combined and written row 0.
   static constexpr int exchanges = 2 * RowStages::rows;
   /// The places for numbers of rows: one more, since they are taken a turn ahead, and one to spare.
   static constexpr int takes = exchanges + 2;
@@ -110,6 +115,7 @@ class StagedRows {
     std::uint64_t full[RowStages::most];
     std::uint64_t empty[RowStages::most];
     std::uint64_t exchanged[exchanges];
+    std::uint64_t combined[exchanges];
     std::uint64_t taken[takes];
     std::int64_t rows[takes];
   };
@@ -156,6 +162,13 @@ class StagedRows {
   __device__ static P* values(int turn) {
     __shared__ P values[exchanges][RowStages::most_blocks * warps];
     return values[turn % exchanges];
+  }
+
+  /// The value for the row of a turn, from those of all warps.
+  template <class R>
+  __device__ static R* combined(int turn) {
+    __shared__ alignas(R) char values[exchanges][sizeof(R)];
+    return reinterpret_cast<R*>(values[turn % exchanges]);
   }
 
   /// The mark of the thread's part of the chunk in a stage.
@@ -306,51 +319,56 @@ class StagedRows {
   }
 
   /// Writes the results of all rows, in the next RowStages::workers threads.
-  template <class OfWarp, class Prepare, class Combine, class Value>
-  __device__ void write_all(T* output, T outside, const Prepare& prepare, const Combine& combine,
-                            const Value& value) const {
+  template <class OfRow, class Prepare, class Value>
+  __device__ void write_all(T* output, const Prepare& prepare, const Value& value) const {
     Place place;
+    Element shared_end;  // the thread's element of the shared rows
     int kept = -1;  // the kind of the shared rows
     for (int turn = 0;; ++turn) {
       const std::int64_t row = row_of(turn);
       if (row >= rows_) break;
       const Slice slice = slice_of(row);
-      if constexpr (shared > 0) {
-        const auto kind = static_cast<int>(row % kinds_);
-        if (kind != kept) keep_shared_rows(slice);
-        kept = kind;
-      }
       const int column = end_column(slice);
       Element end = element_at(slice, column);
-      const auto combined = combine([&](const auto& visit) { receive<OfWarp>(turn, visit); });
+      if constexpr (shared > 0) {
+        const auto kind = static_cast<int>(row % kinds_);
+        if (kind != kept) {
+          keep_shared_rows(slice);
+          shared_end.inside[0] = end.inside[0];
+          if (column >= 0) load_shared_rows(shared_end, data_, 0, column);
+        }
+        kept = kind;
+      }
+      wait(&header().combined[turn % exchanges], turn / exchanges);
+      const OfRow of_row = *combined<OfRow>(turn);
       for (int chunk = 0; chunk < chunks_; ++chunk, place.advance(stages_)) {
         wait(&header().full[place.stage], place.uses);
-        with_part(slice, place.stage, chunk, outside, [&](auto& part) {
+        // Unrolled, it would be no faster, and slower for a chunk that is not full.
+        const int end_of_chunk = min(slice.count, (chunk + 1) * chunk_vectors);
+        const Vector* from = stage_data(place.stage, 0) + number(0, 0);
+#pragma unroll 1
+        for (int at = number(chunk, 0); at < end_of_chunk; at += RowStages::workers) {
+          RowPart<T, inputs + shared, 1, width> part;
+          part.inside[0] = part.all;
           if constexpr (!std::is_same_v<Prepare, Unchanged>) part.mark = mark_of(place.stage);
-          // Stored at the end, since the compiler does not move reads before a store.
-          Vector written[vectors];
 #pragma unroll
-          for (int v = 0; v < vectors; ++v) {
-            if (part.inside[v] == 0) continue;
-#pragma unroll
-            for (int i = 0; i < shared; ++i) {
-              part.data[inputs + i][v] = *shared_vector(i, number(chunk, v));
-            }
-            written[v] = Part::results(v, [&](int i) { return value(part, i, combined); });
+          for (int input = 0; input < inputs; ++input) {
+            part.data[input][0] = from[input * (RowStages::chunk_bytes / 16)];
           }
 #pragma unroll
-          for (int v = 0; v < vectors; ++v) {
-            if (part.inside[v] == 0) continue;
-            written[v].write_to(output + slice.offset + number(chunk, v) * width);
-          }
-        });
+          for (int i = 0; i < shared; ++i) part.data[inputs + i][0] = *shared_vector(i, at);
+          part.results(0, [&](int i) { return value(part, i, of_row); })
+              .write_to(output + slice.offset + at * width);
+          from += RowStages::workers;
+        }
         __syncwarp();  // after the results, which need the reads of the chunk to be complete
         if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&header().empty[place.stage]);
       }
       if (column >= 0) {
         prepare(end);
-        load_shared_rows(end, data_, 0, column);
-        const auto result = Element::results(0, [&](int i) { return value(end, i, combined); });
+#pragma unroll
+        for (int i = 0; i < shared; ++i) end.data[inputs + i][0] = shared_end.data[inputs + i][0];
+        const auto result = Element::results(0, [&](int i) { return value(end, i, of_row); });
         output[slice.offset - slice.column + column] = result[0];
       }
     }
@@ -377,6 +395,18 @@ class StagedRows {
 #pragma unroll
     for (int i = 0; i < words; ++i) {
       ptx::st_async(to + i, from[i], Cluster::map_shared_rank(barrier, lane));
+    }
+  }
+
+  /// Combines the values of all rows, in one warp.
+  template <class OfWarp, class OfRow, class Combine>
+  __device__ void combine_all(const Combine& combine) const {
+    for (int turn = 0; row_of(turn) < rows_; ++turn) {
+      const OfRow of_row = combine([&](const auto& visit) { receive<OfWarp>(turn, visit); });
+      if (threadIdx.x % 32 == 0) {
+        *combined<OfRow>(turn) = of_row;
+        ptx::mbarrier_arrive(&header().combined[turn % exchanges]);
+      }
     }
   }
 
