@@ -3,6 +3,7 @@
 // alignments to vectors, or the device is too old.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <numeric>
 
 #include "cudarelu/workspace.h"
@@ -79,12 +80,16 @@ Status launch_rows(const Call& call, const Arguments<T>& of, std::int64_t vector
   }
   constexpr auto kernel = rows_of_blocks<T, Layout>;
   constexpr int kinds = (Layout::most_threads / 32 + 1) * (most_blocks + 1);  // warps, blocks
-  // The size of clusters with which most of them run at the same time, each with a row.
+  // The least size of clusters with which the most multiprocessors have blocks, where all have the
+  // same number of them. Clusters have more than 8 blocks only if rows need them.
   cuda::Grid grid;
   std::int64_t count = 0;
-  unsigned cluster =
+  double most_busy = 0;
+  const double multiprocessors = cuda::number_of<cudaDevAttrMultiProcessorCount>(device);
+  const unsigned least =
       Layout::cluster ? cuda::blocks_for(vectors, Layout::vectors * Layout::most_workers) : 1;
-  for (; cluster <= (Layout::cluster ? most_blocks : 1); ++cluster) {
+  const unsigned most = !Layout::cluster ? 1 : least <= 8 ? 8 : most_blocks;
+  for (unsigned cluster = least; cluster <= most; ++cluster) {
     unsigned workers = Layout::most_workers;
     if constexpr (Layout::lanes == 0) {
       workers = cuda::blocks_for(vectors, Layout::vectors * cluster * 32) * 32;
@@ -95,9 +100,12 @@ Status launch_rows(const Call& call, const Arguments<T>& of, std::int64_t vector
     const auto kind = static_cast<int>(next.threads.x / 32 * (most_blocks + 1) + next.cluster);
     const int clusters =
         cuda::resident<kernel, kinds>(call, next, kind, Layout::shared_bytes(Layout::most_workers));
-    if (clusters <= count) continue;
+    const double blocks = static_cast<double>(clusters) * cluster;
+    const double busy = blocks / std::max(std::ceil(blocks / multiprocessors), 1.0);
+    if (busy <= most_busy) continue;
     grid = next;
     count = clusters;
+    most_busy = busy;
   }
   if (count == 0) return launch_any(call, of);
 
