@@ -105,9 +105,11 @@ class Exchange {
     Sums<C> sums = add_up(shared().of_warps[turn % turns], warps_, count, has_element, x, g);
 #if __CUDA_ARCH__ >= 900
     if constexpr (Layout::cluster) {
-      send_to_blocks(turn, sums);
-      wait(shared().exchanged, turn);
-      sums = add_up(shared().of_blocks[turn % turns], Cluster::num_blocks(), columns, false, 0, 0);
+      if (Cluster::num_blocks() > 1) {
+        send_to_blocks(turn, sums);
+        wait(shared().exchanged, turn);
+        sums = add_up(shared().of_blocks[turn % turns], Cluster::num_blocks(), columns, false, 0, 0);
+      }
     }
 #endif
     const RowGradient<C> gradient(sums, 1 / columns, eps);

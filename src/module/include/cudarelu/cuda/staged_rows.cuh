@@ -192,6 +192,7 @@ class StagedRows {
   }
 
   /// Takes the row of the turn after `turn` for all blocks of the cluster, in one thread of each.
+  /// One block stores it as any shared memory: asynchronous stores are for clusters of two or more.
   /// Rows of one kind begin at the same element of a vector. A block keeps the shared rows with the
   /// alignment of one kind, so that it takes rows of its `kind` while there are any. tickets[kind]
   /// counts the rows of a kind that were taken after turn 0; without tickets there are no more
@@ -200,15 +201,22 @@ class StagedRows {
   __device__ void take_row(int turn, int& kind) const {
     const int place = turn % takes;
     std::uint64_t* const barrier = &header().taken[place];
-    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
-                                   sizeof(std::int64_t));
-    if (Cluster::block_rank() != 0) return;
+    if (blocks_ > 1) {
+      ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
+                                     sizeof(std::int64_t));
+      if (Cluster::block_rank() != 0) return;
+    }
     std::int64_t row = rows_;
     for (int tries = 0; data_.tickets != nullptr && tries < kinds_; ++tries) {
       const std::int64_t first = (step_ - kind + kinds_ - 1) / kinds_;  // after turn 0
       row = kind + kinds_ * (first + atomicAdd(data_.tickets + kind, 1u));
       if (row < rows_) break;
       kind = (kind + 1) % kinds_;
+    }
+    if (blocks_ == 1) {
+      header().rows[place] = row;
+      ptx::mbarrier_arrive(barrier);
+      return;
     }
     for (unsigned i = 0; i < blocks_; ++i) {
       ptx::st_async(Cluster::map_shared_rank(&header().rows[place], i), row,
@@ -379,7 +387,14 @@ class StagedRows {
   __device__ void send(int turn, const P& value) const {
     std::uint64_t* const barrier = &header().exchanged[turn % exchanges];
     const unsigned lane = threadIdx.x % 32;
+    P* const place = values<P>(turn) + Cluster::block_rank() * warps + threadIdx.x / 32;
     __syncwarp();  // the barrier makes what the warp has written to stages visible
+    if (blocks_ == 1) {
+      if (lane != 0) return;
+      *place = value;
+      ptx::mbarrier_arrive(barrier);
+      return;
+    }
     if (threadIdx.x == 0) {
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
                                      blocks_ * warps * static_cast<unsigned>(sizeof(P)));
@@ -387,7 +402,6 @@ class StagedRows {
       ptx::mbarrier_arrive(barrier);
     }
     if (lane >= blocks_) return;
-    P* const place = values<P>(turn) + Cluster::block_rank() * warps + threadIdx.x / 32;
     using Word = std::conditional_t<sizeof(P) == 4, std::int32_t, std::int64_t>;
     constexpr int words = sizeof(P) / sizeof(Word);
     auto* const to = reinterpret_cast<Word*>(Cluster::map_shared_rank(place, lane));
