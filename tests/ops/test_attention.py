@@ -305,17 +305,35 @@ def test_a_third_derivative_is_an_error():
         again.sum().backward()
 
 
-def test_the_result_does_not_depend_on_the_threads():
-    q, k, v = inputs((2, 4, 200, 16), keys=500)
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_many_keys(causal):
+    """On the CPU, the keys are divided into parts, each with its own sums for the gradient of q."""
+
+    def gradients(function, *given, **options):
+        leaves = [x.requires_grad_() for x in given]
+        y = function(*leaves, is_causal=causal, **options)
+        return torch.autograd.grad(y.square().sum(), leaves)
+
+    given = inputs((1, 4, 300, 40), keys=1700)
+    wide = gradients(torch_attention, *(x.double() for x in given), enable_gqa=True)
+    for actual, wanted in zip(gradients(cudarelu.attention, *given), wide, strict=True):
+        torch.testing.assert_close(actual, wanted.float(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("keys", [500, 1700])
+def test_the_result_does_not_depend_on_the_threads(keys):
+    leaves = [x.requires_grad_() for x in inputs((2, 4, 200, 16), keys=keys)]
     before = torch.get_num_threads()
     results = []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            results.append(cudarelu.attention(q, k, v))
+            y = cudarelu.attention(*leaves)
+            results.append((y, *torch.autograd.grad(y.square().sum(), leaves)))
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(results[0], each) for each in results)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
 def test_bad_arguments():

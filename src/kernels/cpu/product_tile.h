@@ -67,12 +67,15 @@ struct Avx512 {
 
 #endif
 
-/// tile[rows][columns] = or += the product of a panel of a and a panel of b. Each vector is loaded
-/// and stored on its own: an array that is initialised or copied as a whole is one in memory.
-template <class Cpu, class T>
+/// tile[rows][columns] = or += the product of a and a panel of b, where a is a panel, or has rows
+/// of as many elements as the tile if `of_rows`. Each vector is loaded and stored on its own: an
+/// array that is initialised or copied as a whole is one in memory.
+template <class Cpu, bool of_rows, class T>
 inline void multiply(const T* a, const T* b, std::int64_t k, T* tile, bool adds) {
   typename Cpu::Vector sums[Cpu::rows][2];
   constexpr int lanes = sizeof(sums[0][0]) / sizeof(T);
+  constexpr int step = of_rows ? 1 : Cpu::rows;   // from an element of a row to the next
+  constexpr int apart = of_rows ? 2 * lanes : 1;  // from a row to the next
 #pragma GCC unroll 16
   for (int row = 0; row < Cpu::rows; ++row) {
     if (adds) {
@@ -83,15 +86,15 @@ inline void multiply(const T* a, const T* b, std::int64_t k, T* tile, bool adds)
       sums[row][1] = typename Cpu::Vector{};
     }
   }
-  for (std::int64_t i = 0; i < k; ++i, a += Cpu::rows, b += 2 * lanes) {
+  for (std::int64_t i = 0; i < k; ++i, a += step, b += 2 * lanes) {
     typename Cpu::Vector b0;
     typename Cpu::Vector b1;
     Cpu::load(b, b0);
     Cpu::load(b + lanes, b1);
 #pragma GCC unroll 16
     for (int row = 0; row < Cpu::rows; ++row) {
-      Cpu::multiply_add(sums[row][0], a[row], b0);
-      Cpu::multiply_add(sums[row][1], a[row], b1);
+      Cpu::multiply_add(sums[row][0], a[row * apart], b0);
+      Cpu::multiply_add(sums[row][1], a[row * apart], b1);
     }
   }
 #pragma GCC unroll 16
@@ -102,17 +105,17 @@ inline void multiply(const T* a, const T* b, std::int64_t k, T* tile, bool adds)
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-template <class T>
+template <class T, bool of_rows>
 [[gnu::target("avx512f"), gnu::flatten]] void multiply_with_avx512(const T* a, const T* b,
                                                                    std::int64_t k, T* tile,
                                                                    bool adds) {
-  multiply<Avx512<T>>(a, b, k, tile, adds);
+  multiply<Avx512<T>, of_rows>(a, b, k, tile, adds);
 }
-template <class T>
+template <class T, bool of_rows>
 [[gnu::target("avx2,fma"), gnu::flatten]] void multiply_with_avx2(const T* a, const T* b,
                                                                   std::int64_t k, T* tile,
                                                                   bool adds) {
-  multiply<Avx2<T>>(a, b, k, tile, adds);
+  multiply<Avx2<T>, of_rows>(a, b, k, tile, adds);
 }
 #endif
 
@@ -124,6 +127,8 @@ struct Tile {
   int rows;
   int columns;
   void (*multiply)(const T* a, const T* b, std::int64_t k, T* tile, bool adds);
+  /// The same where a is a matrix of rows of `columns` elements each.
+  void (*multiply_rows)(const T* a, const T* b, std::int64_t k, T* tile, bool adds);
 };
 
 template <class T>
@@ -131,13 +136,16 @@ const Tile<T>& tile_for_cpu() {
   static const Tile<T> tile = [] {
 #if defined(__x86_64__) && defined(__GNUC__)
     if (has_avx512()) {
-      return Tile<T>{12, 128 / sizeof(T), detail::multiply_with_avx512<T>};
+      return Tile<T>{12, 128 / sizeof(T), detail::multiply_with_avx512<T, false>,
+                     detail::multiply_with_avx512<T, true>};
     }
     if (has_avx2()) {
-      return Tile<T>{6, 64 / sizeof(T), detail::multiply_with_avx2<T>};
+      return Tile<T>{6, 64 / sizeof(T), detail::multiply_with_avx2<T, false>,
+                     detail::multiply_with_avx2<T, true>};
     }
 #endif
-    return Tile<T>{4, 32 / sizeof(T), detail::multiply<detail::AnyCpu<T>, T>};
+    return Tile<T>{4, 32 / sizeof(T), detail::multiply<detail::AnyCpu<T>, false, T>,
+                   detail::multiply<detail::AnyCpu<T>, true, T>};
   }();
   return tile;
 }

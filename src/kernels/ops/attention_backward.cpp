@@ -22,46 +22,50 @@ class Backward : Blocks<T, lanes> {
            const TensorView& grad_lse)
       : Base(call, p, sequences), grad_lse_(grad_lse) {}
 
-  /// Either the gradients of q, k and v, or only that of the mask.
-  Status run(bool of_mask) {
+  Status run() {
     const std::int64_t d = p_.width;
     const std::int64_t e = p_.value_width;
-    if (!of_mask) {
-      constexpr auto q_ends = &Sequences::q_ends;
-      constexpr auto k_ends = &Sequences::k_ends;
-      this->fill_rest(q_ends, p_.queries, p_.heads, d, this->output(0), p_.grad_q, T{});
-      this->fill_rest(k_ends, p_.keys, p_.kv_heads, d, this->output(1), p_.grad_k, T{});
-      this->fill_rest(k_ends, p_.keys, p_.kv_heads, e, this->output(2), p_.grad_v, T{});
-    }
+    constexpr auto q_ends = &Sequences::q_ends;
+    constexpr auto k_ends = &Sequences::k_ends;
+    this->fill_rest(q_ends, p_.queries, p_.heads, d, this->output(0), p_.grad_q, T{});
+    this->fill_rest(k_ends, p_.keys, p_.kv_heads, d, this->output(1), p_.grad_k, T{});
+    this->fill_rest(k_ends, p_.keys, p_.kv_heads, e, this->output(2), p_.grad_v, T{});
     if (this->units() == 0) return {};
-    C* slopes = nullptr;  // the sum of grad_y y less grad_lse, for each query
-    const std::int64_t rows = p_.batch * p_.heads * p_.queries;
-    if (Status status = allocate(call_, rows, slopes); !status.ok()) return status;
-    slopes_ = slopes;
-    compute_slopes(slopes);
-    // For the gradient of the mask, then also for that of q, then for those of k and v.
-    const std::array<Packed, 7> matrices{{{k, &Problem::k, false, d, false},
-                                          {v, &Problem::v, false, e, false},
-                                          {k, &Problem::k, false, d, true},
-                                          {q, &Problem::q, true, d, false},
-                                          {grad_y, &Problem::grad_y, true, e, false},
-                                          {q, &Problem::q, true, d, true},
-                                          {grad_y, &Problem::grad_y, true, e, true}}};
+    if (Status status = find_slopes(); !status.ok()) return status;
+    const std::array<Packed, 5> matrices{
+        {{q, &Problem::q, true, d, false},
+         {grad_y, &Problem::grad_y, true, e, false},
+         {q, &Problem::q, true, d, true},
+         {grad_y, &Problem::grad_y, true, e, true},
+         {Packed::no_input, &Problem::q, true, padded_width(), false}}};
     const std::int64_t scratch =
-        lanes * (d + e + 2 * chunk + this->size_of(d, 1) + this->size_of(e, 1));
+        lanes * (d + e + padded_width() + 2 * chunk + this->size_of(d, 1) + this->size_of(e, 1));
     return this->for_each_group(
-        std::span(matrices).first(of_mask ? 2 : 7),
-        [&](std::int64_t first, std::int64_t count, const auto& unit) {
+        matrices, [&](std::int64_t first, std::int64_t count, const auto& unit) {
           Status status = this->for_each_block(
+              first, count, scratch, [](const Unit<C>& each) { return parts_of(each.p) * lanes; },
+              [&](std::int64_t index, std::int64_t line, C* memory) {
+                of_part(unit(index), line / lanes, memory);
+              });
+          if (!status.ok()) return status;
+          return this->for_each_block(
+              first, count, 0, [](const Unit<C>& each) { return each.rows(); },
+              [&](std::int64_t index, std::int64_t row, C*) { add_parts(unit(index), row); });
+        });
+  }
+
+  Status run_for_mask() {
+    if (this->units() == 0) return {};
+    if (Status status = find_slopes(); !status.ok()) return status;
+    const std::array<Packed, 2> matrices{
+        {{k, &Problem::k, false, p_.width, false}, {v, &Problem::v, false, p_.value_width, false}}};
+    const std::int64_t scratch = lanes * (p_.width + p_.value_width + 2 * chunk);
+    return this->for_each_group(
+        matrices, [&](std::int64_t first, std::int64_t count, const auto& unit) {
+          return this->for_each_block(
               first, count, scratch, [](const Unit<C>& each) { return each.rows(); },
               [&](std::int64_t index, std::int64_t row, C* memory) {
-                of_queries(unit(index), row, of_mask, memory);
-              });
-          if (!status.ok() || of_mask) return status;
-          return this->for_each_block(
-              first, count, scratch, [](const Unit<C>& each) { return each.p.keys; },
-              [&](std::int64_t index, std::int64_t key, C* memory) {
-                of_keys(unit(index), key, memory);
+                of_mask(unit(index), row, memory);
               });
         });
   }
@@ -71,6 +75,18 @@ class Backward : Blocks<T, lanes> {
   using Base::low;
   using Base::p_;
   using typename Base::Row;
+
+  /// d in whole tiles.
+  std::int64_t padded_width() const { return cpu::parts(p_.width, lanes) * lanes; }
+
+  Status find_slopes() {
+    C* slopes = nullptr;
+    const std::int64_t rows = p_.batch * p_.heads * p_.queries;
+    if (Status status = allocate(call_, rows, slopes); !status.ok()) return status;
+    compute_slopes(slopes);
+    slopes_ = slopes;
+    return {};
+  }
 
   void compute_slopes(C* slopes) const {
     const std::int64_t e = p_.value_width;
@@ -100,18 +116,16 @@ class Backward : Blocks<T, lanes> {
     return base == low ? C(0) : base;
   }
 
-  /// The gradient of q, or of the mask, for the rows from `first` on, one for each lane.
-  void of_queries(const Unit<C>& unit, std::int64_t first, bool of_mask, C* memory) const {
+  /// The gradient of the mask for the rows from `first` on, one for each lane.
+  void of_mask(const Unit<C>& unit, std::int64_t first, C* memory) const {
     const Problem& p = unit.p;
     const Panels<C>& keys = unit.panels[0];
     const Panels<C>& values = unit.panels[1];
-    const Panels<C>& turned_keys = unit.panels[2];
     const std::int64_t count = std::min(lanes, unit.rows() - first);
     C* const queries = memory;
     C* const gradients = queries + p.width * lanes;
     C* const weights = gradients + p.value_width * lanes;
     C* const grad_scores = weights + chunk * lanes;
-    C* const sums = grad_scores + chunk * lanes;
     this->pack_lanes(p.queries_of(this->input(q), p.q, unit.index), first, count, p.width,
                      static_cast<C>(p.scale), queries);
     this->pack_lanes(p.queries_of(this->input(grad_y), p.grad_y, unit.index), first, count,
@@ -127,46 +141,76 @@ class Backward : Blocks<T, lanes> {
       base[static_cast<std::size_t>(i)] = base_of(*lse_of[first + i]);
       slopes[static_cast<std::size_t>(i)] = *slope_of[first + i];
     }
-    std::fill_n(sums, this->size_of(p.width, 1) * lanes, C(0));
-    const std::int64_t visible = of_mask ? p.keys : this->visible_keys(unit, of_lanes);
-    for (std::int64_t key = 0; key < visible; key += chunk) {
-      const std::int64_t items = std::min(chunk, visible - key);
+    for (std::int64_t key = 0; key < p.keys; key += chunk) {
+      const std::int64_t items = std::min(chunk, p.keys - key);
       this->multiply_items(keys, key, items, queries, weights);
       this->multiply_items(values, key, items, gradients, grad_scores);
       this->place_keys(key, items, true, of_items);
       this->finish_scores(weights, items, of_items, of_lanes);
-      const C scale = of_mask ? C(1) : static_cast<C>(p.scale);
       for (std::int64_t j = 0; j < items; ++j) {
         cpu::for_each_index_of_few(lanes, [&](std::int64_t l) {
           const auto i = static_cast<std::size_t>(l);
           C& gradient = grad_scores[j * lanes + l];
-          const C weight = math::exp_of_any(weights[j * lanes + l] - base[i]);
-          gradient = weight * (gradient - slopes[i]) * scale;
+          gradient = math::exp_of_any(weights[j * lanes + l] - base[i]) * (gradient - slopes[i]);
         });
       }
-      if (of_mask) {
-        HeadRows<T> to = p.queries_of(this->output(0), p.grad_mask, unit.index);
-        to.data += key;
-        this->write(grad_scores, first, count, items, to);
-      } else {
-        this->multiply(turned_keys, key, items, grad_scores, sums, true);
-      }
+      HeadRows<T> to = p.queries_of(this->output(0), p.grad_mask, unit.index);
+      to.data += key;
+      this->write(grad_scores, first, count, items, to);
     }
-    if (of_mask) return;
-    this->write(sums, first, count, p.width, p.queries_of(this->output(0), p.grad_q, unit.index));
   }
 
-  /// The gradients of k and v for the keys from `first` on, one for each lane.
-  void of_keys(const Unit<C>& unit, std::int64_t first, C* memory) const {
+  /// The rows of a unit in whole panels.
+  std::int64_t padded_rows(const Unit<C>& unit) const { return this->size_of(unit.rows(), 1); }
+
+  /// The sums of a part for the gradients of the queries: [padded_width / lanes, rows, lanes].
+  C* sums_of(const Unit<C>& unit, std::int64_t part) const {
+    return unit.panels[4].data + part * padded_width() * padded_rows(unit);
+  }
+
+  /// The gradients of k and v for the keys of a part, and the sums for that of q. A part has every
+  /// parts_of()-th block of keys: with causal attention all parts take about the same time.
+  void of_part(const Unit<C>& unit, std::int64_t part, C* memory) const {
+    C* const sums = sums_of(unit, part);
+    std::fill_n(sums, padded_width() * padded_rows(unit), C(0));
+    for (std::int64_t key = part * lanes; key < unit.p.keys; key += parts_of(unit.p) * lanes) {
+      of_keys(unit, key, sums, memory);
+    }
+  }
+
+  /// The gradient of q for the rows from `first` on.
+  void add_parts(const Unit<C>& unit, std::int64_t first) const {
+    const std::int64_t count = std::min(lanes, unit.rows() - first);
+    const std::int64_t rows = padded_rows(unit);
+    const HeadRows<T> to = unit.p.queries_of(this->output(0), unit.p.grad_q, unit.index);
+    for (std::int64_t row = first; row < first + count; ++row) {
+      for (std::int64_t column = 0; column < p_.width; column += lanes) {
+        Row total{};
+        for (std::int64_t part = 0; part < parts_of(unit.p); ++part) {
+          const C* const sums = sums_of(unit, part) + column * rows + row * lanes;
+          cpu::for_each_index_of_few(
+              lanes, [&](std::int64_t i) { total[static_cast<std::size_t>(i)] += sums[i]; });
+        }
+        for (std::int64_t i = 0; i < std::min(lanes, p_.width - column); ++i) {
+          to[row][column + i] = store<T>(total[static_cast<std::size_t>(i)]);
+        }
+      }
+    }
+  }
+
+  /// The gradients of k and v for the keys from `first` on, one for each lane; adds the terms of
+  /// these keys to the sums for the gradient of q.
+  void of_keys(const Unit<C>& unit, std::int64_t first, C* grad_queries, C* memory) const {
     const Problem& p = unit.p;
-    const Panels<C>& queries = unit.panels[3];
-    const Panels<C>& gradients = unit.panels[4];
-    const Panels<C>& turned_queries = unit.panels[5];
-    const Panels<C>& turned_gradients = unit.panels[6];
+    const Panels<C>& queries = unit.panels[0];
+    const Panels<C>& gradients = unit.panels[1];
+    const Panels<C>& turned_queries = unit.panels[2];
+    const Panels<C>& turned_gradients = unit.panels[3];
     const std::int64_t count = std::min(lanes, p.keys - first);
     C* const keys = memory;
     C* const values = keys + p.width * lanes;
-    C* const weights = values + p.value_width * lanes;
+    C* const turned_keys = values + p.value_width * lanes;  // [padded_width / lanes, count, lanes]
+    C* const weights = turned_keys + padded_width() * lanes;
     C* const grad_scores = weights + chunk * lanes;
     C* const grad_keys = grad_scores + chunk * lanes;
     C* const grad_values = grad_keys + this->size_of(p.width, 1) * lanes;
@@ -174,6 +218,8 @@ class Backward : Blocks<T, lanes> {
                      static_cast<C>(p.scale), keys);
     this->pack_lanes(p.keys_of(this->input(v), p.v, unit.index), first, count, p.value_width, 1,
                      values);
+    pack_rows(p.keys_of(this->input(k), p.k, unit.index), first, count, p.width, true, lanes,
+              turned_keys);
     Positions<lanes> of_lanes;
     Positions<chunk> of_items;
     this->place_keys(first, count, false, of_lanes);
@@ -205,6 +251,10 @@ class Backward : Blocks<T, lanes> {
       }
       this->multiply(turned_queries, item, items, grad_scores, grad_keys, true);
       this->multiply(turned_gradients, item, items, weights, grad_values, true);
+      for (std::int64_t column = 0; column < p.width; column += lanes) {
+        this->add_products(grad_scores, items, turned_keys + column * count, count,
+                           grad_queries + column * padded_rows(unit) + item * lanes);
+      }
     }
     this->write(grad_keys, first, count, p.width, p.keys_of(this->output(1), p.grad_k, unit.index));
     this->write(grad_values, first, count, p.value_width,
@@ -212,14 +262,16 @@ class Backward : Blocks<T, lanes> {
   }
 
   const TensorView& grad_lse_;
-  const C* slopes_ = nullptr;
+  const C* slopes_ = nullptr;  // the sum of grad_y y less grad_lse, for each query
 };
 
 Status run(const Call& call, const Problem& p, const Sequences* sequences,
            const TensorView& grad_lse, bool of_mask) {
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return cpu::with_tile_columns<Compute<T>>(
-        [&](auto lanes) { return Backward<T, lanes>(call, p, sequences, grad_lse).run(of_mask); });
+    return cpu::with_tile_columns<Compute<T>>([&](auto lanes) {
+      Backward<T, lanes> backward(call, p, sequences, grad_lse);
+      return of_mask ? backward.run_for_mask() : backward.run();
+    });
   });
 }
 

@@ -22,8 +22,16 @@ namespace cudarelu::ops::attention {
 /// The items of a chunk: a multiple of the rows of all tiles.
 inline constexpr std::int64_t chunk = 240;
 
-/// A matrix of each unit, and its panels.
+/// The parts in which the keys of a problem are processed at the same time. They do not depend on
+/// other problems of the call, so that sums are in the same order beside any of them.
+inline std::int64_t parts_of(const Problem& p) {
+  return std::clamp<std::int64_t>(p.keys / 512, 1, 16);
+}
+
+/// A matrix of each unit, and its panels. Without an input, it is room for sums of each part.
 struct Packed {
+  static constexpr std::size_t no_input = max_inputs;
+
   std::size_t input;
   Layout Problem::* layout;
   bool is_of_queries;  // else of keys
@@ -34,7 +42,9 @@ struct Packed {
     return is_of_queries ? p.group() * p.queries : p.keys;
   }
   std::int64_t lines(const Problem& p) const { return turned ? columns : rows(p); }
-  std::int64_t steps(const Problem& p) const { return turned ? rows(p) : columns; }
+  std::int64_t steps(const Problem& p) const {
+    return turned ? rows(p) : columns * (input == no_input ? parts_of(p) : 1);
+  }
 };
 
 /// A matrix in panels of the rows of a tile.
@@ -246,6 +256,14 @@ class Blocks {
     multiply({a.data + item * a.steps, items, a.steps}, 0, a.steps, b, out, false);
   }
 
+  /// out[item, lane] += the sum over `steps` steps of a[item, step] b[step, lane], where a has a
+  /// row of `lanes` elements for each item.
+  void add_products(const C* a, std::int64_t items, const C* b, std::int64_t steps, C* out) const {
+    for (std::int64_t item = 0; item < items; item += tile_rows) {
+      tile_.multiply_rows(a + item * lanes, b, steps, out + item * lanes, true);
+    }
+  }
+
   /// Adds the mask to the products of a chunk, [item, lane], and hides what is hidden.
   void finish_scores(C* scores, std::int64_t items, const Positions<chunk>& of_items,
                      const Positions<lanes>& of_lanes) const {
@@ -366,7 +384,7 @@ class Blocks {
   }
 
   void pack(const Packed& matrix, const Unit<C>& unit, C* to) const {
-    if (!call_.inputs[matrix.input].present) return;
+    if (matrix.input == Packed::no_input || !call_.inputs[matrix.input].present) return;
     const T* const data = input(matrix.input);
     const Layout& layout = unit.p.*matrix.layout;
     const auto rows = matrix.is_of_queries ? unit.p.queries_of(data, layout, unit.index)
