@@ -275,10 +275,15 @@ def library_of(path: str | os.PathLike[str]) -> Library:
     """Runs a Python file and returns the library that is one of its global names.
 
     Raises:
-        ValueError: if there is none, if there are several, and for an exception of the file, with
-            its line.
+        ValueError: if there is none, if there are several, for a folder or a file of C++, and for
+            an exception of the file, with its line.
         OSError: if the file cannot be read.
     """
+    if Path(path).is_dir() or Path(path).suffix in (".h", ".cpp", ".cu", ".cuh"):
+        raise ValueError(
+            f"{path} is not a Python file: ops in C++ are built by cmake, as in the folder that "
+            "`python -m cudarelu new NAME` creates"
+        )
     Path(path).read_bytes()
     sys.path.insert(0, str(Path(path).resolve().parent))  # as Python does for a program
     try:

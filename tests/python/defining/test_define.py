@@ -265,6 +265,14 @@ def test_the_command(tmp_path):
     assert f"{file} must have one cudarelu.Library: it has none" in done.stderr
 
 
+def test_a_folder_of_cpp_sources_is_not_a_library_in_python(tmp_path, capsys):
+    (tmp_path / "swish.h").write_text("#pragma once\n")
+    for path in (tmp_path, tmp_path / "swish.h"):
+        assert main(["build", str(path), "-o", str(tmp_path / "libswish.so")]) == 2
+        message = f"error: {path} is not a Python file: ops in C++ are built by cmake"
+        assert capsys.readouterr().err.startswith(message)
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

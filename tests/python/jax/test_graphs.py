@@ -120,8 +120,8 @@ print(int(np.median(-np.diff(free[2:]))))
 
 
 def test_workspace_ends_with_its_program():
-    """XLA takes each array from the driver here, and returns it. Other processes may take and return
-    memory at the same time, so that the median of the programs counts."""
+    """XLA takes each array from the driver here, and returns it. Other processes may take and
+    return memory at the same time, so that the median of the programs counts."""
     lost = int(run_script(WORKSPACE, XLA_PYTHON_CLIENT_ALLOCATOR="platform"))
     assert lost < 4 << 20
 
