@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -74,8 +75,8 @@ template <class Cpu, bool of_rows, class T>
 inline void multiply(const T* a, const T* b, std::int64_t k, T* tile, bool adds) {
   typename Cpu::Vector sums[Cpu::rows][2];
   constexpr int lanes = sizeof(sums[0][0]) / sizeof(T);
-  constexpr int step = of_rows ? 1 : Cpu::rows;   // from an element of a row to the next
-  constexpr int apart = of_rows ? 2 * lanes : 1;  // from a row to the next
+  constexpr int step = of_rows ? 1 : Cpu::rows;              // from an element of a row to the next
+  constexpr std::ptrdiff_t apart = of_rows ? 2 * lanes : 1;  // from a row to the next
 #pragma GCC unroll 16
   for (int row = 0; row < Cpu::rows; ++row) {
     if (adds) {

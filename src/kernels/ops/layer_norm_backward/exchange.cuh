@@ -108,7 +108,8 @@ class Exchange {
       if (Cluster::num_blocks() > 1) {
         send_to_blocks(turn, sums);
         wait(shared().exchanged, turn);
-        sums = add_up(shared().of_blocks[turn % turns], Cluster::num_blocks(), columns, false, 0, 0);
+        sums =
+            add_up(shared().of_blocks[turn % turns], Cluster::num_blocks(), columns, false, 0, 0);
       }
     }
 #endif

@@ -331,7 +331,7 @@ class StagedRows {
   __device__ void write_all(T* output, const Prepare& prepare, const Value& value) const {
     Place place;
     Element shared_end;  // the thread's element of the shared rows
-    int kept = -1;  // the kind of the shared rows
+    int kept = -1;       // the kind of the shared rows
     for (int turn = 0;; ++turn) {
       const std::int64_t row = row_of(turn);
       if (row >= rows_) break;
