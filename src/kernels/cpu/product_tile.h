@@ -1,6 +1,7 @@
-// The innermost loop of matrix products on the CPU: the product of two panels, whose elements are
-// in the order in which it reads them, as a tile that it keeps in registers. The method is that of
-// Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
+// The innermost loop of matrix products on the CPU: the product of a panel, whose elements are in
+// the order in which it reads them, and another panel, as a tile that it keeps in registers. The
+// first may be rows instead. The method is that of Goto and van de Geijn, "Anatomy of
+// High-Performance Matrix Multiplication" (2008).
 #pragma once
 
 #include <algorithm>

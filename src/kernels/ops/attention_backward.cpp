@@ -32,25 +32,39 @@ class Backward : Blocks<T, lanes> {
     this->fill_rest(k_ends, p_.keys, p_.kv_heads, e, this->output(2), p_.grad_v, T{});
     if (this->units() == 0) return {};
     if (Status status = find_slopes(); !status.ok()) return status;
-    const std::array<Packed, 5> matrices{
-        {{q, &Problem::q, true, d, false},
-         {grad_y, &Problem::grad_y, true, e, false},
-         {q, &Problem::q, true, d, true},
-         {grad_y, &Problem::grad_y, true, e, true},
-         {Packed::no_input, &Problem::q, true, padded_width(), false}}};
-    const std::int64_t scratch =
-        lanes * (d + e + padded_width() + 2 * chunk + this->size_of(d, 1) + this->size_of(e, 1));
+    const std::array<Packed, 4> matrices{{{q, &Problem::q, true, d, false},
+                                          {grad_y, &Problem::grad_y, true, e, false},
+                                          {q, &Problem::q, true, d, true},
+                                          {grad_y, &Problem::grad_y, true, e, true}}};
+    const auto room_of = [this](const Problem& p) {
+      return parts_of(p) * size_of_sums(p) + cpu::parts(p.keys, lanes) * size_of_block();
+    };
+    const std::int64_t size = lanes * (d + e + padded_width() + 2 * chunk);
+    const std::int64_t slots = std::min(this->units() * most_parts, this->most_slots);
+    C* scratch = nullptr;
+    if (Status status = allocate(call_, slots * size, scratch); !status.ok()) return status;
     return this->for_each_group(
-        matrices, [&](std::int64_t first, std::int64_t count, const auto& unit) {
-          Status status = this->for_each_block(
-              first, count, scratch, [](const Unit<C>& each) { return parts_of(each.p) * lanes; },
-              [&](std::int64_t index, std::int64_t line, C* memory) {
-                of_part(unit(index), line / lanes, memory);
-              });
-          if (!status.ok()) return status;
-          return this->for_each_block(
-              first, count, 0, [](const Unit<C>& each) { return each.rows(); },
-              [&](std::int64_t index, std::int64_t row, C*) { add_parts(unit(index), row); });
+        matrices, room_of, [&](std::int64_t first, std::int64_t count, const auto& unit) {
+          std::int64_t rows = 1;  // keys without queries have gradients too
+          for (std::int64_t i = 0; i < count; ++i) rows = std::max(rows, unit(first + i).rows());
+          Status status;
+          for (std::int64_t begin = 0; status.ok() && begin < rows; begin += most_rows) {
+            status = this->for_each_block(
+                first, count, [](const Unit<C>& each) { return parts_of(each.p) * lanes; },
+                [&](std::int64_t index, std::int64_t line, std::int64_t slot) {
+                  of_part(unit(index), begin, line / lanes, scratch + slot * size);
+                });
+            if (!status.ok()) break;
+            status = this->for_each_block(
+                first, count,
+                [&](const Unit<C>& each) {
+                  return std::clamp<std::int64_t>(each.rows() - begin, 0, most_rows);
+                },
+                [&](std::int64_t index, std::int64_t row, std::int64_t) {
+                  add_parts(unit(index), begin, row);
+                });
+          }
+          return status;
         });
   }
 
@@ -76,8 +90,36 @@ class Backward : Blocks<T, lanes> {
   using Base::p_;
   using typename Base::Row;
 
+  /// The rows of a unit that are processed at a time: they bound the memory for sums.
+  static constexpr std::int64_t most_rows = 16 * chunk;
+
+  /// The number of parts of the keys, which are processed at the same time. It depends on the keys
+  /// alone, so that sums are in the same order beside any other problem of the call.
+  static constexpr std::int64_t most_parts = 16;
+  static std::int64_t parts_of(const Problem& p) {
+    return std::clamp<std::int64_t>(cpu::parts(p.keys, 512), 1, most_parts);
+  }
+
   /// d in whole tiles.
   std::int64_t padded_width() const { return cpu::parts(p_.width, lanes) * lanes; }
+
+  /// The rows of the sums of a part, in whole panels.
+  std::int64_t rows_of_sums(const Problem& p) const {
+    return this->size_of(std::min(p.group() * p.queries, most_rows), 1);
+  }
+
+  // The room of a unit: for each part, the sums for the gradients of queries, [padded_width /
+  // lanes, rows, lanes]; for each block of keys, the sums for the gradients of k and v.
+  std::int64_t size_of_sums(const Problem& p) const { return padded_width() * rows_of_sums(p); }
+  std::int64_t size_of_block() const {
+    return lanes * (this->size_of(p_.width, 1) + this->size_of(p_.value_width, 1));
+  }
+  C* sums_of(const Unit<C>& unit, std::int64_t part) const {
+    return unit.room + part * size_of_sums(unit.p);
+  }
+  C* block_of(const Unit<C>& unit, std::int64_t block) const {
+    return sums_of(unit, parts_of(unit.p)) + block * size_of_block();
+  }
 
   Status find_slopes() {
     C* slopes = nullptr;
@@ -160,28 +202,25 @@ class Backward : Blocks<T, lanes> {
     }
   }
 
-  /// The rows of a unit in whole panels.
-  std::int64_t padded_rows(const Unit<C>& unit) const { return this->size_of(unit.rows(), 1); }
-
-  /// The sums of a part for the gradients of the queries: [padded_width / lanes, rows, lanes].
-  C* sums_of(const Unit<C>& unit, std::int64_t part) const {
-    return unit.panels[4].data + part * padded_width() * padded_rows(unit);
-  }
-
-  /// The gradients of k and v for the keys of a part, and the sums for that of q. A part has every
-  /// parts_of()-th block of keys: with causal attention all parts take about the same time.
-  void of_part(const Unit<C>& unit, std::int64_t part, C* memory) const {
-    C* const sums = sums_of(unit, part);
-    std::fill_n(sums, padded_width() * padded_rows(unit), C(0));
-    for (std::int64_t key = part * lanes; key < unit.p.keys; key += parts_of(unit.p) * lanes) {
-      of_keys(unit, key, sums, memory);
+  /// The gradients of k and v for the keys of a part, and the sums for that of q, in the rows from
+  /// `begin` on. A part has every parts_of()-th block of keys: with causal attention all parts take
+  /// about the same time.
+  void of_part(const Unit<C>& unit, std::int64_t begin, std::int64_t part, C* memory) const {
+    if (begin > 0 && begin >= unit.rows()) return;
+    const std::int64_t rows = this->size_of(std::min(unit.rows() - begin, most_rows), 1);
+    for (std::int64_t column = 0; column < p_.width; column += lanes) {
+      std::fill_n(sums_of(unit, part) + column * rows_of_sums(unit.p), rows * lanes, C(0));
+    }
+    const std::int64_t step = parts_of(unit.p) * lanes;
+    for (std::int64_t key = part * lanes; key < unit.p.keys; key += step) {
+      of_keys(unit, begin, key, sums_of(unit, part), memory);
     }
   }
 
-  /// The gradient of q for the rows from `first` on.
-  void add_parts(const Unit<C>& unit, std::int64_t first) const {
-    const std::int64_t count = std::min(lanes, unit.rows() - first);
-    const std::int64_t rows = padded_rows(unit);
+  /// The gradient of q for the rows from `begin` + `first` on.
+  void add_parts(const Unit<C>& unit, std::int64_t begin, std::int64_t first) const {
+    const std::int64_t count = std::min(lanes, unit.rows() - begin - first);
+    const std::int64_t rows = rows_of_sums(unit.p);
     const HeadRows<T> to = unit.p.queries_of(this->output(0), unit.p.grad_q, unit.index);
     for (std::int64_t row = first; row < first + count; ++row) {
       for (std::int64_t column = 0; column < p_.width; column += lanes) {
@@ -192,15 +231,16 @@ class Backward : Blocks<T, lanes> {
               lanes, [&](std::int64_t i) { total[static_cast<std::size_t>(i)] += sums[i]; });
         }
         for (std::int64_t i = 0; i < std::min(lanes, p_.width - column); ++i) {
-          to[row][column + i] = store<T>(total[static_cast<std::size_t>(i)]);
+          to[begin + row][column + i] = store<T>(total[static_cast<std::size_t>(i)]);
         }
       }
     }
   }
 
-  /// The gradients of k and v for the keys from `first` on, one for each lane; adds the terms of
-  /// these keys to the sums for the gradient of q.
-  void of_keys(const Unit<C>& unit, std::int64_t first, C* grad_queries, C* memory) const {
+  /// Adds the terms of the rows from `begin` on to the gradients of k and v, for the keys from
+  /// `first` on, one for each lane, and the terms of these keys to the sums for the gradient of q.
+  void of_keys(const Unit<C>& unit, std::int64_t begin, std::int64_t first, C* grad_queries,
+               C* memory) const {
     const Problem& p = unit.p;
     const Panels<C>& queries = unit.panels[0];
     const Panels<C>& gradients = unit.panels[1];
@@ -212,7 +252,7 @@ class Backward : Blocks<T, lanes> {
     C* const turned_keys = values + p.value_width * lanes;  // [padded_width / lanes, count, lanes]
     C* const weights = turned_keys + padded_width() * lanes;
     C* const grad_scores = weights + chunk * lanes;
-    C* const grad_keys = grad_scores + chunk * lanes;
+    C* const grad_keys = block_of(unit, first / lanes);
     C* const grad_values = grad_keys + this->size_of(p.width, 1) * lanes;
     this->pack_lanes(p.keys_of(this->input(k), p.k, unit.index), first, count, p.width,
                      static_cast<C>(p.scale), keys);
@@ -223,12 +263,12 @@ class Backward : Blocks<T, lanes> {
     Positions<lanes> of_lanes;
     Positions<chunk> of_items;
     this->place_keys(first, count, false, of_lanes);
-    std::fill_n(grad_keys, this->size_of(p.width, 1) * lanes, C(0));
-    std::fill_n(grad_values, this->size_of(p.value_width, 1) * lanes, C(0));
+    if (begin == 0) std::fill_n(grad_keys, size_of_block(), C(0));
     const auto lse_of = p.queries_of(this->template input<float>(lse), p.lse, unit.index);
     const HeadRows<const C> slope_of = p.queries_of(slopes_, p.lse, unit.index);
-    for (std::int64_t item = 0; item < unit.rows(); item += chunk) {
-      const std::int64_t items = std::min(chunk, unit.rows() - item);
+    const std::int64_t end = std::min(begin + most_rows, unit.rows());
+    for (std::int64_t item = begin; item < end; item += chunk) {
+      const std::int64_t items = std::min(chunk, end - item);
       this->place_rows(unit, item, items, true, of_items);
       // The latest query of the chunk has the lowest order.
       if (p.is_causal &&
@@ -253,9 +293,10 @@ class Backward : Blocks<T, lanes> {
       this->multiply(turned_gradients, item, items, weights, grad_values, true);
       for (std::int64_t column = 0; column < p.width; column += lanes) {
         this->add_products(grad_scores, items, turned_keys + column * count, count,
-                           grad_queries + column * padded_rows(unit) + item * lanes);
+                           grad_queries + column * rows_of_sums(p) + (item - begin) * lanes);
       }
     }
+    if (end < unit.rows()) return;
     this->write(grad_keys, first, count, p.width, p.keys_of(this->output(1), p.grad_k, unit.index));
     this->write(grad_values, first, count, p.value_width,
                 p.keys_of(this->output(2), p.grad_v, unit.index));

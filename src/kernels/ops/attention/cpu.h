@@ -22,16 +22,8 @@ namespace cudarelu::ops::attention {
 /// The items of a chunk: a multiple of the rows of all tiles.
 inline constexpr std::int64_t chunk = 240;
 
-/// The parts in which the keys of a problem are processed at the same time. They do not depend on
-/// other problems of the call, so that sums are in the same order beside any of them.
-inline std::int64_t parts_of(const Problem& p) {
-  return std::clamp<std::int64_t>(p.keys / 512, 1, 16);
-}
-
-/// A matrix of each unit, and its panels. Without an input, it is room for sums of each part.
+/// A matrix of each unit, and its panels.
 struct Packed {
-  static constexpr std::size_t no_input = max_inputs;
-
   std::size_t input;
   Layout Problem::* layout;
   bool is_of_queries;  // else of keys
@@ -42,9 +34,7 @@ struct Packed {
     return is_of_queries ? p.group() * p.queries : p.keys;
   }
   std::int64_t lines(const Problem& p) const { return turned ? columns : rows(p); }
-  std::int64_t steps(const Problem& p) const {
-    return turned ? rows(p) : columns * (input == no_input ? parts_of(p) : 1);
-  }
+  std::int64_t steps(const Problem& p) const { return turned ? rows(p) : columns; }
 };
 
 /// A matrix in panels of the rows of a tile.
@@ -70,6 +60,7 @@ struct Unit {
   const Problem& p;
   std::int64_t index;  // batch * kv_heads + head of k
   std::array<Panels<C>, most_matrices> panels;
+  C* room = nullptr;  // of for_each_group()
 
   std::int64_t rows() const { return p.group() * p.queries; }
   std::int64_t place(std::int64_t row) const {
@@ -135,6 +126,7 @@ class Blocks {
   struct alignas(64) Row : std::array<C, lanes> {};
 
   static constexpr std::int64_t tile_rows = cpu::rows_of_tile<C, lanes>;
+  static constexpr std::int64_t most_slots = 64;
   static constexpr C low = -std::numeric_limits<C>::infinity();
 
   std::int64_t units() const {
@@ -167,13 +159,13 @@ class Blocks {
 
   /// Copies the matrices of the units to panels, for as many units at once as about 2^24 elements
   /// hold, and calls f(first, count, unit) for each such group of units; unit(i) is Unit `i` of
-  /// all, with the panels in the order of the matrices.
-  template <class F>
-  Status for_each_group(std::span<const Packed> matrices, const F& f) const {
+  /// all, with the panels in the order of the matrices and room for room_of(its problem) elements.
+  template <class RoomOf, class F>
+  Status for_each_group(std::span<const Packed> matrices, const RoomOf& room_of, const F& f) const {
     constexpr std::int64_t most = 1 << 24;
     Begins begins;  // of the panels of a unit
     Status status = begin_parts(0, units(), begins, [&](const Unit<C>& unit) {
-      std::int64_t size = 0;
+      std::int64_t size = room_of(unit.p);
       for (const Packed& each : matrices) size += size_of(each.lines(unit.p), each.steps(unit.p));
       return size;
     });
@@ -189,6 +181,7 @@ class Blocks {
           result.panels[i] = {panels, matrices[i].lines(result.p), matrices[i].steps(result.p)};
           panels += size_of(result.panels[i].lines, result.panels[i].steps);
         }
+        result.room = panels;
         return result;
       };
       const auto kinds = static_cast<std::int64_t>(matrices.size());
@@ -204,32 +197,52 @@ class Blocks {
     return status;
   }
 
-  /// Calls f(index of a unit, first line, memory) for each block of the lines(unit) lines of each
-  /// unit, on the host's threads, compiled for the CPU's vectors; `memory` has `size` elements.
+  template <class F>
+  Status for_each_group(std::span<const Packed> matrices, const F& f) const {
+    return for_each_group(matrices, [](const Problem&) { return std::int64_t{0}; }, f);
+  }
+
+  /// Calls f(index of a unit, first line, slot) for each block of the lines(unit) lines of each
+  /// unit, on the host's threads, compiled for the CPU's vectors. At any time, no two of the calls
+  /// have the same slot, of most_slots.
   template <class Lines, class F>
-  Status for_each_block(std::int64_t first, std::int64_t count, std::int64_t size,
-                        const Lines& lines, const F& f) const {
+  Status for_each_block(std::int64_t first, std::int64_t count, const Lines& lines,
+                        const F& f) const {
     Begins begins;  // the first block of a unit
     Status status = begin_parts(
         first, count, begins, [&](const Unit<C>& unit) { return cpu::parts(lines(unit), lanes); });
     if (!status.ok()) return status;
     const std::int64_t blocks = begins[count];
-    const std::int64_t slots = std::min<std::int64_t>(blocks, 64);
-    const std::int64_t padded = cpu::parts(size, 16) * 16;
-    C* memory = nullptr;
-    status = allocate(call_, slots * padded, memory);
-    if (!status.ok()) return status;
+    const std::int64_t slots = std::min(blocks, most_slots);
     call_.execution.parallel_for(slots, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t slot = begin; slot < end; ++slot) {
         // Neighbouring blocks of causal attention take about the same time.
         for (std::int64_t i = slot; i < blocks; i += slots) {
           const std::int64_t unit = begins.part_of(i, count);
           cpu::vectorised_for_tile<C, lanes>(
-              [&] { f(first + unit, (i - begins[unit]) * lanes, memory + slot * padded); });
+              [&] { f(first + unit, (i - begins[unit]) * lanes, slot); });
         }
       }
     });
     return {};
+  }
+
+  /// The same where f takes memory of `size` elements instead of the slot.
+  template <class Lines, class F>
+  Status for_each_block(std::int64_t first, std::int64_t count, std::int64_t size,
+                        const Lines& lines, const F& f) const {
+    std::int64_t blocks = 0;
+    for (std::int64_t i = 0; i < count && blocks < most_slots; ++i) {
+      blocks += cpu::parts(lines(unit_of(first + i)), lanes);
+    }
+    const std::int64_t padded = cpu::parts(size, 16) * 16;
+    C* memory = nullptr;
+    Status status = allocate(call_, std::min(blocks, most_slots) * padded, memory);
+    if (!status.ok()) return status;
+    return for_each_block(first, count, lines,
+                          [&](std::int64_t index, std::int64_t line, std::int64_t slot) {
+                            f(index, line, memory + slot * padded);
+                          });
   }
 
   /// Copies `count` rows from `first` on, up to one for each lane, to [columns, lanes], times a
@@ -384,7 +397,7 @@ class Blocks {
   }
 
   void pack(const Packed& matrix, const Unit<C>& unit, C* to) const {
-    if (matrix.input == Packed::no_input || !call_.inputs[matrix.input].present) return;
+    if (!call_.inputs[matrix.input].present) return;
     const T* const data = input(matrix.input);
     const Layout& layout = unit.p.*matrix.layout;
     const auto rows = matrix.is_of_queries ? unit.p.queries_of(data, layout, unit.index)

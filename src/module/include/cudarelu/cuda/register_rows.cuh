@@ -53,8 +53,9 @@ class RegisterRows {
   /// 1. prepare(part) may change each part that was read and set its mark. Elements outside of the
   ///    row are `outside`.
   /// 2. reduce(visit) returns the value of the warp. visit(f) calls f(part) for each part.
-  /// 3. combine(all) returns the value of the row if several warps have it. all(f) calls f for the
-  ///    values of the warps, for each in one lane of every warp.
+  /// 3. combine(all) returns the value of the row if several warps have it, the same in each lane.
+  ///    all(f) calls f for the values of the warps, for each in one lane. It may run in one warp
+  ///    for all of a block: only what it returns reaches the others.
   /// 4. value(part, i, combined) is the result for element i. Only now the part has shared rows.
   ///
   /// Example: for a sum, reduce adds the elements of the parts and the lanes of the warp, combine

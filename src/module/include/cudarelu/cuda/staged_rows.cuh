@@ -192,7 +192,6 @@ class StagedRows {
   }
 
   /// Takes the row of the turn after `turn` for all blocks of the cluster, in one thread of each.
-  /// One block stores it as any shared memory: asynchronous stores are for clusters of two or more.
   /// Rows of one kind begin at the same element of a vector. A block keeps the shared rows with the
   /// alignment of one kind, so that it takes rows of its `kind` while there are any. tickets[kind]
   /// counts the rows of a kind that were taken after turn 0; without tickets there are no more
@@ -213,7 +212,7 @@ class StagedRows {
       if (row < rows_) break;
       kind = (kind + 1) % kinds_;
     }
-    if (blocks_ == 1) {
+    if (blocks_ == 1) {  // asynchronous stores are for clusters of two or more
       header().rows[place] = row;
       ptx::mbarrier_arrive(barrier);
       return;
@@ -389,7 +388,7 @@ class StagedRows {
     const unsigned lane = threadIdx.x % 32;
     P* const place = values<P>(turn) + Cluster::block_rank() * warps + threadIdx.x / 32;
     __syncwarp();  // the barrier makes what the warp has written to stages visible
-    if (blocks_ == 1) {
+    if (blocks_ == 1) {  // as in take_row()
       if (lane != 0) return;
       *place = value;
       ptx::mbarrier_arrive(barrier);
@@ -403,6 +402,7 @@ class StagedRows {
     }
     if (lane >= blocks_) return;
     using Word = std::conditional_t<sizeof(P) == 4, std::int32_t, std::int64_t>;
+    static_assert(sizeof(P) % sizeof(Word) == 0, "a value has 4 bytes or a multiple of 8");
     constexpr int words = sizeof(P) / sizeof(Word);
     auto* const to = reinterpret_cast<Word*>(Cluster::map_shared_rank(place, lane));
     const auto* const from = reinterpret_cast<const Word*>(&value);
