@@ -387,7 +387,7 @@ class StagedRows {
     std::uint64_t* const barrier = &header().exchanged[turn % exchanges];
     const unsigned lane = threadIdx.x % 32;
     P* const place = values<P>(turn) + Cluster::block_rank() * warps + threadIdx.x / 32;
-    __syncwarp();  // the barrier makes what the warp has written to stages visible
+    __syncwarp();        // the barrier makes what the warp has written to stages visible
     if (blocks_ == 1) {  // as in take_row()
       if (lane != 0) return;
       *place = value;
