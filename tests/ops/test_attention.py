@@ -307,8 +307,8 @@ def test_a_third_derivative_is_an_error():
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_gradients_of_many_keys(causal):
-    """On the CPU, the keys are divided into parts, each with its own sums for the gradient of q, and
-    the queries of the heads that share a head of k and v are processed 3,840 at a time."""
+    """On the CPU, the keys are divided into parts, each with its own sums for the gradient of q,
+    and the queries of the heads that share a head of k and v are processed 3,840 at a time."""
 
     def gradients(function, *given, **options):
         leaves = [x.requires_grad_() for x in given]
