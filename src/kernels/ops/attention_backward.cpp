@@ -93,9 +93,9 @@ class Backward : Blocks<T, lanes> {
   /// The rows of a unit that are processed at a time: they bound the memory for sums.
   static constexpr std::int64_t most_rows = 16 * chunk;
 
+  static constexpr std::int64_t most_parts = 16;
   /// The number of parts of the keys, which are processed at the same time. It depends on the keys
   /// alone, so that sums are in the same order beside any other problem of the call.
-  static constexpr std::int64_t most_parts = 16;
   static std::int64_t parts_of(const Problem& p) {
     return std::clamp<std::int64_t>(cpu::parts(p.keys, 512), 1, most_parts);
   }
