@@ -93,7 +93,11 @@ cudarelu_code no_engines(const cudarelu_call& call, cudarelu_error& error) {
 
 cudarelu_code product(const cudarelu_call* call, const cudarelu_gemm* gemm, cudarelu_error* error) {
   const cudarelu_engines* const engines = find_engines();
-  return engines != nullptr ? engines->product(call, gemm, error) : no_engines(*call, *error);
+  if (engines == nullptr) return no_engines(*call, *error);
+  if (from_c(*gemm).other != nullptr && engines->size < sizeof(cudarelu_engines)) {
+    return to_c(too_old_for_other({call->op, call->op_length}), *error);
+  }
+  return engines->product(call, gemm, error);
 }
 
 constexpr cudarelu_services services{
@@ -114,6 +118,7 @@ constexpr cudarelu_services services{
     },
     .allow_tf32 = [](void* host) -> std::int32_t { return execution_of(host).allow_tf32(); },
     .product = product,
+    .gemm_size = sizeof(cudarelu_gemm),
 };
 
 /// Calls the kernel of the call's device.
@@ -197,7 +202,8 @@ Status plain_gemm(const Gemm& gemm, Execution& execution) {
                            .input_strides = nullptr,
                            .output_strides = nullptr};
   const cudarelu_engines* const engines = find_engines();
-  const bool has_gemm = engines != nullptr && engines->size >= sizeof(cudarelu_engines);
+  const bool has_gemm =
+      engines != nullptr && engines->size >= offsetof(cudarelu_engines, gemm_size);
   const cudarelu_gemm product = to_c(gemm);
   cudarelu_error error;
   return from_c(has_gemm ? engines->gemm(&call, &product, &error) : no_engines(call, error), error);

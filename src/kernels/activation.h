@@ -1,4 +1,4 @@
-// The activation that follows a matrix product, element by element.
+// What follows a matrix product, element by element: the activation and the other matrix.
 #pragma once
 
 #include <type_traits>
@@ -37,8 +37,14 @@ CUDARELU_FN C activated(C x) {
   return x;
 }
 
+/// x plus or times an element of the other matrix.
+template <class C>
+CUDARELU_FN C combined(Combine combine, C x, C other) {
+  return combine == Combine::add ? x + other : x * other;
+}
+
 #ifdef __CUDACC__
-/// The same by the fast functions, for a result of type T.
+/// The activation by the fast functions, for a result of type T.
 template <Activation activation, class T>
 __device__ __forceinline__ float activated_fast(float x) {
   if constexpr (activation == Activation::relu) return fast::relu(x);

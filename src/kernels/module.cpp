@@ -45,6 +45,7 @@ constexpr cudarelu_engines engines{
             return cpu::plain_gemm(call, from_c(*gemm));
           });
         },
+    .gemm_size = sizeof(cudarelu_gemm),
 };
 
 }  // namespace

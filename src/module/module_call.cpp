@@ -100,6 +100,9 @@ cudarelu_code run_product(const cudarelu_call& from, cudarelu_error& error,
                           Gemm (*gemm)(const Call&)) noexcept {
   return with_call(from, error, [&](const Call& call) {
     const cudarelu_gemm product = to_c(gemm(call));
+    if (product.other != nullptr && from.services->size < sizeof(cudarelu_services)) {
+      return to_c(too_old_for_other(call.op), error);
+    }
     return from.services->product(&from, &product, &error);
   });
 }

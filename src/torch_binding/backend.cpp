@@ -208,7 +208,8 @@ void compute(const Op& op, Inputs inputs, AttributeSpan attributes,
     const at::Tensor* input = inputs[i];
     if (!input->unsafeGetTensorImpl()->storage_initialized()) raise_no_memory(op, i);
     if (call.pattern == nullptr && !input->is_contiguous()) {
-      call.inputs[i].transposed = op.uses_gemm && is_transposed(op.signature.inputs[i], *input);
+      const bool is_factor = op.uses_gemm && i < 2;
+      call.inputs[i].transposed = is_factor && is_transposed(op.signature.inputs[i], *input);
       const bool has_strides =
           has_layouts && !call.layouts[i].empty() && !needs_aligned_copy(*input, call.layouts[i]);
       if (has_strides) {

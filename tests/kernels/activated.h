@@ -1,8 +1,9 @@
-// The activations of matrix products, in float64.
+// What follows a matrix product, in float64: the activation and the other matrix.
 #pragma once
 
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "cudarelu/gemm.h"
 
@@ -25,6 +26,15 @@ inline double activated(double x, Activation activation) {
       return x / (1 + std::exp(-x));
   }
   return NAN;
+}
+
+/// Ways to combine a product with another matrix; nullopt: there is none.
+inline constexpr std::array<std::optional<Combine>, 3> combinations{std::nullopt, Combine::add,
+                                                                    Combine::multiply};
+
+inline double combined(double x, std::optional<Combine> combine, double other) {
+  if (!combine) return x;
+  return *combine == Combine::add ? x + other : x * other;
 }
 
 }  // namespace cudarelu::testing

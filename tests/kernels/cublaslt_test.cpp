@@ -85,6 +85,7 @@ struct Case {
   Activation activation = Activation::none;
   bool sum = false;
   std::size_t offset = 0;  // of all pointers from a 64-byte boundary, in elements
+  std::optional<Combine> combine = std::nullopt;
 };
 
 std::string describe(const Case& c) {
@@ -92,7 +93,8 @@ std::string describe(const Case& c) {
          std::to_string(c.m) + " x " + std::to_string(c.n) + " x " + std::to_string(c.k) +
          (c.a_transposed ? " a^T" : "") + (c.b_transposed ? " b^T" : "") + (c.bias ? " bias" : "") +
          " activation " + std::to_string(static_cast<int>(c.activation)) + (c.sum ? " sum" : "") +
-         " offset " + std::to_string(c.offset);
+         " offset " + std::to_string(c.offset) +
+         (c.combine ? " combine " + std::to_string(static_cast<int>(*c.combine)) : "");
 }
 
 GuardedTensor random_tensor(DType dtype, std::int64_t size, std::size_t offset,
@@ -138,11 +140,13 @@ struct Operands {
       : a(random_tensor(c.dtype, c.batch * c.m * c.k, c.offset, random)),
         b(random_tensor(c.dtype, c.batch * c.k * c.n, c.offset, random)),
         bias(random_tensor(c.dtype, c.n, c.offset, random)),
+        other(random_tensor(c.dtype, c.batch * c.m * c.n, c.offset, random)),
         sum(c.dtype, {c.batch * c.m * c.n}, c.offset),
         d(c.dtype, {c.batch * c.m * c.n}, c.offset) {}
 
-  GuardedTensor a, b, bias, sum, d;
-  DeviceTensor device_a{a}, device_b{b}, device_bias{bias}, device_sum{sum}, device_d{d};
+  GuardedTensor a, b, bias, other, sum, d;
+  DeviceTensor device_a{a}, device_b{b}, device_bias{bias}, device_other{other}, device_sum{sum},
+      device_d{d};
 
   Gemm gemm(const Case& c) {
     return {.dtype = c.dtype,
@@ -157,7 +161,9 @@ struct Operands {
             .b_transposed = c.b_transposed,
             .bias = c.bias ? device_bias.view().data : nullptr,
             .activation = c.activation,
-            .sum = c.sum ? device_sum.view().data : nullptr};
+            .sum = c.sum ? device_sum.view().data : nullptr,
+            .other = c.combine ? device_other.view().data : nullptr,
+            .combine = c.combine.value_or(Combine::add)};
   }
 };
 
@@ -197,12 +203,20 @@ void expect_product(const Case& c, Operands& operands, double input_rounding = 0
           ASSERT_NEAR(item(operands.sum, at), sum, of_sum)
               << "sum, row " << row << ", column " << column << " of " << i;
         }
-        const double expected = activated(sum, c.activation);
+        const double result = activated(sum, c.activation);
+        const double other = item(operands.other, at);
+        const double expected = combined(result, c.combine, other);
         const bool smooth = c.activation >= Activation::gelu_erf;
         const double steepness = smooth ? 1.13 : 1;  // at most
-        ASSERT_NEAR(item(operands.d, at), expected,
-                    steepness * of_sum + rounds * std::abs(expected) + smallest +
-                        (smooth ? in_activation : 0))
+        double error = steepness * of_sum + rounds * std::abs(result) + smallest +
+                       (smooth ? in_activation : 0);
+        if (c.combine) {
+          // cuBLASLt may round the product before it adds the bias.
+          const double product = c.bias ? sum - item(operands.bias, column) : sum;
+          error += rounds * std::abs(product);
+          error = error * std::max(1.0, std::abs(other)) + rounds * std::abs(expected) + smallest;
+        }
+        ASSERT_NEAR(item(operands.d, at), expected, error)
             << "row " << row << ", column " << column << " of " << i;
       }
     }
@@ -273,9 +287,12 @@ TEST_P(CublasLtOnCuda, ComputesEveryEpilogue) {
       for (const bool bias : {false, true}) {
         for (const bool sum : {false, true}) {
           for (const Activation activation : activations) {
-            expect_product({GetParam(), batch, m, n, k, false, true, bias, activation, sum, offset},
-                           execution, random);
-            if (HasFailure()) return;
+            for (const auto& combine : combinations) {
+              expect_product(
+                  {GetParam(), batch, m, n, k, false, true, bias, activation, sum, offset, combine},
+                  execution, random);
+              if (HasFailure()) return;
+            }
           }
         }
       }

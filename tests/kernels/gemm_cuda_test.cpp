@@ -22,6 +22,7 @@ struct Case {
   bool sum = true;
   Activation activation = Activation::none;
   std::size_t offset = 0;  // of all pointers, in elements
+  std::optional<Combine> combine = std::nullopt;
 };
 
 /// The largest error of k additions in float32 and of rounding the result once.
@@ -67,16 +68,19 @@ class GemmOnCuda : public ::testing::Test {
                  << name_of(dtype) << " batch " << c.batch << " m " << c.m << " n " << c.n << " k "
                  << c.k << (c.a_transposed ? " a transposed" : "")
                  << (c.b_transposed ? " b transposed" : "") << " activation "
-                 << static_cast<int>(c.activation) << " offset " << c.offset);
+                 << static_cast<int>(c.activation) << " offset " << c.offset << " combine "
+                 << (c.combine ? static_cast<int>(*c.combine) : -1));
     const double scale = 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(c.k, 1)));
     GuardedTensor a = random_tensor(dtype, {c.batch, c.m, c.k}, c.offset, 1);
     GuardedTensor b = random_tensor(dtype, {c.batch, c.k, c.n}, c.offset, scale);
     GuardedTensor bias = random_tensor(dtype, {c.n}, c.offset, 1);
+    GuardedTensor other = random_tensor(dtype, {c.batch, c.m, c.n}, c.offset, 1);
     GuardedTensor d(dtype, {c.batch, c.m, c.n}, c.offset);
     GuardedTensor sum(dtype, {c.batch, c.m, c.n}, c.offset);
     DeviceTensor device_a(a);
     DeviceTensor device_b(b);
     DeviceTensor device_bias(bias);
+    DeviceTensor device_other(other);
     DeviceTensor device_d(d);
     DeviceTensor device_sum(sum);
     Gemm gemm{dtype,
@@ -92,6 +96,10 @@ class GemmOnCuda : public ::testing::Test {
     if (c.bias) gemm.bias = device_bias.view().data;
     if (c.sum) gemm.sum = device_sum.view().data;
     gemm.activation = c.activation;
+    if (c.combine) {
+      gemm.other = device_other.view().data;
+      gemm.combine = *c.combine;
+    }
     ASSERT_TRUE(takes(gemm, 0));
     CudaExecution execution;
     const Call call{"relu", {}, {}, {}, execution};
@@ -104,6 +112,7 @@ class GemmOnCuda : public ::testing::Test {
     const std::vector<double> in_a = values(a);
     const std::vector<double> in_b = values(b);
     const std::vector<double> in_bias = values(bias);
+    const std::vector<double> in_other = values(other);
     const std::vector<double> results = values(d);
     const std::vector<double> sums = values(sum);
     for (std::int64_t i = 0; i < c.batch * c.m * c.n; ++i) {
@@ -119,8 +128,10 @@ class GemmOnCuda : public ::testing::Test {
       if (c.sum) {
         ASSERT_NEAR(sums[i], expected, tolerance(dtype, c.k, expected)) << "sum at " << i;
       }
-      expected = activated(expected, c.activation);
-      ASSERT_NEAR(results[i], expected, tolerance(dtype, c.k, expected)) << "at " << i;
+      expected = combined(activated(expected, c.activation), c.combine, in_other[i]);
+      ASSERT_NEAR(results[i], expected,
+                  tolerance(dtype, c.k, expected) * std::max(1.0, std::abs(in_other[i])))
+          << "at " << i;
     }
   }
 
@@ -276,6 +287,28 @@ TEST_F(GemmOnCuda, MmaMatchesFloat64) {
         c.a_transposed = a_transposed;
         c.b_transposed = b_transposed;
         expect_right(dtype, c, cuda::takes_mma, cuda::mma_gemm);
+      }
+    }
+  }
+}
+
+/// Vectors and single elements, parts of k in memory and in a cluster, batches.
+TEST_F(GemmOnCuda, CombinesWithAnotherMatrix) {
+  for (const Combine combine : {Combine::add, Combine::multiply}) {
+    for (Case c : {Case{.m = 36, .n = 20, .k = 8192, .activation = Activation::silu},
+                   Case{.m = 33, .n = 36, .k = 600, .batch = 2}, Case{.m = 7, .n = 5, .k = 3},
+                   Case{.m = 130, .n = 68, .k = 1032, .sum = false, .offset = 1},
+                   Case{.m = 64, .n = 770, .k = 136, .activation = Activation::relu}}) {
+      c.combine = combine;
+      for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
+        const Gemm like{dtype, c.batch, c.m, c.n, c.k, nullptr, nullptr, nullptr, false, true};
+        if (dtype == DType::float32) {
+          expect_right(dtype, c, cuda::takes_float32, cuda::float32_gemm);
+        }
+        if (cuda::takes_mma(like, 0)) expect_right(dtype, c, cuda::takes_mma, cuda::mma_gemm);
+        if (c.offset == 0 && cuda::takes_skinny(like, 0)) {
+          expect_right(dtype, c, cuda::takes_skinny, cuda::skinny_gemm);
+        }
       }
     }
   }

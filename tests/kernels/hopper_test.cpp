@@ -66,24 +66,31 @@ class Hopper : public ::testing::Test {
   /// Computes the product on the device and compares some rows and columns.
   template <class T>
   void expect(const Case& c, std::pair<bool, bool> layout, Activation activation, bool with_bias,
-              bool with_sum) {
+              bool with_sum, std::optional<Combine> combine = std::nullopt) {
     constexpr DType dtype = dtype_of<T>;
     Gemm gemm = gemm_of(dtype, c, layout);
     gemm.activation = activation;
     GuardedTensor a(dtype, {c.batch, c.m, c.k}, 0);
     GuardedTensor b(dtype, {c.batch, c.k, c.n}, 0);
     GuardedTensor bias(dtype, {c.n}, 0);
+    GuardedTensor other(dtype, {c.batch, c.m, c.n}, 0);
     GuardedTensor d(dtype, {c.batch, c.m, c.n}, 0);
     GuardedTensor sum(dtype, {c.batch, c.m, c.n}, 0);
     fill<T>(a, 4);
     fill<T>(b, 16);
     fill<T>(bias, 4);
+    fill<T>(other, 1);
     DeviceTensor device_a(a), device_b(b), device_bias(bias), device_d(d), device_sum(sum);
+    DeviceTensor device_other(other);
     gemm.a = device_a.view().data;
     gemm.b = device_b.view().data;
     gemm.d = device_d.view().data;
     if (with_bias) gemm.bias = device_bias.view().data;
     if (with_sum) gemm.sum = device_sum.view().data;
+    if (combine) {
+      gemm.other = device_other.view().data;
+      gemm.combine = *combine;
+    }
     ASSERT_TRUE(cuda::takes_hopper(gemm, 0));
     CudaExecution execution;
     const Status status = cuda::hopper_gemm({"product", {}, {}, {}, execution}, gemm);
@@ -109,15 +116,17 @@ class Hopper : public ::testing::Test {
             total += value(a, i * c.m * c.k + at_a) * value(b, i * c.k * c.n + at_b);
           }
           const std::int64_t at = (i * c.m + row) * c.n + column;
-          const double expected = activated(total, activation);
+          const double result = activated(total, activation);
+          const double expected = combined(result, combine, value(other, at));
           const auto rounded = [](double x) {
             return static_cast<double>(load(store<T>(static_cast<float>(x))));
           };
           if (exact) {
             ASSERT_EQ(value(d, at), rounded(expected)) << i << " " << row << " " << column;
           } else {  // Below -6, GELU is nearly 0 and has a larger relative error.
-            const double error = error_of<T>(activation) * std::abs(expected) + 0x1p-25;
-            ASSERT_NEAR(value(d, at), expected, half_of_last_place<T>(expected) + error)
+            const double error = error_of<T>(activation) * std::abs(result) + 0x1p-25;
+            const double grows = combine ? 3 : 1;  // the largest element of the other matrix
+            ASSERT_NEAR(value(d, at), expected, half_of_last_place<T>(expected) + grows * error)
                 << i << " " << row << " " << column << " of " << total;
           }
           if (with_sum) {
@@ -160,6 +169,22 @@ TEST_F(Hopper, AppliesEachActivation) {
         expect<Half>({2, 136, 136, 136}, layouts[1], activation, with_bias, with_sum);
         if (HasFatalFailure()) return;
       }
+    }
+  }
+}
+
+TEST_F(Hopper, CombinesWithAnotherMatrix) {
+  for (const Combine combine : {Combine::add, Combine::multiply}) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(::testing::Message() << c.batch << " " << c.m << " " << c.n << " " << c.k);
+      expect<BFloat16>(c, layouts[0], Activation::none, true, false, combine);
+      if (HasFatalFailure()) return;
+    }
+    for (const Activation activation : activations) {
+      SCOPED_TRACE(static_cast<int>(activation));
+      expect<BFloat16>({1, 300, 520, 512}, layouts[0], activation, true, true, combine);
+      expect<Half>({1, 300, 520, 512}, layouts[0], activation, false, false, combine);
+      if (HasFatalFailure()) return;
     }
   }
 }
@@ -264,6 +289,13 @@ TEST_F(Hopper, RejectsWhatTheCopyEngineCannotRead) {
   Gemm gemm = with({1, 8, 8, 8}, layouts[0]);
   gemm.a = reinterpret_cast<const void*>(24);
   EXPECT_FALSE(takes(gemm));
+  for (const auto& layout : layouts) {
+    gemm = with({1, 8, 8, 8}, layout);
+    gemm.other = reinterpret_cast<const void*>(16);
+    EXPECT_EQ(takes(gemm), layout == layouts[0]);
+    gemm.other = reinterpret_cast<const void*>(24);
+    EXPECT_FALSE(takes(gemm));
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "cudarelu/boundary.h"
 
 namespace cudarelu::testing {
 namespace {
@@ -133,6 +135,44 @@ TEST(Module, IsReadWithoutTheInputsOfAliases) {
   const auto module = read_module(table);
   const Op& op = module->ops.front();
   EXPECT_EQ(op.alias_inputs, inputs_of(op));
+}
+
+/// The first readers do not know the member, and would leave the other matrix out.
+TEST(Module, RefusesHostsThatIgnoreTheOtherMatrix) {
+  const auto ops = std::span(cudarelu_get_module()->ops, cudarelu_get_module()->op_count);
+  const auto linear_add = std::ranges::find_if(ops, [](const cudarelu_op* op) {
+    return std::string_view(op->signature).starts_with("linear_add(");
+  });
+  ASSERT_NE(linear_add, ops.end());
+  const std::array<std::int64_t, 2> square{2, 2};
+  std::array<float, 4> data{};
+  const TensorView matrix{data.data(), DType::float32, square};
+  TensorView absent = matrix;
+  absent.present = false;
+  const std::array inputs{matrix, matrix, matrix, absent};
+  const std::array outputs{matrix};
+  cudarelu_services services{};
+  services.size = offsetof(cudarelu_services, gemm_size);
+  cudarelu_call call{};
+  call.size = sizeof call;
+  call.op = "linear_add";
+  call.op_length = std::strlen(call.op);
+  call.inputs = to_c(inputs);
+  call.input_count = inputs.size();
+  call.outputs = to_c(outputs);
+  call.output_count = outputs.size();
+  call.services = &services;
+  cudarelu_error error{};
+  EXPECT_EQ((*linear_add)->cpu(&call, &error), CUDARELU_UNAVAILABLE);
+  EXPECT_STREQ(error.message,
+               "linear_add: this cudarelu is older than the op: it cannot combine a product with "
+               "another matrix; update cudarelu");
+  Gemm whole{};
+  whole.other = data.data();
+  cudarelu_gemm gemm = to_c(whole);
+  EXPECT_EQ(from_c(gemm).other, data.data());
+  gemm.size = offsetof(cudarelu_gemm, other);  // of a module that does not know it
+  EXPECT_EQ(from_c(gemm).other, nullptr);
 }
 
 TEST(Module, IsKnownByItsName) {

@@ -126,8 +126,8 @@ def test_weights_with_any_strides(device):
 @pytest.mark.parametrize("leading", [(40,), (3, 40)], ids=str)
 @pytest.mark.parametrize("op", PRODUCTS, ids=lambda op: op.name)
 def test_transposed_inputs(op, leading, device):
-    """Every subset of the matrices is transposed. None is copied, except an x with more than one
-    leading dimension."""
+    """Every subset of the matrices is transposed. None is copied, except one that is no factor,
+    and an x with more than one leading dimension."""
     for dtype in (torch.float64, torch.bfloat16):
         shapes = [
             [size for dim in each.dims for size in (leading if dim == "*" else (SIZES[dim],))]
@@ -148,8 +148,10 @@ def test_transposed_inputs(op, leading, device):
                 # Another engine may round the sum before the activation, as PyTorch does.
                 torch.testing.assert_close(y, expected, rtol=0.016, atol=2e-3)
                 copied = any(event.name == "aten::clone" for event in profile.events())
-                is_split = any(tensors[i].dim() > 2 and len(op.inputs[i].dims) == 2 for i in chosen)
-                assert copied == is_split
+                needs_copy = any(
+                    i > 1 or (tensors[i].dim() > 2 and len(op.inputs[i].dims) == 2) for i in chosen
+                )
+                assert copied == needs_copy
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
@@ -175,10 +177,30 @@ def test_nan_stays(dtype, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *HALVES])
+@pytest.mark.parametrize(
+    "sizes", [(1, 8, 2), (3, 5, 40), (33, 130, 48), (64, 72, 64), (4100, 1032, 96)], ids=str
+)
+def test_linear_add_in_each_engine(sizes, dtype, device):
+    """Few rows, rows that are not aligned, small and large products."""
+    m, n, k = sizes
+    x, weight, bias = arguments((m, k), (n, k), (n,), device, dtype)
+    (other, _) = arguments((m, n), (1,), None, device, dtype)
+    relative = {torch.float64: 1e-14, torch.float32: 2e-6}.get(dtype, 2 * torch.finfo(dtype).eps)
+    for given in (bias, None):
+        total = x.double() @ weight.double().mT + (0 if given is None else given.double())
+        expected = total + other.double()
+        y = cudarelu.linear_add(x, weight, other, given)
+        assert (y.double() - expected).abs().max() <= relative * expected.abs().max()
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_no_products_give_the_bias(device):
     x, weight, bias = arguments((4, 0), (3, 0), (3,), device)
     torch.testing.assert_close(cudarelu.linear(x, weight, bias), bias.expand(4, 3))
     assert cudarelu.linear(x, weight).count_nonzero() == 0
+    other = bias.expand(4, 3)
+    torch.testing.assert_close(cudarelu.linear_add(x, weight, other, bias), 2 * other)
     assert cudarelu.matmul(x, weight.mT).count_nonzero() == 0
     assert (
         cudarelu.linear_weight_backward(x.new_ones(0, 3), x.new_ones(0, 2)).tolist()

@@ -94,6 +94,7 @@ TORCH: dict[str, Callable] = {
     "linear": functional.linear,
     "linear_input_backward": lambda grad_y, weight: grad_y @ weight,
     "linear_weight_backward": lambda grad_y, x: grad_y.flatten(0, -2).mT @ x.flatten(0, -2),
+    "linear_add": lambda x, weight, other, bias: functional.linear(x, weight, bias) + other,
     "linear_relu": lambda x, weight, bias: functional.linear(x, weight, bias).relu(),
     "linear_gelu": lambda x, weight, bias, approximate: functional.gelu(
         functional.linear(x, weight, bias), approximate=approximate

@@ -160,6 +160,8 @@ def _large_linear() -> Iterator:
             tuned = ("max-autotune",) if case.attributes.get("approximate") == "tanh" else ()
             contenders = "cudarelu", "torch", "torch.compile", *tuned, "cublaslt"
             yield case, "graph, rotating", contenders
+        case = _linear("linear_add", "bfloat16", m, k, n)
+        yield case, "graph, rotating", ("cudarelu", "torch", "torch.compile")
 
 
 def _small_linear() -> Iterator:
@@ -415,6 +417,7 @@ SUITES = {
             _large_linear,
             (
                 Target("linear with its activation", "cublaslt", 0.97),
+                Target("linear_add", "torch", 1.0, _of(op="linear_add")),
                 *(
                     Target(f"linear_gelu, {label}, {shape}", rival, times, keep)
                     for label, approximate, shape, rival, times in (

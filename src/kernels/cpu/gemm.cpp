@@ -25,7 +25,8 @@ class Product {
       : execution_(call.execution),
         gemm_(gemm),
         converts_(is_narrow<T> && !execution_.has_gemm(gemm.dtype)),
-        finishes_(converts_ || gemm.activation != Activation::none || gemm.sum != nullptr) {}
+        finishes_(converts_ || gemm.activation != Activation::none || gemm.sum != nullptr ||
+                  gemm.other != nullptr) {}
 
   Status run() {
     if (gemm_.batch == 0 || gemm_.m == 0 || gemm_.n == 0) return {};
@@ -176,7 +177,31 @@ class Product {
                        [&](std::int64_t i) { values[i] = activated<constant.value>(values[i]); });
       }
     });
+    if (gemm_.other != nullptr) combine(values, static_cast<const T*>(gemm_.other) + place, count);
     if constexpr (is_narrow<T>) narrow(values, d, count);
+  }
+
+  void combine(C* values, const T* others, std::int64_t count) const {
+    if constexpr (is_narrow<T>) {
+      Block<C> wide;
+      widen(others, wide.data(), count);
+      combine_with(values, wide.data(), count);
+    } else {
+      combine_with(values, others, count);
+    }
+  }
+
+  void combine_with(C* values, const C* others, std::int64_t count) const {
+    const auto each = [&](auto constant) {
+      for_each_index(count, [&](std::int64_t i) {
+        values[i] = combined(constant.value, values[i], others[i]);
+      });
+    };
+    if (gemm_.combine == Combine::add) {
+      each(std::integral_constant<Combine, Combine::add>());
+    } else {
+      each(std::integral_constant<Combine, Combine::multiply>());
+    }
   }
 
   static void put(const C* values, T* to, std::int64_t count) {

@@ -19,6 +19,20 @@ struct Activate {
   }
 };
 
+template <Activation activation>
+struct ActivateAndCombine {
+  static constexpr OpSpec spec{
+      .signature = "combine(x: T[*], other: T[*], *, how: add | multiply) -> y: T[*]",
+      .summary = "",
+      .dtypes = floating_types,
+      .definition = ""};
+  template <class T>
+  CUDARELU_FN T operator()(T x, T other, T how) const {
+    return combined(how == T(1) ? Combine::multiply : Combine::add, activated<activation>(x),
+                    other);
+  }
+};
+
 }  // namespace
 
 Status activate(const Call& call, Activation activation, DType dtype, std::int64_t size,
@@ -29,6 +43,21 @@ Status activate(const Call& call, Activation activation, DType dtype, std::int64
   const Call pass{call.op, inputs, outputs, {}, call.execution};
   return visit_activation(
       activation, [&](auto constant) { return elementwise_cuda<Activate<constant.value>>(pass); });
+}
+
+Status activate_and_combine(const Call& call, const Gemm& gemm, Activation activation,
+                            const void* x) {
+  const std::array shape{gemm.batch * gemm.m * gemm.n};
+  const auto view = [&](const void* data) {
+    return TensorView{const_cast<void*>(data), gemm.dtype, shape};
+  };
+  const std::array inputs{view(x), view(gemm.other)};
+  const std::array outputs{view(gemm.d)};
+  const std::array<Attribute, 1> attributes{static_cast<std::int64_t>(gemm.combine)};
+  const Call pass{call.op, inputs, outputs, attributes, call.execution};
+  return visit_activation(activation, [&](auto constant) {
+    return elementwise_cuda<ActivateAndCombine<constant.value>>(pass);
+  });
 }
 
 }  // namespace cudarelu::cuda

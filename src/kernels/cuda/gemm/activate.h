@@ -1,4 +1,4 @@
-// The activation of a product as a separate kernel, for engines without it in their epilogue.
+// What follows a product as separate kernels, for engines without it in their epilogue.
 #pragma once
 
 #include "cudarelu/call.h"
@@ -9,5 +9,9 @@ namespace cudarelu::cuda {
 /// y[i] = activation(x[i]) for `size` elements; y may be x.
 Status activate(const Call& call, Activation activation, DType dtype, std::int64_t size,
                 const void* x, void* y);
+
+/// d = activation(x), plus or times the other matrix of a product; d may be x.
+Status activate_and_combine(const Call& call, const Gemm& gemm, Activation activation,
+                            const void* x);
 
 }  // namespace cudarelu::cuda

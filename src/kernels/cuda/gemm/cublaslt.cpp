@@ -16,7 +16,8 @@
 namespace cudarelu::cuda {
 namespace {
 
-/// How a product is computed: in one step, or with the activation as a second step.
+/// How a product is computed: in one step, or with the activation and the other matrix as a second
+/// step.
 struct Steps {
   cublasLtEpilogue_t epilogue;
   void* target;  // output of the first step
@@ -40,6 +41,12 @@ cublasLtEpilogue_t with_bias(const Gemm& gemm, int epilogue) {
 Steps in_two(const Gemm& gemm) {
   return {with_bias(gemm, CUBLASLT_EPILOGUE_DEFAULT), gemm.sum == nullptr ? gemm.d : gemm.sum,
           gemm.activation != Activation::none || gemm.sum != nullptr};
+}
+
+/// Whether the first step adds the other matrix: cuBLASLt adds it before the activation.
+bool adds_other(const Gemm& gemm) {
+  return gemm.other != nullptr && gemm.combine == Combine::add && gemm.sum == nullptr &&
+         gemm.activation == Activation::none;
 }
 
 /// Whether all operands and all of their rows are aligned to vectors.
@@ -99,7 +106,7 @@ lt::Key key_of(const Gemm& gemm, const Steps& steps, int device) {
           .workspace = true,
           .a_alignment = alignment_of(gemm.a),
           .b_alignment = alignment_of(gemm.b),
-          .rest_alignment = alignment_of(steps.target, gemm.bias, gemm.sum)};
+          .rest_alignment = alignment_of(steps.target, gemm.bias, gemm.sum, gemm.other)};
 }
 
 Way way_by(const Steps& steps, const Gemm& gemm, int device) {
@@ -137,10 +144,11 @@ cublasStatus_t multiply(const Call& call, const Gemm& gemm, const Way& way,
   const auto scalar = [&](const auto& number) -> const void* {
     return in_double ? static_cast<const void*>(&number.in_double) : &number.in_float;
   };
+  const bool adds = adds_other(gemm);
   return cublaslt().multiply(handle, &plan.product, scalar(one), gemm.b, &plan.b, gemm.a, &plan.a,
-                             scalar(zero), way.steps.target, &plan.d, way.steps.target, &plan.d,
-                             &choice.algorithm, workspace, choice.workspace,
-                             static_cast<cudaStream_t>(call.execution.stream));
+                             scalar(adds ? one : zero), adds ? gemm.other : way.steps.target,
+                             &plan.d, way.steps.target, &plan.d, &choice.algorithm, workspace,
+                             choice.workspace, static_cast<cudaStream_t>(call.execution.stream));
 }
 
 /// Measures the first algorithms of the heuristics and chooses the fastest, for the process and in
@@ -216,10 +224,15 @@ Status cublaslt_gemm(const Call& call, const Gemm& gemm) {
     return {Status::Code::out_of_memory,
             std::string(call.op) + ": cuBLASLt has no algorithm without workspace"};
   }
-  const cublasStatus_t status = multiply(call, gemm, way, way.plan->choice, workspace);
-  if (status != CUBLAS_STATUS_SUCCESS || !way.steps.activate) return status_of(call, status);
-  return activate(call, gemm.activation, gemm.dtype, gemm.batch * gemm.m * gemm.n, way.steps.target,
-                  gemm.d);
+  Status status = status_of(call, multiply(call, gemm, way, way.plan->choice, workspace));
+  if (!status.ok()) return status;
+  const void* const x = way.steps.target;
+  if (gemm.other != nullptr && !adds_other(gemm)) {
+    const Activation left = way.steps.activate ? gemm.activation : Activation::none;
+    return activate_and_combine(call, gemm, left, x);
+  }
+  if (!way.steps.activate) return status;
+  return activate(call, gemm.activation, gemm.dtype, gemm.batch * gemm.m * gemm.n, x, gemm.d);
 }
 
 }  // namespace cudarelu::cuda

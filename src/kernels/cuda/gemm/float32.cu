@@ -42,7 +42,7 @@ struct Arguments {
   int parts;  // of k; the results of each follow one another in d, or a cluster adds them up
   int tiles_m;
   int tiles_n;
-  bool vectors;  // rows of d, sum and bias can be accessed four elements at a time
+  bool vectors;  // rows of d, sum, other and bias can be accessed four elements at a time
 };
 
 /// A thread's share of the copy of an operand's tiles, [block_k][outer] in shared memory.
@@ -423,7 +423,7 @@ Status float32_gemm(const Call& call, const Gemm& gemm) {
   args.m = static_cast<int>(gemm.m);
   args.n = static_cast<int>(gemm.n);
   args.k = static_cast<int>(gemm.k);
-  args.results = {gemm.bias, gemm.d, gemm.sum, gemm.activation};
+  args.results = results_of(gemm);
   const Layout a = layout_of(args.a, !gemm.a_transposed);
   const Layout b = layout_of(args.b, gemm.b_transposed);
   const auto run = [&]<class T>(TypeTag<T>, const Plan& plan) {
@@ -439,10 +439,11 @@ Status float32_gemm(const Call& call, const Gemm& gemm) {
       if (Status status = allocate(call, results * gemm.m * gemm.n, parts); !status.ok()) {
         return status;
       }
-      args.results = {nullptr, parts, nullptr, Activation::none};
+      args.results = {.d = parts};
     }
     args.vectors = args.n % 4 == 0 && misalignment(args.results.d) == 0 &&
-                   misalignment(args.results.sum) == 0 && misalignment(args.results.bias) == 0;
+                   misalignment(args.results.sum) == 0 && misalignment(args.results.bias) == 0 &&
+                   misalignment(args.results.other) == 0;
     Status status = launch_tiles<T>(call, args, results, a, b);
     if (!in_memory || !status.ok()) return status;
     const std::int64_t size = gemm.batch * gemm.m * gemm.n;

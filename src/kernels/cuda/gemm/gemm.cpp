@@ -15,9 +15,13 @@ namespace cudarelu::cuda {
 namespace {
 
 /// Whether hopper_gemm() is at least as fast as the first choice of cuBLASLt's heuristics, measured
-/// on an H200. Only it has the exact GELU and SiLU in its epilogue.
+/// on an H200. Only it has the exact GELU, SiLU, and another matrix after an activation or as a
+/// factor in its epilogue.
 bool prefers_hopper(const Gemm& gemm) {
   if (gemm.activation == Activation::gelu_erf || gemm.activation == Activation::silu) return true;
+  if (gemm.other != nullptr &&
+      !(gemm.combine == Combine::add && gemm.activation == Activation::none))
+    return true;
   if (gemm.a_transposed) return false;
   // For a small k, reading and writing take longer than multiplying.
   if (gemm.batch > 1) return gemm.k <= 128 && gemm.m >= 128 && gemm.n >= 128;

@@ -31,9 +31,13 @@ double cycles(const Gemm& gemm, int multiprocessors) {
 template <class P>
 Status start(const Call& call, const Gemm& gemm, int multiprocessors) {
   const auto start_of = [&]<class T>(TypeTag<T>) {
-    if (gemm.a_transposed) return hopper::start<T, false, false, P>(call, gemm, multiprocessors);
-    if (gemm.b_transposed) return hopper::start<T, true, true, P>(call, gemm, multiprocessors);
-    return hopper::start<T, true, false, P>(call, gemm, multiprocessors);
+    if (gemm.other != nullptr)
+      return hopper::start<T, true, true, true, P>(call, gemm, multiprocessors);
+    if (gemm.a_transposed)
+      return hopper::start<T, false, false, false, P>(call, gemm, multiprocessors);
+    if (gemm.b_transposed)
+      return hopper::start<T, true, true, false, P>(call, gemm, multiprocessors);
+    return hopper::start<T, true, false, false, P>(call, gemm, multiprocessors);
   };
   if (gemm.dtype == DType::float16) return start_of(TypeTag<Half>{});
   return start_of(TypeTag<BFloat16>{});
@@ -44,6 +48,8 @@ Status start(const Call& call, const Gemm& gemm, int multiprocessors) {
 bool takes_hopper(const Gemm& gemm, int device) {
   if (gemm.dtype != DType::float16 && gemm.dtype != DType::bfloat16) return false;
   if (gemm.a_transposed && gemm.b_transposed) return false;
+  // Only linear layers have another matrix: the kernel for it has their layout.
+  if (gemm.other != nullptr && (gemm.a_transposed || !gemm.b_transposed)) return false;
   constexpr std::int64_t most = std::numeric_limits<int>::max() / 2;  // the limit of coordinates
   for (const std::int64_t size : {gemm.batch, gemm.m, gemm.n, gemm.k}) {
     if (size <= 0 || size > most) return false;
@@ -54,8 +60,9 @@ bool takes_hopper(const Gemm& gemm, int device) {
        {gemm.a_transposed ? gemm.m : gemm.k, gemm.b_transposed ? gemm.k : gemm.n, gemm.n}) {
     if (row * 2 % vector_bytes != 0) return false;
   }
-  for (const void* pointer : {gemm.a, gemm.b, gemm.bias, static_cast<const void*>(gemm.d),
-                              static_cast<const void*>(gemm.sum)}) {
+  for (const void* pointer :
+       {gemm.a, gemm.b, gemm.bias, gemm.other, static_cast<const void*>(gemm.d),
+        static_cast<const void*>(gemm.sum)}) {
     if (misalignment(pointer) != 0) return false;
   }
   return number_of<cudaDevAttrComputeCapabilityMajor>(device) == 9 &&

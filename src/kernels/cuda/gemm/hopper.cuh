@@ -39,10 +39,11 @@ struct Plan {
   static constexpr int stage_bytes = a_bytes + b_bytes;
   static constexpr int slots = 2 * blocks_of_rows;           // of a warp, for results to be written
   static constexpr int slot_bytes = 16 * wgmma::line_bytes;  // 16 rows of 64 columns
-  static constexpr int header_bytes = 256;                   // for barriers, at the end
+  static constexpr int header_bytes = 512;                   // for barriers, at the end
   static constexpr int shared_bytes =
       stages * stage_bytes + computing_threads / 32 * slots * slot_bytes + header_bytes;
-  static_assert(shared_bytes <= 227 * 1024 && (2 * stages + 2) * 8 <= header_bytes);
+  static_assert(shared_bytes <= 227 * 1024 &&
+                (2 * stages + 2 + computing_threads / 32 * slots) * 8 <= header_bytes);
 };
 
 /// The tiles of a product, in the order of tile_at().
@@ -83,13 +84,14 @@ template <bool depth_major, int rows>
 inline constexpr int box_rows = depth_major ? rows : wgmma::panel_columns;
 
 struct Maps {
-  CUtensorMap a, b, d, sum;
+  CUtensorMap a, b, d, sum, other;
 };
 
 struct Epilogue {
   const void* bias;  // or nullptr
   int columns;       // of the result
   Activation activation;
+  Combine combine;
   bool sum;
 };
 
@@ -104,8 +106,8 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
 }
 
 /// The kernel for a layout of the operands: `a_depth_major`: a is stored as [m, k];
-/// `b_depth_major`: b is stored as [n, k].
-template <class T, bool a_depth_major, bool b_depth_major, class P>
+/// `b_depth_major`: b is stored as [n, k]. `has_other`: the epilogue combines another matrix.
+template <class T, bool a_depth_major, bool b_depth_major, bool has_other, class P>
 class Kernel {
  public:
   __device__ Kernel(const Maps& maps, const Raster& raster, const Epilogue& epilogue, int steps)
@@ -118,6 +120,11 @@ class Kernel {
         ptx::mbarrier_init(empty(stage), P::take_turns ? 1 : 2);
       }
       for (int group = 0; group < 2; ++group) ptx::mbarrier_init(turn(group), 1);
+      if constexpr (has_other) {
+        for (int i = 0; i < computing_threads / 32 * P::slots; ++i) {
+          ptx::mbarrier_init(filled(i / P::slots, i % P::slots), 1);
+        }
+      }
       ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
     }
     __syncthreads();
@@ -153,6 +160,10 @@ class Kernel {
   __device__ static std::uint64_t* full(int stage) { return barrier(stage); }
   __device__ static std::uint64_t* empty(int stage) { return barrier(P::stages + stage); }
   __device__ static std::uint64_t* turn(int group) { return barrier(2 * P::stages + group); }
+  /// Of a slot of a warp that the copy engine fills.
+  __device__ static std::uint64_t* filled(int warp, int number) {
+    return barrier(2 * P::stages + 2 + warp * P::slots + number);
+  }
 
   /// Calls f(tile, i) for the tiles of this block, i = 0, 1, ...
   template <class F>
@@ -211,21 +222,28 @@ class Kernel {
     const bool staggered = !P::take_turns && steps_ >= P::stages;
     if (P::take_turns && group == 1) ring.advance(steps_);
     int slot = 0;
+    unsigned slot_parity = 0;
     for_each_tile([&](int tile, int number) {
       if (P::take_turns && number % 2 != group) return;
+      const int first_row = P::take_turns ? 0 : group * P::group_rows;
+      Place place;
+      if constexpr (has_other) {
+        place = hopper::place<P>(raster_, tile);
+        begin_others(place, first_row);
+      }
       if constexpr (P::take_turns) {
         if (number > 0) {
           wait(turn(group), turn_parity);
           turn_parity ^= 1;
         }
       }
-      const int first_row = P::take_turns ? 0 : group * P::group_rows;
       Sums sums;
       int last = ring.stage;
       wait(full(last), ring.parity);
       multiply<false>(sums, last, first_row);
       ring.advance();
-      const Place place = hopper::place<P>(raster_, tile);  // divisions, beside the tensor cores
+      // Divisions, beside the tensor cores.
+      if constexpr (!has_other) place = hopper::place<P>(raster_, tile);
       for (int step = 1; step < steps_; ++step, ring.advance()) {
         wait(full(ring.stage), ring.parity);
         if (staggered && group == 1 && step == steps_ - P::stages + 1) wait(turn(1), number % 2);
@@ -247,19 +265,19 @@ class Kernel {
       if (P::take_turns) ring.advance(steps_);
       switch (epilogue_.activation) {
         case Activation::none:
-          finish<Activation::none>(sums, bias, place, first_row, slot);
+          finish<Activation::none>(sums, bias, place, first_row, slot, slot_parity);
           break;
         case Activation::relu:
-          finish<Activation::relu>(sums, bias, place, first_row, slot);
+          finish<Activation::relu>(sums, bias, place, first_row, slot, slot_parity);
           break;
         case Activation::gelu_erf:
-          finish<Activation::gelu_erf>(sums, bias, place, first_row, slot);
+          finish<Activation::gelu_erf>(sums, bias, place, first_row, slot, slot_parity);
           break;
         case Activation::gelu_tanh:
-          finish<Activation::gelu_tanh>(sums, bias, place, first_row, slot);
+          finish<Activation::gelu_tanh>(sums, bias, place, first_row, slot, slot_parity);
           break;
         case Activation::silu:
-          finish<Activation::silu>(sums, bias, place, first_row, slot);
+          finish<Activation::silu>(sums, bias, place, first_row, slot, slot_parity);
           break;
       }
     });
@@ -289,11 +307,12 @@ class Kernel {
 
   /// The epilogue of a warpgroup's part of a tile, 64 columns at a time.
   template <Activation activation>
-  __device__ void finish(Sums& sums, const Bias& bias, const Place& tile, int first_row,
-                         int& slot) const {
-    // Only one block: dense multiply-adds of the exact GELU slow the tensor cores.
-    constexpr int at_once = activation == Activation::gelu_erf ? 1 : P::blocks_of_rows;
-    const int row = tile.row + first_row + warp_ % 4 * 16;
+  __device__ void finish(Sums& sums, const Bias& bias, const Place& tile, int first_row, int& slot,
+                         unsigned& slot_parity) const {
+    // Only one block: dense multiply-adds of the exact GELU slow the tensor cores, and the other
+    // matrix takes registers.
+    constexpr bool is_large = has_other || activation == Activation::gelu_erf;
+    constexpr int at_once = is_large ? 1 : P::blocks_of_rows;
 #pragma unroll
     for (int part = 0; part < P::columns / 64; ++part) {
       if (epilogue_.bias != nullptr) {
@@ -304,11 +323,17 @@ class Kernel {
       }
 #pragma unroll
       for (int block = 0; block < P::blocks_of_rows; block += at_once) {
-        const Place place{row + block * 64, tile.column + part * 64, tile.batch};
+        const int unit = part * P::blocks_of_rows + block;
+        const Place place = place_of(unit, tile, first_row);
+        if (has_other) slot = slot_of(unit) - (epilogue_.sum ? 1 : 0);
         if (epilogue_.sum) {
           write<Activation::none, at_once>(sums, block, part, maps_.sum, place, slot);
         }
-        write<activation, at_once>(sums, block, part, maps_.d, place, slot);
+        if constexpr (has_other) {
+          write_combined<activation>(sums, block, part, tile, first_row, slot_parity);
+        } else {
+          write<activation, at_once>(sums, block, part, maps_.d, place, slot);
+        }
       }
     }
   }
@@ -337,16 +362,31 @@ class Kernel {
     }
   }
 
+  /// The part of a tile for one slot of a warp: 16 rows of 64 columns.
+  __device__ Place place_of(int unit, const Place& tile, int first_row) const {
+    return {tile.row + first_row + warp_ % 4 * 16 + unit % P::blocks_of_rows * 64,
+            tile.column + unit / P::blocks_of_rows * 64, tile.batch};
+  }
+
   /// Writes 16 rows of 64 columns of each of `blocks` blocks of a warp, through its next slots.
   template <Activation activation, int blocks>
   __device__ void write(Sums& sums, int first, int part, const CUtensorMap& map, const Place& place,
                         int& next) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int line = lane % 16;
     char* const to = slot(warp_, next);
     next = (next + blocks) % P::slots;
-    if (lane == 0) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<P::slots / blocks - 1>());
+    if (leads()) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<P::slots / blocks - 1>());
     __syncwarp();
+    put<activation, blocks>(sums, first, part, to, [](float value, int) { return value; });
+    send<blocks>(map, place, to);
+  }
+
+  __device__ static bool leads() { return threadIdx.x % 32 == 0; }
+
+  /// Writes the activations of the sums to slots; finish(value, its number in the part) follows.
+  template <Activation activation, int blocks, class Finish>
+  __device__ void put(Sums& sums, int first, int part, char* to, const Finish& finish) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int line = lane % 16;
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to)) +
                         line * wgmma::line_bytes + ((lane / 16) ^ (line % 8)) * 16;
 #pragma unroll
@@ -355,7 +395,9 @@ class Kernel {
       for (int i = 0; i < 32; i += 8) {
         float* const values = part_of(sums, first + block, part) + i;
 #pragma unroll
-        for (int j = 0; j < 8; ++j) values[j] = activated_fast<activation, T>(values[j]);
+        for (int j = 0; j < 8; ++j) {
+          values[j] = finish(activated_fast<activation, T>(values[j]), i + j);
+        }
         asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                          (at ^ (i * 4)) + block * P::slot_bytes),
                      "r"(pack<T>(values[0], values[1])), "r"(pack<T>(values[2], values[3])),
@@ -363,17 +405,101 @@ class Kernel {
                      : "memory");
       }
     }
+  }
+
+  /// Makes the copy engine write slots to the result.
+  template <int blocks>
+  __device__ void send(const CUtensorMap& map, const Place& place, const char* from) const {
     ptx::fence_proxy_async(ptx::space_shared);
     __syncwarp();
-    if (lane == 0) {
+    if (!leads()) return;
 #pragma unroll
-      for (int block = 0; block < blocks; ++block) {
-        const std::int32_t corner[3] = {place.column, place.row + block * 64, place.batch};
-        ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &map, corner,
-                                  to + block * P::slot_bytes);
-      }
-      ptx::cp_async_bulk_commit_group();
+    for (int block = 0; block < blocks; ++block) {
+      const std::int32_t corner[3] = {place.column, place.row + block * 64, place.batch};
+      ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &map, corner,
+                                from + block * P::slot_bytes);
     }
+    ptx::cp_async_bulk_commit_group();
+  }
+
+  // The other matrix: each slot is filled with the elements for a unit, which the results replace.
+  // Slots of sums alternate with those of results.
+
+  static constexpr int units = P::columns / 64 * P::blocks_of_rows;  // of a tile, for a warp
+
+  __device__ int slot_of(int unit) const {
+    return (epilogue_.sum ? 2 * unit + 1 : unit) % P::slots;
+  }
+  __device__ int slots_for_results() const { return epilogue_.sum ? P::slots / 2 : P::slots; }
+
+  /// Requests the elements for the first units of a tile, while its products are computed.
+  __device__ void begin_others(const Place& tile, int first_row) const {
+    if (!leads()) return;
+    ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>());
+    for (int unit = 0; unit < units; ++unit) {
+      if (unit < slots_for_results()) {
+        request_others(unit, tile, first_row);
+      } else {  // brings them to the L2 cache
+        const Place place = place_of(unit, tile, first_row);
+        asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(
+                         &maps_.other),
+                     "r"(place.column), "r"(place.row), "r"(place.batch)
+                     : "memory");
+      }
+    }
+  }
+
+  __device__ void request_others(int unit, const Place& tile, int first_row) const {
+    const Place place = place_of(unit, tile, first_row);
+    std::uint64_t* const barrier = filled(warp_, slot_of(unit));
+    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
+                                   P::slot_bytes);
+    const std::int32_t at[3] = {place.column, place.row, place.batch};
+    ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, slot(warp_, slot_of(unit)),
+                              &maps_.other, at, barrier);
+  }
+
+  using Others = unsigned[16];  // pairs of neighbours in a row, in the order of Part
+
+  __device__ static void read_others(Others& others, const char* from) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int line = lane / 4;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const int down = i % 2 * 8;
+      const int chunk = i / 2;  // of 8 columns
+      others[i] = *reinterpret_cast<const unsigned*>(from + (line + down) * wgmma::line_bytes +
+                                                     (chunk ^ line) * 16 + lane % 4 * 4);
+    }
+  }
+
+  /// Combines the results of a unit with the other matrix, and writes them.
+  template <Activation activation>
+  __device__ void write_combined(Sums& sums, int block, int part, const Place& tile, int first_row,
+                                 unsigned& parities) const {
+    const int unit = part * P::blocks_of_rows + block;
+    const int number = slot_of(unit);
+    char* const to = slot(warp_, number);
+    wait(filled(warp_, number), parities >> number & 1);
+    parities ^= 1U << number;
+    Others others;
+    read_others(others, to);
+    __syncwarp();
+    put<activation, 1>(sums, block, part, to, [&](float value, int i) {
+      const auto bits = static_cast<std::uint16_t>(others[i / 2] >> i % 2 * 16);
+      return combined(epilogue_.combine, value, load(T{bits}));
+    });
+    send<1>(maps_.d, place_of(unit, tile, first_row), to);
+    if (!leads()) return;
+    // Of many slots, that of the unit before is free sooner.
+    const bool is_late = slots_for_results() > 2;
+    if (is_late) {
+      ptx::cp_async_bulk_wait_group_read(ptx::n32_t<1>());
+    } else {
+      ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>());
+    }
+    const int next = unit + slots_for_results() - (is_late ? 1 : 0);
+    if (next < units && next >= slots_for_results()) request_others(next, tile, first_row);
   }
 
   const Maps& maps_;
@@ -383,11 +509,11 @@ class Kernel {
   const int warp_ = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);  // uniform
 };
 
-template <class T, bool a_depth_major, bool b_depth_major, class P>
+template <class T, bool a_depth_major, bool b_depth_major, bool has_other, class P>
 __global__ void __launch_bounds__(threads, 1)
     multiply(const __grid_constant__ Maps maps, const __grid_constant__ Raster raster,
              const __grid_constant__ Epilogue epilogue, int steps) {
-  Kernel<T, a_depth_major, b_depth_major, P>(maps, raster, epilogue, steps).run();
+  Kernel<T, a_depth_major, b_depth_major, has_other, P>(maps, raster, epilogue, steps).run();
 }
 
 inline int ceil(std::int64_t n, std::int64_t size) {
@@ -395,9 +521,9 @@ inline int ceil(std::int64_t n, std::int64_t size) {
 }
 
 /// Enqueues a product on the call's stream, for a device with that many multiprocessors.
-template <class T, bool a_depth_major, bool b_depth_major, class P>
+template <class T, bool a_depth_major, bool b_depth_major, bool has_other, class P>
 Status start(const Call& call, const Gemm& gemm, int multiprocessors) {
-  constexpr auto kernel = multiply<T, a_depth_major, b_depth_major, P>;
+  constexpr auto kernel = multiply<T, a_depth_major, b_depth_major, has_other, P>;
   if (Status status = allow_shared_memory<kernel>(call, P::shared_bytes); !status.ok()) {
     return status;
   }
@@ -409,13 +535,15 @@ Status start(const Call& call, const Gemm& gemm, int multiprocessors) {
                     depth_major ? gemm.k : rows, box);
   };
   const auto describe_result = [&](CUtensorMap& map, const void* data) {
+    if (data == nullptr) return Status();
     return describe(call, map, gemm.dtype, data, gemm.batch, gemm.m, gemm.n, 16);
   };
   std::array results{
       describe_operand(maps.a, gemm.a, gemm.m, a_depth_major, box_rows<a_depth_major, P::rows>),
       describe_operand(maps.b, gemm.b, gemm.n, b_depth_major, box_rows<b_depth_major, P::columns>),
       describe_result(maps.d, gemm.d),
-      gemm.sum == nullptr ? Status() : describe_result(maps.sum, gemm.sum),
+      describe_result(maps.sum, gemm.sum),
+      describe_result(maps.other, gemm.other),
   };
   for (Status& result : results) {
     if (!result.ok()) return std::move(result);
@@ -423,11 +551,12 @@ Status start(const Call& call, const Gemm& gemm, int multiprocessors) {
   const int rows = ceil(gemm.m, P::rows);
   const int columns = ceil(gemm.n, P::columns);
   const int tiles = static_cast<int>(gemm.batch) * rows * columns;
-  return launch(call, kernel,
-                {static_cast<unsigned>(std::min(multiprocessors, tiles)), threads, P::shared_bytes},
-                maps, {rows, columns, tiles},
-                {gemm.bias, static_cast<int>(gemm.n), gemm.activation, gemm.sum != nullptr},
-                ceil(gemm.k, P::depth));
+  return launch(
+      call, kernel,
+      {static_cast<unsigned>(std::min(multiprocessors, tiles)), threads, P::shared_bytes}, maps,
+      {rows, columns, tiles},
+      {gemm.bias, static_cast<int>(gemm.n), gemm.activation, gemm.combine, gemm.sum != nullptr},
+      ceil(gemm.k, P::depth));
 }
 
 }  // namespace cudarelu::cuda::hopper

@@ -34,7 +34,7 @@ struct Arguments {
   int k;
   int tiles_m;
   int tiles_n;
-  bool vectors;  // lines of d, sum and bias can be accessed 16 bytes at a time
+  bool vectors;  // lines of d, sum, other and bias can be accessed 16 bytes at a time
 };
 
 /// The shape of a block: its rows and columns, those of a warp, and stages of `depth` bytes of k.
@@ -320,13 +320,13 @@ Arguments arguments_of(const Gemm& gemm) {
   const std::int64_t line_b = gemm.b_transposed ? gemm.k : gemm.n;
   return {.a = {gemm.a, gemm.m * gemm.k, static_cast<int>(line_a), vectors(line_a, gemm.a)},
           .b = {gemm.b, gemm.n * gemm.k, static_cast<int>(line_b), vectors(line_b, gemm.b)},
-          .results = {gemm.bias, gemm.d, gemm.sum, gemm.activation},
+          .results = results_of(gemm),
           .m = static_cast<int>(gemm.m),
           .n = static_cast<int>(gemm.n),
           .k = static_cast<int>(gemm.k),
           .tiles_m = 0,
           .tiles_n = 0,
-          .vectors = vectors(gemm.n, gemm.bias, gemm.d, gemm.sum)};
+          .vectors = vectors(gemm.n, gemm.bias, gemm.d, gemm.sum, gemm.other)};
 }
 
 /// The cost of a product: the work of the busiest multiprocessor, divided by the tiling's speed.

@@ -89,6 +89,9 @@ __global__ void __launch_bounds__(threads) multiply(Gemm gemm, std::int64_t tile
         if (gemm.sum != nullptr) static_cast<T*>(gemm.sum)[place] = store<T>(value);
         visit_activation(gemm.activation,
                          [&](auto constant) { value = activated<constant.value>(value); });
+        if (gemm.other != nullptr) {
+          value = combined(gemm.combine, value, load(static_cast<const T*>(gemm.other)[place]));
+        }
         static_cast<T*>(gemm.d)[place] = store<T>(value);
       }
     }

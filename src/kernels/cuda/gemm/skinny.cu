@@ -287,7 +287,8 @@ __global__ void __launch_bounds__(S::threads, 2)
     for (int i = 0; i < S::warps; ++i, sums += slots * S::part_bytes) {
       add(value, reinterpret_cast<const float*>(sums));
     }
-    const Results without_bias{nullptr, args.results.d, args.results.sum, args.results.activation};
+    Results without_bias = args.results;
+    without_bias.bias = nullptr;
     finish<T>(without_bias, value, static_cast<std::int64_t>(row) * args.n + n0 + column, 0);
   });
 #endif
@@ -313,7 +314,7 @@ Status launch_slices(const Call& call, const Gemm& gemm) {
   const int slots = blocks == multiprocessors && parts <= S::warps ? 1 : 2;
   Arguments args{.x = {},
                  .w = {},
-                 .results = {gemm.bias, gemm.d, gemm.sum, gemm.activation},
+                 .results = results_of(gemm),
                  .shares = {units / blocks, units % blocks},
                  .m = static_cast<int>(gemm.m),
                  .n = static_cast<int>(gemm.n),
@@ -366,7 +367,7 @@ bool takes_skinny(const Gemm& gemm, int device) {
   };
   return gemm.k * size % vector_bytes == 0 && misalignment(gemm.a) == 0 &&
          misalignment(gemm.b) == 0 && gemm.n % 2 == 0 && pairs(gemm.d) && pairs(gemm.sum) &&
-         pairs(gemm.bias) && has_programmatic_launch(device) &&
+         pairs(gemm.bias) && pairs(gemm.other) && has_programmatic_launch(device) &&
          number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) >= most_shared_bytes;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "activation.h"
+#include "cudarelu/gemm.h"
 #include "cudarelu/types.h"
 
 namespace cudarelu::cuda {
@@ -47,11 +48,17 @@ __device__ void add(float (&values)[count], const float* from) {
 
 /// The epilogue of a product. Rows are aligned to as many elements as are accessed at a time.
 struct Results {
-  const void* bias;
-  void* d;
-  void* sum;
-  Activation activation;
+  const void* bias = nullptr;
+  void* d = nullptr;
+  void* sum = nullptr;
+  Activation activation = Activation::none;
+  const void* other = nullptr;
+  Combine combine = Combine::add;
 };
+
+inline Results results_of(const Gemm& gemm) {
+  return {gemm.bias, gemm.d, gemm.sum, gemm.activation, gemm.other, gemm.combine};
+}
 
 /// Adds the bias to neighbours in a row, writes the sums if wanted, and the results, of type T.
 template <class T, int count>
@@ -77,6 +84,13 @@ __device__ void finish(const Results& results, float (&values)[count], std::int6
 #pragma unroll
     for (float& value : values) value = activated_fast<constant.value, float>(value);
   });
+  if (results.other != nullptr) {
+    const Few few = *reinterpret_cast<const Few*>(static_cast<const T*>(results.other) + at);
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      values[i] = combined(results.combine, values[i], load(few.x[i]));
+    }
+  }
   write(results.d);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "cudarelu/call.h"
@@ -14,6 +15,7 @@ namespace cudarelu {
 // The enumerations have the same values on both sides.
 static_assert(static_cast<int>(DType::boolean) == CUDARELU_BOOL);
 static_assert(static_cast<int>(Activation::silu) == CUDARELU_ACTIVATION_SILU);
+static_assert(static_cast<int>(Combine::multiply) == CUDARELU_COMBINE_MULTIPLY);
 static_assert(static_cast<int>(Status::Code::internal) == CUDARELU_INTERNAL);
 
 // Tensors cross the boundary as they are: a copy of each would cost a small call a few per cent.
@@ -63,10 +65,13 @@ inline cudarelu_gemm to_c(const Gemm& gemm) {
           .dtype = static_cast<std::uint32_t>(gemm.dtype),
           .flags = (gemm.a_transposed ? std::uint32_t{CUDARELU_A_TRANSPOSED} : 0) |
                    (gemm.b_transposed ? std::uint32_t{CUDARELU_B_TRANSPOSED} : 0),
-          .activation = static_cast<std::uint32_t>(gemm.activation)};
+          .activation = static_cast<std::uint32_t>(gemm.activation),
+          .combine = static_cast<std::uint32_t>(gemm.combine),
+          .other = gemm.other};
 }
 
 inline Gemm from_c(const cudarelu_gemm& gemm) {
+  const bool has_other = gemm.size >= sizeof(cudarelu_gemm);
   return {.dtype = static_cast<DType>(gemm.dtype),
           .batch = gemm.batch,
           .m = gemm.m,
@@ -79,7 +84,17 @@ inline Gemm from_c(const cudarelu_gemm& gemm) {
           .b_transposed = (gemm.flags & CUDARELU_B_TRANSPOSED) != 0,
           .bias = gemm.bias,
           .activation = static_cast<Activation>(gemm.activation),
-          .sum = gemm.sum};
+          .sum = gemm.sum,
+          .other = has_other ? gemm.other : nullptr,
+          .combine = has_other ? static_cast<Combine>(gemm.combine) : Combine::add};
+}
+
+/// The error of a product with another matrix, for a host or engines that would ignore that.
+inline Status too_old_for_other(std::string_view op) {
+  return {Status::Code::unavailable,
+          std::string(op) +
+              ": this cudarelu is older than the op: it cannot combine a product with "
+              "another matrix; update cudarelu"};
 }
 
 /// Writes a message, shortened if it is too long.

@@ -15,9 +15,9 @@
 
 namespace cudarelu {
 
-/// A non-owning view of a tensor, dense and row-major unless Call::strides has strides for it. An
-/// input of an op that uses_gemm may be transposed if it is a matrix or a batch of matrices, but
-/// not if leading dimensions are rows too.
+/// A non-owning view of a tensor, dense and row-major unless Call::strides has strides for it. A
+/// factor of a product, which is one of the first two inputs of an op that uses_gemm, may be
+/// transposed if it is a matrix or a batch of matrices, but not if leading dimensions are rows too.
 struct TensorView {
   void* data = nullptr;  // may be null where a size is 0
   DType dtype = DType::float32;
@@ -88,7 +88,8 @@ class Execution {
   virtual void* allocate(std::size_t bytes) = 0;
 
   /// Computes d = a b + bias on the CPU with the host's own matrix product and threads. No size is
-  /// 0. Ignores the activation and the sum. For float32, float64, and dtypes that has_gemm() names.
+  /// 0. Ignores the activation, the sum and the other matrix. For float32, float64, and dtypes that
+  /// has_gemm() names.
   virtual Status gemm(const Gemm& gemm) = 0;
 
   /// Whether gemm() supports float16 or bfloat16 and is faster than in float32.

@@ -84,8 +84,10 @@ enum {
 
 enum { CUDARELU_A_TRANSPOSED = 1, CUDARELU_B_TRANSPOSED = 2 };
 
-/* d[i] = activation(a[i] b[i] + bias) for each matrix i of a batch: a [m, k], b [k, n], d [m, n],
- * bias [n]; see gemm.h. */
+enum { CUDARELU_COMBINE_ADD = 0, CUDARELU_COMBINE_MULTIPLY = 1 };
+
+/* d[i] = activation(a[i] b[i] + bias), plus or times other[i], for each matrix i of a batch:
+ * a [m, k], b [k, n], d and other [m, n], bias [n]; see gemm.h. */
 typedef struct cudarelu_gemm {
   size_t size;
   int64_t batch;
@@ -100,6 +102,8 @@ typedef struct cudarelu_gemm {
   uint32_t dtype;
   uint32_t flags;
   uint32_t activation;
+  uint32_t combine;
+  const void* other; /* or null; not in the first modules, so that engines check `size` */
 } cudarelu_gemm;
 
 struct cudarelu_call;
@@ -114,7 +118,7 @@ typedef struct cudarelu_services {
   /* Workspace on the call's device, aligned to 16 bytes, valid for the work that the call enqueues;
    * null if there is none. The host frees it. */
   void* (*allocate)(void* host, size_t bytes);
-  /* The host's own matrix product on the CPU, without activation and sum. */
+  /* The host's own matrix product on the CPU, without activation, sum and other matrix. */
   cudarelu_code (*gemm)(void* host, const cudarelu_gemm* gemm, cudarelu_error* error);
   /* Whether `gemm` is faster in this half-precision dtype than in float32. */
   int32_t (*has_gemm)(void* host, uint32_t dtype);
@@ -123,6 +127,8 @@ typedef struct cudarelu_services {
   /* A matrix product with its epilogue on the call's device, by cudarelu's engines. */
   cudarelu_code (*product)(const struct cudarelu_call* call, const cudarelu_gemm* gemm,
                            cudarelu_error* error);
+  /* The size of cudarelu_gemm for `product`. Readers without this member ignore `other`. */
+  size_t gemm_size;
 } cudarelu_services;
 
 enum { CUDARELU_CPU = 0, CUDARELU_CUDA = 1 };
@@ -189,10 +195,11 @@ typedef struct cudarelu_engines {
                            cudarelu_error* error);
   /* Why products on CUDA cannot use cuBLASLt, and how to correct it; "" if they can. */
   const char* (*cublaslt_problem)(void);
-  /* A matrix product on the CPU in float32 or float64, without activation and sum, for the service
-   * `gemm` of a host that has none. */
+  /* A matrix product on the CPU in float32 or float64, without activation, sum and other matrix,
+   * for the service `gemm` of a host that has none. */
   cudarelu_code (*gemm)(const cudarelu_call* call, const cudarelu_gemm* gemm,
                         cudarelu_error* error);
+  size_t gemm_size; /* as in cudarelu_services */
 } cudarelu_engines;
 
 /* An op module. Everything it points to is valid until the process ends. */

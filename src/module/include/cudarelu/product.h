@@ -39,8 +39,10 @@ inline Activation gelu_of(const Call& call) {
   return call.integer(0) == 0 ? Activation::gelu_erf : Activation::gelu_tanh;
 }
 
-/// activation(x weight^T + bias) for the inputs x [*, k], weight [n, k] and bias [n], if present.
-inline Gemm linear_product(const Call& call, Activation activation = Activation::none) {
+/// activation(x weight^T + bias) for the inputs x [*, k], weight [n, k] and bias [n], if present:
+/// the first two inputs and that of the number `bias`.
+inline Gemm linear_product(const Call& call, Activation activation = Activation::none,
+                           std::size_t bias = 2) {
   const TensorView& x = call.inputs[0];
   const TensorView& weight = call.inputs[1];
   return {.dtype = x.dtype,
@@ -53,8 +55,16 @@ inline Gemm linear_product(const Call& call, Activation activation = Activation:
           .d = call.outputs[0].data,
           .a_transposed = x.transposed,
           .b_transposed = !weight.transposed,
-          .bias = call.inputs[2].data,
+          .bias = call.inputs[bias].data,
           .activation = activation};
+}
+
+/// The same for the inputs x, weight, other [*, n] and bias, plus or times the other.
+inline Gemm linear_product_with_other(const Call& call, Activation activation, Combine combine) {
+  Gemm gemm = linear_product(call, activation, 3);
+  gemm.other = call.inputs[2].data;
+  gemm.combine = combine;
+  return gemm;
 }
 
 }  // namespace cudarelu
