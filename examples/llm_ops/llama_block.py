@@ -8,6 +8,7 @@ The model runs in `ort_infer --library LIBRARY llama_block.onnx`.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -22,14 +23,25 @@ class LlamaBlock(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)), for x of shape [batch, sequence, dim].
 
     Args:
-        ops: what has rms_norm, swiglu and rotary: the module of libllm_ops.so.
+        ops: what has rms_norm, linear_swiglu and rotary: the module of libllm_ops.so.
         dim: the size of a token; a head has dim / heads.
         hidden: the size inside the MLP.
+        linear_add: the function of a linear layer and the sum around it.
+        attend: the function of attention.
     """
 
-    def __init__(self, ops: object, dim: int = 256, heads: int = 4, hidden: int = 688) -> None:
+    def __init__(
+        self,
+        ops: object,
+        dim: int = 256,
+        heads: int = 4,
+        hidden: int = 688,
+        linear_add: Callable[..., Tensor] = cudarelu.linear_add,
+        attend: Callable[..., Tensor] = functional.scaled_dot_product_attention,
+    ) -> None:
         super().__init__()
         self.ops, self.heads, self.eps = ops, heads, 1e-6
+        self.linear_add, self.attend = linear_add, attend
         self.attention_norm = nn.Parameter(torch.ones(dim))
         self.mlp_norm = nn.Parameter(torch.ones(dim))
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
@@ -39,20 +51,23 @@ class LlamaBlock(nn.Module):
         self.down = nn.Linear(hidden, dim, bias=False)
 
     def attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        # These views are read where they lie, and y has their layout: there are no copies.
         q, k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.qkv(x).chunk(3, dim=-1)
         )
         q, k = self.ops.rotary(q, cos, sin), self.ops.rotary(k, cos, sin)
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(y.transpose(1, 2).flatten(2))
+        y = self.attend(q, k, v, is_causal=True)
+        return y.transpose(1, 2).flatten(2)
 
     def mlp(self, x: Tensor) -> Tensor:
-        return self.down(self.ops.swiglu(self.gate(x), self.up(x)))
+        return self.ops.linear_swiglu(x, self.gate.weight, self.up(x))
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.attention(self.ops.rms_norm(x, self.attention_norm, eps=self.eps), cos, sin)
-        return x + self.mlp(self.ops.rms_norm(x, self.mlp_norm, eps=self.eps))
+        y = self.attention(self.ops.rms_norm(x, self.attention_norm, eps=self.eps), cos, sin)
+        x = self.linear_add(y, self.out.weight, x)
+        y = self.mlp(self.ops.rms_norm(x, self.mlp_norm, eps=self.eps))
+        return self.linear_add(y, self.down.weight, x)
 
 
 def angles(sequence: int, head: int, base: float = 10000.0) -> tuple[Tensor, Tensor]:

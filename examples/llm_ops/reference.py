@@ -40,5 +40,13 @@ def linear_swish(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return functional.silu(functional.linear(x, weight, bias))
 
 
+def linear_swiglu(x: Tensor, weight: Tensor, up: Tensor) -> Tensor:
+    return swiglu(functional.linear(x, weight), up)
+
+
+def linear_add(x: Tensor, weight: Tensor, other: Tensor) -> Tensor:
+    return functional.linear(x, weight) + other
+
+
 def squared_relu(x: Tensor) -> Tensor:
     return x.relu().square()

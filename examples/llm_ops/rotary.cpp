@@ -10,13 +10,23 @@ Status Rotary::cpu(const Call& call) {
   const RotarySizes sizes(call.inputs[0], call.inputs[1]);
   const std::int64_t pairs = sizes.pairs;
   const bool halves = call.integer(0) == 0;
+  const std::int64_t heads = call.inputs[0].shape.last(3)[0];
+  const RotaryLayout of_x(call.inputs[0], call.strides.inputs);
+  const RotaryLayout of_y(call.outputs[0], call.strides.outputs);
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     cpu::for_each_row<cpu::Width::full>(call, [&](std::int64_t offset) {
-      const std::int64_t angles = offset / (2 * pairs) % sizes.positions * pairs;
-      const T* const x = static_cast<const T*>(call.inputs[0].data) + offset;
+      const std::int64_t row = offset / (2 * pairs);
+      const std::int64_t position = row % sizes.positions;
+      const std::int64_t matrix = row / sizes.positions;
+      const auto place = [&](const RotaryLayout& layout) {
+        return matrix / heads * layout.batch + matrix % heads * layout.head +
+               position * layout.position;
+      };
+      const std::int64_t angles = position * pairs;
+      const T* const x = static_cast<const T*>(call.inputs[0].data) + place(of_x);
       const T* const cos = static_cast<const T*>(call.inputs[1].data) + angles;
       const T* const sin = static_cast<const T*>(call.inputs[2].data) + angles;
-      T* const y = static_cast<T*>(call.outputs[0].data) + offset;
+      T* const y = static_cast<T*>(call.outputs[0].data) + place(of_y);
       const auto rotate = [&](std::int64_t i, std::int64_t first, std::int64_t second) {
         const auto a = load(x[first]);
         const auto b = load(x[second]);

@@ -23,6 +23,9 @@ struct Arguments {
   const T* sin;
   T* y;
   RotarySizes sizes;
+  std::int64_t heads;
+  RotaryLayout of_x;
+  RotaryLayout of_y;
 };
 
 template <class T, int width, int vectors, bool halves>
@@ -35,22 +38,32 @@ __global__ void __launch_bounds__(block_size) rotate(Arguments<T> of) {
   const std::int64_t position = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   cuda::wait_for_previous_kernel();
   if (position >= of.sizes.positions) return;
-  const std::int64_t matrix = of.sizes.positions * 2 * of.sizes.pairs;
   for (std::int64_t pair = threadIdx.x * pairs; pair < of.sizes.pairs; pair += blockDim.x * pairs) {
     const Angles cos = *reinterpret_cast<const Angles*>(of.cos + position * of.sizes.pairs + pair);
     const Angles sin = *reinterpret_cast<const Angles*>(of.sin + position * of.sizes.pairs + pair);
-    const std::int64_t offset = position * 2 * of.sizes.pairs + (halves ? pair : 2 * pair);
+    const std::int64_t column = halves ? pair : 2 * pair;
     const std::int64_t apart = halves ? of.sizes.pairs : width;
     for (std::int64_t first = blockIdx.y * at_once; first < of.sizes.leading;
          first += gridDim.y * at_once) {
       Vector x[at_once][vectors];
+      std::int64_t to[at_once];
+      std::int64_t batch = first / of.heads;
+      std::int64_t head = first % of.heads;
+      const auto place = [&](const RotaryLayout& layout) {
+        return batch * layout.batch + head * layout.head + position * layout.position + column;
+      };
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
         if (first + i >= of.sizes.leading) continue;
+        const T* const from = of.x + place(of.of_x);
+        to[i] = place(of.of_y);
 #pragma unroll
         for (int v = 0; v < vectors; ++v) {
-          x[i][v] =
-              *reinterpret_cast<const Vector*>(of.x + (first + i) * matrix + offset + v * apart);
+          x[i][v] = *reinterpret_cast<const Vector*>(from + v * apart);
+        }
+        if (++head == of.heads) {
+          head = 0;
+          ++batch;
         }
       }
 #pragma unroll
@@ -72,7 +85,7 @@ __global__ void __launch_bounds__(block_size) rotate(Arguments<T> of) {
           Vector y;
 #pragma unroll
           for (int j = 0; j < width; ++j) y.set(j, store<T>(turned[v * width + j]));
-          y.write_to(of.y + (first + i) * matrix + offset + v * apart);
+          y.write_to(of.y + to[i] + v * apart);
         }
       }
     }
@@ -99,12 +112,20 @@ Status Rotary::cuda(const Call& call) {
     return status;
   if (call.outputs[0].size() == 0) return {};
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    const Arguments<T> of{
-        static_cast<const T*>(call.inputs[0].data), static_cast<const T*>(call.inputs[1].data),
-        static_cast<const T*>(call.inputs[2].data), static_cast<T*>(call.outputs[0].data),
-        RotarySizes(call.inputs[0], call.inputs[1])};
+    const Arguments<T> of{static_cast<const T*>(call.inputs[0].data),
+                          static_cast<const T*>(call.inputs[1].data),
+                          static_cast<const T*>(call.inputs[2].data),
+                          static_cast<T*>(call.outputs[0].data),
+                          RotarySizes(call.inputs[0], call.inputs[1]),
+                          call.inputs[0].shape.last(3)[0],
+                          RotaryLayout(call.inputs[0], call.strides.inputs),
+                          RotaryLayout(call.outputs[0], call.strides.outputs)};
     constexpr int width = cuda::vector_bytes / sizeof(T);
-    const bool even = of.sizes.pairs % width == 0 && cuda::misalignment(of.x) == 0 &&
+    const auto rows_are_even = [](const RotaryLayout& layout) {
+      return (layout.batch | layout.head | layout.position) % width == 0;
+    };
+    const bool even = of.sizes.pairs % width == 0 && rows_are_even(of.of_x) &&
+                      rows_are_even(of.of_y) && cuda::misalignment(of.x) == 0 &&
                       cuda::misalignment(of.cos) == 0 && cuda::misalignment(of.sin) == 0 &&
                       cuda::misalignment(of.y) == 0;
     const bool halves = call.integer(0) == 0;

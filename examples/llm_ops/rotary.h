@@ -12,8 +12,8 @@ using namespace cudarelu;
 struct Rotary {
   static constexpr OpSpec spec{
       .signature =
-          "rotary(x: T[*, s, d], cos: T[s, h divides d], sin: T[s, h], *, "
-          "layout: halves | pairs = halves) -> y: T[*, s, d]",
+          "rotary(x: T[*, heads, s, d], cos: T[s, h divides d], sin: T[s, h], *, "
+          "layout: halves | pairs = halves) -> y: T[*, heads, s, d]",
       .summary =
           "Rotates each pair (a, b) of a vector of d = 2h elements to (a cos - b sin, b cos + a "
           "sin), by the angles of its position in the sequence: elements i and i + h are pair i "
@@ -22,6 +22,7 @@ struct Rotary {
       .gradient = R"(x = rotary(grad_y, cos, cudarelu::scale(sin, -1), layout);
                      cos = rotary_angles_backward(grad_y, x, cos, layout).grad_cos;
                      sin = rotary_angles_backward(grad_y, x, cos, layout).grad_sin)",
+      .strided = true,  // the heads of a linear layer's result need no copy
       // Element i is rotated with element `other`, by the angle of its pair `angle`.
       .definition = R"(zero = Constant<value_int = 0>()
                        one = Constant<value_int = 1>()
@@ -70,6 +71,25 @@ struct RotarySizes {
       : positions(cos.shape[0]), pairs(cos.shape[1]) {
     const std::int64_t matrix = positions * x.shape.back();
     leading = matrix == 0 ? 0 : x.size() / matrix;
+  }
+};
+
+/// The steps, in elements, to the next batch, head and position of a tensor [*, heads, s, d].
+struct RotaryLayout {
+  std::int64_t batch;
+  std::int64_t head;
+  std::int64_t position;
+
+  /// Of the first tensor of the call's inputs or outputs, whose strides those of Call::strides are.
+  RotaryLayout(const TensorView& tensor, const std::int64_t* const* strides) {
+    const auto sizes = tensor.shape.last(3);
+    position = sizes[2];
+    head = sizes[1] * position;
+    batch = sizes[0] * head;
+    if (strides == nullptr || strides[0] == nullptr) return;
+    batch = strides[0][0];
+    head = strides[0][1];
+    position = strides[0][2];
   }
 };
 

@@ -205,6 +205,11 @@ def linear_swish_with_sum(x, weight, bias=None):
     return [silu(total), total]
 
 
+def linear_swiglu_with_gate(x, weight, up, bias=None):
+    gate = linear_sum(x, weight, bias)
+    return [silu(gate) * up, gate]
+
+
 @dataclass
 class Op:
     """An op, its formula, and the shapes of its inputs (None: absent) in each case."""
@@ -227,7 +232,13 @@ PRODUCTS = [
     ((0, 4), (2, 4)),
     ((8,), (16, 8)),
 ]
-ANGLES = [((1, 2), (1, 1)), ((3, 4, 6), (4, 3)), ((2, 3, 5, 32), (5, 16)), ((7, 0), (7, 0))]
+ANGLES = [
+    ((1, 1, 2), (1, 1)),
+    ((3, 4, 6), (4, 3)),
+    ((2, 3, 5, 32), (5, 16)),
+    ((2, 1, 9, 5, 16), (5, 8)),
+    ((1, 7, 0), (7, 0)),
+]
 
 OPS = [
     Op("RmsNorm", rms_norm, [(s, w) for s in ROWS for w in (None, s[-1:])], [{}, {"eps": 0.5}]),
@@ -272,6 +283,16 @@ OPS = [
         "LinearSwishWithSum",
         linear_swish_with_sum,
         [(x, w, b) for x, w in PRODUCTS for b in (None, w[:1])],
+    ),
+    Op(
+        "LinearSwiglu",
+        lambda *inputs: linear_swiglu_with_gate(*inputs)[:1],
+        [(x, w, (*x[:-1], *w[:1]), b) for x, w in PRODUCTS for b in (None, w[:1])],
+    ),
+    Op(
+        "LinearSwigluWithGate",
+        linear_swiglu_with_gate,
+        [(x, w, (*x[:-1], *w[:1]), b) for x, w in PRODUCTS for b in (None, w[:1])],
     ),
     Op(
         "SquaredRelu",
@@ -395,7 +416,7 @@ def test_torch(llm, op: Op, dtype: str, device: str) -> None:
 
 
 def test_rotary_refuses_other_sizes(llm_ops: Path) -> None:
-    x, angles = np.zeros((2, 6), np.float32), np.zeros((2, 2), np.float32)
+    x, angles = np.zeros((1, 2, 6), np.float32), np.zeros((2, 2), np.float32)
     message = "rotary: the last dimension of x must be twice that of cos, 4, but is 6"
     with pytest.raises(Exception, match=message):
         run(llm_ops, "llm", "Rotary", [x, angles, angles])
@@ -458,6 +479,7 @@ GRADIENTS = {
         partial(llm.rotary, layout="pairs"),
         [(2, 3, 4), (3, 2), (3, 2)],
     ),
+    "linear_swiglu": lambda llm: (llm.linear_swiglu, [(2, 3, 4), (5, 4), (2, 3, 5), (5,)]),
     "linear_swish": lambda llm: (llm.linear_swish, [(2, 3, 4), (5, 4), (5,)]),
     "linear_swish without a bias": lambda llm: (llm.linear_swish, [(3, 4), (5, 4)]),
 }
@@ -501,7 +523,8 @@ def test_llama_block_equals_pytorchs(
     import reference
 
     torch.manual_seed(0)
-    ours, theirs = llama_block.LlamaBlock(llm), llama_block.LlamaBlock(reference)
+    ours = llama_block.LlamaBlock(llm)
+    theirs = llama_block.LlamaBlock(reference, linear_add=reference.linear_add)
     theirs.load_state_dict(ours.state_dict())
     arguments = torch.randn(2, 33, 256), *llama_block.angles(33, 64)
     expected = theirs(*arguments)
@@ -521,6 +544,21 @@ def test_llama_block_equals_pytorchs(
     feeds = {name: x.numpy() for name, x in zip(names, arguments, strict=True)}
     (y,) = session.run(None, feeds)
     assert_near(torch.from_numpy(y), expected.detach(), "ONNX Runtime")
+
+
+@pytest.mark.parametrize("layout", ["halves", "pairs"])
+@pytest.mark.parametrize("width", [16, 10, 3], ids=lambda width: f"d = {2 * width}")
+def test_rotary_reads_the_heads_of_a_projection(llm, layout: str, width: int) -> None:
+    import torch
+
+    device = "cpu" if torch_cuda_missing() else "cuda"
+    projected = torch.randn(2, 5, 3 * 7 * 2 * width, device=device)
+    angles = [torch.randn(5, width, device=device) for _ in range(2)]
+    for part in projected.chunk(3, dim=-1):
+        x = part.unflatten(-1, (7, -1)).transpose(1, 2)
+        y = llm.rotary(x, *angles, layout=layout)
+        assert torch.equal(y, llm.rotary(x.contiguous(), *angles, layout=layout))
+        assert y.transpose(1, 2).is_contiguous()
 
 
 @BUILT
