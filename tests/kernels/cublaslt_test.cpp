@@ -211,9 +211,9 @@ void expect_product(const Case& c, Operands& operands, double input_rounding = 0
         double error = steepness * of_sum + rounds * std::abs(result) + smallest +
                        (smooth ? in_activation : 0);
         if (c.combine) {
-          // cuBLASLt may round the product before it adds the bias.
-          const double product = c.bias ? sum - item(operands.bias, column) : sum;
-          error += rounds * std::abs(product);
+          // Of operands that are not aligned, the product is rounded before what is added.
+          const double bias = c.bias ? item(operands.bias, column) : 0;
+          if (c.offset != 0) error += rounds * (std::abs(sum - bias) + std::abs(other));
           error = error * std::max(1.0, std::abs(other)) + rounds * std::abs(expected) + smallest;
         }
         ASSERT_NEAR(item(operands.d, at), expected, error)
