@@ -1,12 +1,12 @@
 """Where the time of whole models goes: the kernels of each kind, and the time without a kernel.
 
     python benchmarks/time_shares.py --device cuda [--dtype bfloat16] [--llm libllm_ops.so]
-                                     [--without-ort] [--out FILE.json]
+                                     [--model "Llama block"] [--without-ort] [--out FILE.json]
 
 The models are the encoder of encoder.py and the Llama block of examples/llm_ops, in inference and
-in a training step (forward and backward), in PyTorch, compiled, and with our modules; and in
-inference in ONNX Runtime in float16, before and after `cudarelu.onnx.accelerate`. With `--llm`, the
-block has the ops of that library, which examples/llm_ops/README.md says how to build.
+in a training step (forward and backward), with PyTorch's modules and with ours, each compiled too;
+and in inference in ONNX Runtime in float16, before and after `cudarelu.onnx.accelerate`. With
+`--llm`, the block has the ops of that library, which examples/llm_ops/README.md says how to build.
 
 `us` is the time of a step, the median of rounds in which the contenders take turns. PyTorch's
 profiler, in a run of its own, gives the duration and the number of the kernels of a step, those of
@@ -23,6 +23,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import encoder
@@ -31,8 +32,10 @@ import torch
 from torch import nn
 
 import cudarelu
+import cudarelu.inductor
 import cudarelu.nn
 import cudarelu.onnx
+from cudarelu.bench.regimes import in_turns
 from cudarelu.onnx.measure import Running, random_inputs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples/llm_ops"))
@@ -119,7 +122,6 @@ def profiled(call: Callable[[], object], on_cuda: bool) -> dict[str, object]:
 
 def shares(calls: dict[str, Callable[[], object]], on_cuda: bool) -> dict[str, object]:
     """The times of each contender. Those that fail have the error instead."""
-    failed: dict[str, object] = {}
 
     def seconds(call: Callable[[], object]) -> float:
         start = time.perf_counter()
@@ -129,23 +131,17 @@ def shares(calls: dict[str, Callable[[], object]], on_cuda: bool) -> dict[str, o
             torch.cuda.synchronize()
         return (time.perf_counter() - start) / CALLS
 
-    for name, call in list(calls.items()):
-        try:
-            seconds(call)
-        except Exception as error:  # a compiler may refuse a model
-            failed[name] = {"failed": f"{type(error).__name__}: {error}"[:200]}
-            del calls[name]
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(ROUNDS):
-        for name, call in calls.items():
-            times[name].append(seconds(call))
-    found: dict[str, object] = {}
-    for name, call in calls.items():
-        us = 1e6 * statistics.median(times[name])
-        parts = profiled(call, on_cuda)
+    samplers = {name: partial(seconds, call) for name, call in calls.items()}
+    # The first round compiles; a compiler may refuse a model.
+    able, failed = in_turns(samplers, 0, least=1)
+    times, _ = in_turns({name: samplers[name] for name in able}, 0, least=ROUNDS)
+    found: dict[str, object] = {name: {"failed": text} for name, text in failed.items()}
+    for name, each in times.items():
+        us = 1e6 * statistics.median(each)
+        parts = profiled(calls[name], on_cuda)
         waiting = round(max(0.0, us - parts.pop("busy")), 1)
         found[name] = {"us": round(us, 1), **parts, "waiting": waiting}
-    return found | failed
+    return found
 
 
 def in_onnxruntime(model: nn.Module, x: torch.Tensor) -> dict[str, Callable[[], object]]:
@@ -167,6 +163,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="bfloat16")
     parser.add_argument("--llm", help="the library of examples/llm_ops")
+    parser.add_argument("--model", help="only this model")
     parser.add_argument("--without-ort", action="store_true")
     parser.add_argument("--out", help="also write the results to this file")
     options = parser.parse_args()
@@ -179,12 +176,16 @@ def main() -> None:
         "torch": torch.__version__,
         "cudarelu": cudarelu.__version__,
     }
+    cudarelu.inductor.enable_fusion()
     for name, (theirs, ours, x) in models(options.llm, on_cuda).items():
+        if options.model not in (None, name):
+            continue
         theirs, ours, x = theirs.to(**place), ours.to(**place), x.to(**place)
         contenders = {
             "PyTorch": theirs,
             "torch.compile": torch.compile(theirs),
             "ours": ours,
+            "ours, compiled": torch.compile(ours),
         }
         for way in (encoder.inference, encoder.training):
             calls = {each: way(model, x) for each, model in contenders.items()}
