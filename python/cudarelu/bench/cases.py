@@ -12,6 +12,7 @@ import torch
 
 from .._table import OpInfo, Parameter
 from ..onnx.definitions import function
+from ..testing.cases import is_product
 from ..testing.inputs import draw, equal_batches, shape_of
 
 Inputs = list[torch.Tensor | None]
@@ -85,6 +86,15 @@ class Case:
             math.prod(self.shape(each)) * self.torch_dtype(each).itemsize
             for each in (*moved, *self.op.outputs)
         )
+
+    @property
+    def operations(self) -> int | None:
+        """The multiplications and additions of a matrix product, or one for each element of the
+        largest input. None for other ops with products, such as attention."""
+        if self.op.product:
+            sizes = (self.sizes[name] for name in self.op.named_dimensions)
+            return 2 * math.prod(self.leading) * math.prod(sizes)
+        return None if is_product(self.op) else self.elements
 
     def inputs(self) -> Inputs:
         """Returns random data on the device: normal numbers, small integers, equal batches."""

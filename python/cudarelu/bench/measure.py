@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import regimes, statistics
+from . import launches, regimes, statistics
 from .accuracy import Check
 from .cases import Case, Inputs, clones
 from .contenders import CONTENDERS, Bind, Missing
@@ -62,6 +62,7 @@ class _Measurement:
         self.errors: dict[str, float] = {}
         self.failed: dict[str, str] = {}
         self.missing: dict[str, str] = {}
+        self.kernels: list[str] = []  # that ours launches
         self.sets: list[Inputs] = []  # of inputs, which all contenders share
 
     def each(self, names: list[str], step: Callable[[str], None]) -> None:
@@ -112,6 +113,9 @@ class _Measurement:
         )
         times, failed = regimes.in_turns(self.samplers, seconds)
         self.failed |= failed
+        if self.case.device == "cuda" and "cudarelu" in times:
+            self.samplers.clear()  # frees their CUDA graphs, which a profiler may disturb
+            self.kernels = launches.kernels(self.binds["cudarelu"](inputs))
         return times
 
 
@@ -143,6 +147,9 @@ def measure(point: Point, seconds: float) -> tuple[list[dict[str, Any]], dict[st
         for name in point.contenders
         if name in times
     ]
+    for each in records:
+        if each["contender"] == "cudarelu" and measurement.kernels:
+            each["kernels"] = measurement.kernels
     records += [_failure(point, name, text) for name, text in measurement.failed.items()]
     return records, measurement.missing
 
@@ -161,6 +168,7 @@ def _record(
         "elements": case.elements,
         "columns": case.columns,
         "bytes": case.bytes,
+        "operations": case.operations,
         "median_us": median * 1e6,
         "p10_us": low * 1e6,
         "p90_us": high * 1e6,

@@ -9,13 +9,24 @@ import itertools
 import math
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import cudarelu
 from cudarelu.__main__ import main
-from cudarelu.bench import contenders, measure, records, regimes, report, rivals, statistics, suites
+from cudarelu.bench import (
+    contenders,
+    launches,
+    measure,
+    records,
+    regimes,
+    report,
+    rivals,
+    statistics,
+    suites,
+)
 from cudarelu.bench.accuracy import Check
 from cudarelu.bench.cases import Case, clones, leads, sized, streams, with_rows
 from cudarelu.testing import TOLERANCE
@@ -235,6 +246,94 @@ def test_the_points_of_cuda(monkeypatch, suite):
     assert seen
 
 
+# Kernels
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        (
+            "void cudarelu::elementwise::kernel<cudarelu::ops::Relu, 0, float, 4>("
+            "cudarelu::elementwise::Operands<cudarelu::ops::Relu, float>, unsigned int, bool)",
+            "kernel<Relu, 0, float, 4>",
+        ),
+        (
+            "void cudarelu::cuda::hopper::multiply<cudarelu::BFloat16, true, true, "
+            "cudarelu::cuda::hopper::Plan<128, 192, 4, true> >(cudarelu::Gemm, CUtensorMap_st)",
+            "multiply<BFloat16, true, true, Plan<128, 192, 4, true>>",
+        ),
+        (
+            "void cudarelu::cuda::(anonymous namespace)::float32_kernel<cudarelu::cuda::"
+            "(anonymous namespace)::Tiling<64, 64, 16, 8, 2, 3, 3, false>, (cudarelu::cuda::"
+            "(anonymous namespace)::Layout)2, (cudarelu::cuda::(anonymous namespace)::Layout)0>("
+            "cudarelu::cuda::(anonymous namespace)::Arguments)",
+            "float32_kernel<Tiling<64, 64, 16, 8, 2, 3, 3, false>, 2, 0>",
+        ),
+        (
+            "void cudarelu::ops::layer_norm_gradient::sum_chunks<cudarelu::Half>(cudarelu::ops::"
+            "layer_norm_gradient::Arguments<cudarelu::Half>, std::conditional<(is_same_v<"
+            "cudarelu::Half, float>)||(is_same_v<float, float>), float, cudarelu::Half>::type*)",
+            "sum_chunks<Half>",
+        ),
+        ("void f<unsigned char, 16ul, 3u, (bool)1>(unsigned char*)", "f<unsigned char, 16, 3, 1>"),
+        ("cudarelu::ops::attention::(anonymous namespace)::clear(int*)", "clear"),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT", "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT"),
+        ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD"),
+    ],
+)
+def test_the_short_name_of_a_kernel(name, short):
+    assert launches.short_name(name) == short
+
+
+class OnCuda(Case):
+    """A case for CUDA whose tensors are on the CPU."""
+
+    def inputs(self):
+        return Case.inputs(dataclasses.replace(self, device="cpu"))
+
+
+def events_of(*named):
+    """A stand-in for torch.profiler.profile with events of these names and times."""
+    events = [
+        SimpleNamespace(name=name, device_type=kind, time_range=SimpleNamespace(start=start))
+        for name, kind, start in named
+    ]
+    profiled = SimpleNamespace(events=lambda: events)
+    return lambda activities: contextlib.nullcontext(profiled)
+
+
+def measured_on_cuda(monkeypatch, profile):
+    FakeCuda(monkeypatch)
+    monkeypatch.setattr(launches, "profile", profile)
+    case = OnCuda(OPS["relu"], "float32", (1000,), {}, {})
+    found, _ = measure.measure(measure.Point("test", case, "graph, hot", ("cudarelu", "torch")), 0)
+    assert not [each["failed"] for each in found if "failed" in each]
+    return {each["contender"]: each.get("kernels") for each in found}
+
+
+def test_the_kernels_of_a_record(monkeypatch):
+    """Only of ours, in the order of their starts, without what runs on the CPU."""
+    on_cuda, on_cpu = launches.DeviceType.CUDA, launches.DeviceType.CPU
+    named = ("void b<ns::T>(int)", on_cuda, 5), ("cudaLaunchKernel", on_cpu, 1), ("a", on_cuda, 2)
+    assert measured_on_cuda(monkeypatch, events_of(*named)) == {
+        "cudarelu": ["a", "b<T>"],
+        "torch": None,
+    }
+
+
+@pytest.mark.parametrize("profile", [fail(RuntimeError("no CUPTI")), events_of()])
+def test_a_profiler_that_fails(monkeypatch, profile):
+    assert measured_on_cuda(monkeypatch, profile) == {"cudarelu": None, "torch": None}
+
+
+@NEEDS_GPU
+def test_the_kernels_of_a_call():
+    case = sized(OPS["relu"], "float32", 1 << 20)
+    call = contenders.CONTENDERS["cudarelu"](case)(case.inputs())
+    call()
+    assert launches.kernels(call) == ["kernel<Relu, 0, float, 4>"]
+
+
 # Cases
 
 
@@ -302,6 +401,21 @@ def test_bytes():
         assert with_rows(OPS[name], "float32", 32, 64).bytes == 4 * elements
     knn = Case(OPS["knn_query"], "float32", (), {"n": 100, "b": 4}, {"nsample": 5})
     assert knn.bytes == 4 * (100 * 3 + 4 + 2 * 100 * 5)
+
+
+def test_operations():
+    """Two for each term of a product, one for each element of another op's largest input."""
+    products = [
+        ("matmul", (3, 5), dict.fromkeys("mkn", 8)),
+        ("linear_gelu", (3, 40), {"k": 8, "n": 8}),
+        ("linear_weight_backward", (3, 40), {"k": 8, "n": 8}),
+    ]
+    for name, leading, sizes in products:
+        case = Case(OPS[name], "float32", leading, sizes, {})
+        assert case.operations == 2 * 15 * 8**3
+    assert with_rows(OPS["bias_relu"], "float32", 32, 64).operations == 32 * 64
+    sizes = dict.fromkeys(OPS["attention"].named_dimensions, 8)
+    assert Case(OPS["attention"], "float32", (2,), sizes, {}).operations is None
 
 
 def test_a_copy_moves_as_many_bytes_as_the_op():
@@ -653,4 +767,6 @@ def test_a_suite_on_cuda(name, tmp_path):
     if name == "libraries":
         options += ["--library", LIBRARY]
     assert bench("--suite", name, *options, "--out", path) == 0
-    assert not [each for each in records.load(path)["records"] if "failed" in each]
+    found = records.load(path)["records"]
+    assert not [each["failed"] for each in found if "failed" in each]
+    assert all(each["kernels"] for each in found if each["contender"] == "cudarelu")
