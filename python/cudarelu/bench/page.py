@@ -8,7 +8,7 @@ from typing import Any
 
 from .plots import figures, ranges
 from .records import key
-from .report import ERROR_DTYPES, compare, largest_errors, outcomes
+from .report import ERROR_DTYPES, compare, kernel_rows, largest_errors, outcomes
 
 Content = dict[str, Any]
 
@@ -76,9 +76,22 @@ points that were measured, a line goes from the least to the largest.</p>
 </table></div>
 {% endfor %}
 <h2>Each op</h2>
-{% for op, figures in ops.items() %}
+{% for op in ops %}
 <details><summary>{{ op }}</summary>
-{% for name, figure in figures %}
+{% for run in runs if op in kernels[run] %}
+<h3>Which kernel runs{% if runs|length > 1 %}: {{ run }}{% endif %}</h3>
+<p>The limit is a copy of as many bytes, or, where none was measured, the regime's fastest copy; for
+a product of matrices, cuBLASLt.</p>
+<div class="wide"><table>
+<tr><th>dtype</th><th>sizes</th><th>kernels</th><th>part of the limit</th></tr>
+{% for row in kernels[run][op] %}
+<tr><td>{{ row.dtype }}</td><td>{{ row.sizes }}</td><td>
+{%- for kernel in row.kernels %}<code>{{ kernel }}</code>{% if not loop.last %}<br>{% endif %}
+{%- endfor %}</td><td>{{ row.part }}</td></tr>
+{% endfor %}
+</table></div>
+{% endfor %}
+{% for name, figure in drawn.get(op, []) %}
 <h3>{{ name }}</h3>
 {{ figure|safe }}
 {% endfor %}
@@ -104,9 +117,10 @@ def page(runs: Mapping[str, Content]) -> str:
     for name, content in runs.items():
         for outcome in outcomes(content):
             targets.setdefault(outcome.key, {})[name] = outcome.cells()[len(outcome.key) :]
-    ops: dict[str, list[tuple[str, str]]] = {}
+    drawn: dict[str, list[tuple[str, str]]] = {}
     for (suite, op, regime), figure in figures(runs):
-        ops.setdefault(op, []).append((f"{suite}: {regime}", _svg(figure)))
+        drawn.setdefault(op, []).append((f"{suite}: {regime}", _svg(figure)))
+    kernels = {name: kernel_rows(content) for name, content in runs.items()}
     return (
         Environment(autoescape=True, trim_blocks=True)
         .from_string(_TEMPLATE)
@@ -121,7 +135,9 @@ def page(runs: Mapping[str, Content]) -> str:
             targets=targets,
             dtypes=ERROR_DTYPES,
             errors={name: largest_errors(content) for name, content in runs.items()},
-            ops=dict(sorted(ops.items())),
+            ops=sorted({*drawn, *(op for rows in kernels.values() for op in rows)}),
+            kernels=kernels,
+            drawn=drawn,
         )
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -153,6 +154,64 @@ def _measured(content: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
     for (op, shape), of_a_shape in times.items():
         line = ", ".join(f"{dtype} {time}" for dtype, time in of_a_shape.items())
         yield op, (f"Milliseconds for {shape} on {timed}", line)
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """The kernels that ours launches for a dtype, from a size to another."""
+
+    dtype: str  # and the attributes
+    sizes: str
+    kernels: list[str]
+    part: str  # of the limit
+
+
+def kernel_rows(content: dict[str, Any]) -> dict[str, list[KernelRow]]:
+    """Returns which kernels run at which sizes, for each op with records of kernels.
+
+    Neighbouring sizes with the same kernels are one row.
+    """
+    rivals = {key(each): each for each in content["records"] if "times_ours" in each}
+    best: dict[str, float] = {}  # copy, by regime
+    for each in content["records"]:
+        if each["contender"] == "copy" and "failed" not in each:
+            best[each["regime"]] = max(each["gb_per_s"], best.get(each["regime"], 0.0))
+    ours = [each for each in content["records"] if each.get("kernels")]
+    ours.sort(key=lambda each: (title(each), each["columns"], each["elements"], each["shape"]))
+    rows: dict[str, list[KernelRow]] = {}
+    for (name, kernels), group in itertools.groupby(
+        ours, key=lambda each: (title(each), each["kernels"])
+    ):
+        records = [*group]
+        op = records[0]["op"]
+        sizes = dict.fromkeys(records[at]["shape"] for at in (0, -1))
+        parts = _parts_of_limit(records, rivals, best)
+        ends = dict.fromkeys(f"{end(parts):.2g}" for end in (min, max) if parts)
+        row = KernelRow(
+            name.removeprefix(f"{op} "), " to ".join(sizes), _counted(kernels), " to ".join(ends)
+        )
+        rows.setdefault(op, []).append(row)
+    return rows
+
+
+def _parts_of_limit(
+    records: list[Record], rivals: dict[str, Record], best: dict[str, float]
+) -> list[float]:
+    """The limit of a product is cuBLASLt, that of other ops a copy. If no copy was measured at any
+    of the points, it is the best copy of the regime."""
+    is_product = records[0]["operations"] != records[0]["elements"]
+    limit = {"contender": "cublaslt" if is_product else "copy"}
+    found = [rivals[key(each | limit)] for each in records if key(each | limit) in rivals]
+    if found or is_product:
+        return [each["times_ours"][0] for each in found]
+    kept = [each for each in records if each["regime"] in best]
+    return [each["gb_per_s"] / best[each["regime"]] for each in kept]
+
+
+def _counted(names: list[str]) -> list[str]:
+    """The names with neighbours that are equal as one: "3 x kernel<Relu>"."""
+    counts = [(name, len([*group])) for name, group in itertools.groupby(names)]
+    return [f"{count} x {name}" if count > 1 else name for name, count in counts]
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str], bool]:

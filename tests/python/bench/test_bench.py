@@ -717,6 +717,60 @@ def test_a_page(tiny, tmp_path, capsys):
     assert "stroke-dasharray" in text
 
 
+def with_kernels(content, sizes_and_kernels):
+    """Adds records on CUDA: of relu, with a copy of 4 elements; of matmul; and of attention."""
+    identity = content["records"][0] | {"suite": "test", "device": "cuda", "threads": None}
+    identity |= {"attributes": {}, "regime": "graph, hot", "gb_per_s": 100.0}
+    ours = {"contender": "cudarelu"}
+    copy = {"contender": "copy", "times_ours": [0.5, 0.4, 0.6], "gb_per_s": 400.0}
+    product = {"contender": "cublaslt", "times_ours": [0.9, 0.8, 1.0]}
+    for size, kernels in sizes_and_kernels:
+        relu = identity | {"op": "relu", "shape": str(size), "elements": size, "columns": size}
+        relu |= {"operations": size}
+        content["records"].append(relu | ours | {"kernels": kernels})
+        content["records"] += [relu | copy] if size == 4 else []
+    for op, operations in (("matmul", 1024), ("attention", None)):
+        other = identity | {"op": op, "shape": "8x8", "elements": 64, "operations": operations}
+        content["records"].append(other | ours | {"kernels": ["multiply<T>"]})
+        content["records"] += [other | product] if operations else []
+
+
+def test_which_kernel_runs(tiny):
+    """Neighbouring sizes with the same kernels are one row, and sizes are in order. The limit is
+    the copy at a point, or else the fastest copy; of a product, cuBLASLt."""
+    content = records.load(tiny)
+    assert report.kernel_rows(content) == {}
+    with_kernels(content, [(1024, ["b"]), (4, ["a<T>"]), (64, ["a<T>"]), (9999, ["b", "b", "c"])])
+    dtype = "float32"
+    assert report.kernel_rows(content) == {
+        "relu": [
+            report.KernelRow(dtype, "4 to 64", ["a<T>"], "0.5"),
+            report.KernelRow(dtype, "1024", ["b"], "0.25"),
+            report.KernelRow(dtype, "9999", ["2 x b", "c"], "0.25"),
+        ],
+        "matmul": [report.KernelRow(dtype, "8x8", ["multiply<T>"], "0.9")],
+        "attention": [report.KernelRow(dtype, "8x8", ["multiply<T>"], "")],
+    }
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="matplotlib is missing")
+def test_a_page_says_which_kernel_runs(tiny, tmp_path):
+    content = records.load(tiny)
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    html = tmp_path / "page.html"
+    first.write_text(records.lines(content))
+    with_kernels(content, [(4, ["a<T>"])])
+    second.write_text(records.lines(content))
+    assert bench("page", first, "--out", html) == 0
+    assert "Which kernel runs" not in html.read_text()
+    assert bench("page", first, second, "--out", html) == 0
+    text = html.read_text()
+    assert text.count("<h3>Which kernel runs: b</h3>") == 3  # relu, matmul, attention
+    assert "Which kernel runs: a" not in text
+    cells = "<td>float32</td><td>4</td><td><code>a&lt;T&gt;</code></td><td>0.5</td>"
+    assert cells in text
+
+
 def test_a_page_is_of_two_files_at_most(tiny, tmp_path, monkeypatch, capsys):
     html = tmp_path / "page.html"
     assert bench("page", tiny, tiny, tiny, "--out", html) == 2
