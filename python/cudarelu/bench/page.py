@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from .plots import figures, ranges
+from .plots import figures, ranges, roofline
 from .records import key
 from .report import ERROR_DTYPES, compare, kernel_rows, largest_errors, outcomes
 
@@ -42,6 +42,16 @@ pre { overflow-x: auto; }
 {{- value }}</td>{% endfor %}</tr>
 {% endfor %}
 </table></div>
+{% for name, figure in rooflines.items() if figure %}
+{% if loop.first %}
+<h2>Operations a second</h2>
+<p>The fastest point of each op, out of the cache if it was measured there, below what the fastest
+copy and the fastest product of matrices allow. An op that is no product has one operation for each
+element.</p>
+{% endif %}
+{% if runs|length > 1 %}<h3>{{ name }}</h3>{% endif %}
+<p>{{ figure|safe }}</p>
+{% endfor %}
 <h2>Ratios of each op</h2>
 <p>The rival's time divided by ours: above 1, ours is faster. A copy moves as many bytes as the op,
 so that its ratio is the part of the limit of memory that the op reaches. A dot is the median of all
@@ -131,6 +141,10 @@ def page(runs: Mapping[str, Content]) -> str:
                 (name, [each["machine"].get(name, "") for each in contents]) for name in fields
             ],
             changes=compare(*contents)[0] if len(contents) > 1 else [],
+            rooflines={
+                name: (figure := roofline(content)) and _svg(figure)
+                for name, content in runs.items()
+            },
             overviews=[_svg(ranges(title, values)) for title, values in _overviews(runs).items()],
             targets=targets,
             dtypes=ERROR_DTYPES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .records import title
+from .regimes import is_cold
 
 Record = dict[str, Any]
 TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -101,15 +103,109 @@ def ranges(title: str, values: Mapping[str, Mapping[str, list[float]]]) -> Any:
     return figure
 
 
+def roofline(content: dict[str, Any]) -> Any:
+    """Draws the best point of each op: operations a second against operations a byte.
+
+    The roofs are the fastest copy and, for each dtype, the fastest product. Returns None if no
+    record has operations. Raises ValueError if matplotlib is missing.
+    """
+    timed = [each for each in content["records"] if each.get("operations")]
+    device = "cuda" if any(each["device"] == "cuda" for each in timed) else "cpu"
+    timed = [each for each in timed if each["device"] == device]
+    best: dict[str, Record] = {}
+    for each in sorted(timed, key=_speed):
+        if each["contender"] == "cudarelu":
+            slower = best.get(each["op"])
+            if not slower or is_cold(each["regime"]) or not is_cold(slower["regime"]):
+                best[each["op"]] = each
+    if not best:
+        return None
+    figure = _new_figure((11, 7))
+    axes = figure.subplots()
+    dots = [(each["operations"] / each["bytes"], _speed(each)) for each in best.values()]
+    xs, ys = np.array(dots).T
+    axes.loglog(xs, ys, "k.", zorder=3)
+    left, right = xs.min() / 2, xs.max() * 8  # with room for texts
+    axes.set_xlim(left, right)
+    axes.set_ylim(ys.min() / 20, ys.max() * 2)
+    copies = [each for each in timed if each["contender"] == "copy"]
+    copies = [each for each in copies if is_cold(each["regime"])] or copies
+    bandwidth = max((each["gb_per_s"] * 1e9 for each in copies), default=None)
+    products: dict[str, float] = {}
+    for each in timed:
+        if each["contender"] in ("cudarelu", "cublaslt") and each["operations"] > each["elements"]:
+            products[each["dtype"]] = max(_speed(each), products.get(each["dtype"], 0.0))
+    ridges = [peak / bandwidth if bandwidth else left for peak in products.values()]
+    if bandwidth:
+        ends = np.array([left, max(ridges, default=right)])
+        axes.plot(ends, bandwidth * ends, label=f"fastest copy, {bandwidth / 1e9:.0f} GB/s")
+    for (dtype, peak), ridge in zip(products.items(), ridges, strict=True):
+        label = f"fastest product in {dtype}, {peak / 1e12:.3g} Tflop/s"
+        axes.plot([ridge, right], [peak, peak], label=label)
+    axes.set_xlabel("operations a byte")
+    axes.set_ylabel("operations a second")
+    axes.grid(alpha=0.3)
+    if bandwidth or products:
+        axes.legend(fontsize="small", loc="lower right")
+    machine = content["machine"].get("gpu" if device == "cuda" else "processor")
+    axes.set_title(f"{machine}: the best point of each op")
+    _label(figure, axes, [*zip(best, dots, strict=True)])
+    return figure
+
+
+def _speed(record: Record) -> float:
+    return record["operations"] / record["median_us"] * 1e6
+
+
+def _label(figure: Any, axes: Any, dots: list[tuple[str, tuple[float, float]]]) -> None:
+    """Writes the names of dots beside them; dots that are near each other share a text."""
+    figure.canvas.draw()  # lays out the axes
+    scale = 72 / figure.dpi  # points of a pixel
+    groups: list[tuple[tuple[float, float], Any, list[str]]] = []
+    for name, dot in sorted(dots, key=lambda each: -each[1][1]):
+        at = axes.transData.transform(dot) * scale
+        near = [names for _, other, names in groups if np.abs(at - other).max() < 9]
+        if near:
+            near[0].append(name)
+        else:
+            groups.append((dot, at, [name]))
+    taken: list[tuple[float, float, float, float]] = []  # boxes of texts: left, right, low, high
+    for dot, at, names in groups:
+        lines = textwrap.wrap(", ".join(sorted(names)), 40, break_long_words=False)
+        left, high, height = at[0] + 12, at[1] - 4, 10 * len(lines)
+        right = left + 4.5 * max(map(len, lines))
+        for other_left, other_right, other_low, other_high in sorted(
+            taken, key=lambda box: -box[3]
+        ):
+            beside = right + 6 < other_left or other_right + 6 < left
+            if not beside and high - height < other_high and high > other_low - 2:
+                high = other_low - 2
+        taken.append((left, right, high - height, high))
+        axes.annotate(
+            "\n".join(lines),
+            dot,
+            (left - at[0], high - at[1]),
+            textcoords="offset points",
+            va="top",
+            fontsize=7,
+            arrowprops={"arrowstyle": "-", "alpha": 0.4, "relpos": (0, 1)},
+        ).set_in_layout(False)
+
+
 def plot(content: dict[str, Any], folder: Path) -> list[Path]:
     """Writes the figures of a run as PNG and SVG, and returns the files in `folder`.
 
     Raises ValueError if matplotlib is missing.
     """
+    drawn = {
+        f"{suite}-{op}-{regime.replace(', ', '-')}": figure
+        for (suite, op, regime), figure in figures({"": content})
+    }
+    if figure := roofline(content):
+        drawn["roofline"] = figure
     written: list[Path] = []
-    for (suite, op, regime), figure in figures({"": content}):
+    for stem, figure in drawn.items():
         folder.mkdir(exist_ok=True)
-        stem = f"{suite}-{op}-{regime.replace(', ', '-')}"
         for suffix in ("png", "svg"):
             written.append(folder / f"{stem}.{suffix}")
             figure.savefig(written[-1])

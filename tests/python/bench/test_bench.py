@@ -20,6 +20,7 @@ from cudarelu.bench import (
     contenders,
     launches,
     measure,
+    plots,
     records,
     regimes,
     report,
@@ -673,11 +674,64 @@ def test_plots(tiny, tmp_path, capsys):
         content["records"].append(each | {"elements": 1 << 17, "shape": "131072"})
     (tmp_path / "a.jsonl").write_text(records.lines(content))
     assert bench("plot", tmp_path / "a.jsonl") == 0
-    names = [
-        f"cpu-sizes-{op}-loop.{suffix}" for op in ("bias_relu", "relu") for suffix in ("png", "svg")
-    ]
+    stems = ("cpu-sizes-bias_relu-loop", "cpu-sizes-relu-loop", "roofline")
+    names = [f"{stem}.{suffix}" for stem in stems for suffix in ("png", "svg")]
     assert sorted(path.name for path in (tmp_path / "a-plots").iterdir()) == names
     assert all(path.stat().st_size > 10_000 for path in (tmp_path / "a-plots").iterdir())
+
+
+def point(op, operations, us, **other):
+    """A record of 1,000 bytes and 100 elements."""
+    record = {"op": op, "operations": operations, "bytes": 1000, "elements": 100, "median_us": us}
+    record |= {"gb_per_s": 1 / us, "contender": "cudarelu", "dtype": "float32", "device": "cuda"}
+    return record | {"regime": "graph, rotating"} | other
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="matplotlib is missing")
+def test_a_roofline():
+    """A dot for the fastest point of each op, out of the cache if there is one."""
+    found = [
+        point("relu", 100, 2.0),
+        point("relu", 100, 1.0, regime="graph, hot"),
+        point("relu", 100, 4.0),
+        point("add", 100, 2.1),
+        point("tanh", 100, 5.0, regime="graph, hot"),
+        point("matmul", 500_000, 3.0),
+        point("matmul", 500_000, 2.5, contender="cublaslt"),
+        point("matmul", 500_000, 1.0, dtype="bfloat16", contender="cublaslt"),
+        point("attention", None, 1.0),
+        point("relu", 100, 0.1, device="cpu"),
+        point("relu", 100, 1.0, contender="copy"),
+        point("relu", 100, 0.5, contender="copy", regime="graph, hot"),
+        {"op": "mul", "contender": "torch", "failed": "no"},
+    ]
+    figure = plots.roofline({"records": found, "machine": {"gpu": "a GPU"}})
+    (axes,) = figure.axes
+    dots, *_ = axes.lines
+    expected = [(0.1, 100 / 2.0), (0.1, 100 / 2.1), (0.1, 100 / 5.0), (500, 500_000 / 3.0)]
+    assert sorted(zip(*dots.get_data(), strict=True)) == sorted((x, y * 1e6) for x, y in expected)
+    assert {text.get_text() for text in axes.texts} == {"add, relu", "tanh", "matmul"}
+    roofs = {line.get_label(): max(line.get_ydata()) for line in axes.lines[1:]}
+    assert roofs == pytest.approx(
+        {
+            "fastest copy, 1 GB/s": 5e11,  # as far as the ridge
+            "fastest product in float32, 0.2 Tflop/s": 2e11,
+            "fastest product in bfloat16, 0.5 Tflop/s": 5e11,
+        }
+    )
+    assert plots.roofline({"records": found[-1:], "machine": {}}) is None
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="matplotlib is missing")
+def test_the_texts_of_a_roofline_do_not_overlap():
+    found = [point(f"an_op_with_a_long_name_{i}", 100, 1.5 ** (i // 4)) for i in range(40)]
+    figure = plots.roofline({"records": found, "machine": {"gpu": "a GPU"}})
+    figure.canvas.draw()
+    from matplotlib.text import Text  # whose extent leaves out the line to the dot
+
+    boxes = [Text.get_window_extent(text) for text in figure.axes[0].texts]
+    assert len(boxes) == 10
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="matplotlib is missing")
@@ -699,7 +753,7 @@ def test_a_page(tiny, tmp_path, capsys):
     text = html.read_text()
     drawn = re.findall("<summary>(.*)</summary>", text)
     assert drawn == ["bias_relu", "relu"]
-    assert text.count("<svg") == 3  # an overview and a figure for each op
+    assert text.count("<svg") == 4  # an overview, a roofline and a figure for each op
     assert "cpu: against torch" in text
     assert "<td>every op, CPU</td>" in text
     assert "<td>0 (0)</td>" in text
@@ -713,7 +767,7 @@ def test_a_page(tiny, tmp_path, capsys):
     assert "the time in a divided by that in &lt;b&gt;" in text
     assert re.search(r"<summary>What became slower: \d+ of \d+ common records", text)
     assert "2.00 times" in text
-    assert text.count("<svg") == 4
+    assert text.count("<svg") == 6
     assert "stroke-dasharray" in text
 
 
