@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -117,6 +118,24 @@ def _bias_relu() -> Iterator:
         yield case, "graph, rotating", ("cudarelu", "torch", "torch.compile", "copy")
 
 
+def _whole(case: Case) -> Case:
+    """The case with all optional inputs."""
+    return replace(case, optional=tuple(each.name for each in case.op.inputs if each.optional))
+
+
+def _growth() -> Iterator:
+    # At 2^31, add needs about 40 GB: tensors of 4 GB, and outputs of each graph and of the warm-up.
+    for name, exponents in (
+        ("relu", (*range(0, 31, 3), 31)),
+        ("add", (*range(0, 31, 3), 31)),
+        ("softmax", range(10, 32, 3)),
+        ("layer_norm", range(10, 32, 3)),
+    ):
+        for exponent in exponents:
+            case = _whole(sized(op_named(name), "float16", 1 << exponent))
+            yield case, "graph, rotating", ("cudarelu", "torch", "copy")
+
+
 def _softmax() -> Iterator:
     for name in ("softmax", "softmax_backward"):
         for dtype in ("float32", "bfloat16"):
@@ -198,9 +217,7 @@ def _layer_norm() -> Iterator:
         for dtype in ("float32", "bfloat16"):
             for columns in (64, 1000, 1024, 4096, 5000, 8192, 32768, 50257, 131072):
                 rows = 256 * MIB // _itemsize(dtype) // columns
-                op = op_named(name)
-                options = {"optional": tuple(each.name for each in op.inputs if each.optional)}
-                case = with_rows(op, dtype, rows, columns, **options)
+                case = _whole(with_rows(op_named(name), dtype, rows, columns))
                 rivals = ("torch", "torch.compile") if name in TORCH else ()
                 yield case, "graph, rotating", ("cudarelu", *rivals, "copy")
 
@@ -248,6 +265,20 @@ def _cpu(*contenders: str) -> Iterator:
             for threads in (1, 2):
                 case = sized(op, op.dtypes[0], 1 << exponent, device="cpu", threads=threads)
                 yield case, "loop", kept
+
+
+def _cpu_threads() -> Iterator:
+    names = ("relu", "gelu", "softmax", "layer_norm", "sum_rows")
+    cases = [_whole(sized(op_named(name), "float32", 1 << 22)) for name in names]
+    cases.append(_linear("linear_gelu", "float32", 512, 768, 3072, approximate="none"))
+    heads = {"h": 12, "g": 12, "s": 512, "t": 512, "d": 64, "e": 64}
+    attention = op_named("attention")
+    cases.append(Case(attention, "float32", (2,), heads, default_attributes(attention)))
+    for case in cases:
+        for exponent in range(7):
+            if 1 << exponent <= len(os.sched_getaffinity(0)):
+                limited = replace(case, device="cpu", threads=1 << exponent)
+                yield limited, "loop", ("cudarelu", "torch")
 
 
 def _cpu_products(*contenders: str) -> Iterator:
@@ -317,6 +348,13 @@ SUITES = {
                 Target("relu, 2^20 float32, hot", "cub", 1.35, _hot_megafloat),
                 Target("relu of int8 and uint8, 2^28", "cub", 2.2, _large_bytes),
             ),
+            seconds=0.05,
+        ),
+        Suite(
+            "growth",
+            "cuda",
+            "relu, add, softmax and layer_norm of up to 2^31 float16",
+            _growth,
             seconds=0.05,
         ),
         Suite(
@@ -528,6 +566,13 @@ SUITES = {
             lambda: _cpu("cudarelu in ORT", "ORT"),
             (Target("every op, ONNX Runtime, CPU", "ORT", 1.0),),
             seconds=0.15,
+        ),
+        Suite(
+            "cpu-threads",
+            "cpu",
+            "seven ops, float32, 1 to 64 threads, at most as many as the process may use",
+            _cpu_threads,
+            seconds=0.3,
         ),
         Suite(
             "cpu-libraries",
