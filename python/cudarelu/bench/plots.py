@@ -1,10 +1,10 @@
-"""Plots of runs: bandwidth and time against size. Needs matplotlib."""
+"""Plots of runs: bandwidth and time against size, and time against threads. Needs matplotlib."""
 
 from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from .regimes import is_cold
 Record = dict[str, Any]
 TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 STYLES = ("-", "--")  # of the first run and of the second
+LABELS = {"gb_per_s": "GB/s", "median_us": "microseconds a call"}
 
 
 def _matplotlib() -> tuple[Any, Any]:
@@ -36,7 +37,8 @@ def _new_figure(size: tuple[float, float]) -> Any:
 
 
 def figures(runs: Mapping[str, dict[str, Any]]) -> Iterator[tuple[tuple[str, str, str], Any]]:
-    """Draws each op, dtype and regime that was measured at three sizes or more, of one run or two.
+    """Draws each op, dtype and regime that was measured at three sizes or more, or with three
+    numbers of threads or more, of one run or two.
 
     Yields (suite, op, regime) and the figure. Raises ValueError if matplotlib is missing.
     """
@@ -53,23 +55,47 @@ def figures(runs: Mapping[str, dict[str, Any]]) -> Iterator[tuple[tuple[str, str
         if "failed" not in each
     ]
     for key, records in itertools.groupby(sorted(timed, key=group), key=group):
-        panels = [
-            (name, [*each])
-            for name, each in itertools.groupby(sorted(records, key=title), key=title)
-        ]
-        panels = [each for each in panels if len({r["shape"] for r in each[1]}) >= 3]
-        if not panels:
-            continue
-        figure = _new_figure((5 * len(panels), 7))
-        axes = figure.subplots(2, len(panels), squeeze=False)
-        for column, (name, each) in enumerate(panels):
-            axes[0, column].set_title(name)
-            _draw(axes[0, column], each, [*runs], "gb_per_s", "GB/s")
-            _draw(axes[1, column], each, [*runs], "median_us", "microseconds a call")
-        kind = "gpu" if each[0]["device"] == "cuda" else "processor"
+        of_op = [*records]
+        kind = "gpu" if of_op[0]["device"] == "cuda" else "processor"
         machines = dict.fromkeys(content["machine"].get(kind) for content in runs.values())
-        figure.suptitle(f"{' and '.join(map(str, machines))}: {key[-1]}")
-        yield key, figure
+        heading = f"{' and '.join(map(str, machines))}: {key[-1]}"
+        if panels := _panels(of_op, title, "shape"):
+            figure = _new_figure((5 * len(panels), 7))
+            axes = figure.subplots(2, len(panels), squeeze=False)
+            for column, (name, each) in enumerate(panels.items()):
+                axes[0, column].set_title(name)
+                _draw(axes[0, column], each, [*runs], _size(each), "gb_per_s")
+                _draw(axes[1, column], each, [*runs], _size(each), "median_us")
+            figure.suptitle(heading)
+            yield key, figure
+        if panels := _panels(of_op, _title_without_threads, "threads"):
+            figure = _new_figure((5 * len(panels), 4))
+            (columns,) = figure.subplots(1, len(panels), squeeze=False)
+            for axes, (name, each) in zip(columns, panels.items(), strict=True):
+                axes.set_title(name)
+                _draw(axes, each, [*runs], "threads", "median_us")
+                _draw_ideal(axes, each)
+            figure.suptitle(heading)
+            yield (*key[:2], f"{key[2]}, threads"), figure
+
+
+def _panels(
+    records: list[Record], name: Callable[[Record], str], varied: str
+) -> dict[str, list[Record]]:
+    """The records by name, where `varied` has three values or more."""
+    panels: dict[str, list[Record]] = {}
+    for each in sorted(records, key=name):
+        panels.setdefault(name(each), []).append(each)
+    return {n: each for n, each in panels.items() if len({r[varied] for r in each}) >= 3}
+
+
+def _title_without_threads(record: Record) -> str:
+    return f"{title(record | {'threads': None})}\n{record['shape']}"
+
+
+def _size(records: list[Record]) -> str:
+    rows = len({each["elements"] for each in records}) < len({each["columns"] for each in records})
+    return "columns" if rows else "elements"
 
 
 def ranges(title: str, values: Mapping[str, Mapping[str, list[float]]]) -> Any:
@@ -212,10 +238,21 @@ def plot(content: dict[str, Any], folder: Path) -> list[Path]:
     return written
 
 
-def _draw(axes: Any, records: list[Record], runs: list[str], quantity: str, label: str) -> None:
+def _draw_ideal(axes: Any, records: list[Record]) -> None:
+    """Draws how the time of ours would fall from that of the first run with the fewest threads."""
+    numbers = sorted({each["threads"] for each in records})
+    axes.set_xticks(numbers, map(str, numbers))
+    axes.minorticks_off()
+    ours = [each for each in records if each["contender"] == "cudarelu"]
+    if ours:
+        first = min(ours, key=lambda each: each["threads"])
+        work = first["median_us"] * first["threads"]
+        axes.plot(numbers, work / np.array(numbers), "k:", label="ideal")
+        axes.legend(fontsize="small")
+
+
+def _draw(axes: Any, records: list[Record], runs: list[str], size: str, quantity: str) -> None:
     """Draws a line for each contender and run, with its spread, and the copy's best bandwidth."""
-    rows = len({each["elements"] for each in records}) < len({each["columns"] for each in records})
-    size = "columns" if rows else "elements"
     for number, contender in enumerate(dict.fromkeys(each["contender"] for each in records)):
         for run, style in zip(runs, STYLES, strict=False):
             own = [r for r in records if (r["contender"], r["run"]) == (contender, run)]
@@ -237,7 +274,7 @@ def _draw(axes: Any, records: list[Record], runs: list[str], quantity: str, labe
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel(size)
-    axes.set_ylabel(label)
+    axes.set_ylabel(LABELS[quantity])
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
 

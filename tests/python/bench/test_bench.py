@@ -680,6 +680,48 @@ def test_plots(tiny, tmp_path, capsys):
     assert all(path.stat().st_size > 10_000 for path in (tmp_path / "a-plots").iterdir())
 
 
+def with_threads(content, counts):
+    """Adds records of relu of 1,024 with more threads; ours takes 80 us divided by the threads, and
+    torch always 100 us."""
+    found = [each for each in content["records"] if (each["op"], each["shape"]) == ("relu", "1024")]
+    content["records"] = [each for each in content["records"] if each not in found]
+    for each in found:
+        for threads in counts if each["threads"] == 1 else ():
+            us = 80 / threads if each["contender"] == "cudarelu" else 100
+            times = {"median_us": us, "p10_us": us, "p90_us": us, "threads": threads}
+            content["records"].append(each | {"suite": "cpu-threads"} | times)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="matplotlib is missing")
+def test_time_against_threads(tiny):
+    content = records.load(tiny)
+    assert not [*plots.figures({"": content})]  # two sizes, and one and two threads
+    with_threads(content, [4, 1, 2, 8])
+    ((key, figure),) = plots.figures({"": content})
+    assert key == ("cpu-threads", "relu", "loop, threads")
+    (axes,) = figure.axes
+    assert axes.get_title() == "relu float32\n1024"
+    drawn = {line.get_label(): [list(each) for each in line.get_data()] for line in axes.lines}
+    counts, fewer = [1, 2, 4, 8], [80, 40, 20, 10]
+    assert drawn == {
+        "cudarelu": [counts, fewer],
+        "torch": [counts, [100] * 4],
+        "ideal": [counts, fewer],
+    }
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2", "4", "8"]
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="matplotlib is missing")
+def test_threads_on_a_page_and_in_a_folder(tiny, tmp_path):
+    content = records.load(tiny)
+    with_threads(content, [1, 2, 4])
+    (tmp_path / "a.jsonl").write_text(records.lines(content))
+    assert bench("plot", tmp_path / "a.jsonl") == 0
+    assert (tmp_path / "a-plots/cpu-threads-relu-loop-threads.svg").exists()
+    assert bench("page", tmp_path / "a.jsonl", "--out", tmp_path / "a.html") == 0
+    assert "<h3>cpu-threads: loop, threads</h3>" in (tmp_path / "a.html").read_text()
+
+
 def point(op, operations, us, **other):
     """A record of 1,000 bytes and 100 elements."""
     record = {"op": op, "operations": operations, "bytes": 1000, "elements": 100, "median_us": us}
