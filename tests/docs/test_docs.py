@@ -39,6 +39,8 @@ RECORDS = [
         "2026-11-22-h200.jsonl",
         "2026-11-26-h100-every-op.jsonl",
         "2026-11-25-cpu-every-op.jsonl",
+        "2026-11-27-h100-linear.jsonl",
+        "2026-11-27-cpu-linear_add.jsonl",
     )
 ]
 
