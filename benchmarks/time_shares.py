@@ -134,8 +134,8 @@ def shares(calls: dict[str, Callable[[], object]], on_cuda: bool) -> dict[str, o
     samplers = {name: partial(seconds, call) for name, call in calls.items()}
     # The first round compiles; a compiler may refuse a model.
     able, failed = in_turns(samplers, 0, least=1)
-    times, _ = in_turns({name: samplers[name] for name in able}, 0, least=ROUNDS)
-    found: dict[str, object] = {name: {"failed": text} for name, text in failed.items()}
+    times, later = in_turns({name: samplers[name] for name in able}, 0, least=ROUNDS)
+    found: dict[str, object] = {name: {"failed": text} for name, text in (failed | later).items()}
     for name, each in times.items():
         us = 1e6 * statistics.median(each)
         parts = profiled(calls[name], on_cuda)

@@ -111,6 +111,7 @@ def run(arguments: argparse.Namespace) -> None:
     asked = list(points(names, only, arguments.largest, arguments.without))
     results = Results(arguments.out, machine(arguments.commit), arguments.resume)
     _measure(results, results.lacks(asked), arguments.seconds)
+    _add_kernels(results, asked)
     print(table(results.content))
     print(f"wrote {arguments.out}")
     if arguments.no_plots:
@@ -149,6 +150,23 @@ def _measure(results: Results, points: list, seconds: float | None) -> None:
         elapsed = time.monotonic() - start
         left = elapsed / (number + 1) * (len(points) - number - 1)
         print(_progress(number + 1, len(points), left, point, records), file=sys.stderr)
+
+
+def _add_kernels(results: Results, points: list) -> None:
+    """Adds the kernels of ours to the records of points on CUDA that lack them."""
+    from . import launches
+    from .records import key
+
+    lacking = {
+        key(each): each
+        for each in results.records
+        if each["contender"] == "cudarelu" and "failed" not in each and "kernels" not in each
+    }
+    for point in points if lacking else []:
+        record = lacking.get(key(point.identity | {"contender": "cudarelu"}))
+        if record and point.case.device == "cuda" and (names := launches.kernels(point.case)):
+            record["kernels"] = names
+    results.write()
 
 
 def _progress(done: int, total: int, left: float, point: Any, records: list) -> str:

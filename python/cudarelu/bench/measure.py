@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import launches, regimes, statistics
+from . import regimes, statistics
 from .accuracy import Check
 from .cases import Case, Inputs, clones
 from .contenders import CONTENDERS, Bind, Missing
@@ -62,7 +62,6 @@ class _Measurement:
         self.errors: dict[str, float] = {}
         self.failed: dict[str, str] = {}
         self.missing: dict[str, str] = {}
-        self.kernels: list[str] = []  # that ours launches
         self.sets: list[Inputs] = []  # of inputs, which all contenders share
 
     def each(self, names: list[str], step: Callable[[str], None]) -> None:
@@ -113,9 +112,6 @@ class _Measurement:
         )
         times, failed = regimes.in_turns(self.samplers, seconds)
         self.failed |= failed
-        if self.case.device == "cuda" and "cudarelu" in times:
-            self.samplers.clear()  # frees their CUDA graphs, which a profiler may disturb
-            self.kernels = launches.kernels(self.binds["cudarelu"](inputs))
         return times
 
 
@@ -147,9 +143,6 @@ def measure(point: Point, seconds: float) -> tuple[list[dict[str, Any]], dict[st
         for name in point.contenders
         if name in times
     ]
-    for each in records:
-        if each["contender"] == "cudarelu" and measurement.kernels:
-            each["kernels"] = measurement.kernels
     records += [_failure(point, name, text) for name, text in measurement.failed.items()]
     return records, measurement.missing
 

@@ -93,9 +93,9 @@ points that were measured, a line goes from the least to the largest.</p>
 <p>The limit is a copy of as many bytes, or, where none was measured, the regime's fastest copy; for
 a product of matrices, cuBLASLt.</p>
 <div class="wide"><table>
-<tr><th>dtype</th><th>sizes</th><th>kernels</th><th>part of the limit</th></tr>
+<tr><th>dtype</th><th>regime</th><th>sizes</th><th>kernels</th><th>part of the limit</th></tr>
 {% for row in kernels[run][op] %}
-<tr><td>{{ row.dtype }}</td><td>{{ row.sizes }}</td><td>
+<tr><td>{{ row.dtype }}</td><td>{{ row.regime }}</td><td>{{ row.sizes }}</td><td>
 {%- for kernel in row.kernels %}<code>{{ kernel }}</code>{% if not loop.last %}<br>{% endif %}
 {%- endfor %}</td><td>{{ row.part }}</td></tr>
 {% endfor %}

@@ -116,12 +116,14 @@ _RIVALS = {"copy": "of a copy's speed", "torch": "times as fast as PyTorch"}
 def measured(*contents: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
     """Returns what the reference says of the measurements of each op, as names and texts.
 
-    Records of the CPU are those of one thread.
+    Records of the CPU are those of one thread. The first file with a machine and an op says it.
     """
     notes: dict[str, list[tuple[str, str]]] = {}
     for content in contents:
+        said = {op: {name for name, _ in texts} for op, texts in notes.items()}
         for op, texts in _measured(content):
-            notes.setdefault(op, []).append(texts)
+            if texts[0] not in said.get(op, ()):
+                notes.setdefault(op, []).append(texts)
     return notes
 
 
@@ -161,6 +163,7 @@ class KernelRow:
     """The kernels that ours launches for a dtype, from a size to another."""
 
     dtype: str  # and the attributes
+    regime: str
     sizes: str
     kernels: list[str]
     part: str  # of the limit
@@ -177,10 +180,11 @@ def kernel_rows(content: dict[str, Any]) -> dict[str, list[KernelRow]]:
         if each["contender"] == "copy" and "failed" not in each:
             best[each["regime"]] = max(each["gb_per_s"], best.get(each["regime"], 0.0))
     ours = [each for each in content["records"] if each.get("kernels")]
-    ours.sort(key=lambda each: (title(each), each["columns"], each["elements"], each["shape"]))
+    order = "columns", "elements", "shape"
+    ours.sort(key=lambda each: (title(each), each["regime"], *(each[name] for name in order)))
     rows: dict[str, list[KernelRow]] = {}
-    for (name, kernels), group in itertools.groupby(
-        ours, key=lambda each: (title(each), each["kernels"])
+    for (name, regime, kernels), group in itertools.groupby(
+        ours, key=lambda each: (title(each), each["regime"], each["kernels"])
     ):
         records = [*group]
         op = records[0]["op"]
@@ -188,7 +192,11 @@ def kernel_rows(content: dict[str, Any]) -> dict[str, list[KernelRow]]:
         parts = _parts_of_limit(records, rivals, best)
         ends = dict.fromkeys(f"{end(parts):.2g}" for end in (min, max) if parts)
         row = KernelRow(
-            name.removeprefix(f"{op} "), " to ".join(sizes), _counted(kernels), " to ".join(ends)
+            name.removeprefix(f"{op} "),
+            regime,
+            " to ".join(sizes),
+            _counted(kernels),
+            " to ".join(ends),
         )
         rows.setdefault(op, []).append(row)
     return rows

@@ -17,6 +17,7 @@ import torch
 import cudarelu
 from cudarelu.__main__ import main
 from cudarelu.bench import (
+    command,
     contenders,
     launches,
     measure,
@@ -303,36 +304,39 @@ def events_of(*named):
     return lambda activities: contextlib.nullcontext(profiled)
 
 
-def measured_on_cuda(monkeypatch, profile):
+def kernels_in_records(monkeypatch, profile, path):
     FakeCuda(monkeypatch)
     monkeypatch.setattr(launches, "profile", profile)
     case = OnCuda(OPS["relu"], "float32", (1000,), {}, {})
-    found, _ = measure.measure(measure.Point("test", case, "graph, hot", ("cudarelu", "torch")), 0)
+    point = measure.Point("test", case, "graph, hot", ("cudarelu", "torch"))
+    results = records.Results(path, {"processor": "one"}, resume=False)
+    results.add(*measure.measure(point, 0))
+    command._add_kernels(results, [point])
+    found = records.load(path)["records"]
     assert not [each["failed"] for each in found if "failed" in each]
     return {each["contender"]: each.get("kernels") for each in found}
 
 
-def test_the_kernels_of_a_record(monkeypatch):
+def test_the_kernels_of_a_record(monkeypatch, tmp_path):
     """Only of ours, in the order of their starts, without what runs on the CPU."""
     on_cuda, on_cpu = launches.DeviceType.CUDA, launches.DeviceType.CPU
     named = ("void b<ns::T>(int)", on_cuda, 5), ("cudaLaunchKernel", on_cpu, 1), ("a", on_cuda, 2)
-    assert measured_on_cuda(monkeypatch, events_of(*named)) == {
+    assert kernels_in_records(monkeypatch, events_of(*named), tmp_path / "a.jsonl") == {
         "cudarelu": ["a", "b<T>"],
         "torch": None,
     }
 
 
 @pytest.mark.parametrize("profile", [fail(RuntimeError("no CUPTI")), events_of()])
-def test_a_profiler_that_fails(monkeypatch, profile):
-    assert measured_on_cuda(monkeypatch, profile) == {"cudarelu": None, "torch": None}
+def test_a_profiler_that_fails(monkeypatch, profile, tmp_path):
+    expected = {"cudarelu": None, "torch": None}
+    assert kernels_in_records(monkeypatch, profile, tmp_path / "a.jsonl") == expected
 
 
 @NEEDS_GPU
 def test_the_kernels_of_a_call():
     case = sized(OPS["relu"], "float32", 1 << 20)
-    call = contenders.CONTENDERS["cudarelu"](case)(case.inputs())
-    call()
-    assert launches.kernels(call) == ["kernel<Relu, 0, float, 4>"]
+    assert launches.kernels(case) == ["kernel<Relu, 0, float, 4>"]
 
 
 # Cases
@@ -837,15 +841,15 @@ def test_which_kernel_runs(tiny):
     content = records.load(tiny)
     assert report.kernel_rows(content) == {}
     with_kernels(content, [(1024, ["b"]), (4, ["a<T>"]), (64, ["a<T>"]), (9999, ["b", "b", "c"])])
-    dtype = "float32"
+    dtype, regime = "float32", "graph, hot"
     assert report.kernel_rows(content) == {
         "relu": [
-            report.KernelRow(dtype, "4 to 64", ["a<T>"], "0.5"),
-            report.KernelRow(dtype, "1024", ["b"], "0.25"),
-            report.KernelRow(dtype, "9999", ["2 x b", "c"], "0.25"),
+            report.KernelRow(dtype, regime, "4 to 64", ["a<T>"], "0.5"),
+            report.KernelRow(dtype, regime, "1024", ["b"], "0.25"),
+            report.KernelRow(dtype, regime, "9999", ["2 x b", "c"], "0.25"),
         ],
-        "matmul": [report.KernelRow(dtype, "8x8", ["multiply<T>"], "0.9")],
-        "attention": [report.KernelRow(dtype, "8x8", ["multiply<T>"], "")],
+        "matmul": [report.KernelRow(dtype, regime, "8x8", ["multiply<T>"], "0.9")],
+        "attention": [report.KernelRow(dtype, regime, "8x8", ["multiply<T>"], "")],
     }
 
 
@@ -863,7 +867,9 @@ def test_a_page_says_which_kernel_runs(tiny, tmp_path):
     text = html.read_text()
     assert text.count("<h3>Which kernel runs: b</h3>") == 3  # relu, matmul, attention
     assert "Which kernel runs: a" not in text
-    cells = "<td>float32</td><td>4</td><td><code>a&lt;T&gt;</code></td><td>0.5</td>"
+    cells = (
+        "<td>float32</td><td>graph, hot</td><td>4</td><td><code>a&lt;T&gt;</code></td><td>0.5</td>"
+    )
     assert cells in text
 
 
