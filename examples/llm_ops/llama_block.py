@@ -51,7 +51,8 @@ class LlamaBlock(nn.Module):
         self.down = nn.Linear(hidden, dim, bias=False)
 
     def attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        # These views are read where they lie, and y has their layout: there are no copies.
+        # Rotary embeddings and cudarelu.attention read these views where they lie, and y has their
+        # layout: the forward pass has no copies.
         q, k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.qkv(x).chunk(3, dim=-1)

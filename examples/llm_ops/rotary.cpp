@@ -11,6 +11,8 @@ Status Rotary::cpu(const Call& call) {
   const std::int64_t pairs = sizes.pairs;
   const bool halves = call.integer(0) == 0;
   const std::int64_t heads = call.inputs[0].shape.last(3)[0];
+  const std::int64_t cos_step = rotary_angles_step(call, 1);
+  const std::int64_t sin_step = rotary_angles_step(call, 2);
   const RotaryLayout of_x(call.inputs[0], call.strides.inputs);
   const RotaryLayout of_y(call.outputs[0], call.strides.outputs);
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
@@ -22,10 +24,9 @@ Status Rotary::cpu(const Call& call) {
         return matrix / heads * layout.batch + matrix % heads * layout.head +
                position * layout.position;
       };
-      const std::int64_t angles = position * pairs;
       const T* const x = static_cast<const T*>(call.inputs[0].data) + place(of_x);
-      const T* const cos = static_cast<const T*>(call.inputs[1].data) + angles;
-      const T* const sin = static_cast<const T*>(call.inputs[2].data) + angles;
+      const T* const cos = static_cast<const T*>(call.inputs[1].data) + position * cos_step;
+      const T* const sin = static_cast<const T*>(call.inputs[2].data) + position * sin_step;
       T* const y = static_cast<T*>(call.outputs[0].data) + place(of_y);
       const auto rotate = [&](std::int64_t i, std::int64_t first, std::int64_t second) {
         const auto a = load(x[first]);

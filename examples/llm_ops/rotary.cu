@@ -26,6 +26,8 @@ struct Arguments {
   std::int64_t heads;
   RotaryLayout of_x;
   RotaryLayout of_y;
+  std::int64_t cos_step;
+  std::int64_t sin_step;
 };
 
 template <class T, int width, int vectors, bool halves>
@@ -39,8 +41,8 @@ __global__ void __launch_bounds__(block_size) rotate(Arguments<T> of) {
   cuda::wait_for_previous_kernel();
   if (position >= of.sizes.positions) return;
   for (std::int64_t pair = threadIdx.x * pairs; pair < of.sizes.pairs; pair += blockDim.x * pairs) {
-    const Angles cos = *reinterpret_cast<const Angles*>(of.cos + position * of.sizes.pairs + pair);
-    const Angles sin = *reinterpret_cast<const Angles*>(of.sin + position * of.sizes.pairs + pair);
+    const Angles cos = *reinterpret_cast<const Angles*>(of.cos + position * of.cos_step + pair);
+    const Angles sin = *reinterpret_cast<const Angles*>(of.sin + position * of.sin_step + pair);
     const std::int64_t column = halves ? pair : 2 * pair;
     const std::int64_t apart = halves ? of.sizes.pairs : width;
     for (std::int64_t first = blockIdx.y * at_once; first < of.sizes.leading;
@@ -119,15 +121,17 @@ Status Rotary::cuda(const Call& call) {
                           RotarySizes(call.inputs[0], call.inputs[1]),
                           call.inputs[0].shape.last(3)[0],
                           RotaryLayout(call.inputs[0], call.strides.inputs),
-                          RotaryLayout(call.outputs[0], call.strides.outputs)};
+                          RotaryLayout(call.outputs[0], call.strides.outputs),
+                          rotary_angles_step(call, 1),
+                          rotary_angles_step(call, 2)};
     constexpr int width = cuda::vector_bytes / sizeof(T);
     const auto rows_are_even = [](const RotaryLayout& layout) {
       return (layout.batch | layout.head | layout.position) % width == 0;
     };
     const bool even = of.sizes.pairs % width == 0 && rows_are_even(of.of_x) &&
-                      rows_are_even(of.of_y) && cuda::misalignment(of.x) == 0 &&
-                      cuda::misalignment(of.cos) == 0 && cuda::misalignment(of.sin) == 0 &&
-                      cuda::misalignment(of.y) == 0;
+                      rows_are_even(of.of_y) && (of.cos_step | of.sin_step) % width == 0 &&
+                      cuda::misalignment(of.x) == 0 && cuda::misalignment(of.cos) == 0 &&
+                      cuda::misalignment(of.sin) == 0 && cuda::misalignment(of.y) == 0;
     const bool halves = call.integer(0) == 0;
     if (!even)
       return halves ? launch_rotate<1, 2, true>(call, of) : launch_rotate<1, 2, false>(call, of);

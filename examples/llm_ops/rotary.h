@@ -93,6 +93,13 @@ struct RotaryLayout {
   }
 };
 
+/// The step, in elements, from the cosines or sines of a position to the next; they are an input.
+inline std::int64_t rotary_angles_step(const Call& call, std::size_t input) {
+  const auto* const strides = call.strides.inputs;
+  const bool is_dense = strides == nullptr || strides[input] == nullptr;
+  return is_dense ? call.inputs[input].shape[1] : strides[input][0];
+}
+
 /// The error of x that has not two elements for each angle.
 inline Status check_rotary(const Call& call, const TensorView& x, const TensorView& cos) {
   const std::int64_t d = x.shape.back();

@@ -94,7 +94,7 @@ cudarelu_code no_engines(const cudarelu_call& call, cudarelu_error& error) {
 cudarelu_code product(const cudarelu_call* call, const cudarelu_gemm* gemm, cudarelu_error* error) {
   const cudarelu_engines* const engines = find_engines();
   if (engines == nullptr) return no_engines(*call, *error);
-  if (from_c(*gemm).other != nullptr && engines->size < sizeof(cudarelu_engines)) {
+  if (from_c(*gemm).other != nullptr && !reads_other(*engines)) {
     return to_c(too_old_for_other({call->op, call->op_length}), *error);
   }
   return engines->product(call, gemm, error);

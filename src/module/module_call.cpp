@@ -100,7 +100,7 @@ cudarelu_code run_product(const cudarelu_call& from, cudarelu_error& error,
                           Gemm (*gemm)(const Call&)) noexcept {
   return with_call(from, error, [&](const Call& call) {
     const cudarelu_gemm product = to_c(gemm(call));
-    if (product.other != nullptr && from.services->size < sizeof(cudarelu_services)) {
+    if (product.other != nullptr && !reads_other(*from.services)) {
       return to_c(too_old_for_other(call.op), error);
     }
     return from.services->product(&from, &product, &error);

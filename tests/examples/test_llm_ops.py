@@ -561,6 +561,17 @@ def test_rotary_reads_the_heads_of_a_projection(llm, layout: str, width: int) ->
         assert y.transpose(1, 2).is_contiguous()
 
 
+def test_rotary_reads_views_of_angles(llm) -> None:
+    import torch
+
+    device = "cpu" if torch_cuda_missing() else "cuda"
+    x, table = torch.randn(3, 5, 16, device=device), torch.randn(10, 32, device=device)
+    views = [table[:5, 8:16], table[::2, :8], table[:1, :8].expand(5, 8), table[5:, 1:9]]
+    for cos, sin in zip(views, [*views[1:], views[0]], strict=True):
+        y = llm.rotary(x, cos, sin)
+        assert torch.equal(y, llm.rotary(x, cos.contiguous(), sin.contiguous()))
+
+
 @BUILT
 def test_llama_block(llm, llm_ops: Path, tmp_path: Path) -> None:
     said = commands.run(sys.executable, EXAMPLE / "llama_block.py", llm_ops, cwd=tmp_path)

@@ -178,6 +178,7 @@ TEST_F(Hopper, CombinesWithAnotherMatrix) {
     for (const Case& c : cases) {
       SCOPED_TRACE(::testing::Message() << c.batch << " " << c.m << " " << c.n << " " << c.k);
       expect<BFloat16>(c, layouts[0], Activation::none, true, false, combine);
+      expect<Half>(c, layouts[0], Activation::silu, true, true, combine);
       if (HasFatalFailure()) return;
     }
     for (const Activation activation : activations) {

@@ -6,7 +6,7 @@
 namespace cudarelu::cpu {
 
 /// d = a b + bias in float32 or float64, with the threads and the memory of the host. Ignores the
-/// activation and the sum, as Execution::gemm() does.
+/// activation, the sum and the other matrix, as Execution::gemm() does.
 Status plain_gemm(const Call& call, const Gemm& gemm);
 
 }  // namespace cudarelu::cpu

@@ -9,9 +9,7 @@ struct LinearAdd {
       .signature =
           "linear_add(x: T[*, k], weight: T[n, k], other: T[*, n], bias: T[n]?) -> y: T[*, n]",
       .summary =
-          "x weight^T + bias + other, for each row of x: a linear layer and the residual "
-          "connection "
-          "around it.",
+          "x weight^T + bias + other, for each row of x: a linear layer and the sum around it.",
       .dtypes = floating_types,
       .gradient = R"(x = linear_input_backward(grad_y, weight);
                      weight = linear_weight_backward(grad_y, x);

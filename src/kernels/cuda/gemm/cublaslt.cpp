@@ -43,12 +43,6 @@ Steps in_two(const Gemm& gemm) {
           gemm.activation != Activation::none || gemm.sum != nullptr};
 }
 
-/// Whether the first step adds the other matrix: cuBLASLt adds it before the activation.
-bool adds_other(const Gemm& gemm) {
-  return gemm.other != nullptr && gemm.combine == Combine::add && gemm.sum == nullptr &&
-         gemm.activation == Activation::none;
-}
-
 /// Whether all operands and all of their rows are aligned to vectors.
 bool is_aligned(const Gemm& gemm) {
   const std::int64_t row_of_a = gemm.a_transposed ? gemm.m : gemm.k;

@@ -15,6 +15,12 @@ std::string cublaslt_problem();
 /// once for each shape, and then looks the answer up.
 bool takes_cublaslt(const Gemm& gemm, int device);
 
+/// Whether cuBLASLt adds the other matrix itself, which it does before an activation.
+inline bool adds_other(const Gemm& gemm) {
+  return gemm.other != nullptr && gemm.combine == Combine::add && gemm.sum == nullptr &&
+         gemm.activation == Activation::none;
+}
+
 /// Enqueues a product that takes_cublaslt() accepts on the call's stream.
 Status cublaslt_gemm(const Call& call, const Gemm& gemm);
 

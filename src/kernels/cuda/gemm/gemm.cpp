@@ -15,12 +15,11 @@ namespace cudarelu::cuda {
 namespace {
 
 /// Whether hopper_gemm() is at least as fast as the first choice of cuBLASLt's heuristics, measured
-/// on an H200. Only it has the exact GELU, SiLU, and another matrix after an activation or as a
-/// factor in its epilogue; for small results, a second step takes less time (H100).
+/// on an H200. Only it has the exact GELU and SiLU in its epilogue, and another matrix that
+/// cuBLASLt does not add; for small results, a second step takes less time (H100).
 bool prefers_hopper(const Gemm& gemm) {
-  const bool adds = gemm.combine == Combine::add && gemm.activation == Activation::none;
   if (gemm.activation == Activation::gelu_erf || gemm.activation == Activation::silu ||
-      (gemm.other != nullptr && !adds)) {
+      (gemm.other != nullptr && !adds_other(gemm))) {
     return gemm.m * gemm.n >= 3 << 19;
   }
   if (gemm.a_transposed) return false;

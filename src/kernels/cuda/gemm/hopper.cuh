@@ -3,6 +3,9 @@
 // bring panels of a and b to a ring of stages in shared memory. Two warpgroups multiply them, apply
 // the epilogue and make the copy engine write the results.
 //
+// Another matrix, which the results are combined with, passes through the slots of shared memory
+// that the results leave through: a slot is filled, and the results replace what they have read.
+//
 // The warpgroups divide the rows of each tile, or take turns: while one finishes its tile, the
 // other keeps the tensor cores busy with the next. Clusters that share panels were not faster.
 #pragma once
@@ -37,7 +40,7 @@ struct Plan {
   static constexpr int a_bytes = rows * depth * 2;
   static constexpr int b_bytes = columns * depth * 2;
   static constexpr int stage_bytes = a_bytes + b_bytes;
-  static constexpr int slots = 2 * blocks_of_rows;           // of a warp, for results to be written
+  static constexpr int slots = 2 * blocks_of_rows;  // of a warp, for results and the other matrix
   static constexpr int slot_bytes = 16 * wgmma::line_bytes;  // 16 rows of 64 columns
   static constexpr int header_bytes = 512;                   // for barriers, at the end
   static constexpr int shared_bytes =

@@ -70,8 +70,19 @@ inline cudarelu_gemm to_c(const Gemm& gemm) {
           .other = gemm.other};
 }
 
+/// The least size of a cudarelu_gemm that has the other matrix.
+inline constexpr std::size_t gemm_size_with_other =
+    offsetof(cudarelu_gemm, other) + sizeof(cudarelu_gemm::other);
+
+/// Whether the services of a host, or the engines, read the other matrix of a product.
+template <class Lender>
+bool reads_other(const Lender& lender) {
+  constexpr std::size_t needed = offsetof(Lender, gemm_size) + sizeof(Lender::gemm_size);
+  return lender.size >= needed && lender.gemm_size >= gemm_size_with_other;
+}
+
 inline Gemm from_c(const cudarelu_gemm& gemm) {
-  const bool has_other = gemm.size >= sizeof(cudarelu_gemm);
+  const bool has_other = gemm.size >= gemm_size_with_other;
   return {.dtype = static_cast<DType>(gemm.dtype),
           .batch = gemm.batch,
           .m = gemm.m,

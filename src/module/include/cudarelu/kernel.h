@@ -14,8 +14,8 @@
 // call. On CUDA it enqueues its work on call.execution.stream, best by launch() of
 // cudarelu/cuda/launch.cuh, and never waits for the device.
 //
-// The tensors of a call are dense. An op whose spec has `.strided = true` also gets views from
-// PyTorch, without a copy, and reads call.strides.
+// The tensors of a call are dense. With `.strided = true` in its spec, an op also gets views from
+// PyTorch without a copy, of any input of type T, and reads the strides of each from call.strides.
 //
 // CUDA's own headers (libcu++) have a namespace cuda, too. After `using namespace cudarelu` at file
 // scope, `cuda::` is ambiguous: write `namespace cuda = cudarelu::cuda;` in your namespace.
