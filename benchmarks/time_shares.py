@@ -57,9 +57,9 @@ REST = "elementwise, sums, copies"
 class Block(nn.Module):
     """The Llama block, with the angles of its positions."""
 
-    def __init__(self, ops: object, dim: int, tokens: int, **functions: Callable) -> None:
+    def __init__(self, ops: object, dim: int, tokens: int) -> None:
         super().__init__()
-        self.block = llama_block.LlamaBlock(ops, dim, dim // 128, 11 * dim // 4, **functions)
+        self.block = llama_block.LlamaBlock(ops, dim, dim // 128, 11 * dim // 4)
         for name, angles in zip(("cos", "sin"), llama_block.angles(tokens, 128), strict=True):
             self.register_buffer(name, angles)
 
@@ -76,9 +76,11 @@ def models(llm: str | None, on_cuda: bool) -> dict[str, tuple[nn.Module, nn.Modu
         layer.attention = cudarelu.attention
     sequences = 64 if on_cuda else 4
     dim, tokens = (2048, 1024) if on_cuda else (256, 128)
-    block = Block(reference, dim, tokens, linear_add=reference.linear_add)
+    block = Block(reference, dim, tokens)
+    block.block.linear_add = reference.linear_add
     ops = cudarelu.load_library(llm) if llm else reference
-    own_block = Block(ops, dim, tokens, attend=cudarelu.attention)
+    own_block = Block(ops, dim, tokens)
+    own_block.block.attend = cudarelu.attention
     own_block.load_state_dict(block.state_dict())
     cudarelu.nn.replace(own_block)
     return {

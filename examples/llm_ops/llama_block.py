@@ -8,7 +8,6 @@ The model runs in `ort_infer --library LIBRARY llama_block.onnx`.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -26,22 +25,12 @@ class LlamaBlock(nn.Module):
         ops: what has rms_norm, linear_swiglu and rotary: the module of libllm_ops.so.
         dim: the size of a token; a head has dim / heads.
         hidden: the size inside the MLP.
-        linear_add: the function of a linear layer and the sum around it.
-        attend: the function of attention.
     """
 
-    def __init__(
-        self,
-        ops: object,
-        dim: int = 256,
-        heads: int = 4,
-        hidden: int = 688,
-        linear_add: Callable[..., Tensor] = cudarelu.linear_add,
-        attend: Callable[..., Tensor] = functional.scaled_dot_product_attention,
-    ) -> None:
+    def __init__(self, ops: object, dim: int = 256, heads: int = 4, hidden: int = 688) -> None:
         super().__init__()
         self.ops, self.heads, self.eps = ops, heads, 1e-6
-        self.linear_add, self.attend = linear_add, attend
+        self.attend, self.linear_add = functional.scaled_dot_product_attention, cudarelu.linear_add
         self.attention_norm = nn.Parameter(torch.ones(dim))
         self.mlp_norm = nn.Parameter(torch.ones(dim))
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)

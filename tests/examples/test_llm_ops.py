@@ -524,7 +524,8 @@ def test_llama_block_equals_pytorchs(
 
     torch.manual_seed(0)
     ours = llama_block.LlamaBlock(llm)
-    theirs = llama_block.LlamaBlock(reference, linear_add=reference.linear_add)
+    theirs = llama_block.LlamaBlock(reference)
+    theirs.linear_add = reference.linear_add
     theirs.load_state_dict(ours.state_dict())
     arguments = torch.randn(2, 33, 256), *llama_block.angles(33, 64)
     expected = theirs(*arguments)
