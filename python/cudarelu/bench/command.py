@@ -162,7 +162,7 @@ def _add_kernels(results: Results, points: list) -> None:
         for each in results.records
         if each["contender"] == "cudarelu" and "failed" not in each and "kernels" not in each
     }
-    for point in points if lacking else []:
+    for point in points:
         record = lacking.get(key(point.identity | {"contender": "cudarelu"}))
         if record and point.case.device == "cuda" and (names := launches.kernels(point.case)):
             record["kernels"] = names
