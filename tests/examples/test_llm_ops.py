@@ -575,7 +575,9 @@ def test_rotary_reads_views_of_angles(llm) -> None:
 
 @BUILT
 def test_llama_block(llm, llm_ops: Path, tmp_path: Path) -> None:
-    said = commands.run(sys.executable, EXAMPLE / "llama_block.py", llm_ops, cwd=tmp_path)
+    settings = commands.environment(PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    command = (sys.executable, EXAMPLE / "llama_block.py", llm_ops)
+    said = commands.run(*command, cwd=tmp_path, env=settings)
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", said)]
     assert len(losses) == 5
     assert losses == sorted(losses, reverse=True)
