@@ -63,8 +63,17 @@ class Case:
 
     @property
     def label(self) -> str:
-        """The shapes of the inputs: "8192x4096 4096"."""
-        shapes = ["x".join(map(str, self.shape(each))) or "scalar" for each in self.given]
+        """The shapes of the inputs: "8192x4096 4096". Optional inputs that show in none of them are
+        named: "1000x3 3 with start, end"."""
+        named = [each for each in self.given if each.name in self.optional]
+        required = self._shapes(each for each in self.given if each not in named)
+        label = self._shapes(self.given)
+        if not named or label != required:
+            return label
+        return f"{label} with {', '.join(each.name for each in named)}"
+
+    def _shapes(self, parameters: Iterable[Parameter]) -> str:
+        shapes = ["x".join(map(str, self.shape(each))) or "scalar" for each in parameters]
         return " ".join(dict.fromkeys(shapes))
 
     @property

@@ -893,6 +893,14 @@ def test_plots_need_matplotlib(tiny, tmp_path, monkeypatch, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
+@pytest.mark.parametrize("name", suites.SUITES)
+def test_records_tell_the_points_of_a_suite_apart(name):
+    """Kernels are added to records, and a run is resumed and compared, by these keys."""
+    points = suites.points([name])
+    keys = [records.key(point.identity | {"contender": "cudarelu"}) for point in points]
+    assert len(set(keys)) == len(keys)
+
+
 def test_suites_of_a_device():
     names = [suite.name for suite in suites.suites(["cpu", "knn", "ort-cpu"])]
     of_the_cpu = [
