@@ -29,3 +29,18 @@ def test_sums(device, dtype, misaligned):
             tolerance = 4 * torch.finfo(dtype).eps * x.double().abs().sum(0)
             assert bool(((y - x.double().sum(0)).abs() <= tolerance).all()), (rows, columns)
             assert torch.equal(y, cudarelu.sum_rows(x)), (rows, columns)
+
+
+def test_threads_do_not_change_the_sums():
+    """On the CPU, threads share the columns and, if there are few, parts of the rows."""
+    number = torch.get_num_threads()
+    try:
+        for rows, columns in [(255, 8), (4096, 1), (5000, 33), (4096, 1024), (600, 20000)]:
+            x = torch.randn(rows, columns, dtype=torch.float64)
+            torch.set_num_threads(1)
+            expected = cudarelu.sum_rows(x)
+            for threads in (2, 3, 16):
+                torch.set_num_threads(threads)
+                assert torch.equal(cudarelu.sum_rows(x), expected), (rows, columns, threads)
+    finally:
+        torch.set_num_threads(number)

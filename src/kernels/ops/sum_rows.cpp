@@ -1,14 +1,20 @@
 #include "ops/sum_rows.h"
 
+#include <algorithm>
 #include <array>
 
 #include "cudarelu/cpu/blocks.h"
+#include "cudarelu/workspace.h"
 
 namespace cudarelu::ops {
 namespace {
 
 constexpr std::int64_t strip = 1024;  // columns that are summed together: they fit the L1 cache
 constexpr int group = 8;              // rows that are added to a total at once
+
+constexpr std::int64_t rows_of_part = 256;       // at least, if there are several parts
+constexpr std::int64_t columns_of_part = 16384;  // from here on, columns are enough for the threads
+constexpr std::int64_t most_parts = 64;
 
 /// x[first] + ... + x[first + count - 1], added pairwise; count is a power of 2.
 template <int count, class C>
@@ -22,15 +28,14 @@ C sum_of(const std::array<const C*, group>& x, int first, std::int64_t i) {
 
 /// Adds the sum of `rows` rows of `width` numbers, `stride` apart, to totals.
 template <int rows, class T>
-void add_rows(const T* x, std::int64_t stride, std::int64_t width,
-              std::array<double, strip>& totals) {
+void add_rows(const T* x, std::int64_t stride, std::int64_t width, double* totals) {
   std::array<cpu::Block<Compute<T>>, rows> blocks;
   cpu::for_each_block<T, cpu::small_block_size>(width, [&](std::int64_t first, std::int64_t count) {
     std::array<const Compute<T>*, group> values;
     for (int row = 0; row < rows; ++row) {
       values[row] = cpu::read(x + row * stride + first, count, blocks[row]);
     }
-    double* const sums = totals.data() + first;
+    double* const sums = totals + first;
     cpu::for_each_index(count, [&](std::int64_t i) { sums[i] += sum_of<rows>(values, 0, i); });
   });
 }
@@ -43,26 +48,36 @@ Status SumRows::cpu(const Call& call) {
     auto* y = static_cast<T*>(call.outputs[0].data);
     const std::int64_t columns = call.outputs[0].size();
     const std::int64_t rows = columns == 0 ? 0 : call.inputs[0].size() / columns;
-    const std::int64_t grain =  // parts of rows that are long enough for prefetching
-        std::max<std::int64_t>(256, 16384 / std::max<std::int64_t>(rows, 1));
-    const auto sum_columns = [&](std::int64_t first, std::int64_t width) {
-      std::array<double, strip> totals{};
-      std::int64_t row = 0;
-      for (; row + group <= rows; row += group) {
-        add_rows<group>(x + row * columns + first, columns, width, totals);
-      }
-      for (; row < rows; ++row) add_rows<1>(x + row * columns + first, columns, width, totals);
-      for (std::int64_t i = 0; i < width; ++i) {
-        y[first + i] = store<T>(static_cast<Compute<T>>(totals[i]));
-      }
-    };
-    call.execution.parallel_for(columns, grain, [&](std::int64_t begin, std::int64_t end) {
+    if (columns == 0) return Status();
+    // Few columns leave most threads without work, so that parts of the rows have totals of their
+    // own. Their number depends on the shape alone, and so does the order of the sum.
+    const std::int64_t parts = std::clamp<std::int64_t>(
+        std::min(rows / rows_of_part, columns_of_part / columns), 1, most_parts);
+    double* totals = nullptr;  // [parts, columns]
+    if (Status status = allocate(call, parts * columns, totals); !status.ok()) return status;
+    const std::int64_t grain =  // rows that are long enough for prefetching
+        std::max<std::int64_t>(256, 16384 * parts / std::max<std::int64_t>(rows, 1));
+    call.execution.parallel_for(parts * columns, grain, [&](std::int64_t begin, std::int64_t end) {
+      std::fill(totals + begin, totals + end, 0.0);
       cpu::vectorised<cpu::Width::full>([&] {
-        for (std::int64_t first = begin; first < end; first += strip) {
-          sum_columns(first, std::min(strip, end - first));
+        for (std::int64_t i = begin, width = 0; i < end; i += width) {
+          const std::int64_t part = i / columns;
+          const std::int64_t first = i % columns;
+          width = std::min({strip, columns - first, end - i});
+          std::int64_t row = rows * part / parts;
+          const std::int64_t last = rows * (part + 1) / parts;
+          for (; row + group <= last; row += group) {
+            add_rows<group>(x + row * columns + first, columns, width, totals + i);
+          }
+          for (; row < last; ++row)
+            add_rows<1>(x + row * columns + first, columns, width, totals + i);
         }
       });
     });
+    for (std::int64_t part = 1; part < parts; ++part) {
+      for (std::int64_t i = 0; i < columns; ++i) totals[i] += totals[part * columns + i];
+    }
+    for (std::int64_t i = 0; i < columns; ++i) y[i] = store<T>(static_cast<Compute<T>>(totals[i]));
     return Status();
   });
 }

@@ -214,10 +214,14 @@ class Blocks {
     if (!status.ok()) return status;
     const std::int64_t blocks = begins[count];
     const std::int64_t slots = std::min(blocks, most_slots);
+    // The blocks of a unit follow each other, so that its panels stay in the cache. But neighbouring
+    // blocks of causal attention take about the same time: with few units, slots alternate.
+    const bool alternate = p_.is_causal && count < slots;
     call_.execution.parallel_for(slots, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t slot = begin; slot < end; ++slot) {
-        // Neighbouring blocks of causal attention take about the same time.
-        for (std::int64_t i = slot; i < blocks; i += slots) {
+        const std::int64_t step = alternate ? slots : 1;
+        const std::int64_t last = alternate ? blocks : (slot + 1) * blocks / slots;
+        for (std::int64_t i = alternate ? slot : slot * blocks / slots; i < last; i += step) {
           const std::int64_t unit = begins.part_of(i, count);
           cpu::vectorised_for_tile<C, lanes>(
               [&] { f(first + unit, (i - begins[unit]) * lanes, slot); });
