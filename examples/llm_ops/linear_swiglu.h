@@ -7,6 +7,12 @@ namespace llm {
 
 using namespace cudarelu;
 
+inline constexpr std::string_view linear_swiglu_result = R"(
+  gate = Reshape<allowzero = 1>(sum_matrix, y_shape)
+  logistic = Sigmoid(gate)
+  activated = Mul(gate, logistic)
+  y = Mul(activated, up))";
+
 struct LinearSwiglu {
   static constexpr OpSpec spec{
       .signature =
@@ -15,20 +21,7 @@ struct LinearSwiglu {
       .dtypes = floating_types,
       .gradient = "as linear_swiglu_with_gate",
       .autocast = Autocast::lower,
-      .definition = R"(unit = Constant<value_ints = [1]>()
-                       leading = Shape<end = -1>(x)
-                       counted = Concat<axis = 0>(unit, leading)
-                       rows = ReduceProd<keepdims = 1>(counted)
-                       n = Shape<end = 1>(weight)
-                       k = Shape<start = 1>(weight)
-                       matrix_shape = Concat<axis = 0>(rows, k)
-                       y_shape = Concat<axis = 0>(leading, n)
-                       matrix = Reshape<allowzero = 1>(x, matrix_shape)
-                       gate_matrix = Gemm<transB = 1>(matrix, weight, bias)
-                       gate = Reshape<allowzero = 1>(gate_matrix, y_shape)
-                       logistic = Sigmoid(gate)
-                       activated = Mul(gate, logistic)
-                       y = Mul(activated, up))",
+      .definition = joined<linear_text, linear_swiglu_result>,
   };
   static Gemm gemm(const Call& call) {
     return linear_product_with_other(call, Activation::silu, Combine::multiply);

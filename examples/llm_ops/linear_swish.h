@@ -7,6 +7,11 @@ namespace llm {
 
 using namespace cudarelu;
 
+inline constexpr std::string_view linear_swish_result = R"(
+  sum = Reshape<allowzero = 1>(sum_matrix, y_shape)
+  logistic = Sigmoid(sum)
+  y = Mul(sum, logistic))";
+
 struct LinearSwish {
   static constexpr OpSpec spec{
       .signature = "linear_swish(x: T[*, k], weight: T[n, k], bias: T[n]?) -> y: T[*, n]",
@@ -14,19 +19,7 @@ struct LinearSwish {
       .dtypes = floating_types,
       .gradient = "as linear_swish_with_sum",
       .autocast = Autocast::lower,
-      .definition = R"(unit = Constant<value_ints = [1]>()
-                       leading = Shape<end = -1>(x)
-                       counted = Concat<axis = 0>(unit, leading)
-                       rows = ReduceProd<keepdims = 1>(counted)
-                       n = Shape<end = 1>(weight)
-                       k = Shape<start = 1>(weight)
-                       matrix_shape = Concat<axis = 0>(rows, k)
-                       y_shape = Concat<axis = 0>(leading, n)
-                       matrix = Reshape<allowzero = 1>(x, matrix_shape)
-                       sum_matrix = Gemm<transB = 1>(matrix, weight, bias)
-                       sum = Reshape<allowzero = 1>(sum_matrix, y_shape)
-                       logistic = Sigmoid(sum)
-                       y = Mul(sum, logistic))",
+      .definition = joined<linear_text, linear_swish_result>,
   };
   static Gemm gemm(const Call& call) { return linear_product(call, Activation::silu); }
 };

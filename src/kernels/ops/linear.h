@@ -4,6 +4,9 @@
 
 namespace cudarelu::ops {
 
+inline constexpr std::string_view linear_result = R"(
+  y = Reshape<allowzero = 1>(sum_matrix, y_shape))";
+
 struct Linear {
   static constexpr OpSpec spec{
       .signature = "linear(x: T[*, k], weight: T[n, k], bias: T[n]?) -> y: T[*, n]",
@@ -13,17 +16,7 @@ struct Linear {
                      weight = linear_weight_backward(grad_y, x);
                      bias = sum_rows(grad_y))",
       .autocast = Autocast::lower,
-      .definition = R"(unit = Constant<value_ints = [1]>()
-                       leading = Shape<end = -1>(x)
-                       counted = Concat<axis = 0>(unit, leading)
-                       rows = ReduceProd<keepdims = 1>(counted)
-                       n = Shape<end = 1>(weight)
-                       k = Shape<start = 1>(weight)
-                       matrix_shape = Concat<axis = 0>(rows, k)
-                       y_shape = Concat<axis = 0>(leading, n)
-                       matrix = Reshape<allowzero = 1>(x, matrix_shape)
-                       sum = Gemm<transB = 1>(matrix, weight, bias)
-                       y = Reshape<allowzero = 1>(sum, y_shape))",
+      .definition = joined<linear_text, linear_result>,
   };
   static Gemm gemm(const Call& call) { return linear_product(call, Activation::none); }
 };

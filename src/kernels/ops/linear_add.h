@@ -4,6 +4,10 @@
 
 namespace cudarelu::ops {
 
+inline constexpr std::string_view linear_add_result = R"(
+  sum = Reshape<allowzero = 1>(sum_matrix, y_shape)
+  y = Add(sum, other))";
+
 struct LinearAdd {
   static constexpr OpSpec spec{
       .signature =
@@ -16,18 +20,7 @@ struct LinearAdd {
                      other = grad_y;
                      bias = sum_rows(grad_y))",
       .autocast = Autocast::lower,
-      .definition = R"(unit = Constant<value_ints = [1]>()
-                       leading = Shape<end = -1>(x)
-                       counted = Concat<axis = 0>(unit, leading)
-                       rows = ReduceProd<keepdims = 1>(counted)
-                       n = Shape<end = 1>(weight)
-                       k = Shape<start = 1>(weight)
-                       matrix_shape = Concat<axis = 0>(rows, k)
-                       y_shape = Concat<axis = 0>(leading, n)
-                       matrix = Reshape<allowzero = 1>(x, matrix_shape)
-                       sum_matrix = Gemm<transB = 1>(matrix, weight, bias)
-                       sum = Reshape<allowzero = 1>(sum_matrix, y_shape)
-                       y = Add(sum, other))",
+      .definition = joined<linear_text, linear_add_result>,
   };
   static Gemm gemm(const Call& call) {
     return linear_product_with_other(call, Activation::none, Combine::add);

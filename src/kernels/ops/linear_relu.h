@@ -4,6 +4,10 @@
 
 namespace cudarelu::ops {
 
+inline constexpr std::string_view linear_relu_result = R"(
+  rectified = Relu(sum_matrix)
+  y = Reshape<allowzero = 1>(rectified, y_shape))";
+
 struct LinearRelu {
   static constexpr OpSpec spec{
       .signature = "linear_relu(x: T[*, k], weight: T[n, k], bias: T[n]?) -> y: T[*, n]",
@@ -13,18 +17,7 @@ struct LinearRelu {
                      weight = linear_weight_backward(relu_backward(grad_y, y), x);
                      bias = sum_rows(relu_backward(grad_y, y)))",
       .autocast = Autocast::lower,
-      .definition = R"(unit = Constant<value_ints = [1]>()
-                       leading = Shape<end = -1>(x)
-                       counted = Concat<axis = 0>(unit, leading)
-                       rows = ReduceProd<keepdims = 1>(counted)
-                       n = Shape<end = 1>(weight)
-                       k = Shape<start = 1>(weight)
-                       matrix_shape = Concat<axis = 0>(rows, k)
-                       y_shape = Concat<axis = 0>(leading, n)
-                       matrix = Reshape<allowzero = 1>(x, matrix_shape)
-                       sum = Gemm<transB = 1>(matrix, weight, bias)
-                       rectified = Relu(sum)
-                       y = Reshape<allowzero = 1>(rectified, y_shape))",
+      .definition = joined<linear_text, linear_relu_result>,
   };
   static Gemm gemm(const Call& call) { return linear_product(call, Activation::relu); }
 };

@@ -214,8 +214,9 @@ class Blocks {
     if (!status.ok()) return status;
     const std::int64_t blocks = begins[count];
     const std::int64_t slots = std::min(blocks, most_slots);
-    // The blocks of a unit follow each other, so that its panels stay in the cache. But neighbouring
-    // blocks of causal attention take about the same time: with few units, slots alternate.
+    // The blocks of a unit follow each other, so that its panels stay in the cache. But
+    // neighbouring blocks of causal attention take about the same time: with few units, slots
+    // alternate.
     const bool alternate = p_.is_causal && count < slots;
     call_.execution.parallel_for(slots, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t slot = begin; slot < end; ++slot) {

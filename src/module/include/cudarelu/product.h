@@ -4,11 +4,27 @@
 
 #include <functional>
 #include <numeric>
+#include <string_view>
 
 #include "cudarelu/call.h"
 #include "cudarelu/op_spec.h"
 
 namespace cudarelu {
+
+/// The beginning of the definition of a linear layer with the inputs x [*, k], weight [n, k] and
+/// bias [n], which may be absent: sum_matrix is x weight^T + bias as a matrix, y_shape the shape
+/// [*, n].
+inline constexpr std::string_view linear_text = R"(
+  unit = Constant<value_ints = [1]>()
+  leading = Shape<end = -1>(x)
+  counted = Concat<axis = 0>(unit, leading)
+  rows = ReduceProd<keepdims = 1>(counted)
+  n = Shape<end = 1>(weight)
+  k = Shape<start = 1>(weight)
+  matrix_shape = Concat<axis = 0>(rows, k)
+  y_shape = Concat<axis = 0>(leading, n)
+  matrix = Reshape<allowzero = 1>(x, matrix_shape)
+  sum_matrix = Gemm<transB = 1>(matrix, weight, bias))";
 
 /// The product of all sizes of a tensor except the last `own`.
 inline std::int64_t leading_size(const TensorView& tensor, std::size_t own) {
