@@ -48,6 +48,8 @@ def build(version: str, folder: Path, settings: Sequence[str]) -> Path:
     """Return a wheel for one version of PyTorch."""
     paths = [install_torch(version, folder), os.environ.get("PYTHONPATH")]
     wheels = folder / f"wheel-{version}"
+    for stale in folder.glob("src/**/*.gch"):  # ccache serves no header that replaces another
+        stale.unlink()
     # -UTorch_*: so that CMake finds this PyTorch instead of that of the last build.
     settings = [f"build-dir={folder}", "cmake.args=-UTorch_*", *settings]
     done = subprocess.run(

@@ -339,9 +339,9 @@ cpp_extension.load(**arguments | {"sources": sources}, verbose=True)
 @NEEDS_NVCC
 @needs("ninja", "c++", "nm")
 def test_jit_load_compiles_for_cuda(tmp_path):
-    """Compiles an engine, cuBLASLt's loader and Hopper's products into one library. This needs no
+    """Compiles an engine, cuBLASLt's loader and Hopper's attention into one library. This needs no
     GPU."""
-    files = ("gemm/simple.cu", "elementwise/Relu.cu", "cublaslt_library.cpp", "gemm/hopper.cu")
+    files = ("gemm/simple.cu", "elementwise/Relu.cu", "cublaslt_library.cpp", "hopper_forward.cu")
     settings = environment(
         PYTHONPATH=ROOT / "examples",
         TORCH_CUDA_ARCH_LIST="9.0",
@@ -350,7 +350,7 @@ def test_jit_load_compiles_for_cuda(tmp_path):
     )
     run(sys.executable, "-c", COMPILE_CUDA, tmp_path / "jit", *files, cwd=tmp_path, env=settings)
     symbols = run("nm", "-C", "--defined-only", tmp_path / "jit/cudarelu_jit.so")
-    assert "cudarelu::cuda::hopper_gemm(" in symbols
+    assert "cudarelu::ops::attention::hopper_forward(" in symbols
     assert "cudarelu::elementwise_cuda<cudarelu::ops::Relu>(" in symbols
 
 
