@@ -70,16 +70,17 @@ struct Avx512 {
 #endif
 
 /// tile[rows][columns] = or += the product of a and a panel of b, where a is a panel, or has rows
-/// of as many elements as the tile if `of_rows`. Each vector is loaded and stored on its own: an
-/// array that is initialised or copied as a whole is one in memory.
-template <class Cpu, bool of_rows, class T>
+/// of as many elements as the tile if `of_rows`; only the first `rows` rows of the tile. Each
+/// vector is loaded and stored on its own: an array that is initialised or copied as a whole is one
+/// in memory.
+template <class Cpu, bool of_rows, int rows, class T>
 inline void multiply(const T* a, const T* b, std::int64_t k, T* tile, bool adds) {
-  typename Cpu::Vector sums[Cpu::rows][2];
+  typename Cpu::Vector sums[rows][2];
   constexpr int lanes = sizeof(sums[0][0]) / sizeof(T);
   constexpr int step = of_rows ? 1 : Cpu::rows;              // from an element of a row to the next
   constexpr std::ptrdiff_t apart = of_rows ? 2 * lanes : 1;  // from a row to the next
 #pragma GCC unroll 16
-  for (int row = 0; row < Cpu::rows; ++row) {
+  for (int row = 0; row < rows; ++row) {
     if (adds) {
       Cpu::load(tile + 2 * row * lanes, sums[row][0]);
       Cpu::load(tile + (2 * row + 1) * lanes, sums[row][1]);
@@ -94,30 +95,30 @@ inline void multiply(const T* a, const T* b, std::int64_t k, T* tile, bool adds)
     Cpu::load(b, b0);
     Cpu::load(b + lanes, b1);
 #pragma GCC unroll 16
-    for (int row = 0; row < Cpu::rows; ++row) {
+    for (int row = 0; row < rows; ++row) {
       Cpu::multiply_add(sums[row][0], a[row * apart], b0);
       Cpu::multiply_add(sums[row][1], a[row * apart], b1);
     }
   }
 #pragma GCC unroll 16
-  for (int row = 0; row < Cpu::rows; ++row) {
+  for (int row = 0; row < rows; ++row) {
     Cpu::store(sums[row][0], tile + 2 * row * lanes);
     Cpu::store(sums[row][1], tile + (2 * row + 1) * lanes);
   }
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-template <class T, bool of_rows>
+template <class T, bool of_rows, int rows>
 [[gnu::target("avx512f"), gnu::flatten]] void multiply_with_avx512(const T* a, const T* b,
                                                                    std::int64_t k, T* tile,
                                                                    bool adds) {
-  multiply<Avx512<T>, of_rows>(a, b, k, tile, adds);
+  multiply<Avx512<T>, of_rows, rows>(a, b, k, tile, adds);
 }
-template <class T, bool of_rows>
+template <class T, bool of_rows, int rows>
 [[gnu::target("avx2,fma"), gnu::flatten]] void multiply_with_avx2(const T* a, const T* b,
                                                                   std::int64_t k, T* tile,
                                                                   bool adds) {
-  multiply<Avx2<T>, of_rows>(a, b, k, tile, adds);
+  multiply<Avx2<T>, of_rows, rows>(a, b, k, tile, adds);
 }
 #endif
 
@@ -126,11 +127,12 @@ template <class T, bool of_rows>
 /// The innermost loop for the CPU that runs it, and the size of its tile.
 template <class T>
 struct Tile {
+  using Multiply = void(const T* a, const T* b, std::int64_t k, T* tile, bool adds);
   int rows;
   int columns;
-  void (*multiply)(const T* a, const T* b, std::int64_t k, T* tile, bool adds);
-  /// The same where a is a matrix of rows of `columns` elements each.
-  void (*multiply_rows)(const T* a, const T* b, std::int64_t k, T* tile, bool adds);
+  Multiply* multiply;
+  Multiply* multiply_few;   // the first third of the rows
+  Multiply* multiply_rows;  // where a is a matrix of rows of `columns` elements each
 };
 
 template <class T>
@@ -138,16 +140,20 @@ const Tile<T>& tile_for_cpu() {
   static const Tile<T> tile = [] {
 #if defined(__x86_64__) && defined(__GNUC__)
     if (has_avx512()) {
-      return Tile<T>{12, 128 / sizeof(T), detail::multiply_with_avx512<T, false>,
-                     detail::multiply_with_avx512<T, true>};
+      return Tile<T>{12, 128 / sizeof(T), detail::multiply_with_avx512<T, false, 12>,
+                     detail::multiply_with_avx512<T, false, 4>,
+                     detail::multiply_with_avx512<T, true, 12>};
     }
     if (has_avx2()) {
-      return Tile<T>{6, 64 / sizeof(T), detail::multiply_with_avx2<T, false>,
-                     detail::multiply_with_avx2<T, true>};
+      return Tile<T>{6, 64 / sizeof(T), detail::multiply_with_avx2<T, false, 6>,
+                     detail::multiply_with_avx2<T, false, 2>,
+                     detail::multiply_with_avx2<T, true, 6>};
     }
 #endif
-    return Tile<T>{4, 32 / sizeof(T), detail::multiply<detail::AnyCpu<T>, false, T>,
-                   detail::multiply<detail::AnyCpu<T>, true, T>};
+    using detail::AnyCpu;
+    return Tile<T>{4, 32 / sizeof(T), detail::multiply<AnyCpu<T>, false, 4, T>,
+                   detail::multiply<AnyCpu<T>, false, 1, T>,
+                   detail::multiply<AnyCpu<T>, true, 4, T>};
   }();
   return tile;
 }
@@ -186,6 +192,50 @@ inline std::int64_t parts(std::int64_t size, std::int64_t part) { return (size +
 /// The most elements of a tile, in bytes: 12 rows of two vectors of AVX-512.
 inline constexpr std::size_t tile_bytes = std::size_t{12} * 128;
 
+/// to[column * to_stride + row] = from[row * from_stride + column]. In float32, four by four in
+/// registers.
+template <class T, class C>
+inline void transpose(const T* from, std::int64_t from_stride, std::int64_t rows,
+                      std::int64_t columns, C* to, std::int64_t to_stride) {
+  std::int64_t row = 0;
+#if __has_builtin(__builtin_shufflevector)
+  if constexpr (std::is_same_v<T, float> && std::is_same_v<C, float>) {
+    using Vector [[gnu::vector_size(16)]] = float;
+    for (; row + 4 <= rows; row += 4) {
+      const float* const source = from + row * from_stride;
+      std::int64_t column = 0;
+      for (; column + 4 <= columns; column += 4) {
+        Vector of_row[4];
+        for (int i = 0; i < 4; ++i) {
+          __builtin_memcpy(&of_row[i], source + i * from_stride + column, sizeof(Vector));
+        }
+        const Vector low01 = __builtin_shufflevector(of_row[0], of_row[1], 0, 4, 1, 5);
+        const Vector low23 = __builtin_shufflevector(of_row[2], of_row[3], 0, 4, 1, 5);
+        const Vector high01 = __builtin_shufflevector(of_row[0], of_row[1], 2, 6, 3, 7);
+        const Vector high23 = __builtin_shufflevector(of_row[2], of_row[3], 2, 6, 3, 7);
+        const Vector of_column[4] = {__builtin_shufflevector(low01, low23, 0, 1, 4, 5),
+                                     __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
+                                     __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
+                                     __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
+        for (int i = 0; i < 4; ++i) {
+          __builtin_memcpy(to + (column + i) * to_stride + row, &of_column[i], sizeof(Vector));
+        }
+      }
+      for (; column < columns; ++column) {
+        for (int i = 0; i < 4; ++i) {
+          to[column * to_stride + row + i] = source[i * from_stride + column];
+        }
+      }
+    }
+  }
+#endif
+  for (std::int64_t column = 0; column < columns; ++column) {
+    for (std::int64_t i = row; i < rows; ++i) {
+      to[column * to_stride + i] = load(from[i * from_stride + column]);
+    }
+  }
+}
+
 /// Copies a matrix of `lines` lines and `steps` steps to panels of `width` lines, in which the
 /// elements of a step are next to each other. The last panel is filled with zeros.
 template <class T, class C>
@@ -196,6 +246,7 @@ void pack(const T* from, std::int64_t line_stride, std::int64_t step_stride, std
     const T* const source = from + first * line_stride;
     const std::int64_t count = std::min(width, lines - first);
     const auto copy = [&](std::int64_t n) {
+      if (step_stride == 1) return transpose(source, line_stride, n, steps, to, width);
       for (std::int64_t i = 0; i < steps; ++i) {
         for (std::int64_t line = 0; line < n; ++line) {
           to[i * width + line] = load(source[line * line_stride + i * step_stride]);

@@ -73,19 +73,22 @@ class Forward : Blocks<T, lanes> {
       exponentiate(scores, items, largest, totals, sums);
       this->multiply(values, key, items, scores, sums, true);
     }
-    const HeadRows<T> y = p.queries_of(this->output(0), p.y, unit.index);
-    for (std::int64_t i = 0; i < count; ++i) {
+    Row scales;
+    cpu::for_each_index_of_few(lanes, [&](std::int64_t l) {
+      const auto i = static_cast<std::size_t>(l);
+      scales[i] = totals[i] == 0 ? C(0) : 1 / totals[i];
+    });
+    for (std::int64_t j = 0; j < p.value_width; ++j) {
+      cpu::for_each_index_of_few(lanes, [&](std::int64_t i) {
+        sums[j * lanes + i] *= scales[static_cast<std::size_t>(i)];
+      });
+    }
+    this->write(sums, first, count, p.value_width, p.queries_of(this->output(0), p.y, unit.index));
+    for (std::int64_t i = 0; lse_ != nullptr && i < count; ++i) {
       const auto lane = static_cast<std::size_t>(i);
-      const C scale = totals[lane] == 0 ? C(0) : 1 / totals[lane];
-      T* const to = y[first + i];
-      for (std::int64_t j = 0; j < p.value_width; ++j) {
-        to[j] = store<T>(sums[j * lanes + i] * scale);
-      }
-      if (lse_ != nullptr) {
-        const C base = largest[lane] == low ? C(0) : largest[lane];
-        *p.queries_of(lse_, p.lse, unit.index)[first + i] =
-            static_cast<float>(base + std::log(totals[lane]));
-      }
+      const C base = largest[lane] == low ? C(0) : largest[lane];
+      *p.queries_of(lse_, p.lse, unit.index)[first + i] =
+          static_cast<float>(base + std::log(totals[lane]));
     }
   }
 

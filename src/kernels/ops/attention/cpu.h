@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <type_traits>
 
 #include "cpu/product_tile.h"
 #include "cudarelu/cpu/vectorised.h"
@@ -259,12 +260,13 @@ class Blocks {
   }
 
   /// out[line, lane] = or += the sum over steps of a[line, step] b[step, lane], for the steps from
-  /// `first` on. `out` has room for whole panels.
+  /// `first` on. `out` has room for whole panels. The last of 64 lines, as of heads with d = 64,
+  /// are a third of a panel.
   void multiply(const Panels<C>& a, std::int64_t first, std::int64_t steps, const C* b, C* out,
                 bool adds) const {
     for (std::int64_t line = 0; line < a.lines; line += tile_rows) {
-      tile_.multiply(a.data + line * a.steps + first * tile_rows, b, steps, out + line * lanes,
-                     adds);
+      const auto product = a.lines - line <= tile_rows / 3 ? tile_.multiply_few : tile_.multiply;
+      product(a.data + line * a.steps + first * tile_rows, b, steps, out + line * lanes, adds);
     }
   }
 
@@ -357,6 +359,11 @@ class Blocks {
   /// Writes the sums of lanes, [columns, lanes], times a factor, to `count` rows from `first` on.
   void write(const C* sums, std::int64_t first, std::int64_t count, std::int64_t columns,
              const HeadRows<T>& rows, C factor = 1) const {
+    if constexpr (std::is_same_v<T, C>) {
+      if (factor == 1 && rows.jump == 0) {
+        return cpu::transpose(sums, lanes, columns, count, rows[first], rows.stride);
+      }
+    }
     for (std::int64_t i = 0; i < count; ++i) {
       T* const to = rows[first + i];
       for (std::int64_t j = 0; j < columns; ++j) to[j] = store<T>(sums[j * lanes + i] * factor);
