@@ -436,7 +436,6 @@ def test_a_library_that_others_can_write_is_not_run(header, tmp_path):
         is_refused(cache)
 
 
-
 # Faults
 
 

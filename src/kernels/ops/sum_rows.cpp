@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "cudarelu/cpu/blocks.h"
 #include "cudarelu/workspace.h"
@@ -47,37 +48,51 @@ Status SumRows::cpu(const Call& call) {
     const auto* x = static_cast<const T*>(call.inputs[0].data);
     auto* y = static_cast<T*>(call.outputs[0].data);
     const std::int64_t columns = call.outputs[0].size();
-    const std::int64_t rows = columns == 0 ? 0 : call.inputs[0].size() / columns;
     if (columns == 0) return Status();
+    const std::int64_t rows = call.inputs[0].size() / columns;
     // Few columns leave most threads without work, so that parts of the rows have totals of their
     // own. Their number depends on the shape alone, and so does the order of the sum.
     const std::int64_t parts = std::clamp<std::int64_t>(
         std::min(rows / rows_of_part, columns_of_part / columns), 1, most_parts);
-    double* totals = nullptr;  // [parts, columns]
-    if (Status status = allocate(call, parts * columns, totals); !status.ok()) return status;
-    const std::int64_t grain =  // rows that are long enough for prefetching
-        std::max<std::int64_t>(256, 16384 * parts / std::max<std::int64_t>(rows, 1));
+    double* totals_of_parts = nullptr;  // [parts, columns]
+    if (parts > 1) {
+      if (Status status = allocate(call, parts * columns, totals_of_parts); !status.ok()) {
+        return status;
+      }
+    }
+    const auto write = [&](std::int64_t first, std::span<const double> totals) {
+      for (const double total : totals) y[first++] = store<T>(static_cast<Compute<T>>(total));
+    };
+    const auto sum_columns = [&](std::int64_t part, std::int64_t first, std::int64_t width) {
+      std::array<double, strip> totals{};
+      std::int64_t row = rows * part / parts;
+      const std::int64_t end = rows * (part + 1) / parts;
+      for (; row + group <= end; row += group) {
+        add_rows<group>(x + row * columns + first, columns, width, totals.data());
+      }
+      for (; row < end; ++row)
+        add_rows<1>(x + row * columns + first, columns, width, totals.data());
+      if (parts == 1) return write(first, std::span(totals).first(static_cast<std::size_t>(width)));
+      std::copy_n(totals.data(), width, totals_of_parts + part * columns + first);
+    };
+    const std::int64_t grain =  // rows that are long enough for prefetching, of enough elements
+        std::max<std::int64_t>(std::min<std::int64_t>(256, columns),
+                               16384 * parts / std::max<std::int64_t>(rows, 1));
     call.execution.parallel_for(parts * columns, grain, [&](std::int64_t begin, std::int64_t end) {
-      std::fill(totals + begin, totals + end, 0.0);
       cpu::vectorised<cpu::Width::full>([&] {
         for (std::int64_t i = begin, width = 0; i < end; i += width) {
-          const std::int64_t part = i / columns;
           const std::int64_t first = i % columns;
           width = std::min({strip, columns - first, end - i});
-          std::int64_t row = rows * part / parts;
-          const std::int64_t last = rows * (part + 1) / parts;
-          for (; row + group <= last; row += group) {
-            add_rows<group>(x + row * columns + first, columns, width, totals + i);
-          }
-          for (; row < last; ++row)
-            add_rows<1>(x + row * columns + first, columns, width, totals + i);
+          sum_columns(i / columns, first, width);
         }
       });
     });
-    for (std::int64_t part = 1; part < parts; ++part) {
-      for (std::int64_t i = 0; i < columns; ++i) totals[i] += totals[part * columns + i];
+    if (parts == 1) return Status();
+    for (std::int64_t part = 1; part < parts; ++part) {  // at most columns_of_part additions in all
+      const double* const more = totals_of_parts + part * columns;
+      for (std::int64_t i = 0; i < columns; ++i) totals_of_parts[i] += more[i];
     }
-    for (std::int64_t i = 0; i < columns; ++i) y[i] = store<T>(static_cast<Compute<T>>(totals[i]));
+    write(0, {totals_of_parts, static_cast<std::size_t>(columns)});
     return Status();
   });
 }

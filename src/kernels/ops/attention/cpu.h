@@ -215,19 +215,25 @@ class Blocks {
     if (!status.ok()) return status;
     const std::int64_t blocks = begins[count];
     const std::int64_t slots = std::min(blocks, most_slots);
-    // The blocks of a unit follow each other, so that its panels stay in the cache. But
-    // neighbouring blocks of causal attention take about the same time: with few units, slots
-    // alternate.
-    const bool alternate = p_.is_causal && count < slots;
+    // Blocks of a unit follow each other, so that its panels stay in the cache. But causal
+    // attention and packed sequences have blocks that take longer than others: unless there are
+    // whole units for all slots, the slots take turns, in a direction that alternates.
+    const bool take_turns = sequences_ != nullptr || (p_.is_causal && count < slots);
     call_.execution.parallel_for(slots, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t slot = begin; slot < end; ++slot) {
-        const std::int64_t step = alternate ? slots : 1;
-        const std::int64_t last = alternate ? blocks : (slot + 1) * blocks / slots;
-        for (std::int64_t i = alternate ? slot : slot * blocks / slots; i < last; i += step) {
-          const std::int64_t unit = begins.part_of(i, count);
-          cpu::vectorised_for_tile<C, lanes>(
-              [&] { f(first + unit, (i - begins[unit]) * lanes, slot); });
+      const auto run = [&](std::int64_t block, std::int64_t slot) {
+        const std::int64_t unit = begins.part_of(block, count);
+        cpu::vectorised_for_tile<C, lanes>(
+            [&] { f(first + unit, (block - begins[unit]) * lanes, slot); });
+      };
+      for (std::int64_t turn = 0; take_turns && turn * slots < blocks; ++turn) {
+        for (std::int64_t slot = begin; slot < end; ++slot) {
+          const std::int64_t block = turn * slots + (turn % 2 == 0 ? slot : slots - 1 - slot);
+          if (block < blocks) run(block, slot);
         }
+      }
+      for (std::int64_t slot = begin; !take_turns && slot < end; ++slot) {
+        const std::int64_t last = (slot + 1) * blocks / slots;
+        for (std::int64_t block = slot * blocks / slots; block < last; ++block) run(block, slot);
       }
     });
     return {};
@@ -260,12 +266,13 @@ class Blocks {
   }
 
   /// out[line, lane] = or += the sum over steps of a[line, step] b[step, lane], for the steps from
-  /// `first` on. `out` has room for whole panels. The last of 64 lines, as of heads with d = 64,
-  /// are a third of a panel.
+  /// `first` on. `out` has room for whole panels. Sums for the last 4 of 64 lines, as of heads with
+  /// d = 64, take a third of a tile; the rest of `out` stays as it is.
   void multiply(const Panels<C>& a, std::int64_t first, std::int64_t steps, const C* b, C* out,
                 bool adds) const {
     for (std::int64_t line = 0; line < a.lines; line += tile_rows) {
-      const auto product = a.lines - line <= tile_rows / 3 ? tile_.multiply_few : tile_.multiply;
+      const bool are_few = adds && a.lines - line <= tile_rows / 3;
+      const auto product = are_few ? tile_.multiply_few : tile_.multiply;
       product(a.data + line * a.steps + first * tile_rows, b, steps, out + line * lanes, adds);
     }
   }
