@@ -78,11 +78,7 @@ class Forward : Blocks<T, lanes> {
       const auto i = static_cast<std::size_t>(l);
       scales[i] = totals[i] == 0 ? C(0) : 1 / totals[i];
     });
-    for (std::int64_t j = 0; j < p.value_width; ++j) {
-      cpu::for_each_index_of_few(lanes, [&](std::int64_t i) {
-        sums[j * lanes + i] *= scales[static_cast<std::size_t>(i)];
-      });
-    }
+    multiply_sums(sums, scales);
     this->write(sums, first, count, p.value_width, p.queries_of(this->output(0), p.y, unit.index));
     for (std::int64_t i = 0; lse_ != nullptr && i < count; ++i) {
       const auto lane = static_cast<std::size_t>(i);
@@ -126,7 +122,12 @@ class Forward : Blocks<T, lanes> {
       totals[i] = totals[i] * factors[i] + added[i];
       largest[i] = raised[i];
     });
-    for (std::int64_t j = 0; scales && j < p_.value_width; ++j) {
+    if (scales) multiply_sums(sums, factors);
+  }
+
+  /// Multiplies the sums of each lane, [value_width, lanes], by its factor.
+  void multiply_sums(C* sums, const Row& factors) const {
+    for (std::int64_t j = 0; j < p_.value_width; ++j) {
       cpu::for_each_index_of_few(lanes, [&](std::int64_t i) {
         sums[j * lanes + i] *= factors[static_cast<std::size_t>(i)];
       });

@@ -29,14 +29,15 @@ C sum_of(const std::array<const C*, group>& x, int first, std::int64_t i) {
 
 /// Adds the sum of `rows` rows of `width` numbers, `stride` apart, to totals.
 template <int rows, class T>
-void add_rows(const T* x, std::int64_t stride, std::int64_t width, double* totals) {
+void add_rows(const T* x, std::int64_t stride, std::int64_t width,
+              std::array<double, strip>& totals) {
   std::array<cpu::Block<Compute<T>>, rows> blocks;
   cpu::for_each_block<T, cpu::small_block_size>(width, [&](std::int64_t first, std::int64_t count) {
     std::array<const Compute<T>*, group> values;
     for (int row = 0; row < rows; ++row) {
       values[row] = cpu::read(x + row * stride + first, count, blocks[row]);
     }
-    double* const sums = totals + first;
+    double* const sums = totals.data() + first;
     cpu::for_each_index(count, [&](std::int64_t i) { sums[i] += sum_of<rows>(values, 0, i); });
   });
 }
@@ -68,10 +69,9 @@ Status SumRows::cpu(const Call& call) {
       std::int64_t row = rows * part / parts;
       const std::int64_t end = rows * (part + 1) / parts;
       for (; row + group <= end; row += group) {
-        add_rows<group>(x + row * columns + first, columns, width, totals.data());
+        add_rows<group>(x + row * columns + first, columns, width, totals);
       }
-      for (; row < end; ++row)
-        add_rows<1>(x + row * columns + first, columns, width, totals.data());
+      for (; row < end; ++row) add_rows<1>(x + row * columns + first, columns, width, totals);
       if (parts == 1) return write(first, std::span(totals).first(static_cast<std::size_t>(width)));
       std::copy_n(totals.data(), width, totals_of_parts + part * columns + first);
     };

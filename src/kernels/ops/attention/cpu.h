@@ -225,15 +225,18 @@ class Blocks {
         cpu::vectorised_for_tile<C, lanes>(
             [&] { f(first + unit, (block - begins[unit]) * lanes, slot); });
       };
-      for (std::int64_t turn = 0; take_turns && turn * slots < blocks; ++turn) {
-        for (std::int64_t slot = begin; slot < end; ++slot) {
-          const std::int64_t block = turn * slots + (turn % 2 == 0 ? slot : slots - 1 - slot);
-          if (block < blocks) run(block, slot);
+      if (take_turns) {
+        for (std::int64_t turn = 0; turn * slots < blocks; ++turn) {
+          for (std::int64_t slot = begin; slot < end; ++slot) {
+            const std::int64_t block = turn * slots + (turn % 2 == 0 ? slot : slots - 1 - slot);
+            if (block < blocks) run(block, slot);
+          }
         }
-      }
-      for (std::int64_t slot = begin; !take_turns && slot < end; ++slot) {
-        const std::int64_t last = (slot + 1) * blocks / slots;
-        for (std::int64_t block = slot * blocks / slots; block < last; ++block) run(block, slot);
+      } else {
+        for (std::int64_t slot = begin; slot < end; ++slot) {
+          const std::int64_t last = (slot + 1) * blocks / slots;
+          for (std::int64_t block = slot * blocks / slots; block < last; ++block) run(block, slot);
+        }
       }
     });
     return {};
