@@ -901,6 +901,14 @@ def test_records_tell_the_points_of_a_suite_apart(name):
     assert len(set(keys)) == len(keys)
 
 
+def test_an_op_of_one_size_is_measured_once(monkeypatch):
+    (x,) = OPS["relu"].inputs
+    three = dataclasses.replace(OPS["relu"], inputs=(dataclasses.replace(x, dims=(3,)),))
+    monkeypatch.setattr(suites, "all_ops", lambda: [three])
+    points = [point.identity for point in suites.points(["cpu-sizes"])]
+    assert [(each["shape"], each["threads"]) for each in points] == [("3", 1), ("3", 2)]
+
+
 def test_suites_of_a_device():
     names = [suite.name for suite in suites.suites(["cpu", "knn", "ort-cpu"])]
     of_the_cpu = [
