@@ -42,6 +42,7 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
     std::int64_t stop = std::min(end, begin + extent.columns - past);
     if (spreads) stop = std::min(stop, begin + cpu::block_size);
     const auto compute = [&](std::int64_t first, std::int64_t count) {
+      cpu::prefetch_results(output + begin + first, count, end - begin - first);
       std::array<const C*, input_count<F>> inputs;
       for (int i = 0; i < input_count<F>; ++i) {
         const T* const x = static_cast<const T*>(call.inputs[i].data);
@@ -74,7 +75,13 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
       if (!computed) compute_all();
       cpu::write<isa>(output + begin + first, count, blocks[result]);
     };
-    cpu::for_each_block<T, cpu::small_block_size>(stop - begin, compute);
+    if constexpr (cpu::is_narrow<T>) {
+      cpu::for_each_block<T, cpu::small_block_size>(stop - begin, compute);
+    } else {
+      for (std::int64_t first = 0; first < stop - begin; first += cpu::block_size) {
+        compute(first, std::min(cpu::block_size, stop - begin - first));
+      }
+    }
     begin = stop;
   }
 }
