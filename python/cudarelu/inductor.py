@@ -1,8 +1,9 @@
 """Lets Inductor, the compiler behind `torch.compile`, fuse the elementwise ops.
 
 By default, Inductor compiles an op to a call of our kernel, which reads and writes tensors in
-memory. With fusion enabled, each op with an elementwise definition, including the ops of gradients,
-is decomposed into that definition in torch's operators and fused with the surrounding kernels::
+memory. With fusion enabled, each op with an elementwise definition and one output, including the
+ops of gradients, is decomposed into that definition in torch's operators and fused with the
+surrounding kernels::
 
     import cudarelu.inductor
 
@@ -46,18 +47,27 @@ from cudarelu import _build_info
 from cudarelu._pytorch.functions import overload_of
 from cudarelu._table import OpInfo
 from cudarelu.defining.trees import defaults_of
-from cudarelu.onnx.definitions import function
+from cudarelu.onnx.definitions import function as definition_of
 
 __all__ = ["disable_fusion", "enable_fusion", "in_torch"]
 
 _COMPUTED_AS = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+
+
+def _cast(x: Any, to: int) -> Any:
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(to)
+    if isinstance(x, torch.Tensor):
+        return x.to(getattr(torch, dtype.name))
+    return dtype.type(x).item()
+
 
 # ONNX's elementwise operators that torch has by the same name.
 _SAME_NAME = """
     Abs Acos Acosh Add Asin Asinh Atan Atanh Ceil Cos Cosh Div Erf Exp Floor Greater Less Log Mul
     IsNaN Neg Pow Reciprocal Round Sigmoid Sin Sinh Sqrt Sub Tan Tanh
 """
-# Constants and comparisons of labels are Python's numbers, which torch.logical_and does not take.
+# Constants, comparisons of labels and casts of both are Python's numbers, which torch.logical_and
+# does not take.
 _OPERATORS: dict[str, Callable[..., Any]] = {
     **{name: getattr(torch, name.lower()) for name in _SAME_NAME.split()},
     "And": operator.and_,
@@ -66,7 +76,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
         if isinstance(x, torch.Tensor)
         else torch.full((), x, dtype=torch.float64, device=like.device)
     ).to(like.dtype),
-    "Cast": lambda x, to: x.to(getattr(torch, onnx.helper.tensor_dtype_to_np_dtype(to).name)),
+    "Cast": _cast,
     "Clip": lambda x, low=None, high=None: (
         torch.clone(x) if low is None and high is None else torch.clamp(x, low, high)
     ),
@@ -118,10 +128,13 @@ class _Step:
     attributes: Mapping[str, str]  # of the op, by name of the function's parameter
 
 
-def _steps(definition: onnx.FunctionProto) -> list[_Step] | None:
-    """The nodes of a definition; None if `_OPERATORS` lacks one, or if a constant is no scalar."""
+def _steps(op: OpInfo) -> list[_Step] | None:
+    """The nodes of an op's definition; None if `_OPERATORS` lacks one, if a constant is no scalar,
+    or if the op has several outputs."""
+    if len(op.outputs) > 1:
+        return None
     steps = []
-    for node in definition.node:
+    for node in definition_of(op).node:
         is_scalar = all(math.prod(each.t.dims) == 1 for each in node.attribute)
         if node.op_type not in _OPERATORS or not is_scalar:
             return None
@@ -165,9 +178,9 @@ def _filled(y: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def in_torch(op: OpInfo) -> Callable[..., torch.Tensor] | None:
     """The definition of an op as a function in torch's operators, which takes what the op takes.
 
-    Returns None if the definition has an operator that is not elementwise.
+    Returns None if the definition has an operator that is not elementwise, or several outputs.
     """
-    steps = _steps(function(op))
+    steps = _steps(op)
     if steps is None:
         return None
     defaults = {each.name: each.default for each in op.attributes if not each.required}
@@ -183,8 +196,8 @@ def in_torch(op: OpInfo) -> Callable[..., torch.Tensor] | None:
 
 
 def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
-    """The op in torch's operators; None if its definition uses one that `_OPERATORS` lacks."""
-    steps = _steps(function(op))
+    """The op in torch's operators; None if _steps() is."""
+    steps = _steps(op)
     if steps is None:
         return None
     overload = overload_of(op)

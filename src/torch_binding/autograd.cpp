@@ -173,6 +173,8 @@ class Evaluator {
     if (is_zero && parameter.absent == Absent::number && parameter.number == 0) return {};
     at::Tensor value = tensor(expression);
     if (value.defined() || parameter.optional) return value;
+    // A sum of zeros has the sizes of its first one.
+    if (expression.kind == Kind::sum) return argument(expression.arguments.front(), parameter);
     return stand_in_for(op_.signature, static_cast<std::size_t>(expression.index), scope_.input);
   }
 

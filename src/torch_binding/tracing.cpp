@@ -45,6 +45,7 @@ class TracerKernel final : public c10::OperatorKernel {
     if (value.isTensor()) return tracer::addInputs(node, name, value.toTensor());
     if (value.isNone()) return tracer::addInputs(node, name, std::optional<at::Tensor>());
     if (value.isDouble()) return tracer::addInputs(node, name, value.toDouble());
+    if (value.isBool()) return tracer::addInputs(node, name, value.toBool());
     if (value.isString()) return tracer::addInputs(node, name, value.toStringView());
     tracer::addInputs(node, name, value.toInt());
   }

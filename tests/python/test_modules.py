@@ -119,6 +119,15 @@ def test_calls_and_gradients():
     assert torch.autograd.gradcheck(lambda x: my().swish(x, beta=2.0), x)
 
 
+def test_a_sum_of_absent_gradients_is_zeros():
+    """The gradient of `doubled` calls an op with the sum of two gradients."""
+    x = X.clone().requires_grad_()
+    for outputs, factor in (([0], 2), ([1], 2), ([2], 1), ([0, 1, 2], 5), ([0, 2], 3)):
+        results = my().doubled(x)
+        (gradient,) = torch.autograd.grad(sum(results[i].sum() for i in outputs), x)
+        torch.testing.assert_close(gradient, torch.full_like(X, factor))
+
+
 def test_arrays():
     np.testing.assert_allclose(my().swish(X.numpy(), beta=2.0), swish(2.0).numpy(), rtol=1e-6)
 
@@ -128,7 +137,11 @@ def test_vmap():
         inputs, attributes = inputs_of(op), attributes_of(op)
         function = FUNCTIONS[op.qualified_name]
         batch = [torch.stack([x, x + 1, x - 1]) for x in inputs]
-        expected = torch.stack([function(*each, **attributes) for each in zip(*batch, strict=True)])
+        each = [function(*x, **attributes) for x in zip(*batch, strict=True)]
+        several = len(op.outputs) > 1
+        expected = (
+            tuple(map(torch.stack, zip(*each, strict=True))) if several else torch.stack(each)
+        )
         actual = torch.vmap(lambda *x: function(*x, **attributes))(*batch)  # noqa: B023
         torch.testing.assert_close(actual, expected)
 
@@ -141,6 +154,17 @@ def test_vmap_in_place():
     x = torch.stack([X, X + 1])
     torch.vmap(overwrite)(x)
     torch.testing.assert_close(x[0], swish(2.0))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_torchscript_traces_a_bool_of_an_op_in_place():
+    for flag, expected in ((True, -X), (False, X)):
+
+        def overwrite(x):
+            torch.ops.my.negated_if_(x, flag=flag)  # noqa: B023
+            return x
+
+        torch.testing.assert_close(torch.jit.trace(overwrite, (X.clone(),))(X.clone()), expected)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
@@ -176,6 +200,9 @@ def test_inductor():
         program = torch.compile(lambda x: module.swish(x * 2, beta=2.0), fullgraph=True)
         expected = X * 2 * torch.sigmoid(X * 4)
         torch.testing.assert_close(program(X), expected)
+        # A bool in a definition, which is fused, and several outputs, which are not.
+        program = torch.compile(lambda x: module.doubled(module.negated_if(x, flag=True))[2])
+        torch.testing.assert_close(program(X), -X)
     finally:
         cudarelu.inductor.disable_fusion()
     assert overload_of(op_named("my::swish")) not in torch._inductor.decomposition.decompositions
@@ -351,8 +378,9 @@ def test_bench_command(tmp_path):
             measured.setdefault(each["op"], set()).add(each["contender"])
     rivals = {"cudarelu", "torch", "copy"}
     assert measured == {
-        **dict.fromkeys(("my::swish", "my::swish_backward", "my::shift"), rivals),
-        "my::count_above": {"cudarelu", "copy"},  # no definition in torch's operators
+        **dict.fromkeys(("my::swish", "my::swish_backward", "my::shift", "my::negated_if"), rivals),
+        # No definition in torch's operators, or several outputs.
+        **dict.fromkeys(("my::count_above", "my::doubled"), {"cudarelu", "copy"}),
     }
 
 
