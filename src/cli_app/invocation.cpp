@@ -1,6 +1,7 @@
 #include "invocation.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace cudarelu::cli {
 namespace {
@@ -27,9 +28,18 @@ PlainInvocation::PlainInvocation(const Session& session, const std::vector<Tenso
 void PlainInvocation::run() {
   release();
   const Runtime& runtime = session_.runtime();
-  runtime.check(runtime->Run(session_.get(), nullptr, input_names_.data(), input_values_.data(),
+  runtime.check(runtime->Run(session_.get(), session_.run_options(), input_names_.data(), input_values_.data(),
                              input_values_.size(), output_names_.data(), output_names_.size(),
                              outputs_.data()));
+}
+
+std::vector<Tensor> PlainInvocation::take_outputs() {
+  const Runtime& runtime = session_.runtime();
+  std::vector<Tensor> tensors;
+  for (OrtValue*& output : outputs_) {
+    tensors.push_back(tensor_of(runtime, {std::exchange(output, nullptr), runtime->ReleaseValue}));
+  }
+  return tensors;
 }
 
 void PlainInvocation::release() {

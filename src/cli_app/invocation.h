@@ -18,6 +18,8 @@ class PlainInvocation {
   PlainInvocation& operator=(const PlainInvocation&) = delete;
 
   void run();
+  /// The outputs of the last run, once.
+  std::vector<Tensor> take_outputs();
 
  private:
   void release();

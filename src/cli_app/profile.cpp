@@ -66,14 +66,13 @@ std::vector<NodeRun> read_profile(const std::filesystem::path& file, const Model
 }
 
 void check_copies(const std::vector<NodeRun>& nodes, std::optional<std::int64_t> max) {
-  std::string names;
+  std::vector<std::string> copies;
   for (const NodeRun& node : nodes) {
-    if (node.is_copy()) names += (names.empty() ? "" : ", ") + node.name;
+    if (node.is_copy()) copies.push_back(node.name);
   }
-  const std::int64_t copies = std::ranges::count_if(nodes, &NodeRun::is_copy);
-  if (!max || copies <= *max) return;
-  throw Error(std::to_string(copies) + " copies between devices, but --max-memcpy allows " +
-              std::to_string(*max) + ": " + names);
+  if (!max || std::ssize(copies) <= *max) return;
+  throw Error(std::to_string(copies.size()) + " copies between devices, but --max-memcpy allows " +
+              std::to_string(*max) + ": " + joined(copies));
 }
 
 }  // namespace cudarelu::cli

@@ -9,6 +9,7 @@
 #include <ostream>
 
 #include "array_text.h"
+#include "error.h"
 #include "numbers.h"
 
 namespace cudarelu::cli {
@@ -38,12 +39,6 @@ Json json_of(const std::string& name, const Tensor& tensor) {
   return json;
 }
 
-std::string index_text(const Sizes& index) {
-  std::string text = "[";
-  for (const std::int64_t i : index) text += (text == "[" ? "" : ", ") + std::to_string(i);
-  return text + "]";
-}
-
 std::string digits(const char* pattern, double value) {
   std::array<char, 64> text;
   return {text.data(),
@@ -63,7 +58,7 @@ void write(std::ostream& stream, const Comparison& comparison) {
   }
   if (comparison.worst >= 0) {
     stream << ", largest error " << digits("%.3g", comparison.max_absolute) << " at "
-           << index_text(comparison.worst_index) << ", relative "
+           << text_of(comparison.worst_index) << ", relative "
            << digits("%.3g", comparison.max_relative);
   }
   stream << '\n';
@@ -134,16 +129,11 @@ Json json_of(const Measurement& measurement, const MeasureOptions& options) {
 
 /// Lists the nodes in the order of the run.
 void explain(std::ostream& stream, const std::vector<NodeRun>& nodes) {
-  const auto joined = [](const std::vector<std::string>& texts) {
-    std::string list;
-    for (const std::string& text : texts) list += (list.empty() ? "" : ", ") + text;
-    return list;
-  };
   stream << "\nnodes in their order\n";
   for (const NodeRun& node : nodes) {
     stream << "  " << (node.domain.empty() ? "" : node.domain + "::") << node.op_type
            << (node.name.empty() ? "" : " " + node.name) << " on " << node.provider << ": "
-           << joined(node.inputs) << " -> " << joined(node.outputs) << '\n';
+           << joined(node.inputs, "") << " -> " << joined(node.outputs, "") << '\n';
   }
   stream << "copies between devices: " << std::ranges::count_if(nodes, &NodeRun::is_copy) << '\n';
 }

@@ -3,18 +3,16 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <vector>
 
+#include "cudarelu/onnx_runtime_version.h"
 #include "error.h"
 #include "python_packages.h"
 
 namespace cudarelu::cli {
 namespace {
-
-constexpr int oldest_minor = 16;  // as in the plugin
 
 /// Returns the libraries to try, in order.
 std::vector<std::string> places(const std::string& file) {
@@ -35,15 +33,6 @@ std::vector<std::string> places(const std::string& file) {
   }
   places.insert(places.end(), {"libonnxruntime.so", "libonnxruntime.so.1"});
   return places;
-}
-
-/// Returns y of version 1.y.z; 0 for any other version.
-int minor_of(std::string_view version) {
-  int minor = 0;
-  if (version.starts_with("1.")) {
-    std::from_chars(version.data() + 2, version.data() + version.size(), minor);
-  }
-  return minor;
 }
 
 }  // namespace
@@ -72,13 +61,13 @@ Runtime::Runtime(const std::string& file) {
   Dl_info info{};
   if (dladdr(entry, &info) != 0) library_ = info.dli_fname;
 
-  minor_ = minor_of(base_->GetVersionString());
-  if (minor_ >= oldest_minor) {
+  minor_ = onnx_runtime_minor_of(base_->GetVersionString());
+  if (minor_ >= oldest_onnx_runtime_minor) {
     api_ = base_->GetApi(static_cast<std::uint32_t>(std::min(minor_, ORT_API_VERSION)));
   }
   if (api_ == nullptr) {
     throw Error(library_.string() + " is ONNX Runtime " + version() + ", but 1." +
-                std::to_string(oldest_minor) +
+                std::to_string(oldest_onnx_runtime_minor) +
                 " or a later 1.x is needed; name one with --ort FILE");
   }
 }

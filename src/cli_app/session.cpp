@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "error.h"
+#include "invocation.h"
 #include "model_ops.h"
 #include "op_modules.h"
 
@@ -40,7 +41,19 @@ InputInfo info_of(const Runtime& runtime, const char* what, std::string name, Or
   return info;
 }
 
-/// Returns a tensor that uses the memory of the value and keeps it alive.
+}  // namespace
+
+Owned<OrtValue> value_of(const Runtime& runtime, const Tensor& tensor) {
+  OrtMemoryInfo* memory = nullptr;
+  runtime.check(runtime->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
+  const Owned<OrtMemoryInfo> owner(memory, runtime->ReleaseMemoryInfo);
+  OrtValue* value = nullptr;
+  runtime.check(runtime->CreateTensorWithDataAsOrtValue(memory, tensor.data.get(), tensor.bytes(),
+                                                        tensor.shape.data(), tensor.shape.size(),
+                                                        tensor.type->onnx, &value));
+  return {value, runtime->ReleaseValue};
+}
+
 Tensor tensor_of(const Runtime& runtime, Owned<OrtValue> value) {
   OrtTensorTypeAndShapeInfo* info = nullptr;
   runtime.check(runtime->GetTensorTypeAndShape(value.get(), &info));
@@ -58,19 +71,6 @@ Tensor tensor_of(const Runtime& runtime, Owned<OrtValue> value) {
   runtime.check(runtime->GetTensorMutableData(value.get(), &data));
   tensor.data = {std::shared_ptr<OrtValue>(std::move(value)), static_cast<std::byte*>(data)};
   return tensor;
-}
-
-}  // namespace
-
-Owned<OrtValue> value_of(const Runtime& runtime, const Tensor& tensor) {
-  OrtMemoryInfo* memory = nullptr;
-  runtime.check(runtime->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
-  const Owned<OrtMemoryInfo> owner(memory, runtime->ReleaseMemoryInfo);
-  OrtValue* value = nullptr;
-  runtime.check(runtime->CreateTensorWithDataAsOrtValue(memory, tensor.data.get(), tensor.bytes(),
-                                                        tensor.shape.data(), tensor.shape.size(),
-                                                        tensor.type->onnx, &value));
-  return {value, runtime->ReleaseValue};
 }
 
 std::string InputInfo::text() const {
@@ -173,28 +173,9 @@ void Session::describe() {
 }
 
 std::vector<Tensor> Session::run(const std::vector<Tensor>& inputs) {
-  std::vector<Owned<OrtValue>> owners;
-  std::vector<const char*> input_names;
-  std::vector<const OrtValue*> input_values;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    owners.push_back(value_of(runtime_, inputs[i]));
-    input_values.push_back(owners.back().get());
-    input_names.push_back(inputs_[i].name.c_str());
-  }
-  std::vector<const char*> output_names;
-  output_names.reserve(output_names_.size());
-  for (const std::string& name : output_names_) output_names.push_back(name.c_str());
-  std::vector<OrtValue*> output_values(output_names.size());
-  runtime_.check(runtime_->Run(session_.get(), run_options_.get(), input_names.data(),
-                               input_values.data(), input_values.size(), output_names.data(),
-                               output_names.size(), output_values.data()));
-  std::vector<Owned<OrtValue>> results;
-  results.reserve(output_values.size());
-  for (OrtValue* value : output_values) results.emplace_back(value, runtime_->ReleaseValue);
-  std::vector<Tensor> outputs;
-  outputs.reserve(results.size());
-  for (Owned<OrtValue>& value : results) outputs.push_back(tensor_of(runtime_, std::move(value)));
-  return outputs;
+  PlainInvocation invocation(*this, inputs);
+  invocation.run();
+  return invocation.take_outputs();
 }
 
 std::vector<NodeRun> Session::end_trace(const std::filesystem::path& keep) {

@@ -38,6 +38,7 @@ class Session {
 
   const Runtime& runtime() const { return runtime_; }
   OrtSession* get() const { return session_.get(); }
+  OrtRunOptions* run_options() const { return run_options_.get(); }  // null without --cuda-graph
   const Provider& provider() const { return provider_; }
   const std::vector<InputInfo>& inputs() const { return inputs_; }
   const std::vector<std::string>& output_names() const { return output_names_; }
@@ -68,5 +69,9 @@ class Session {
 
 /// Returns a value that uses the memory of the tensor, which must outlive it.
 Owned<OrtValue> value_of(const Runtime& runtime, const Tensor& tensor);
+
+/// Returns a tensor that uses the memory of the value and keeps it alive. Throws an Error if its
+/// elements are no numbers.
+Tensor tensor_of(const Runtime& runtime, Owned<OrtValue> value);
 
 }  // namespace cudarelu::cli

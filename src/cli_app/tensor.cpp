@@ -32,13 +32,14 @@ void check_size(std::size_t bytes, const std::string& label) {
               std::to_string(max_array_bytes) + " are allowed; --max-array MB allows more");
 }
 
-std::string text_of(const Tensor& tensor) {
-  std::string text = std::string(tensor.type->name) + " [";
-  for (const std::int64_t size : tensor.shape) {
-    if (!text.ends_with('[')) text += ", ";
-    text += std::to_string(size);
-  }
+std::string text_of(const Sizes& sizes) {
+  std::string text = "[";
+  for (const std::int64_t size : sizes) text += (text == "[" ? "" : ", ") + std::to_string(size);
   return text + "]";
+}
+
+std::string text_of(const Tensor& tensor) {
+  return std::string(tensor.type->name) + " " + text_of(tensor.shape);
 }
 
 }  // namespace cudarelu::cli

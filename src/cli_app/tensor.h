@@ -66,6 +66,9 @@ extern std::size_t max_array_bytes;
 /// Throws an Error that begins with `label` if an array of this size is not allowed.
 void check_size(std::size_t bytes, const std::string& label);
 
+/// Describes a shape or the indices of an element: "[2, 3]".
+std::string text_of(const Sizes& sizes);
+
 /// Describes the type and shape: "float32 [2, 3]".
 std::string text_of(const Tensor& tensor);
 

@@ -1,9 +1,10 @@
 #include "runtime.h"
 
-#include <charconv>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+
+#include "cudarelu/onnx_runtime_version.h"
 
 namespace cudarelu::ort {
 namespace {
@@ -26,15 +27,6 @@ OrtErrorCode code_of(Status::Code code) {
   return ORT_FAIL;
 }
 
-/// Returns y of version 1.y.z; 0 for any other version.
-int minor_of(std::string_view version) {
-  int minor = 0;
-  if (version.starts_with("1.")) {
-    std::from_chars(version.data() + 2, version.data() + version.size(), minor);
-  }
-  return minor;
-}
-
 }  // namespace
 
 void fail(const OrtApi& api, const Status& status) {
@@ -44,13 +36,14 @@ void fail(const OrtApi& api, const Status& status) {
 Runtime negotiate(const OrtApiBase& base) {
   // GetApi() prints an error for a version that the runtime lacks, so its version is checked first.
   const char* version = base.GetVersionString();
-  Runtime runtime{.minor = minor_of(version)};
-  if (runtime.minor >= oldest_minor) {
+  Runtime runtime{.minor = onnx_runtime_minor_of(version)};
+  if (runtime.minor >= oldest_onnx_runtime_minor) {
     runtime.api = base.GetApi(static_cast<std::uint32_t>(runtime.api_version()));
   }
   if (runtime.api != nullptr) return runtime;
 
-  throw std::runtime_error("cudarelu needs ONNX Runtime 1." + std::to_string(oldest_minor) +
+  throw std::runtime_error("cudarelu needs ONNX Runtime 1." +
+                           std::to_string(oldest_onnx_runtime_minor) +
                            " or a later 1.x, but this is " + version);
 }
 

@@ -9,9 +9,6 @@
 
 namespace cudarelu::ort {
 
-/// The oldest version that the plugin supports: 1.16, the first whose kernels return a status.
-inline constexpr int oldest_minor = 16;
-
 /// One copy of ONNX Runtime; a process may hold several, of different versions.
 struct Runtime {
   const OrtApi* api = nullptr;
