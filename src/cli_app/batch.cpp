@@ -135,6 +135,8 @@ int infer_batch(const Options& options, const BatchOptions& batch) {
     } catch (const Error& error) {
       result.error = error.what();
       if (!result.error.starts_with(items[i])) result.error.insert(0, items[i] + ": ");
+    } catch (const std::filesystem::filesystem_error& error) {
+      result.error = items[i] + ": " + error.code().message();
     } catch (const std::bad_alloc&) {
       result.error = items[i] + ": out of memory";
     }

@@ -91,6 +91,15 @@ def test_models_of_two_inputs():
     check_outputs({"items/both.npz": 3 * ones, "items/set": 3 * ones})
 
 
+def test_a_name_that_the_system_refuses(items):
+    name = "0" * 300
+    Path("items/list.txt").write_text(f"{name}\n1.npy\n")
+    done = start(*RUN, "--list", "items/list.txt")
+    assert done.returncode == 2
+    assert done.stderr == f"ort_infer: items/{name}: File name too long; skipped\n"
+    assert [line["status"] for line in manifest()] == ["failed", "done"]
+
+
 def test_bad_items(items):
     Path("items/2.npy").write_bytes(b"nonsense")
     np.save("items/3.npy", X[:, :3])
