@@ -1,11 +1,29 @@
 #include "cudarelu/infer.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
-#include <sstream>
+#include <limits>
+#include <string>
+#include <string_view>
 
 namespace cudarelu {
+namespace {
+
+/// The shortest number that reads as the same one, but all digits of an integer below 2^53.
+std::string text_of(double value) {
+  std::array<char, 32> text{};
+  const bool whole = std::abs(value) <= 0x1p53 && std::trunc(value) == value;
+  const auto [end, error] =
+      whole ? std::to_chars(text.begin(), text.end(), value, std::chars_format::fixed)
+            : std::to_chars(text.begin(), text.end(), value);
+  return {text.data(), end};
+}
+
+}  // namespace
+
 namespace detail {
 
 std::string text_of(const Parameter& parameter) {
@@ -61,6 +79,44 @@ std::string kind_of(const AttributeSpec& spec) {
   return text;
 }
 
+const char* python_type(AttributeType type) {
+  switch (type) {
+    case AttributeType::real:
+      return "float";
+    case AttributeType::integer:
+      return "int";
+    case AttributeType::boolean:
+      return "bool";
+    case AttributeType::label:
+      break;
+  }
+  return "str";
+}
+
+Status unknown_dtype(const Op& op, std::size_t input, std::string_view dtype) {
+  const Parameter& parameter = op.signature.inputs[input];
+  std::string what(parameter.name);
+  if (parameter.is_generic()) {
+    what.append(" is ").append(dtype).append("; supported are ");
+    what.append(names_of(dtypes_of(op, parameter)));
+  } else {
+    what.append(" must be ").append(name_of(parameter.dtype({}))).append(", not ").append(dtype);
+  }
+  return detail::error(Status::Code::unsupported_dtype, op, what);
+}
+
+Status find_label(const Op& op, const AttributeSpec& spec, std::string_view label,
+                  Attribute& value) {
+  const auto found = std::ranges::find(spec.labels, label);
+  if (found == spec.labels.end()) {
+    return detail::error(
+        Status::Code::invalid_argument, op,
+        std::string(spec.name) + " must be " + kind_of(spec) + ", not " + std::string(label));
+  }
+  value = std::int64_t{found - spec.labels.begin()};
+  return {};
+}
+
 bool in_range(const AttributeSpec& spec, double value) {
   // A NaN is in no range, but only a range that is declared excludes it.
   const bool bounded = spec.lowest != -std::numeric_limits<double>::infinity() ||
@@ -72,9 +128,7 @@ std::string range_of(const AttributeSpec& spec) {
   if (spec.type == AttributeType::label || spec.type == AttributeType::boolean) {
     return kind_of(spec);
   }
-  std::ostringstream text;
-  text << "in [" << spec.lowest << ", " << spec.highest << "]";
-  return text.str();
+  return "in [" + text_of(spec.lowest) + ", " + text_of(spec.highest) + "]";
 }
 
 std::string default_text_of(const AttributeSpec& spec) {
@@ -102,9 +156,9 @@ Status check_attributes(const Op& op, std::span<const Attribute> attributes) {
     const double value = integer ? static_cast<double>(std::get<std::int64_t>(attributes[i]))
                                  : std::get<double>(attributes[i]);
     if (!in_range(spec, value)) {
-      std::ostringstream message;
-      message << spec.name << " must be " << range_of(spec) << ", not " << value;
-      return detail::error(Status::Code::invalid_argument, op, message.str());
+      return detail::error(
+          Status::Code::invalid_argument, op,
+          std::string(spec.name) + " must be " + range_of(spec) + ", not " + text_of(value));
     }
   }
   return {};

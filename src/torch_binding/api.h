@@ -59,29 +59,10 @@ using InputPointers = c10::SmallVector<const at::Tensor*, 4>;
 using Tensors = c10::SmallVector<at::Tensor, 4>;
 using Attributes = c10::SmallVector<Attribute, 4>;
 
-/// The name of a type in Python and in PyTorch's schemas.
-inline const char* python_type(AttributeType type) {
-  switch (type) {
-    case AttributeType::real:
-      return "float";
-    case AttributeType::integer:
-      return "int";
-    case AttributeType::boolean:
-      return "bool";
-    case AttributeType::label:
-      break;
-  }
-  return "str";
-}
-
 /// Returns the label of an enumeration's value, which check_attributes() must have accepted.
 inline std::string_view label_of(const AttributeSpec& spec, const Attribute& value) {
   return spec.labels[static_cast<std::size_t>(std::get<std::int64_t>(value))];
 }
-
-/// Sets `value` to the position of a label in an enumeration.
-[[gnu::visibility("default")]] Status find_label(const Op& op, const AttributeSpec& spec,
-                                                 std::string_view label, Attribute& value);
 
 /// Converts an attribute to the type of PyTorch's schema: of an enumeration, the label as a str.
 inline c10::IValue ivalue_of(const AttributeSpec& spec, const Attribute& value) {
@@ -108,10 +89,6 @@ inline c10::IValue ivalue_of(const AttributeSpec& spec, const Attribute& value) 
 /// Calls with(op), which may throw, before TorchScript records an in-place operator in a trace, or
 /// its interpreter runs one.
 [[gnu::visibility("default")]] void check_traced_writes(void (*with)(const Op& op));
-
-/// Returns the error for an input whose dtype no op supports.
-[[gnu::visibility("default")]] Status unknown_dtype(const Op& op, std::size_t input,
-                                                    std::string_view dtype);
 
 /// Checks a call and sets the types of its outputs, one for each output of the signature.
 [[gnu::visibility("default")]] Status infer_on_host(const Op& op,

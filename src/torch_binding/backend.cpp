@@ -401,30 +401,6 @@ bool call_plain(const Op& op, Inputs inputs, std::span<const Attribute> attribut
   return true;
 }
 
-Status unknown_dtype(const Op& op, std::size_t input, std::string_view dtype) {
-  const Parameter& parameter = op.signature.inputs[input];
-  std::string what(parameter.name);
-  if (parameter.is_generic()) {
-    what.append(" is ").append(dtype).append("; supported are ");
-    what.append(names_of(dtypes_of(op, parameter)));
-  } else {
-    what.append(" must be ").append(name_of(parameter.dtype({}))).append(", not ").append(dtype);
-  }
-  return detail::error(Status::Code::unsupported_dtype, op, what);
-}
-
-Status find_label(const Op& op, const AttributeSpec& spec, std::string_view label,
-                  Attribute& value) {
-  const auto found = std::ranges::find(spec.labels, label);
-  if (found == spec.labels.end()) {
-    return detail::error(
-        Status::Code::invalid_argument, op,
-        std::string(spec.name) + " must be " + kind_of(spec) + ", not " + std::string(label));
-  }
-  value = std::int64_t{found - spec.labels.begin()};
-  return {};
-}
-
 Status infer_on_host(const Op& op, std::span<const TensorView> inputs,
                      std::span<const Attribute> attributes,
                      std::span<OutputType<std::int64_t>> outputs) {

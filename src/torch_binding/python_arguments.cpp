@@ -138,6 +138,7 @@ Arguments parse_arguments(const Op& op, const PythonCall& call) {
     } else if (!spec.required) {
       arguments.attributes.push_back(default_of(spec));
     } else {
+      refuse_unknown(op, call);
       type_error(op, std::string(spec.name) + " is missing");
     }
   }

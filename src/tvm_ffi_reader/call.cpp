@@ -164,9 +164,9 @@ Attribute read_attribute(const Op& op, const AttributeSpec& spec, const Any& fro
   if (spec.type == AttributeType::label) {
     const std::optional<std::string_view> label = text_of(from);
     if (!label) type_error(op, name, " must be a str");
-    const auto found = std::ranges::find(spec.labels, *label);
-    if (found != spec.labels.end()) return std::int64_t{found - spec.labels.begin()};
-    value_error(op, name, " must be " + kind_of(spec) + ", not " + std::string(*label));
+    Attribute value;
+    check(find_label(op, spec, *label, value));
+    return value;
   }
   const bool is_real = spec.type == AttributeType::real;
   if (spec.optional && from.type == Type::none) return default_of(spec);
@@ -176,7 +176,8 @@ Attribute read_attribute(const Op& op, const AttributeSpec& spec, const Any& fro
   }
   if (from.type == Type::real && is_real) return from.real;
   if (from.type == Type::big_integer) value_error(op, name, " is out of range");
-  type_error(op, name, is_real ? " must be a float" : " must be an int");
+  const std::string article = spec.type == AttributeType::integer ? "an " : "a ";
+  type_error(op, name, " must be " + article + python_type(spec.type));
 }
 
 void read_arguments(std::span<const Any> given, Arguments& to) {

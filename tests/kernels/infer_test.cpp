@@ -147,7 +147,7 @@ TEST(Infer, ErrorsNameTheOpTheTensorAndTheSizes) {
 TEST(Infer, AttributesHaveTypesAndRanges) {
   constexpr auto invalid = Status::Code::invalid_argument;
   const std::vector<Argument> points{{f32, {9, 3}}, {i32, {1}}, {f32, {}, false}, {i32, {}, false}};
-  for (const std::int64_t nsample : {0, -1, 1025}) {
+  for (const std::int64_t nsample : {0, -1, 1025, 1234567}) {
     expect_error(infer_op("knn_query", points, {nsample}), invalid,
                  "knn_query: nsample must be in [1, 1024], not " + std::to_string(nsample));
   }

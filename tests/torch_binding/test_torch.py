@@ -622,6 +622,7 @@ class Unsupporting(torch.Tensor):
         ("scale", (X,), {"factor": 10**400}, ValueError, "scale: factor is out of range"),
         ("knn_query", (POINTS, INT), {"nsample": 10**30}, ValueError, "nsample is out of range"),
         ("relu", (), {"y": X}, TypeError, "relu: has no argument y"),
+        ("relu_scale", (X,), {"scal": 1}, TypeError, "has no argument scal; it has x and scale$"),
         ("relu", (X,), {"x": X}, TypeError, "relu: x is given twice"),
         ("add", (X,), {}, TypeError, "add: b is missing"),
         ("relu", ([1.0],), {}, TypeError, "relu: takes torch tensors, or .* but x is a list$"),

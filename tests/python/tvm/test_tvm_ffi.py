@@ -127,6 +127,16 @@ def test_other_threads():
             "knn_query: nsample must be in [1, 1024], not 0",
         ),
         (
+            lambda: OPS.knn_query(POINTS, ENDS, None, None, 1234567),
+            ValueError,
+            "knn_query: nsample must be in [1, 1024], not 1234567",
+        ),
+        (
+            lambda: OPS.attention(*[X[None, :, None]] * 3, None, "a"),
+            TypeError,
+            "attention: is_causal must be a bool",
+        ),
+        (
             lambda: OPS.knn_query(POINTS, torch.tensor([4], dtype=torch.int32)),
             ValueError,
             "knn_query: offset[0] is 4, over dimension n, which is 3",

@@ -95,6 +95,16 @@ DTypeSet dtypes_of(const Op& op, const Parameter& input);
 /// The type of an attribute: "a floating-point number", "an integer", "none (0) or tanh (1)".
 std::string kind_of(const AttributeSpec& spec);
 
+/// The name of a type in Python: "float", "int", "bool", or "str" for a label.
+const char* python_type(AttributeType type);
+
+/// Sets `value` to the position of a label in an enumeration.
+Status find_label(const Op& op, const AttributeSpec& spec, std::string_view label,
+                  Attribute& value);
+
+/// Returns the error for an input whose dtype the op does not support.
+Status unknown_dtype(const Op& op, std::size_t input, std::string_view dtype);
+
 /// Whether the value is in the range of the attribute.
 bool in_range(const AttributeSpec& spec, double value);
 
@@ -285,15 +295,10 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
       // As it is.
     } else if (!input.is_generic()) {
       if (view.dtype != input.dtype(variable)) {
-        return detail::error(Code::unsupported_dtype, op,
-                             std::string(input.name) + " must be " +
-                                 std::string(name_of(input.dtype(variable))) + ", not " +
-                                 std::string(name_of(view.dtype)));
+        return unknown_dtype(op, i, name_of(view.dtype));
       }
     } else if (!op.spec.dtypes.contains(view.dtype)) {
-      return detail::error(Code::unsupported_dtype, op,
-                           std::string(input.name) + " is " + std::string(name_of(view.dtype)) +
-                               "; supported are " + names_of(dtypes_of(op, input)));
+      return unknown_dtype(op, i, name_of(view.dtype));
     } else if (typed == nullptr) {
       typed = &input;
       variable = view.dtype;
