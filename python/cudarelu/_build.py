@@ -303,7 +303,9 @@ def _included(scratch: Path) -> dict[str, str]:
     used: set[Path] = set()
     for file in scratch.glob("*.d"):
         _, _, listed = file.read_text().replace("\\\n", " ").partition(": ")
-        used |= {Path(path).resolve() for path in listed.split()}
+        # As make reads it: a space in a path is `\ `, and `$` is `$$`.
+        for path in re.findall(r"(?:\\ |\S)+", listed):
+            used.add(Path(re.sub(r"\\([ #])|\$(\$)", r"\1\2", path)).resolve())
     # In a build tree, the headers of the SDK are a link.
     system = [Path("/usr"), SDK.resolve(), (SDK / "include").resolve(), scratch.resolve()]
     return {

@@ -144,12 +144,16 @@ def test_a_source_that_is_left_out(header):
         cudarelu.load("twice_ops", [header], cuda=False)
 
 
-def test_one_source_needs_no_list(header):
+def test_one_source_needs_no_list(header, tmp_path):
+    """Nor a path without spaces."""
+    folder = tmp_path / "my $ #ops"
+    folder.mkdir()
+    header.rename(folder / "twice.h")
     said = run(
         """
         import pathlib
-        first = cudarelu.load("twice_ops", "twice.h", cuda=False)
-        assert cudarelu.load("twice_ops", pathlib.Path("twice.h"), cuda=False) is first
+        first = cudarelu.load("twice_ops", "my $ #ops/twice.h", cuda=False)
+        assert cudarelu.load("twice_ops", pathlib.Path("my $ #ops/twice.h"), cuda=False) is first
         print(first.name)
         """
     )
