@@ -298,7 +298,7 @@ class Call:
             if attribute.name == name:
                 if attribute.labels:
                     return self._label(name, attribute.labels)
-                return Symbol(self._path, identifier(name), attribute.type)
+                return Symbol(self._path, identifier(name), attribute.onnx_type)
         if any(name in each.dims for each in op.inputs if each.always_there):
             return Symbol(self._path, identifier(name), "int")
         raise AttributeError(f"{op.name} has no input, output, attribute or dimension {name}")

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import cudarelu
+from cudarelu.defining.cubins import arguments_of
 from cudarelu.defining.kernels import TritonOp
 from cudarelu.defining.launches import Branch, Leaf, leaves, tree_of
 from cudarelu.defining.ops import read_signature
@@ -339,6 +340,16 @@ def test_numbers_are_arguments():
     assert launch.arguments["w"] is None
     text = tree(lambda call: with_options(call, p=float("-inf"))).launches[0].arguments["p"].text
     assert text == "-std::numeric_limits<double>::infinity()"
+
+
+def test_a_bool_is_an_integer():
+    signature = SIGNATURE.replace("p: float = 1.0", "flag: bool = false")
+    for function in (
+        lambda call: with_options(call, n=call.flag),
+        lambda call: with_options(call, n=call.c // (call.flag + 1)),
+    ):
+        (launch,) = tree(function, signature).launches
+        assert arguments_of(launch, "float32")["n"].type == "i32"
 
 
 def test_an_error_without_a_message():
