@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib.util
 import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # doctor and cmake-dir must run where the package or PyTorch cannot be imported: each command
@@ -68,18 +70,28 @@ def accelerate(arguments: argparse.Namespace) -> None:
     dims = dict(map(_size, arguments.dim))
     if len(dims) < len(arguments.dim):
         raise ValueError("--dim: a name is given twice")
-    _, report = accelerate(
-        arguments.source,
-        arguments.path,
-        only_if_faster=arguments.only_if_faster,
-        fuse=arguments.fuse,
-        provider=arguments.provider,
-        dims=dims,
-    )
+    with _compiling():
+        _, report = accelerate(
+            arguments.source,
+            arguments.path,
+            only_if_faster=arguments.only_if_faster,
+            fuse=arguments.fuse,
+            provider=arguments.provider,
+            dims=dims,
+        )
     if arguments.json:
         print(json.dumps(dataclasses.asdict(report), indent=2))
     else:
         print(f"{report}\nwrote {arguments.path}")
+
+
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    """Turns the error of a source that does not compile into a ValueError, which `main` reports."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ValueError(error) from error
 
 
 def _size(text: str) -> tuple[str, int]:
@@ -113,15 +125,13 @@ def build(arguments: argparse.Namespace) -> None:
     from .defining.library import library_of
 
     library = library_of(arguments.source)
-    try:
+    with _compiling():
         library.build(
             arguments.output,
             architectures=arguments.architectures,
             cuda=False if arguments.cpu_only else None,
             verbose=arguments.verbose,
         )
-    except RuntimeError as error:  # a source does not compile
-        raise ValueError(error) from error
     print(f"wrote {arguments.output}")
 
 

@@ -78,6 +78,7 @@ def accelerate(
     Raises:
         ValueError: as `attach_definitions` does; for a model before opset 13; for an invalid model;
             and for a model to measure that does not run.
+        RuntimeError: if the module of `fuse` does not compile.
         OSError: if a file cannot be read or written.
     """
     source, folder = _source(model)

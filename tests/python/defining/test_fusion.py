@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ import pytest
 
 import cudarelu.onnx
 from cudarelu import _build
+from cudarelu.__main__ import main
 from cudarelu._table import all_ops
 from cudarelu.onnx import measure
 
@@ -187,3 +189,16 @@ def test_the_command(tmp_path):
     x = np.array([1, 2], np.float32)
     (y,) = run(onnx.load(tmp_path / "out.onnx"), {"x": x, "w": x}, str(tmp_path / "libout_ops.so"))
     np.testing.assert_allclose(y, np.exp(-x), rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:there is no nvcc")
+def test_a_module_that_does_not_compile(tmp_path, monkeypatch, capsys):
+    compiler = tmp_path / "failing"
+    compiler.write_text('#!/bin/sh\n[ "$1" = --version ] || ! echo no space\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    onnx.save(model(f"{SMALL} {{ a = Neg(x) y = Exp(a) }}"), tmp_path / "in.onnx")
+    command = ["accelerate", str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), "--fuse"]
+    assert main(command) == 2
+    assert re.fullmatch(r"error: fused0_\w+: no space\n", capsys.readouterr().err)
+    assert not (tmp_path / "out.onnx").exists()
