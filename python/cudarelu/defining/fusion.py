@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from .._table import OpInfo
-from ..onnx.accelerator import annotating, call, remove_constants
+from ..onnx.accelerator import annotating, remove_constants, replace_by_call
 from ..onnx.definitions import IR_VERSION, function
 from ..onnx.expressions import Call, Expression, Input, Literal
 from ..onnx.graphs import standard_opset
@@ -130,12 +130,8 @@ def fuse(
 def _replace(model: ir.Model, group: _Group, op: OpInfo, name: str) -> Replaced:
     root = group.root
     operators = tuple(node.op_type for node in group.nodes)
-    notes = dict.fromkeys(node.doc_string for node in group.nodes if node.doc_string)
     model.graph.opset_imports[op.onnx.domain] = op.onnx.version
-    call(root, op, list(group.inputs), {})
-    root.doc_string = "\n".join(notes) or None
-    assert root.graph is not None
-    root.graph.remove([node for node in group.nodes if node is not root], safe=True)
+    replace_by_call(group.nodes, root, op, list(group.inputs), {})
     return Replaced(name, root.name or root.outputs[0].name or "", operators)
 
 

@@ -50,9 +50,9 @@ def accelerate(
     an attribute is unknown or not supported by the op, if the definition needs a later opset, or if
     nodes outside the group use one of its intermediate values. The definitions are attached.
 
-    The new node has the name of the last node that it replaces and the doc_strings of all of them,
-    one per line. Its output keeps its name, doc_string and quantization annotation. The annotations
-    of intermediate values are removed.
+    The new node has the name of the last node that it replaces, the doc_strings of all of them, one
+    per line, and their metadata_props. Its output keeps its name, doc_string and quantization
+    annotation. The annotations of intermediate values are removed.
 
     The new node may be slower than the standard nodes, which ONNX Runtime may fuse with their
     neighbours. `only_if_faster` measures the whole model in ONNX Runtime with this library, op by
@@ -437,13 +437,8 @@ class _Rewriting:
             node.outputs[0].name = self._new_name(f"{root.outputs[0].name}_{node.op_type}")
         root.prepend(tape.nodes)
         self.opsets[root][op.onnx.domain] = op.onnx.version
-        call(root, op, [values.get(each.name) for each in op.inputs], attributes)
-        notes = dict.fromkeys(node.doc_string for node in nodes if node.doc_string)
-        root.doc_string = "\n".join(notes) or None
-        for new in (root, *tape.nodes):
-            for node in (root, *nodes):
-                new.metadata_props.update(node.metadata_props | new.metadata_props)
-        found.graph.remove([node for node in nodes if node is not root], safe=True)
+        inputs = [values.get(each.name) for each in op.inputs]
+        replace_by_call(nodes, root, op, inputs, attributes, tape.nodes)
 
 
 def remove_constants(found: list[ir.Value], kept: Collection[str]) -> None:
@@ -469,17 +464,43 @@ def remove_constants(found: list[ir.Value], kept: Collection[str]) -> None:
             graph.remove(node, safe=True)
 
 
-def call(node: ir.Node, op: OpInfo, inputs: list[Any], attributes: dict[str, Any]) -> None:
-    """Makes a node call an op. Its first output stays the same value."""
+def replace_by_call(
+    nodes: Collection[ir.Node],
+    root: ir.Node,
+    op: OpInfo,
+    inputs: list[Any],
+    attributes: dict[str, Any],
+    added: Collection[ir.Node] = (),
+) -> None:
+    """Makes one of some nodes call an op, and removes the others.
+
+    The node gets the doc_strings and the metadata_props of all of them. Its first output stays the
+    same value.
+
+    Args:
+        nodes: in the order of their doc_strings.
+        root: one of them.
+        op: that they mean.
+        inputs: of the call; None is an absent one.
+        attributes: of the call.
+        added: further nodes for the call, which get the metadata_props too.
+    """
     import onnx_ir as ir
 
-    node.domain, node.op_type, node.version = op.onnx.domain, op.onnx.op_type, None
-    node.attributes.clear()
+    root.domain, root.op_type, root.version = op.onnx.domain, op.onnx.op_type, None
+    root.attributes.clear()
     for each in ir.convenience.convert_attributes(attributes):
-        node.attributes.add(each)
+        root.attributes.add(each)
     while inputs[-1] is None:
         inputs.pop()
-    node.resize_inputs(len(inputs))
+    root.resize_inputs(len(inputs))
     for i, value in enumerate(inputs):
-        node.replace_input_with(i, value)
-    node.resize_outputs(1)
+        root.replace_input_with(i, value)
+    root.resize_outputs(1)
+    notes = dict.fromkeys(node.doc_string for node in nodes if node.doc_string)
+    root.doc_string = "\n".join(notes) or None
+    for new in (root, *added):
+        for node in (root, *nodes):
+            new.metadata_props.update(node.metadata_props | new.metadata_props)
+    assert root.graph is not None
+    root.graph.remove([node for node in nodes if node is not root], safe=True)

@@ -164,6 +164,19 @@ class TestGroups:
         check(f"{SMALL} {{ a = Neg(x) b = Exp(a) y = Abs(b) }}", ("Neg", "Exp", "Abs"))
         assert len(all_ops()) == count
 
+    def test_notes_stay(self):
+        """Of all nodes; the last one's metadata comes first."""
+        before = model(f"{SMALL} {{ a = Neg(x) b = Exp(a) y = Abs(b) }}")
+        for node in before.graph.node:
+            node.doc_string = f"of {node.op_type}"
+            node.metadata_props.add(key="last", value=node.op_type)
+            node.metadata_props.add(key=node.op_type, value="there")
+        after, _ = cudarelu.onnx.accelerate(before, fuse=True)
+        (node,) = after.graph.node
+        assert node.doc_string == "of Neg\nof Exp\nof Abs"
+        metadata = {each.key: each.value for each in node.metadata_props}
+        assert metadata == {"last": "Abs", "Neg": "there", "Exp": "there", "Abs": "there"}
+
 
 @pytest.mark.filterwarnings("ignore:there is no nvcc")
 @pytest.mark.parametrize(("ratio", "kept"), [(0.5, True), (1.5, False)])

@@ -977,8 +977,8 @@ def test_a_cast_like_something_else():
 
 
 def test_notes_stay():
-    """Names, doc_strings and quantization annotations are kept if one node or several are
-    replaced."""
+    """Names, doc_strings, metadata and quantization annotations are kept if one node or several
+    are replaced."""
     model = body(
         "s = Add(x, b) r = Relu(s) z = Mul(r, k) y = Tanh(z)", "float[N,4] z, float[N,4] y"
     )
@@ -986,6 +986,7 @@ def test_notes_stay():
     for node in model.graph.node:
         node.name = f"{node.op_type}_node"
         node.doc_string = "" if node.op_type == "Relu" else f"of {node.op_type}"
+        node.metadata_props.add(key=node.op_type, value="there")
     for value in model.graph.output:
         value.doc_string = f"value {value.name}"
     for name in ("s", "z", "y"):
@@ -996,6 +997,8 @@ def test_notes_stay():
     assert replaced == ["bias_relu", "tanh"]
     notes = {node.name: node.doc_string for node in result.graph.node}
     assert notes == {"Mul_node": "of Add\nof Mul", "Tanh_node": "of Tanh"}
+    metadata = {node.name: {each.key for each in node.metadata_props} for node in result.graph.node}
+    assert metadata == {"Mul_node": {"Add", "Relu", "Mul"}, "Tanh_node": {"Tanh"}}
     assert {each.name: each.doc_string for each in result.graph.output} == {
         "z": "value z",
         "y": "value y",
