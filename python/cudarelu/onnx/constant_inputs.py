@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from .._pytorch.functions import FUNCTIONS
 from .._table import Attribute, OpInfo
-from .search import constant
+from .search import read_constant
 
 _MOST_ELEMENTS = 1 << 26  # of an input
 
@@ -72,11 +72,8 @@ def _folded(
 ) -> np.ndarray | None:
     if value.is_graph_input() or (value.shape is not None and not _is_small(value.shape)):
         return None
-    try:
-        if (array := constant(value)) is not None:
-            return array
-    except OSError:
-        return None
+    if (array := read_constant(value)) is not None:
+        return array
     node = value.producer()
     if node is None or node.domain or len(node.outputs) != 1 or not node.inputs:
         return None

@@ -137,6 +137,14 @@ def constant(value: ir.Value) -> np.ndarray | None:
     return tensor.numpy().astype(dtype.numpy(), copy=False)
 
 
+def read_constant(value: ir.Value) -> np.ndarray | None:
+    """As `constant`, and None also if the elements cannot be read."""
+    try:
+        return constant(value)
+    except OSError:
+        return None
+
+
 def is_constant(value: ir.Value) -> bool:
     """Whether a value is an initializer or a Constant, and not the default of a graph input."""
     return not value.is_graph_input() and ir.convenience.get_const_tensor(value) is not None
@@ -155,10 +163,7 @@ def _are_equal(a: ir.Value, b: ir.Value) -> bool:
     tensors = [_tensor(each) for each in (a, b)]
     if any(each is None or each.size != 1 for each in tensors):  # before any element is read
         return False
-    try:
-        x, y = (constant(each) for each in (a, b))
-    except OSError:
-        return False
+    x, y = (read_constant(each) for each in (a, b))
     return x is not None and y is not None and x.item() == y.item()
 
 
@@ -172,28 +177,18 @@ def _are_axes(value: ir.Value | None, node: ir.Node, wanted: Literal) -> bool:
     x = node.inputs[0]
     if value is None or x is None or x.shape is None or _shape_of(value) != wanted.shape:
         return False
-    try:
-        axes = constant(value)
-    except OSError:
-        return False
-    if axes is None:
+    if (axes := read_constant(value)) is None:
         return False
     return np.array_equal(np.where(axes < 0, axes, axes - len(x.shape)), wanted.array())
 
 
 def _is_filled(value: ir.Value, number: float) -> bool:
-    try:
-        array = constant(value)
-    except OSError:
-        return False
+    array = read_constant(value)
     return array is not None and bool((array == number).all())
 
 
 def _is_literal(value: ir.Value, wanted: np.ndarray) -> bool:
     if _shape_of(value) != wanted.shape:  # before any element is read
         return False
-    try:
-        array = constant(value)
-    except OSError:
-        return False
+    array = read_constant(value)
     return array is not None and np.array_equal(array, wanted.astype(array.dtype))
