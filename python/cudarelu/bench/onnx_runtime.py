@@ -10,10 +10,10 @@ import onnx.helper
 import onnxruntime
 import torch
 
-from .. import ort
 from .._table import Parameter
 from ..onnx.definitions import IR_VERSION
 from ..onnx.models import lower
+from ..ort.library import PROVIDERS, register
 from .cases import Case, Inputs
 
 _SPELT = {"float32": "FLOAT", "float64": "DOUBLE"}
@@ -70,13 +70,13 @@ def prepare(case: Case, ours: bool) -> Callable[[Inputs], Callable[[], list[torc
     options.add_session_config_entry("session.force_spinning_stop", "1")
     model = _model(case)
     if ours:
-        ort.register(options)
+        register(options)
         # Otherwise a library that was built without CUDA would be timed on the CPU.
         if case.device == "cuda":
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     else:
         model = lower(model)
-    provider = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}[case.device]
+    provider = PROVIDERS[case.device]
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[provider])
     if session.get_providers()[0] != provider:  # ONNX Runtime only warns
         raise RuntimeError(f"ONNX Runtime could not load its {provider}")

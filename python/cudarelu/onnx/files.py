@@ -16,7 +16,7 @@ import onnx.external_data_helper
 import onnx.shape_inference
 from google.protobuf.message import DecodeError
 
-from .graphs import scopes
+from .graphs import scopes, standard_opset
 
 
 @contextlib.contextmanager
@@ -111,14 +111,11 @@ def load(path: Path) -> onnx.ModelProto:
         model = onnx.load(path, format="protobuf", load_external_data=False)
     except DecodeError as error:
         raise ValueError(f"{path} is not an ONNX model, or a truncated one") from error
-    versions = {each.domain.removeprefix("ai.onnx"): each.version for each in model.opset_import}
-    if not (model.ir_version and model.HasField("graph") and versions):
+    if not (model.ir_version and model.HasField("graph") and model.opset_import):
         raise ValueError(f"{path} is not an ONNX model, or a truncated one")
-    latest = onnx.defs.onnx_opset_version()
-    if versions.get("", 0) > latest:
-        raise ValueError(
-            f"{path} is of opset {versions['']}, but the installed onnx knows up to {latest}"
-        )
+    opset, latest = standard_opset(model), onnx.defs.onnx_opset_version()
+    if opset is not None and opset > latest:
+        raise ValueError(f"{path} is of opset {opset}, but the installed onnx knows up to {latest}")
     check_external_data(model, path.parent)
     for tensor in _external(model):
         tensor.ClearField("raw_data")  # which onnx.save would write to the file that it names

@@ -14,10 +14,9 @@ import onnx.helper
 import onnxruntime
 import torch
 
-from ..ort.library import register
+from ..ort.library import PROVIDERS, register
 
 DEFAULT_SIZE = 4  # of a free dimension, as in ort_infer
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 _SECONDS, _ROUND_SECONDS, _ROUNDS = 3.0, 0.004, (11, 51)
 # The tolerances of outputs, relative to the largest element. They are larger than the rounding

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     import onnxruntime
 
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
 
 def library_path() -> str:
     """The path of the custom-op library with the ops of this package.

@@ -19,6 +19,7 @@ import torch
 from .._modules import module_named
 from .._pytorch.functions import FUNCTIONS, overload_of
 from .._table import OWN_NAMESPACE, OpInfo
+from ..ort.library import PROVIDERS, register
 from .cases import Case, cases, unchanged
 from .environment import (
     cupy_missing,
@@ -270,9 +271,6 @@ class Ort(ForAllOps):
         return _ort_results(self.device, op, dtype_of(case))[case.id]
 
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-
-
 def full_precision(device: str) -> tuple[str, dict[str, str]]:
     """ONNX Runtime's provider for a device, which multiplies float32 without TF32."""
     return PROVIDERS[device], {"use_tf32": "0"} if device == "cuda" else {}
@@ -284,8 +282,6 @@ def _ort_results(device: str, op: OpInfo, dtype: np.dtype) -> dict[str, list[np.
     since it takes longer to create a session than to run them. An error names the node, whose name
     is that of its case."""
     import onnxruntime as ort
-
-    from ..ort import register
 
     runs = cases(op, dtype)
     options = ort.SessionOptions()
