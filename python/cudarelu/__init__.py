@@ -9,9 +9,11 @@ A function takes torch tensors on one device, with any strides, and returns tens
 with gradients. A DTensor stays sharded if the op works on the shards alone.
 
 It also takes arrays: NumPy arrays, including float16 and ml_dtypes' bfloat16, and the arrays of
-CuPy, JAX (outside its jit, grad and vmap) and any other library with DLPack, all on one device. It
-returns new arrays of that library, without a copy, and the host does not wait for the GPU. Shapes
-and dtypes are those of the op's signature: see ``help(cudarelu.relu)`` and ``OpInfo``.
+CuPy, JAX, TensorFlow (on the CPU) and any other library with DLPack, all on one device. It returns
+new arrays of that library, without a copy, and the host does not wait for the GPU. It runs in
+programs of JAX (jit, grad, vmap) and TensorFlow (tf.function, Keras) too: see ``cudarelu.jax`` and
+``cudarelu.tensorflow``. Shapes and dtypes are those of the op's signature: see
+``help(cudarelu.relu)`` and ``OpInfo``.
 
 ``load_library`` loads the ops of another library, which are served as those of this one are::
 

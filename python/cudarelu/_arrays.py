@@ -77,7 +77,7 @@ def _library_of(x: Any) -> Any:
     """The module of the array's library; None if `x` is not a supported array.
 
     Masked arrays are not supported, since the mask would be lost. Neither are JAX tracers, which
-    lack one of DLPack's two methods.
+    lack one of DLPack's two methods; only a session gets them here: `call` leaves them to JAX.
     """
     if isinstance(x, torch.Tensor):
         return torch
@@ -105,7 +105,7 @@ def common_library(name: str, given: dict[str, Any]) -> Any:
     kinds = " and ".join(f"{each} is {_kind_of(x)}" for each, x in given.items())
     raise TypeError(
         f"{name}: takes torch tensors, or arrays of one library (NumPy, CuPy, JAX or another with "
-        f"DLPack; no tracers), but {kinds}"
+        f"DLPack), but {kinds}"
     )
 
 

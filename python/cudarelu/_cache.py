@@ -1,4 +1,9 @@
-"""The cache of the op modules that `cudarelu.load` builds: modules/<name>/<key>/lib<name>.so."""
+"""The cache of what `cudarelu.load` builds and writes.
+
+modules/<name>/<key>-<digest>/ has a module; the digest is of the files that its sources include.
+inline/<key>/ has sources that were given as text or made, and tensorflow/<name>-<key>/ the copy of
+TensorFlow's library for a module.
+"""
 
 from __future__ import annotations
 
