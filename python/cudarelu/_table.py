@@ -14,6 +14,11 @@ from cudarelu import _C
 OWN_NAMESPACE: str = _C.modules()[0]["name"]
 
 
+def number_text(value: float) -> str:
+    """A number as texts have it: an integer with all digits, a float with six."""
+    return str(value) if isinstance(value, int) else f"{value:g}"
+
+
 @dataclass(frozen=True)
 class Parameter:
     """An input or an output of an op."""
@@ -94,7 +99,9 @@ class Attribute:
             return None
         low = -math.inf if self.lowest is None else self.lowest
         high = math.inf if self.highest is None else self.highest
-        return None if low <= value <= high else f"[{low:g}, {high:g}]"
+        if low <= value <= high:
+            return None
+        return f"[{number_text(low)}, {number_text(high)}]"
 
     def onnx_value(self, value: Any) -> int | float:
         """The value of the attribute in an ONNX model. Raises ValueError for an unknown label."""

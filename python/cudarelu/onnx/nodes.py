@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import onnx
 import onnx.helper
 
-from .._table import Attribute, OpInfo, all_ops, op_in_onnx
+from .._table import Attribute, OpInfo, all_ops, number_text, op_in_onnx
 from .absent_inputs import write_out
 from .graphs import NewNames, check_cycles, names_of, scopes
 
@@ -136,7 +136,8 @@ def _check(node: onnx.NodeProto, declared: Attribute, given: onnx.AttributeProto
     if labels and value not in range(len(declared.labels)):
         raise ValueError(f"{_title(node)}: {given.name} must be {labels}, not {value}")
     if wanted := declared.outside(value):
-        raise ValueError(f"{_title(node)}: {given.name} must be in {wanted}, not {value:g}")
+        found = number_text(value)
+        raise ValueError(f"{_title(node)}: {given.name} must be in {wanted}, not {found}")
 
 
 def _check_versions(model: onnx.ModelProto, called: dict[tuple[str, str], OpInfo]) -> None:

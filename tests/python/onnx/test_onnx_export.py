@@ -23,6 +23,7 @@ import cudarelu
 import cudarelu.nn
 import cudarelu.onnx
 import cudarelu.ort
+from cudarelu._table import op_named
 from cudarelu.onnx.absent_inputs import with_stand_ins
 from cudarelu.onnx.definitions import specialised
 from cudarelu.onnx.inspection import describe
@@ -792,6 +793,7 @@ def test_definitions_are_before_the_functions_that_call_them():
         ("cudarelu.Scale<factor = 2>(x)", "cudarelu::Scale: factor must be a floating-point"),
         ("cudarelu.Relu<slope = 2>(x)", "cudarelu::Relu: there is no attribute slope"),
         ("cudarelu.KnnQuery<nsample = 0>(x, b)", r"nsample must be in \[1, 1024\], not 0"),
+        ("cudarelu.KnnQuery<nsample = 1234567>(x, b)", r"in \[1, 1024\], not 1234567$"),
         ("cudarelu.LayerNorm<eps = -1.0>(x)", r"eps must be in \[0, inf\], not -1"),
         ("cudarelu.KnnQuery<nsample = 1.5>(x, b)", "nsample must be an integer"),
         ("custom_domain.CustomRelu(x, b)", "custom_domain::CustomRelu: 2 inputs"),
@@ -801,6 +803,11 @@ def test_lower_refuses_a_wrong_node(call, message):
     with pytest.raises(ValueError, match=message) as error:
         cudarelu.onnx.lower(one_node(call))
     assert "\n" not in str(error.value)
+
+
+def test_the_range_of_an_integer_has_all_digits():
+    (nsample,) = op_named("knn_query").attributes
+    assert dataclasses.replace(nsample, highest=1234567).outside(0) == "[1, 1234567]"
 
 
 def test_lower_refuses_too_many_outputs():
