@@ -8,6 +8,7 @@ with the arrays of a host.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -192,10 +193,10 @@ class Evaluator:
         return expression.number if attribute.type == "float" else int(expression.number)
 
     def _argument(self, expression: Expression, parameter: Parameter) -> Any:
-        if expression.kind == "output_gradient" and parameter.number == 0:
-            return self.gradient(expression.index)  # if there is none, the input is absent, and 0
+        if parameter.number == 0 and self._is_zero(expression):
+            return None  # an absent input is 0
         value = self._value(expression)
-        if value is not None or parameter.optional or expression.kind != "input":
+        if value is not None or parameter.optional:
             return value
         return self._stand_in(self.op.inputs[expression.index])
 
@@ -214,10 +215,12 @@ class Evaluator:
         raise AssertionError(f"{self.op.name}: {absent.name} has no shape")
 
     def _sum(self, expression: Expression) -> Any:
-        total = None
-        for term in expression.arguments:
-            if term.kind == "output_gradient" and self.gradient(term.index) is None:
-                continue
-            value = self._value(term)
-            total = value if total is None else total + value
-        return total
+        terms = [each for each in expression.arguments if not self._is_zero(each)]
+        values = map(self._value, terms or expression.arguments)
+        return functools.reduce(operator.add, values)
+
+    def _is_zero(self, expression: Expression) -> bool:
+        """Whether a value is made of absent gradients alone."""
+        if expression.kind == "sum":
+            return all(map(self._is_zero, expression.arguments))
+        return expression.kind == "output_gradient" and self.gradient(expression.index) is None
