@@ -21,7 +21,10 @@
 
 int listen_at(const char* path) {
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  std::strncpy(address.sun_path, path, sizeof address.sun_path - 1);
+  if (std::strlen(path) >= sizeof address.sun_path) {
+    throw std::system_error(ENAMETOOLONG, std::generic_category(), path);
+  }
+  std::strcpy(address.sun_path, path);
   const int listener = socket(AF_UNIX, SOCK_STREAM, 0);
   unlink(path);
   umask(0077);

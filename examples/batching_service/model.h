@@ -14,10 +14,12 @@ class Model {
   /// Throws Ort::Exception or std::runtime_error if the model cannot be served.
   Model(const char* path, const char* ops) : session_(environment_, path, with(ops)) {
     shape_ = session_.GetInputTypeInfo(0).GetTensorTypeAndShapeInfo().GetShape();
-    for (std::size_t i = 1; i < shape_.size(); ++i) width_ *= shape_[i];
-    if (shape_.empty() || shape_[0] != -1 || width_ <= 0) {
-      throw std::runtime_error("the first size of the input must be free, and no other");
+    bool fits = !shape_.empty() && shape_[0] == -1;
+    for (std::size_t i = 1; i < shape_.size(); ++i) {
+      fits = fits && shape_[i] > 0;
+      width_ *= shape_[i];
     }
+    if (!fits) throw std::runtime_error("the first size of the input must be free, and no other");
   }
 
   /// The number of elements of a row of the input.

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 import cudarelu.ort
@@ -170,9 +172,19 @@ def test_the_service(mlp, service, tmp_path):
 
 @NEEDS_RELEASE
 @needs("cmake", "ninja", "g++")
-def test_the_service_refuses_what_it_cannot_serve(service, tmp_path):
+def test_the_service_refuses_what_it_cannot_serve(mlp, service, tmp_path):
     environment = os.environ | {"LD_LIBRARY_PATH": str(service.parents[1] / "onnxruntime/lib")}
-    command = [service, tmp_path / "missing.onnx", cudarelu.ort.library_path(), tmp_path / "s"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
-    assert done.returncode == 1
-    assert re.match(r"error: .*missing\.onnx", done.stderr)
+    relu = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> '
+        "g (float[N, a, b] x) => (float[N, a, b] y) { y = Relu(x) }"
+    )
+    onnx.save(relu, tmp_path / "free.onnx")
+    for model, path, message in (
+        ("missing.onnx", "s", r".*missing\.onnx"),
+        ("free.onnx", "s", "the first size of the input must be free, and no other"),
+        (mlp[0] / "mlp.onnx", "s" * 108, ".*s: File name too long"),
+    ):
+        command = [service, tmp_path / model, cudarelu.ort.library_path(), tmp_path / path]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+        assert done.returncode == 1
+        assert re.match(f"error: {message}", done.stderr)
