@@ -12,8 +12,6 @@
 include_guard(GLOBAL)
 include(${CMAKE_CURRENT_LIST_DIR}/PythonPackages.cmake)
 set(CUDARELU_CUDA_ARCHITECTURES "" CACHE STRING "Compute capabilities, for example 80;90, or all")
-set(release_architectures 75 80 86 89 90 100 120)
-set(default_architecture 90)  # includes the kernels for Hopper
 
 # Sets the variable to a toolkit made of Python's packages, or to nothing. The packages
 # nvidia-cuda-nvcc, -crt, -cccl, -runtime and nvidia-nvvm share one folder, which lacks lib64 and
@@ -69,7 +67,7 @@ endmacro()
 function(cudarelu_release_architectures variable)
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known)
   set(chosen "")
-  foreach(architecture IN LISTS release_architectures)
+  foreach(architecture IN ITEMS 75 80 86 89 90 100 120)
     if(known MATCHES "compute_${architecture}\n")
       list(APPEND chosen ${architecture}-real)
       set(newest ${architecture})
@@ -140,7 +138,7 @@ function(cudarelu_choose_architectures architectures source of_cmake)
     set(from "GPUs of this machine; ${others}")
   endif()
   if(NOT chosen)
-    set(chosen ${default_architecture})
+    set(chosen 90)  # includes the kernels for Hopper
     if(SKBUILD)
       set(chosen all)
     endif()
@@ -155,6 +153,26 @@ function(cudarelu_choose_architectures architectures source of_cmake)
   set(${architectures} "${chosen}" PARENT_SCOPE)
   set(${source} "${from}" PARENT_SCOPE)
 endfunction()
+
+# Enables CUDA and chooses the architectures, whose origin it sets `source` to. Sets `missing` to why
+# CUDA cannot be used, or to nothing. A macro, since languages are enabled for the caller.
+macro(cudarelu_enable_cuda missing source)
+  set(${missing} "")
+  set(_cudarelu_of_cmake "${CMAKE_CUDA_ARCHITECTURES}")
+  cudarelu_find_nvcc()
+  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+    set(${missing} "no nvcc: install a CUDA toolkit, or pip install 'cuda-toolkit[nvcc,cccl,cudart,crt,nvvm,cublas]==13.0.*'")
+  else()
+    set(CMAKE_CUDA_ARCHITECTURES OFF)  # while CMake tests the compiler
+    enable_language(CUDA)
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.0)
+      set(${missing} "${CMAKE_CUDA_COMPILER} has version ${CMAKE_CUDA_COMPILER_VERSION}; C++20 needs 12.0 or later")
+    else()
+      find_package(CUDAToolkit REQUIRED)
+      cudarelu_choose_architectures(CMAKE_CUDA_ARCHITECTURES ${source} "${_cudarelu_of_cmake}")
+    endif()
+  endif()
+endmacro()
 
 # Sets the variable to what a module with CUDA kernels is built for, without the semicolons of a
 # list, which a compile definition would not keep.

@@ -303,6 +303,27 @@ class TestClosingTable:
         )
 
 
+def test_each_folder_finds_the_architectures(tmp_path):
+    """Two folders of a project may look for the package each."""
+    write(
+        tmp_path / "CMakeLists.txt",
+        "cmake_minimum_required(VERSION 3.25)\nproject(two LANGUAGES NONE)\n"
+        "add_subdirectory(a)\nadd_subdirectory(b)\n",
+    )
+    for name in "ab":
+        write(
+            tmp_path / name / "CMakeLists.txt",
+            f"include({ROOT}/cmake/sdk/CudaToolkit.cmake)\n"
+            'cudarelu_choose_architectures(found source "")\n'
+            f'message(STATUS "{name}: ${{found}}")\n',
+        )
+    said = configured(
+        "-S", tmp_path, "-B", tmp_path / "build", CUDAARCHS="", TORCH_CUDA_ARCH_LIST=""
+    )
+    first, second = (re.findall(rf"-- {name}: (.+)", said) for name in "ab")
+    assert first == second != []
+
+
 @pytest.fixture(scope="module")
 def configure_cuda(tmp_path_factory) -> Callable[..., str]:
     """configure_cuda(*options, gpus=CAPABILITIES, **environment): the architectures of the closing
