@@ -15,6 +15,7 @@
 #include <torch/csrc/dynamo/compiled_autograd.h>
 #include <torch/headeronly/version.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -168,13 +169,14 @@ class Evaluator {
   /// Returns an argument of a call, undefined if it is absent. If the called op requires it,
   /// returns the tensor that replaces it.
   at::Tensor argument(const Expression& expression, const Parameter& parameter) {
-    const bool is_zero =
-        expression.kind == Kind::output_gradient && !scope_.has_output_gradient(expression.index);
-    if (is_zero && parameter.absent == Absent::number && parameter.number == 0) return {};
+    if (is_zero(expression)) {
+      if (parameter.absent == Absent::number && parameter.number == 0) return {};
+      const Expression* zero = &expression;
+      while (zero->kind == Kind::sum) zero = &zero->arguments.front();
+      return tensor(*zero);
+    }
     at::Tensor value = tensor(expression);
     if (value.defined() || parameter.optional) return value;
-    // A sum of zeros has the sizes of its first one.
-    if (expression.kind == Kind::sum) return argument(expression.arguments.front(), parameter);
     return stand_in_for(op_.signature, static_cast<std::size_t>(expression.index), scope_.input);
   }
 
@@ -182,13 +184,21 @@ class Evaluator {
   at::Tensor sum(const Expression& expression) {
     at::Tensor total;
     for (const Expression& term : expression.arguments) {
-      const bool is_zero =
-          term.kind == Kind::output_gradient && !scope_.has_output_gradient(term.index);
-      if (is_zero) continue;
+      if (is_zero(term)) continue;
       const at::Tensor value = tensor(term);
       total = total.defined() ? at::add(total, value) : value;
     }
     return total;
+  }
+
+  /// Whether it is the gradient of an output without one, or a sum of such gradients.
+  bool is_zero(const Expression& expression) const {
+    if (expression.kind == Kind::sum) {
+      return std::ranges::all_of(expression.arguments,
+                                 [this](const Expression& term) { return is_zero(term); });
+    }
+    return expression.kind == Kind::output_gradient &&
+           !scope_.has_output_gradient(expression.index);
   }
 
   const Op& op_;
