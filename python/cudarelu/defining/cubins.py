@@ -146,8 +146,8 @@ class Compiler:
             if name not in arguments
         }
         types = {name: each.type for name, each in arguments.items()}
-        source = launch.kernel.cache_key
-        key = repr((source, constants, types, sorted(aligned), launch.options, architecture))
+        keys = launch.cache_keys
+        key = repr((keys, constants, types, sorted(aligned), launch.options, architecture))
         if key not in self._requests:
             self._requests[key] = self._pool.submit(
                 self._compile, launch, constants, types, aligned, architecture

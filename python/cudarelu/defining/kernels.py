@@ -52,7 +52,7 @@ class TritonOp:
         import triton
 
         kernels = [
-            launch.kernel.cache_key
+            launch.cache_keys
             for tree in self.trees.values()
             for leaf in leaves(tree)
             for launch in leaf.launches

@@ -252,6 +252,12 @@ class Launch:
     arguments: Mapping[str, Any]  # by parameter; a Tensor, a Symbol, or a constant
     options: Mapping[str, Any]  # of Triton's compiler: num_warps, num_stages
 
+    @property
+    def cache_keys(self) -> list[str]:
+        """Texts that change with the code of the kernel and of the functions that it takes."""
+        values = (getattr(each, "value", each) for each in self.arguments.values())  # tl.constexpr
+        return [each.cache_key for each in (self.kernel, *values) if hasattr(each, "cache_key")]
+
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:

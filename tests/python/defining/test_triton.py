@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import cudarelu
-from cudarelu.defining.cubins import arguments_of
+from cudarelu.defining.cubins import Compiler, arguments_of
 from cudarelu.defining.kernels import TritonOp
 from cudarelu.defining.launches import Branch, Leaf, leaves, tree_of
 from cudarelu.defining.ops import read_signature
@@ -385,6 +385,40 @@ def test_the_identity():
     assert identity(7) == identity(7) != identity(8)
     assert identity(7) != identity(7, shift_again_kernel)
     assert "0x" not in identity(7)  # no address of an object
+
+
+@triton.jit
+def plus(a, b):
+    return a + b
+
+
+@triton.jit
+def minus(a, b):
+    return a - b
+
+
+minus.fn.__qualname__ = plus.fn.__qualname__  # as after an edit
+
+
+@triton.jit
+def apply_kernel(x, y, F: tl.constexpr):
+    tl.store(y, F(tl.load(x), 2.0))
+
+
+@pytest.mark.parametrize("wrapped", [lambda function: function, tl.constexpr])
+def test_functions_that_a_kernel_takes(wrapped):
+    """Two of one name have code of their own, in the cache and in a module."""
+
+    def made(applied):
+        return tree(lambda call: (apply_kernel, 1, {"x": call.x, "y": call.y, "F": applied}))
+
+    op = read_signature("my", SIGNATURE, ["float32"])
+    trees = [made(wrapped(each)) for each in (plus, minus)]
+    first, second = (TritonOp(op, {"float32": each}).identity() for each in trees)
+    assert first != second
+    with Compiler("op", ["8.6"]) as compiler:
+        images = [compiler.compiled(each.launches[0], "float32")[0][0] for each in trees]
+        assert images[0].result().code != images[1].result().code
 
 
 def build(function, **options) -> None:
