@@ -22,7 +22,7 @@ from .library import Library
 from .operators import OPERATORS
 from .ops import FLOATING, declared, defined, last_ones
 from .reading import WRITTEN_OUT, in_pairs
-from .trees import kind_of, parts, rewritten
+from .trees import attributes_of, kind_of, parts, rewritten
 
 if TYPE_CHECKING:
     from .ops import Draft
@@ -252,7 +252,8 @@ class _Growing:
             operands = tuple(None if each is None else found[each] for each in node.inputs)
             attributes = tuple(sorted((each.name, each.value) for each in node.attributes.values()))
             result = Call(node.op_type, operands, attributes)
-            kind_of(rewritten(result, in_pairs))  # raises ValueError
+            for part in (rewritten(result, in_pairs), *attributes_of(result).values()):
+                kind_of(part)  # raises ValueError
             self._calls[node] = result
         return self._calls[node]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -127,12 +128,16 @@ def kind_of(expression: Expression) -> str:
     """ "bool" or "real", which is every number.
 
     Raises:
-        ValueError: for an operator that is not elementwise, and for an operand of the wrong kind.
+        ValueError: for an operator that is not elementwise, for an operand of the wrong kind and
+            for a constant that no kernel can have.
     """
     if isinstance(expression, Literal):
         if len(expression.elements) != 1:
             raise ValueError("a constant of several elements: only scalars are elementwise")
-        return "bool" if isinstance(expression.elements[0], bool) else "real"
+        (value,) = expression.elements
+        if not math.isfinite(value):
+            raise ValueError(f"a constant of {value}: constants must be finite")
+        return "bool" if isinstance(value, bool) else "real"
     if not isinstance(expression, Call):
         return "real"
     kinds = [each if each is None else kind_of(each) for each in expression.operands]

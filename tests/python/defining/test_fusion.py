@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -142,6 +143,19 @@ class TestGroups:
         _, report = cudarelu.onnx.accelerate(model(f"{text} {{ {nodes} }}"), fuse=True)
         fused = [each.operators for each in report.replaced if "fused" in each.op]
         assert sorted(fused) == [("Abs", "Erf")]
+
+    def test_infinite_constants(self):
+        """Kernels cannot have them: their nodes stay."""
+        text = SMALL.replace("=> (float[N] y)", "=> (float[N] y, float[N] z, float[N] u)")
+        nodes = """e = Abs(x) y = Erf(e) low = Constant<value_float = -1.0>() g = Greater(x, w)
+        d = Where(g, x, low) z = Neg(d) f = Elu<alpha = 1.5>(w) u = Neg(f)"""
+        before = model(f"{text} {{ {nodes} }}")
+        for node in before.graph.node:
+            for each in node.attribute:
+                each.f *= math.inf
+        _, report = cudarelu.onnx.accelerate(before, fuse=True)
+        fused = [each.operators for each in report.replaced if "fused" in each.op]
+        assert fused == [("Abs", "Erf")]
 
     @pytest.mark.parametrize(
         "text",
