@@ -502,7 +502,9 @@ def test_a_file_is_of_a_run(tmp_path, capsys):
     [
         (["--suite", "nothing"], "no suite 'nothing': there are cuda, cpu, bandwidth, "),
         (["--op", "nothing"], "no op 'nothing': there are add, "),
-        (["--without", "nothing"], "no contender 'nothing': there are cudarelu, "),
+        (["--without", "nothing"], "no rival 'nothing': there are hand-written, torch, "),
+        (["--without", "cudarelu"], "no rival 'cudarelu': there are hand-written, torch, "),
+        (["--without", "cudarelu in ORT"], "no rival 'cudarelu in ORT': there are "),
     ],
 )
 def test_an_unknown_name(tmp_path, capsys, arguments, message):
