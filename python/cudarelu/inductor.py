@@ -29,6 +29,7 @@ with its gradient, as torch's own relu is: Inductor stores a mask, which is slow
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import operator
 import zlib
@@ -59,6 +60,11 @@ def _cast(x: Any, to: int) -> Any:
     if isinstance(x, torch.Tensor):
         return x.to(getattr(torch, dtype.name))
     return dtype.type(x).item()
+
+
+def _in_pairs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of two operands as one of any number of them."""
+    return lambda x, *others: functools.reduce(function, others, x) if others else torch.clone(x)
 
 
 # ONNX's elementwise operators that torch has by the same name.
@@ -93,8 +99,8 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     ),
     "LeakyRelu": lambda x, alpha: torch.where(x < 0, alpha * x, x),
     "LessOrEqual": torch.le,
-    "Max": torch.maximum,
-    "Min": torch.minimum,
+    "Max": _in_pairs(torch.maximum),
+    "Min": _in_pairs(torch.minimum),
     "Mish": lambda x: x * torch.tanh(functional.softplus(x, threshold=40)),
     "Mod": lambda a, b, fmod: torch.fmod(a, b),
     "Not": lambda x: x ^ True,

@@ -1,5 +1,7 @@
 """With fusion enabled, compiled ops have the same results and are fused with their neighbours."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -200,6 +202,19 @@ def test_attributes_beyond_the_dtype():
 
     compiled = torch.compile(function, backend="aot_eager_decomp_partition", fullgraph=True)
     assert torch.equal(compiled(x), function(x))
+
+
+@pytest.mark.parametrize("operands", ["a", "a, b", "a, b, a"])
+@pytest.mark.parametrize("op_type", ["Max", "Min"])
+def test_operators_of_any_number_of_operands(op_type, operands):
+    op = dataclasses.replace(OPS["add"], definition=f"c = {op_type}({operands})")
+    compiled = torch.compile(cudarelu.inductor.in_torch(op), backend="eager", fullgraph=True)
+    a, b = torch.randn(2, 5), torch.randn(2, 5)
+    expected = a if operands == "a" else getattr(torch, f"{op_type.lower()}imum")(a, b)
+    for function in (compiled, cudarelu.inductor._decomposition(op)):
+        y = function(a, b)
+        assert torch.equal(y, expected)
+        assert y.data_ptr() != a.data_ptr()
 
 
 def test_a_gradient_that_is_constant():
