@@ -263,8 +263,9 @@ def _with_line(path: str, error: Exception) -> str:
     lines = [
         each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == path
     ]
-    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    line, message = lines[-1] if lines else None, str(error)
+    if isinstance(error, SyntaxError) and error.filename == path:  # not of a module that it imports
+        line, message = error.lineno, error.msg
     if message.startswith(f"{path}:"):
         return message
     place = path if line is None else f"{path}:{line}"

@@ -278,12 +278,17 @@ def test_a_folder_of_cpp_sources_is_not_a_library_in_python(tmp_path, capsys):
     [
         ("return x * undefined", ":5: NameError: name 'undefined' is not defined"),
         ("if x > 0: return x", ":5: the definition of an op cannot branch on a value: use"),
-        ("return (", ":5: SyntaxError: '(' was never closed"),
+        ("return (", ":5: SyntaxError: '(' was never closed\n"),
+        (
+            "import wrong_kernels",
+            ":5: SyntaxError: '(' was never closed (wrong_kernels.py, line 2)\n",
+        ),
         ("assert False", ":5: AssertionError\n"),
     ],
 )
 def test_the_command_names_the_line_of_an_exception(tmp_path, capsys, body, message):
     file = tmp_path / "ops.py"
+    (tmp_path / "wrong_kernels.py").write_text("\nx = (\n")
     file.write_text(
         "import cudarelu\n"
         "with cudarelu.Library('wrong') as library:\n"
