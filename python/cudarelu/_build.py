@@ -93,7 +93,7 @@ def kept_sources(name: str, identity: str, write: Callable[[], Mapping[str, str]
                 kept = scratch / "kept"
                 kept.mkdir()
                 for file, text in write().items():
-                    (kept / file).write_text(text)
+                    (kept / file).write_text(text, encoding="utf-8")
                 kept.rename(folder)
     sources = sorted(folder.iterdir())
     for each in sources:
@@ -144,7 +144,7 @@ def build(
             _compile(name, files, includes, compilers, scratch, verbose)
             _check_definitions(scratch / f"lib{name}.so")  # before the cache has it
             used = _included(scratch)
-            (scratch / "included.json").write_text(json.dumps(used))
+            (scratch / "included.json").write_text(json.dumps(used), encoding="utf-8")
             kept = scratch / "kept"
             kept.mkdir()
             for file in (scratch / f"lib{name}.so", scratch / "included.json"):
@@ -291,7 +291,7 @@ def _is_current(folder: Path, name: str) -> bool:
     included = folder / "included.json"
     if not included.is_file() or not (folder / f"lib{name}.so").is_file():
         return False
-    used: dict[str, str] = json.loads(included.read_text())
+    used: dict[str, str] = json.loads(included.read_text(encoding="utf-8"))
     return all(
         Path(path).is_file() and _digest(Path(path).read_bytes()) == digest
         for path, digest in used.items()
@@ -302,7 +302,8 @@ def _included(scratch: Path) -> dict[str, str]:
     """The user's files that the compilers read, with their digests."""
     used: set[Path] = set()
     for file in scratch.glob("*.d"):
-        _, _, listed = file.read_text().replace("\\\n", " ").partition(": ")
+        text = os.fsdecode(file.read_bytes())
+        _, _, listed = text.replace("\\\n", " ").partition(": ")
         # As make reads it: a space in a path is `\ `, and `$` is `$$`.
         for path in re.findall(r"(?:\\ |\S)+", listed):
             used.add(Path(re.sub(r"\\([ #])|\$(\$)", r"\1\2", path)).resolve())
@@ -328,7 +329,7 @@ def _compile(
     if generated.returncode != 0:
         raise RuntimeError(f"{name}: {generated.stderr.strip()}")
     parts = [line.split(" ", 1) for line in generated.stdout.splitlines()]
-    flags = json.loads((SDK / "module/flags.json").read_text())
+    flags = json.loads((SDK / "module/flags.json").read_text(encoding="utf-8"))
     common = [f"-I{path}" for path in (SDK / "include", scratch, *includes)]
     common += [f'-DCUDARELU_MODULE="{name}"', f'-DCUDARELU_BUILT_FOR="{compilers.built_for}"']
     cxx = [compilers.cxx, "-std=c++20", "-fPIC", "-fvisibility=hidden", *flags["cxx"], *common]
@@ -399,7 +400,7 @@ def _link_error(output: str) -> str:
 def _signature_error(files: list[Path]) -> str | None:
     """The first signature that cannot be parsed. Compilers say only that parsing it failed."""
     for file in files:
-        text = file.read_text(errors="replace")
+        text = file.read_text(encoding="utf-8", errors="replace")
         for found in re.finditer(r'\.signature\s*=\s*((?:"[^"\n]*"\s*)+)', text):
             signature = "".join(re.findall(r'"([^"\n]*)"', found[1]))
             try:

@@ -47,7 +47,7 @@ def create(
         return re.sub(r"my_ops|\bmy\b", lambda match: names[match[0]], text)
 
     texts = {
-        str(path.relative_to(TEMPLATE)): path.read_text()
+        str(path.relative_to(TEMPLATE)): path.read_text(encoding="utf-8")
         for path in sorted(TEMPLATE.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
@@ -59,7 +59,7 @@ def create(
         complete = Path(scratch) / name
         for file, text in texts.items():
             (complete / file).parent.mkdir(parents=True, exist_ok=True)
-            (complete / file).write_text(text)
+            (complete / file).write_text(text, encoding="utf-8")
         shutil.move(complete, folder)
     return list(map(Path, texts))
 

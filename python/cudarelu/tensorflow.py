@@ -108,7 +108,7 @@ def _library_path(namespace: str) -> str:
         make_private(folder)
         with tempfile.TemporaryDirectory(dir=folder) as made:  # other processes may do the same
             shutil.copyfile(reader, Path(made, "library"))
-            Path(made, "module").write_text(lines)
+            Path(made, "module").write_text(lines, encoding="utf-8")
             os.replace(Path(made, "module"), f"{copy}.module")
             os.replace(Path(made, "library"), copy)
     check_private(copy)

@@ -509,6 +509,33 @@ def test_sources_of_a_killed_process(tmp_path, monkeypatch):
     assert not scratch_folders(tmp_path / "cache")
 
 
+def test_texts_in_a_locale_of_ascii(header, tmp_path, monkeypatch):
+    """The sources that are kept, saved and included have any letters, and any paths."""
+    header.write_text(HEADER.replace("elementwise.", "\xe9l\xe9ment."), encoding="utf-8")
+    own = tmp_path / "\xe9" / "own.h"
+    own.parent.mkdir()
+    own.touch()
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "a.d").write_text(f"a.o: {own}\n", encoding="utf-8")
+    for name, value in {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}.items():
+        monkeypatch.setenv(name, value)
+    run(r"""
+        from pathlib import Path
+        from cudarelu._build import _included, kept_sources
+
+        with cudarelu.Library("accented") as library:
+            cudarelu.define("f(x: T[*]) -> y: T[*]", "y = Neg(x)", summary="\xe9")
+            library.add_sources("twice.h")
+        library.save("my_ops")
+        kept_sources("accented", "text", library.headers)
+        assert [Path(each).name for each in _included(Path("build"))] == ["own.h"]
+    """)
+    assert (tmp_path / "my_ops/src/twice.h").read_bytes() == header.read_bytes()
+    (kept,) = tmp_path.glob("cache/inline/*/f")
+    for path in (kept, tmp_path / "my_ops/src/f.h"):
+        assert '.summary = "\xe9"' in path.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("kind", ["full", "read-only"])
 def test_a_disk_that_cannot_be_written(kind, tmp_path, monkeypatch):
     folder = tmp_path / "disk"

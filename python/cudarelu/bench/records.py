@@ -131,7 +131,7 @@ def load(path: Path) -> dict[str, Any]:
     Raises ValueError for a file that `python -m cudarelu bench` did not write.
     """
     try:
-        header, *records = map(json.loads, path.read_text().splitlines())
+        header, *records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
         if header["machine"] and all(key(each) for each in records):
             return header | {"records": records}
     except (KeyError, TypeError, ValueError):
@@ -190,7 +190,7 @@ class Results:
     def write(self) -> None:
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            beside.write_text(lines(self.content))
+            beside.write_text(lines(self.content), encoding="utf-8")
             beside.replace(self.path)
         finally:
             beside.unlink(missing_ok=True)

@@ -200,7 +200,7 @@ class Library:
                 raise ValueError(
                     f"the library {self.name} has two sources with the name {file.name}"
                 )
-            sources[file.name] = file.read_text()
+            sources[file.name] = file.read_text(encoding="utf-8")
         return create(Path(folder), self.name, sources)
 
     def _built(self, cuda: bool | None, verbose: bool, architectures: Sequence[str] | None) -> Path:

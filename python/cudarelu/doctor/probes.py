@@ -147,7 +147,7 @@ def libraries(answer: Answer) -> None:
     # By its path, since the package imports PyTorch.
     provider = runpy.run_path(str(Path(__file__).parent / "cuda_provider.py"))
     answer["libraries"] = [dict(vars(each)) for each in provider["libraries"]()]
-    maps = Path("/proc/self/maps").read_text()
+    maps = os.fsdecode(Path("/proc/self/maps").read_bytes())
     answer["loaded"] = sorted(set(re.findall(r"/\S*/lib(?:cudart|cudnn|cublas)\.so\S*", maps)))
 
 
