@@ -325,11 +325,13 @@ class Call:
     def next_power_of_2(self, value: Symbol | int, *, most: int, least: int = 1) -> int:
         """The lowest power of two, from `least` on, that is `value` or more: a constant.
 
-        The kernel is compiled for each power of two up to `most`. A call whose value is above is an
-        error.
+        The kernel is compiled for each power of two up to `most`, which is one. A call whose value
+        is above is an error.
         """
         if not 1 <= least <= most:
             raise TypeError(f"next_power_of_2: least = {least} must be from 1 to most = {most}")
+        if most & (most - 1):
+            raise TypeError(f"next_power_of_2: most = {most} must be a power of two")
         power = 1 << (least - 1).bit_length()
         while power < most:
             if value <= power:

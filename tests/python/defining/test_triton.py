@@ -290,6 +290,7 @@ def stateful(call):
         (lambda call: call.p // 2, TypeError, "// and % need integers"),
         (lambda call: call.workspace(call.x), TypeError, "the number of elements must be"),
         (lambda call: call.next_power_of_2(call.c, most=0), TypeError, "must be from 1 to most"),
+        (lambda call: call.next_power_of_2(call.c, most=5000), TypeError, "= 5000 must be a power"),
         (lambda call: with_options(call, num_warps=3), TypeError, "num_warps must be 1, 2, 4, 8"),
         (lambda call: with_options(call, num_stages=call.c), TypeError, "num_stages must be an"),
         (lambda call: with_options(call, n=call.x.numel), TypeError, "parameter n of the kernel"),
