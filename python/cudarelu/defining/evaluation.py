@@ -426,6 +426,8 @@ class _Evaluation:
 
     def _cast(self, n: _Node) -> Value:
         if n.op_type == "Cast":
+            if not isinstance(n.fixed("to"), int):
+                raise ValueError("it needs the attribute to, the number of a dtype")
             to = _KINDS.get(n.fixed("to"))
             if to is None:
                 raise ValueError(f"to {onnx.TensorProto.DataType.Name(n.fixed('to'))}")
@@ -500,6 +502,8 @@ def _uses(body: onnx.FunctionProto) -> collections.Counter[str]:
 
 
 def _constant(n: _Node) -> Value:
+    if len(n.attributes) != 1:
+        raise ValueError("it needs one attribute, its value")
     ((name, value),) = n.attributes.items()
     if isinstance(value, Number):
         return Number(value.kind, value.code, value.name)

@@ -35,12 +35,15 @@ def read_text(op: OpInfo) -> Expression:
             known = onnx.defs.has(node.op_type, op.definition_opset, "")
             reason = "an elementwise operator" if known else "an operator of ONNX"
             raise ValueError(f"{place(op, node)}: {node.op_type} is not {reason}")
+        if node.op_type == "Constant" and len(node.attribute) != 1:
+            raise ValueError(f"{place(op, node)}: Constant needs one attribute, its value")
     (output,) = body.output
     body.output[:] = [node.output[0] for node in body.node]
-    values = [rewritten(each, in_pairs) for each in read(op, body)]
-    for node, value in zip(body.node, values, strict=True):
+    values = []
+    for node, value in zip(body.node, read(op, body), strict=True):
         try:
-            kind_of(value)
+            values.append(rewritten(value, in_pairs))
+            kind_of(values[-1])
         except ValueError as error:
             raise ValueError(f"{place(op, node)}: {error}") from None
     return _checked(op, values[list(body.output).index(output)])

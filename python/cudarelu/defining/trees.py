@@ -98,12 +98,18 @@ def attributes_of(call: Call) -> dict[str, Expression]:
 
 
 def target(call: Call) -> str:
-    """What a Cast or a CastLike converts to: "real", "float", "whole" or "bool"."""
+    """What a Cast or a CastLike converts to: "real", "float", "whole" or "bool".
+
+    Raises:
+        ValueError: if it is another dtype, or none.
+    """
     if call.op_type == "CastLike":
         like = call.operands[1]
         assert like is not None
         return kind_of(like)
-    to = dict(call.attributes)["to"]
+    to = dict(call.attributes).get("to")
+    if not isinstance(to, int):
+        raise ValueError("Cast needs the attribute to, the number of a dtype")
     if to == onnx.TensorProto.BOOL:
         return "bool"
     if to in _WHOLE:
@@ -135,8 +141,8 @@ def kind_of(expression: Expression) -> str:
         if len(expression.elements) != 1:
             raise ValueError("a constant of several elements: only scalars are elementwise")
         (value,) = expression.elements
-        if not math.isfinite(value):
-            raise ValueError(f"a constant of {value}: constants must be finite")
+        if not isinstance(value, bool | int | float) or not math.isfinite(value):
+            raise ValueError(f"a constant of {value}: constants must be finite numbers")
         return "bool" if isinstance(value, bool) else "real"
     if not isinstance(expression, Call):
         return "real"

@@ -469,7 +469,25 @@ def branches(x):
             ValueError,
             "does not depend on an input of its shape",
         ),
-        ("f(x: T[*]) -> y: T[*]", "y = Exp(x, x)", ValueError, "Exp needs 1 operands"),
+        ("f(x: T[*]) -> y: T[*]", "y = Exp(x, x)", ValueError, "line 1 .* Exp needs 1 operands"),
+        (
+            "f(x: T[*]) -> y: T[*]",
+            "z = Neg(x)\ny = Cast(z)",
+            ValueError,
+            "line 2 .* Cast needs the",
+        ),
+        (
+            "f(x: T[*]) -> y: T[*]",
+            "z = Constant()\ny = Add(x, z)",
+            ValueError,
+            "line 1 .* needs one",
+        ),
+        (
+            "f(x: T[*]) -> y: T[*]",
+            't = Constant<value_string = "t">()\ny = Add(x, t)',
+            ValueError,
+            "line 1 .* constants must be finite numbers",
+        ),
         ("f(x: T[*]) -> y: T[*]", "y = Add(, x)", ValueError, "Add needs 2 operands"),
         ("f(x: T[*]) -> y: T[*]", "y = Celu<alpha = -0.5>(x)", ValueError, "must be positive"),
         (

@@ -481,6 +481,8 @@ def test_errors_of_calls(name, arguments, message, further):
             "z = Relu(x)\ny = Det(z)",
             "op: line 2 of the definition: Det cannot be evaluated on the CPU",
         ),
+        ("z = Neg(x)\ny = Cast(z)", "line 2 of the definition: Cast .* needs the attribute to"),
+        ("z = Constant()\ny = Add(x, z)", "line 1 of the definition: Constant .* one attribute"),
         ("y = Reul(x)", "line 1 of the definition: Reul .* not an operator of ONNX"),
         ("z = Relu(x)\n\ny = Add(z, w)", "line 3 of the definition: Add .* w is not defined"),
         ("z = Relu(x)", "op: the definition has no value y"),
