@@ -81,9 +81,10 @@ TROUBLES = {
         r"(?:InvalidCxxCompiler|No working C\+\+ compiler|Failed to find C compiler|Python\.h: No)",
     ),
     "onnxscript-missing": Trouble(
-        "No module named 'onnxscript'",
-        "torch.onnx.export needs the package onnxscript",
-        pattern=r"No module named 'onnxscript",
+        "No module named 'onnxscript'; No module named 'onnx_ir'",
+        "torch.onnx.export needs the package onnxscript, and accelerate needs onnx_ir, which is "
+        "installed with it",
+        pattern=r"No module named 'onnx(?:script|_ir)",
         pip=("install onnxscript",),
     ),
     "onnx-missing": Trouble(
@@ -281,7 +282,7 @@ TROUBLES = {
         "my_domain:MyRelu(-1) is not a registered function/op",
         "{name} is neither an op of ONNX or of a known library, nor a function of the model",
         "{python} -m cudarelu doctor --model {path} --library FILE.so  # the library that has it",
-        r"(?P<name>[\w.]*:\w+)\(-1\) is not a registered function/op",
+        r"(?P<name>\S*:\w+)\(-1\) is not a registered function/op",
     ),
     "op-of-module": Trouble(
         "my:MyRelu(-1) is not a registered function/op, but cudarelu.load has built a module my",
@@ -300,7 +301,7 @@ TROUBLES = {
         "the op {name} is known, but no provider of this session has a kernel for the node's "
         "dtypes",
         "use another provider or another dtype; {python} -m cudarelu ops  # lists the dtypes",
-        r"Could not find an implementation for (?P<name>[\w.]+)",
+        r"Could not find an implementation for (?P<name>[^\s(]+)",
     ),
     "model-ir": Trouble(
         "Unsupported model IR version: 14, max supported IR version: 13",

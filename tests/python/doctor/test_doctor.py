@@ -310,6 +310,19 @@ def test_a_symptom_is_known(name):
     assert record.mend
 
 
+@pytest.mark.parametrize("domain", ["", "my_domain", "com.my-ops"])
+def test_domains_of_errors(domain):
+    error = f"Fatal error: {domain}:Swish(-1) is not a registered function/op"
+    assert explain(error) == ("unknown-op", {"name": f"{domain}:Swish"})
+    name = f"{domain}.Swish".removeprefix(".")
+    error = f"Could not find an implementation for {name}(1) node with name ''"
+    assert explain(error) == ("no-kernel", {"name": name})
+
+
+def test_a_package_of_onnxscript_that_is_missing():
+    assert explain("No module named 'onnx_ir'") == ("onnxscript-missing", {})
+
+
 def test_every_trouble_has_a_use():
     sources = "".join(path.read_text() for path in Path(command.__file__).parent.glob("*.py"))
     for name, each in TROUBLES.items():
