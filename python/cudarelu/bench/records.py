@@ -143,8 +143,8 @@ class Results:
     """A run and its file. Each addition replaces the file, so that it is complete at any time."""
 
     def __init__(self, path: Path, machine: dict[str, Any], resume: bool) -> None:
-        """Raises FileExistsError if the file exists and `resume` is false, and ValueError if it is
-        from another machine or commit."""
+        """Raises FileNotFoundError if there is no folder for the file, FileExistsError if it exists
+        and `resume` is false, and ValueError if it is from another machine or commit."""
         self.path = path
         self.content: dict[str, Any] = {
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -153,6 +153,8 @@ class Results:
             "missing": {},
             "records": [],
         }
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"there is no folder {path.parent}")
         if path.exists():
             if not resume:
                 raise FileExistsError(f"{path} exists; --resume continues it")

@@ -490,6 +490,12 @@ def test_a_run_resumes(tiny, tmp_path, capsys):
     assert "has the commit test, but this is another" in capsys.readouterr().err
 
 
+def test_a_folder_that_does_not_exist(tmp_path, capsys):
+    """It is an error before anything is measured."""
+    assert bench(*TINY, "--out", tmp_path / "none" / "a.jsonl") == 2
+    assert capsys.readouterr().err == f"error: there is no folder {tmp_path / 'none'}\n"
+
+
 def test_a_file_is_of_a_run(tmp_path, capsys):
     for text in ("", "[]", '{"date": ""}', '{"machine": {"torch": 1}}\n{}', '{"machine": {'):
         (tmp_path / "x.jsonl").write_text(text)
