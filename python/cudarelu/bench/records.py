@@ -54,7 +54,10 @@ def _said(*command: str) -> str | None:
 
 
 def _nvidia_smi(fields: str) -> list[str] | None:
-    said = _said("nvidia-smi", "--id=0", f"--query-gpu={fields}", "--format=csv,noheader")
+    gpu = "0"
+    if torch.cuda.is_available():  # nvidia-smi also counts GPUs that CUDA_VISIBLE_DEVICES hides
+        gpu = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    said = _said("nvidia-smi", f"--id={gpu}", f"--query-gpu={fields}", "--format=csv,noheader")
     return [each.strip() for each in said.split(",")] if said else None
 
 

@@ -496,6 +496,15 @@ def test_a_folder_that_does_not_exist(tmp_path, capsys):
     assert capsys.readouterr().err == f"error: there is no folder {tmp_path / 'none'}\n"
 
 
+@pytest.mark.parametrize(("available", "gpu"), [(True, "GPU-12-ab"), (False, "0")])
+def test_the_state_is_of_the_gpu_that_is_measured(monkeypatch, available, gpu):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    properties = SimpleNamespace(uuid="12-ab")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(records, "_said", lambda *command: ", ".join([command[1]] * 4))
+    assert set(records.gpu_state().values()) == {f"--id={gpu}"}
+
+
 def test_a_file_is_of_a_run(tmp_path, capsys):
     for text in ("", "[]", '{"date": ""}', '{"machine": {"torch": 1}}\n{}', '{"machine": {'):
         (tmp_path / "x.jsonl").write_text(text)
