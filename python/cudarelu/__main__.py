@@ -8,6 +8,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -156,9 +157,10 @@ def new(arguments: argparse.Namespace) -> None:
 
     for file in create(arguments.folder, arguments.namespace):
         print(f"wrote {arguments.folder / file}")
-    steps = [f"cd {arguments.folder}", f"make test PYTHON={sys.executable}"]
+    folder, python = shlex.quote(str(arguments.folder)), shlex.quote(sys.executable)
+    steps = [f"cd {folder}", f"make test PYTHON={python}"]
     if importlib.util.find_spec("pytest") is None:
-        steps.insert(0, f"{sys.executable} -m pip install pytest")
+        steps.insert(0, f"{python} -m pip install pytest")
     print("next:", " && ".join(steps))
 
 

@@ -64,6 +64,19 @@ def test_what_is_missing_for_its_tests_is_installed_first(tmp_path, monkeypatch,
 
 
 @pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} is missing")
+def test_paths_with_a_space(tmp_path, monkeypatch, capsys):
+    folder, python = tmp_path / "the ops" / "my_ops", "/the python/python"
+    folder.parent.mkdir()
+    monkeypatch.setattr(sys, "executable", python)
+    assert main(["new", str(folder)]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == f"next: cd '{folder}' && make test PYTHON='{python}'"
+    printed = run("make", "-n", "test", f"PYTHON={python}", cwd=folder)
+    assert f'command -v "{python}"' in printed
+    assert f'\n"{python}" -m pytest' in printed
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} is missing")
 def test_a_python_without_cudarelu(tmp_path):
     create(tmp_path / "my_ops")
     (tmp_path / "cudarelu.py").write_text("raise ModuleNotFoundError")
