@@ -172,6 +172,11 @@ class OpInfo:
         declared = {each.name: each for each in self.attributes}
         return {name: declared[name].onnx_value(value) for name, value in values.items()}
 
+    def all_onnx_attributes(self, values: Mapping[str, Any]) -> dict[str, int | float]:
+        """The values of all attributes in an ONNX model: those given, and defaults."""
+        defaults = {each.name: each.default for each in self.attributes if not each.required}
+        return self.onnx_attributes({**defaults, **values})
+
     def leading_of(self, ranks: Sequence[int | None]) -> int:
         """The number of leading dimensions in a call with inputs of these ranks; 0 without `*`."""
         return next(

@@ -189,11 +189,10 @@ def in_torch(op: OpInfo) -> Callable[..., torch.Tensor] | None:
     steps = _steps(op)
     if steps is None:
         return None
-    defaults = {each.name: each.default for each in op.attributes if not each.required}
 
     def defined(*inputs: torch.Tensor, **attributes: Any) -> torch.Tensor:
         named = {each.name: x for each, x in zip(op.inputs, inputs, strict=True)}
-        values = _evaluate(steps, named, op.onnx_attributes(defaults | attributes))
+        values = _evaluate(steps, named, op.all_onnx_attributes(attributes))
         y = values[op.outputs[0].name]
         shape = torch.broadcast_shapes(*(x.shape for x in inputs))
         return y if y.shape == shape else _filled(y, torch.broadcast_tensors(*inputs)[0])
@@ -207,7 +206,6 @@ def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
     if steps is None:
         return None
     overload = overload_of(op)
-    defaults = {each.name: each.default for each in op.attributes if not each.required}
 
     def decomposed(*inputs: torch.Tensor, **attributes: Any) -> torch.Tensor:
         with disable_proxy_modes_tracing():  # a fake tensor gives the dtype and the strides
@@ -216,7 +214,7 @@ def _decomposition(op: OpInfo) -> Callable[..., torch.Tensor] | None:
             each.name: x.to(_COMPUTED_AS.get(x.dtype, x.dtype))
             for each, x in zip(op.inputs, inputs, strict=True)
         }
-        values = _evaluate(steps, computed, op.onnx_attributes(defaults | attributes))
+        values = _evaluate(steps, computed, op.all_onnx_attributes(attributes))
         y = values[op.outputs[0].name]
         if y.shape != expected.shape:
             y = _filled(y, next(x for x in computed.values() if x.shape == expected.shape))

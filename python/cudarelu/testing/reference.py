@@ -87,8 +87,7 @@ _REPLACED: list[Any] = [Celu, Erf, HardSwish, LeakyRelu, Mish, Softsign]
 
 def evaluator(op: OpInfo, attributes: Mapping[str, Any]) -> ReferenceEvaluator:
     """onnx.reference with an op's definition for these attributes, as `evaluate` takes them."""
-    defaults = {each.name: each.default for each in op.attributes if not each.required}
-    return _evaluator(op, tuple(op.onnx_attributes(defaults | dict(attributes)).items()))
+    return _evaluator(op, tuple(op.all_onnx_attributes(attributes).items()))
 
 
 @functools.lru_cache(maxsize=256)
