@@ -16,6 +16,7 @@ from .._table import OpInfo
 from .cases import DTYPES, Case, Plan, make_case
 from .hosts import Torch, dtype_of, from_ort, full_precision, onnx_type
 from .reference import assert_close, reference
+from .torch_calls import as_tuple
 
 
 class Calls(torch.nn.Module):
@@ -31,7 +32,7 @@ class Calls(torch.nn.Module):
         for case in self.cases:
             values = [None if a is None else left.pop(0) for a in case.inputs.values()]
             y = FUNCTIONS[self.op.qualified_name](*values, **case.attributes)
-            outputs += [y] if isinstance(y, torch.Tensor) else y
+            outputs += as_tuple(y)
         return outputs
 
 

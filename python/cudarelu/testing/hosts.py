@@ -30,6 +30,7 @@ from .environment import (
     torch_cuda_missing,
     tvm_ffi_missing,
 )
+from .torch_calls import as_tuple
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -58,6 +59,16 @@ class ForAllOps:
 
     def serves(self, op: OpInfo, dtype: str) -> bool:
         return self.device in op.devices
+
+
+class OnDevice(ForAllOps):
+    """One that runs on the device that is chosen."""
+
+    prefix: str  # of the name
+
+    def __init__(self, device: str) -> None:
+        self.name = f"{self.prefix}-{device}"
+        self.device = device
 
 
 def onnx_type(dtype: np.dtype) -> int:
@@ -108,14 +119,10 @@ def one_op_model(op: OpInfo, runs: list[Case]) -> onnx.ModelProto:
     return onnx.helper.make_model(graph, ir_version=8, opset_imports=opsets)
 
 
-class Torch(ForAllOps):
+class Torch(OnDevice):
     """PyTorch: `torch.ops.<namespace>.<op>`."""
 
-    runtime = "torch"
-
-    def __init__(self, device: str) -> None:
-        self.name = f"torch-{device}"
-        self.device = device
+    prefix = runtime = "torch"
 
     def unavailable(self) -> str | None:
         return torch_cuda_missing() if self.device == "cuda" else None
@@ -136,8 +143,7 @@ class Torch(ForAllOps):
 
     def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
         tensors = [self.tensor(array) for array in case.inputs.values()]
-        results = overload_of(op)(*tensors, **case.attributes)
-        outputs = [results] if isinstance(results, torch.Tensor) else list(results)
+        outputs = as_tuple(overload_of(op)(*tensors, **case.attributes))
         for output in outputs:
             assert output.device.type == self.device
         return [numpy_of(output) for output in outputs]
@@ -161,7 +167,7 @@ class NumPy(ForAllOps):
 
     def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
         results = FUNCTIONS[op.qualified_name](*case.inputs.values(), **case.attributes)
-        return [results] if isinstance(results, np.ndarray) else list(results)
+        return list(as_tuple(results))
 
 
 class CuPy(ForAllOps):
@@ -188,20 +194,15 @@ class CuPy(ForAllOps):
         import cupy
 
         arrays = [self.array(array) for array in case.inputs.values()]
-        results = FUNCTIONS[op.qualified_name](*arrays, **case.attributes)
-        outputs = results if isinstance(results, tuple) else [results]
+        outputs = as_tuple(FUNCTIONS[op.qualified_name](*arrays, **case.attributes))
         assert all(type(output) is cupy.ndarray for output in outputs)
         return [numpy_of(torch.from_dlpack(output)) for output in outputs]
 
 
-class Jax(ForAllOps):
+class Jax(OnDevice):
     """The ops on JAX arrays."""
 
-    runtime = "jax"
-
-    def __init__(self, device: str) -> None:
-        self.name = f"jax-{device}"
-        self.device = device
+    prefix = runtime = "jax"
 
     def unavailable(self) -> str | None:
         return jax_missing(self.device)
@@ -214,21 +215,16 @@ class Jax(ForAllOps):
             array if array is None else jax.device_put(array, device)
             for array in case.inputs.values()
         ]
-        results = FUNCTIONS[op.qualified_name](*arrays, **case.attributes)
-        outputs = results if isinstance(results, tuple) else [results]
+        outputs = as_tuple(FUNCTIONS[op.qualified_name](*arrays, **case.attributes))
         assert all(isinstance(output, jax.Array) for output in outputs)
         assert all(output.devices() == {device} for output in outputs)
         return [np.asarray(output) for output in outputs]
 
 
-class TvmFfi(ForAllOps):
+class TvmFfi(OnDevice):
     """The functions of the module's library for tvm-ffi, on PyTorch's tensors."""
 
-    runtime = "tvm-ffi"
-
-    def __init__(self, device: str) -> None:
-        self.name = f"tvm-ffi-{device}"
-        self.device = device
+    prefix = runtime = "tvm-ffi"
 
     def unavailable(self) -> str | None:
         return tvm_ffi_missing(self.device)
@@ -255,14 +251,10 @@ class TvmFfi(ForAllOps):
         return [numpy_of(output) for output in outputs]
 
 
-class Ort(ForAllOps):
+class Ort(OnDevice):
     """ONNX Runtime's Python package."""
 
-    runtime = "onnxruntime"
-
-    def __init__(self, device: str) -> None:
-        self.name = f"ort-{device}"
-        self.device = device
+    prefix, runtime = "ort", "onnxruntime"
 
     def unavailable(self) -> str | None:
         return ort_cuda_missing() if self.device == "cuda" else ort_missing()
@@ -318,14 +310,10 @@ def from_ort(value: Any) -> np.ndarray:
     return value.numpy()
 
 
-class OrtInfer(ForAllOps):
+class OrtInfer(OnDevice):
     """The executable ort_infer."""
 
-    runtime = "ort_infer"
-
-    def __init__(self, device: str) -> None:
-        self.name = f"ort_infer-{device}"
-        self.device = device
+    prefix = runtime = "ort_infer"
 
     def unavailable(self) -> str | None:
         reason = ort_cuda_missing() if self.device == "cuda" else ort_missing()

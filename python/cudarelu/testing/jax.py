@@ -15,7 +15,7 @@ from .._table import OpInfo
 from .cases import Case, cases, unchanged
 from .environment import jax_missing
 from .features import Feature, has_gradient_in_float64, samples_of, subsets
-from .hosts import ForAllOps, Torch, dtype_of, numpy_of
+from .hosts import OnDevice, Torch, dtype_of, numpy_of
 from .reference import largest_finite
 from .torch_calls import as_tuple, attributes_of, call_of, inputs_of, loss_of, with_grad
 
@@ -31,15 +31,11 @@ def _is_float(x: Any) -> bool:
     return x is not None and np.dtype(x.dtype).name in ("float64", "float32", "float16", "bfloat16")
 
 
-class JaxJit(ForAllOps):
+class JaxJit(OnDevice):
     """The ops under `jax.jit`. The cases of an op and a dtype are one program, since it takes
     longer to compile than to run."""
 
-    runtime = "jax-jit"
-
-    def __init__(self, device: str) -> None:
-        self.name = f"{self.runtime}-{device}"
-        self.device = device
+    prefix = runtime = "jax-jit"
 
     def unavailable(self) -> str | None:
         return jax_missing(self.device)
@@ -68,7 +64,7 @@ class JaxJit(ForAllOps):
 class JaxGrad(JaxJit):
     """The ops under `jax.vjp`, in a program: values, and gradients, which equal PyTorch's."""
 
-    runtime = "jax-grad"
+    prefix = runtime = "jax-grad"
 
     def serves(self, op: OpInfo, dtype: str) -> bool:
         return super().serves(op, dtype) and bool(op.gradient) and "float" in dtype

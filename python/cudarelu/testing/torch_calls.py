@@ -87,7 +87,7 @@ def with_grad(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [t.clone().requires_grad_() if t.is_floating_point() else t for t in tensors]
 
 
-def as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
+def as_tuple(result: Any) -> tuple[Any, ...]:
     """The outputs of a call."""
     return result if isinstance(result, tuple) else (result,)
 
