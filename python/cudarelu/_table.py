@@ -12,6 +12,7 @@ from typing import Any
 from cudarelu import _C
 
 OWN_NAMESPACE: str = _C.modules()[0]["name"]
+FLOATING = ("float32", "float64", "float16", "bfloat16")  # the dtypes
 
 
 def number_text(value: float) -> str:

@@ -6,9 +6,10 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
+from .._table import FLOATING
 from .plots import figures, ranges, roofline
 from .records import key
-from .report import ERROR_DTYPES, compare, kernel_rows, largest_errors, outcomes
+from .report import compare, kernel_rows, largest_errors, outcomes
 
 Content = dict[str, Any]
 
@@ -147,7 +148,7 @@ def page(runs: Mapping[str, Content]) -> str:
             },
             overviews=[_svg(ranges(title, values)) for title, values in _overviews(runs).items()],
             targets=targets,
-            dtypes=ERROR_DTYPES,
+            dtypes=FLOATING,
             errors={name: largest_errors(content) for name, content in runs.items()},
             ops=sorted({*drawn, *(op for rows in kernels.values() for op in rows)}),
             kernels=kernels,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from .._table import FLOATING
 from .records import key, title
 from .statistics import slowdown, spread
 from .suites import SUITES, Target
@@ -82,9 +83,6 @@ def table(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-ERROR_DTYPES = ("float32", "float64", "float16", "bfloat16")
-
-
 def largest_errors(content: dict[str, Any]) -> dict[str, dict[str, str]]:
     """Returns the largest error of each op by dtype, with PyTorch's in brackets where it has one.
 
@@ -92,7 +90,7 @@ def largest_errors(content: dict[str, Any]) -> dict[str, dict[str, str]]:
     """
     largest: dict[tuple[str, str], dict[str, float]] = {}
     for each in content["records"]:
-        if each.get("error") is not None and each["dtype"] in ERROR_DTYPES:
+        if each.get("error") is not None and each["dtype"] in FLOATING:
             found = largest.setdefault((each["op"], each["dtype"]), {})
             found[each["contender"]] = max(each["error"], found.get(each["contender"], 0.0))
     texts: dict[str, dict[str, str]] = {}
@@ -104,9 +102,9 @@ def largest_errors(content: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 def errors(content: dict[str, Any]) -> str:
     """Returns the largest errors of each op and dtype in Markdown, with PyTorch's in brackets."""
-    lines = [f"| op | {' | '.join(ERROR_DTYPES)} |", "|---" * (len(ERROR_DTYPES) + 1) + "|"]
+    lines = [f"| op | {' | '.join(FLOATING)} |", "|---" * (len(FLOATING) + 1) + "|"]
     for op, texts in largest_errors(content).items():
-        lines.append(f"| {op} | {' | '.join(texts.get(dtype, '') for dtype in ERROR_DTYPES)} |")
+        lines.append(f"| {op} | {' | '.join(texts.get(dtype, '') for dtype in FLOATING)} |")
     return "\n".join(lines)
 
 
@@ -137,7 +135,7 @@ def _measured(content: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
             by_rival = ratios.setdefault(each["op"], {})
             by_rival.setdefault(each["contender"], []).append(each["times_ours"][0])
     for op, texts in largest_errors(content).items():
-        line = ", ".join(f"{dtype} {texts[dtype]}" for dtype in ERROR_DTYPES if dtype in texts)
+        line = ", ".join(f"{dtype} {texts[dtype]}" for dtype in FLOATING if dtype in texts)
         rival = " (PyTorch's)" if "(" in line else ""
         yield op, (f"Largest error on {where}{rival}", line)
     for op, by_rival in sorted(ratios.items()):

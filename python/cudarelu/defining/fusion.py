@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from .._table import OpInfo
+from .._table import FLOATING, OpInfo
 from ..onnx.accelerator import annotating, remove_constants, replace_by_call
 from ..onnx.definitions import IR_VERSION, function
 from ..onnx.expressions import Call, Expression, Input, Literal
@@ -20,7 +20,7 @@ from ..onnx.graphs import standard_opset
 from ..onnx.report import Replaced
 from .library import Library
 from .operators import OPERATORS
-from .ops import FLOATING, declared, defined, last_ones
+from .ops import declared, defined, last_ones
 from .reading import WRITTEN_OUT, in_pairs
 from .trees import attributes_of, kind_of, parts, rewritten
 

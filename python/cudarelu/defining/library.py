@@ -22,7 +22,7 @@ from cudarelu import _C
 
 from .. import _build
 from .._modules import OpModule, load_library
-from .._table import OpInfo
+from .._table import FLOATING, OpInfo
 
 if TYPE_CHECKING:
     from .ops import Draft
@@ -45,7 +45,6 @@ class Sources(Protocol):
         """All sources by name, for these architectures of CUDA."""
 
 
-_FLOATING = ("float32", "float64", "float16", "bfloat16")
 _CURRENT: contextvars.ContextVar[Library | None] = contextvars.ContextVar("library", default=None)
 
 
@@ -357,7 +356,7 @@ def define(
     functor: str | None = None,
     gradient: str | None = None,
     orders: int = 1,
-    dtypes: Sequence[str] = _FLOATING,
+    dtypes: Sequence[str] = FLOATING,
     summary: str | None = None,
 ) -> DefinedOp: ...
 
@@ -370,7 +369,7 @@ def define(
     functor: str | None = None,
     gradient: str | None = None,
     orders: int = 1,
-    dtypes: Sequence[str] = _FLOATING,
+    dtypes: Sequence[str] = FLOATING,
     summary: str | None = None,
 ) -> Callable[[Callable[..., Any]], DefinedOp]: ...
 
@@ -382,7 +381,7 @@ def define(
     functor: str | None = None,
     gradient: str | None = None,
     orders: int = 1,
-    dtypes: Sequence[str] = _FLOATING,
+    dtypes: Sequence[str] = FLOATING,
     summary: str | None = None,
 ) -> DefinedOp | Callable[[Callable[..., Any]], DefinedOp]:
     """Defines an elementwise op; its kernels and its gradient follow from the definition.

@@ -11,7 +11,7 @@ from typing import Any
 
 from cudarelu import _C
 
-from .._table import Attribute, OnnxName, OpInfo, Parameter
+from .._table import FLOATING, Attribute, OnnxName, OpInfo, Parameter
 from ..onnx.expressions import Expression, Input
 from . import texts
 from .gradients import from_output, gradients
@@ -19,8 +19,6 @@ from .trees import OPSET, inputs_of, named_attributes, parts
 from .values import Value, where
 
 _OF_MODULES = ("built_for", "name", "ops", "path")
-
-FLOATING = ("float32", "float64", "float16", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
