@@ -146,14 +146,10 @@ class _Writer:
             yield f"[[maybe_unused]] const {kind} {name} = call.{read}({i});"
 
     def _by_dtype(self) -> Iterator[str]:
-        variable = next((each.name for each in self._op.inputs if each.dtype == "T"), None)
+        variable = next(each.name for each in self._op.inputs if each.dtype == "T")
         for dtype, tree in self._trees.items():
-            lines = self._tree(tree, dtype)
-            if variable is None:
-                yield from lines
-                return
             yield f"if ({identifier(variable)}.dtype == cudarelu::DType::{dtype}) {{"
-            yield from (f"  {line}" for line in lines)
+            yield from (f"  {line}" for line in self._tree(tree, dtype))
             yield "}"
         yield (
             "return {cudarelu::Status::Code::unsupported_dtype, "
