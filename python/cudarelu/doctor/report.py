@@ -53,5 +53,5 @@ def _summary(records: list[Record]) -> str:
     if not counts["failed"] and not counts["warning"]:
         return "Everything that was checked works."
     counted = [f"{counts[each]} {each}" for each in ("failed", "warning") if counts[each]]
-    unsafe = not any(each.fix for each in records)
-    return ", ".join(counted) + ("" if unsafe else "; --fix runs the fixes that are safe")
+    fixable = any(each.fix for each in records)
+    return ", ".join(counted) + ("; --fix runs the fixes that are safe" if fixable else "")
