@@ -325,7 +325,10 @@ def _compile(
     verbose: bool,
 ) -> None:
     generate = ["sh", str(SDK / "module/generate.sh"), str(scratch), name, name, *map(str, files)]
-    generated = subprocess.run(generate, capture_output=True, text=True, check=False)
+    # It prints paths, in which Python keeps bytes that are no text by surrogates.
+    generated = subprocess.run(
+        generate, capture_output=True, text=True, errors="surrogateescape", check=False
+    )
     if generated.returncode != 0:
         raise RuntimeError(f"{name}: {generated.stderr.strip()}")
     parts = [line.split(" ", 1) for line in generated.stdout.splitlines()]
@@ -371,7 +374,12 @@ def _run(command: list[str], verbose: bool) -> subprocess.CompletedProcess[str]:
     if verbose:
         print(*command, file=sys.stderr)
     return subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="backslashreplace",  # compilers quote sources, in any encoding
+        check=False,
     )
 
 

@@ -510,13 +510,21 @@ def test_sources_of_a_killed_process(tmp_path, monkeypatch):
 
 
 def test_texts_in_a_locale_of_ascii(header, tmp_path, monkeypatch):
-    """The sources that are kept, saved and included have any letters, and any paths."""
+    """The sources that are kept, saved and included have any letters, and any paths. So has what
+    compilers say."""
     header.write_text(HEADER.replace("elementwise.", "\xe9l\xe9ment."), encoding="utf-8")
     own = tmp_path / "\xe9" / "own.h"
     own.parent.mkdir()
     own.touch()
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "a.d").write_text(f"a.o: {own}\n", encoding="utf-8")
+    shutil.copy(header, own.parent / "twice.cpp")
+    failing = tmp_path / "failing"
+    failing.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] || ! echo "\xe9: error"\n', encoding="utf-8"
+    )
+    failing.chmod(0o755)
+    monkeypatch.setenv("CXX", str(failing))
     for name, value in {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}.items():
         monkeypatch.setenv(name, value)
     run(r"""
@@ -528,7 +536,14 @@ def test_texts_in_a_locale_of_ascii(header, tmp_path, monkeypatch):
             library.add_sources("twice.h")
         library.save("my_ops")
         kept_sources("accented", "text", library.headers)
-        assert [Path(each).name for each in _included(Path("build"))] == ["own.h"]
+        (own,) = _included(Path("build"))
+        assert Path(own).name == "own.h"
+        try:
+            cudarelu.load("twice_ops", ["twice.h", Path(own).parent / "twice.cpp"], cuda=False)
+        except RuntimeError as error:
+            assert r"\xc3\xa9: error" in str(error), error
+        else:
+            raise AssertionError
     """)
     assert (tmp_path / "my_ops/src/twice.h").read_bytes() == header.read_bytes()
     (kept,) = tmp_path.glob("cache/inline/*/f")
