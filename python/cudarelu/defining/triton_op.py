@@ -77,8 +77,8 @@ def triton_op(
         )
         if unknown := set(dtypes) - POINTERS.keys():
             raise ValueError(f"{op.name}: no dtype {min(unknown)}: there are {', '.join(POINTERS)}")
-        if not any(each.dtype == "T" for each in op.inputs):
-            raise ValueError(f"{op.name}: no input has the dtype T")
+        if not any(each.dtype == "T" and not each.optional for each in op.inputs):
+            raise ValueError(f"{op.name}: no required input has the dtype T")
         for each in op.inputs:
             if each.varies:
                 raise ValueError(f"{op.name}: {each.name} must have one dtype and not broadcast")

@@ -486,7 +486,8 @@ def test_bad_declarations():
     for signature, message in (
         ("op(workspace: T[*]) -> y: T[*]", "workspace is a name that a call has already"),
         ("op(x: T[*, c], *, c: float) -> y: T[*, c]", "c is also the name of a dimension"),
-        ("op(x: i64[*]) -> y: i64[*]", "no input has the dtype T"),
+        ("op(x: i64[*]) -> y: i64[*]", "no required input has the dtype T"),
+        ("op(o: i64[n], x: T[n]?) -> y: i64[n]", "no required input has the dtype T"),
         ("op(x: T[n], m: broadcast T[n]) -> y: T[n]", "m must have one dtype and not broadcast"),
     ):
         with pytest.raises(ValueError, match=f"op: {message}"):
