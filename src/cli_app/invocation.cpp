@@ -28,9 +28,9 @@ PlainInvocation::PlainInvocation(const Session& session, const std::vector<Tenso
 void PlainInvocation::run() {
   release();
   const Runtime& runtime = session_.runtime();
-  runtime.check(runtime->Run(session_.get(), session_.run_options(), input_names_.data(), input_values_.data(),
-                             input_values_.size(), output_names_.data(), output_names_.size(),
-                             outputs_.data()));
+  runtime.check(runtime->Run(session_.get(), session_.run_options(), input_names_.data(),
+                             input_values_.data(), input_values_.size(), output_names_.data(),
+                             output_names_.size(), outputs_.data()));
 }
 
 std::vector<Tensor> PlainInvocation::take_outputs() {
