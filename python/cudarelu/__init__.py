@@ -20,11 +20,14 @@ programs of JAX (jit, grad, vmap) and TensorFlow (tf.function, Keras) too: see `
     my = cudarelu.load_library("libmy_ops.so")
     my.swish(x, beta=2.0)                       # also torch.ops.my.swish(x, beta=2.0)
 
+``load`` builds such a library from C++ sources; ``define`` and ``triton_op`` define ops in Python,
+which ``Library`` collects.
+
 Errors: ``TypeError`` for an argument of another kind and for an attribute with an unknown name or
 another type; ``ValueError`` for a str that is not a label of the attribute. With arrays,
-``ValueError`` for a shape or a value and ``TypeError`` for a dtype. With tensors, as in torch,
-``RuntimeError`` for a shape, a value or a device and its subclass ``NotImplementedError`` for a
-dtype.
+``ValueError`` for a shape, ``TypeError`` for a dtype, and for a value ``ValueError`` with NumPy and
+``RuntimeError`` with other libraries. With tensors, as in torch, ``RuntimeError`` for a shape, a
+value or a device and its subclass ``NotImplementedError`` for a dtype.
 """
 
 from __future__ import annotations

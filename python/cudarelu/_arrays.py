@@ -32,7 +32,7 @@ def call(name: str, inputs: list[Any], attributes: Attributes) -> Any:
     """Runs the op of a qualified name on arrays of one library. An absent input is None.
 
     Returns new arrays of that library. Raises TypeError for an unsupported kind of input or dtype,
-    and ValueError for an invalid shape or value.
+    ValueError for an invalid shape, and RuntimeError for an invalid value.
     """
     op = op_named(name)
     jax = sys.modules.get("jax")

@@ -108,7 +108,8 @@ def register_transformers() -> None:
     in its first call.
 
     Raises:
-        ImportError: if transformers is not installed or older than 4.53.
+        ImportError: if transformers is not installed or older than 4.53. Version 5 and later are
+            tested.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask

@@ -23,8 +23,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
     A query whose keys are all hidden attends to zeros, where torch's fast path gives NaN in eval
     mode. As in torch, `is_causal` says that `attn_mask` is the causal mask, which then is not read.
-    `torch.jit.trace` accepts the module, but `torch.jit.script` does not. There is no second
-    derivative.
+    `torch.jit.trace` accepts the module, but `torch.jit.script` does not. There are first and
+    second derivatives.
     """
 
     def forward(
