@@ -36,6 +36,7 @@ void PlainInvocation::run() {
 std::vector<Tensor> PlainInvocation::take_outputs() {
   const Runtime& runtime = session_.runtime();
   std::vector<Tensor> tensors;
+  tensors.reserve(outputs_.size());
   for (OrtValue*& output : outputs_) {
     tensors.push_back(tensor_of(runtime, {std::exchange(output, nullptr), runtime->ReleaseValue}));
   }
