@@ -216,7 +216,7 @@ class Evaluator:
 
     def _sum(self, expression: Expression) -> Any:
         terms = [each for each in expression.arguments if not self._is_zero(each)]
-        values = map(self._value, terms or expression.arguments)
+        values = map(self._value, terms or expression.arguments[:1])
         return functools.reduce(operator.add, values)
 
     def _is_zero(self, expression: Expression) -> bool:
