@@ -8,6 +8,7 @@
 
 #include "cudarelu/cuda/alignment.h"
 #include "cudarelu/cuda/async_copy.cuh"
+#include "cudarelu/cuda/pace.cuh"
 #include "cudarelu/rows.h"
 #include "rms_norm_backward.h"
 
@@ -26,6 +27,7 @@ struct Arguments {
   std::int64_t rows;
   std::int64_t columns;
   Compute<T> eps;
+  cuda::Pace pace = {};  // of the kernel `gradients`
 };
 
 /// The sums over a row, and those of `lanes` neighbours in a warp.
@@ -125,8 +127,10 @@ __global__ void __launch_bounds__(L::threads) gradients(Arguments<T> of, Compute
     }
   }
   C grad_weight[L::vectors * width] = {};
+  cuda::Pace::Steps steps(of.pace);
   // All groups of a block take the same number of turns, so that warps stay complete.
   for (int turn = 0; first + turn * step < of.rows; ++turn) {
+    if (L::lanes != 0 || threadIdx.x < 32) steps.begin(turn, threadIdx.x == 0);
     fetch(turn + L::stages - 1);
     cuda::wait_for_copies<L::stages - 1>();
     const int stage = turn % L::stages;
@@ -313,7 +317,13 @@ Status launch_in(const Call& call, const Arguments<T>& of) {
   grid.blocks = static_cast<unsigned>(blocks);
   Compute<T>* sums = nullptr;
   if (Status status = allocate(call, blocks * of.columns, sums); !status.ok()) return status;
-  if (Status status = cuda::launch(call, kernel, grid, of, sums); !status.ok()) return status;
+  const std::int64_t bytes_of_turn = groups * of.columns * static_cast<std::int64_t>(sizeof(T));
+  Arguments<T> paced = of;
+  if (Status status = cuda::set_pace(call, turns, bytes_of_turn, L::lanes != 0, paced.pace);
+      !status.ok()) {
+    return status;
+  }
+  if (Status status = cuda::launch(call, kernel, grid, paced, sums); !status.ok()) return status;
   return launch_add<T>(call, sums, blocks, of.columns);
 }
 

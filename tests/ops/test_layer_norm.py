@@ -12,6 +12,8 @@ from cudarelu.testing.environment import torch_cuda_missing
 
 NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
+ROW_LENGTHS = [3, 8, 10, 12, 30, 36, 63, 64, 100, 150, 257, 300, 500]
+ROW_LENGTHS += [1024, 2056, 4096, 8192, 20000, 65536, 131072, 262144]
 GIVEN = [(True, True), (True, False), (False, True), (False, False)]
 
 
@@ -102,9 +104,7 @@ def test_a_large_mean_costs_no_accuracy(columns, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    "columns", [3, 8, 63, 64, 100, 257, 1024, 2056, 4096, 8192, 20000, 65536, 131072, 262144]
-)
+@pytest.mark.parametrize("columns", ROW_LENGTHS)
 def test_rows_of_any_length(columns, dtype, device):
     rows = 37 if columns < 10000 else 3
     given = arguments(rows, columns, device=device, dtype=dtype)
@@ -157,6 +157,24 @@ def test_gradients_are_the_same_bits_each_time(rows, columns, device):
     given = arguments(rows, columns, device=device)
     first, second = (outputs_of(cudarelu.layer_norm, *given) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("columns", [64, 1024, 5000, 32768, 50257])
+def test_gradients_while_another_kernel_runs(columns):
+    """Blocks wait for others of the same kernel, which may not run yet, only for a time."""
+    grad_y, x = torch.randn(2, 2**26 // columns, columns, device="cuda", dtype=torch.bfloat16)
+    alone = torch.ops.cudarelu.layer_norm_backward(grad_y, x)
+    wide = torch.randn(1024, 2**16, device="cuda")
+    product = torch.empty(1024, 1024, device="cuda")
+    other = torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(other):
+        torch.mm(wide, wide.T, out=product)  # a few milliseconds on a part of the multiprocessors
+    beside = [torch.ops.cudarelu.layer_norm_backward(grad_y, x) for _ in range(3)]
+    torch.cuda.synchronize()
+    for found in beside:
+        assert all(torch.equal(a, b) for a, b in zip(found, alone, strict=True))
 
 
 @pytest.mark.parametrize("device", DEVICES)

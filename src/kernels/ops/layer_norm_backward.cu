@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "cudarelu/workspace.h"
 #include "ops/layer_norm_backward.h"
@@ -121,30 +122,62 @@ Status launch_rows(const Call& call, const Arguments<T>& of, std::int64_t vector
                                  : count;
   Compute<T>* sums = nullptr;
   if (Status status = allocate(call, parts * 2 * of.columns, sums); !status.ok()) return status;
+  Arguments<T> paced = of;
+  if constexpr (Layout::vector_bytes == cuda::vector_bytes) {  // else instructions are the limit
+    const std::int64_t bytes_of_turn =
+        of.columns * Layout::rows * static_cast<std::int64_t>(sizeof(T)) / grid.blocks.x;
+    Status status = cuda::set_pace(call, turns, bytes_of_turn, Layout::lanes != 0, paced.pace);
+    if (!status.ok()) return status;
+  }
   grid.blocks.x *= static_cast<unsigned>(count);
-  Status status = cuda::launch(call, kernel, grid, of, sums, period);
+  Status status = cuda::launch(call, kernel, grid, paced, sums, period);
   if (!status.ok()) return status;
   return launch_add<T>(call, sums, parts, of.columns);
+}
+
+/// Rows of up to `most` whole vectors of `bytes`, each for a warp or a part of one.
+template <class T, int bytes, int most>
+Status launch_whole(const Call& call, const Arguments<T>& of) {
+  const std::int64_t vectors = of.columns * static_cast<std::int64_t>(sizeof(T)) / bytes;
+  const auto in = [&]<int lanes, int of_thread>(std::integer_sequence<int, lanes, of_thread>) {
+    return launch_rows<T, Layout<T, lanes, of_thread, false, false, 0, bytes>>(call, of, vectors);
+  };
+  if (vectors <= 8) return in(std::integer_sequence<int, 4, 2>());
+  if (vectors <= 16) return in(std::integer_sequence<int, 8, 2>());
+  if constexpr (most > 64) {
+    if (vectors > 64) return in(std::integer_sequence<int, 32, most / 32>());
+  }
+  if constexpr (most > 32) {
+    if (vectors > 32) return in(std::integer_sequence<int, 32, 2>());
+  }
+  return in(std::integer_sequence<int, 16, 2>());
 }
 
 template <class T>
 Status launch_gradients(const Call& call, const Arguments<T>& of) {
   constexpr std::int64_t width = cuda::vector_bytes / sizeof(T);
+  constexpr bool is_half = sizeof(T) == 2;
+  // Rows that begin or end within a vector have edges, which cost more than smaller vectors do if
+  // these are not too many.
+  const auto has_whole = [&](int bytes, std::int64_t most) {
+    return cuda::misalignment(of.x) % bytes == 0 && of.columns * sizeof(T) % bytes == 0 &&
+           of.columns * static_cast<std::int64_t>(sizeof(T)) <= most * bytes;
+  };
+  constexpr int most_of_8 = is_half ? 128 : 32;
+  if (has_whole(16, 128)) return launch_whole<T, 16, 128>(call, of);
+  if constexpr (sizeof(T) <= 4) {
+    if (has_whole(8, most_of_8)) return launch_whole<T, 8, most_of_8>(call, of);
+  }
+  if constexpr (is_half) {
+    if (has_whole(4, 32)) return launch_whole<T, 4, 32>(call, of);
+  }
   const std::int64_t vectors = of.columns / width;
   const auto in = [&]<class L>(L) { return launch_rows<T, L>(call, of, vectors); };
-  if (cuda::misalignment(of.x) == 0 && of.columns % width == 0) {
-    if (vectors <= 8) return in(Layout<T, 4, 2>{});
-    if (vectors <= 16) return in(Layout<T, 8, 2>{});
-    if (vectors <= 32) return in(Layout<T, 16, 2>{});
-    if (vectors <= 64) return in(Layout<T, 32, 2>{});
-    if constexpr (sizeof(T) == 2) {
-      if (vectors <= 128) return in(Layout<T, 32, 4>{});
-    }
-  } else {
+  if (cuda::misalignment(of.x) != 0 || of.columns % width != 0) {
     if (vectors <= 32) return in(Layout<T, 16, 2, true>{});
     if (vectors <= 64) return in(Layout<T, 32, 2, true>{});
   }
-  if constexpr (sizeof(T) == 2) {
+  if constexpr (is_half) {
     if (vectors <= 640) return in(Layout<T, 0, 2, false, false, 320>{});
     if (vectors <= 1024) return in(Layout<T, 0, 2>{});
     return in(Layout<T, 0, 4, false, true>{});

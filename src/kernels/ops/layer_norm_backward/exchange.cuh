@@ -16,18 +16,19 @@ inline constexpr int most_blocks = 16;  // in a cluster, if the device supports 
 
 /// How rows are distributed. `lanes` threads of a warp have a row; 0: the threads of a block or
 /// cluster have one, except the last warp of each block. Each thread has `vectors` vectors of the
-/// row. `edges`: rows may begin or end within a vector. `most`: the most threads that have vectors,
-/// for two blocks on a multiprocessor; 0: as many as one block has registers for. Example:
-/// Layout<float, 16, 2> is for rows of up to 16 * 2 vectors, 128 columns; a block of 256 threads
-/// has 16 rows at a time.
+/// row, of `bytes`. `edges`: rows may begin or end within a vector. `most`: the most threads that
+/// have vectors, for two blocks on a multiprocessor; 0: as many as one block has registers for.
+/// Example: Layout<float, 16, 2> is for rows of up to 16 * 2 vectors, 128 columns; a block of 256
+/// threads has 16 rows at a time.
 template <class T, int lanes_, int vectors_, bool edges_ = false, bool cluster_ = false,
-          int most = 0>
+          int most = 0, int bytes = cuda::vector_bytes>
 struct Layout {
   static constexpr int lanes = lanes_;
   static constexpr int vectors = vectors_;
   static constexpr bool edges = edges_;
   static constexpr bool cluster = cluster_;
-  static constexpr int width = cuda::vector_bytes / sizeof(T);
+  static constexpr int vector_bytes = bytes;
+  static constexpr int width = bytes / sizeof(T);
   static constexpr bool large = vectors * width >= 32;  // takes all registers
   static constexpr int others = lanes == 0 ? 32 : 0;    // threads of a block without vectors
   // A thread of a large layout has 128 registers if a block has 16 warps, with the last one. With
@@ -44,7 +45,7 @@ struct Layout {
 
   /// For blocks with so many threads that have vectors.
   static constexpr int shared_bytes(int workers) {
-    return stages * vectors * 2 * workers * cuda::vector_bytes;
+    return stages * vectors * 2 * workers * vector_bytes;
   }
 };
 

@@ -103,9 +103,9 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
 #pragma unroll
         for (int v = 0; v < vectors; ++v) {
           if (v >= mine) continue;
-          cuda::copy_async<cuda::vector_bytes>(slot(stage, v, 0), of.grad_y + from + v * apart,
-                                               true);
-          cuda::copy_async<cuda::vector_bytes>(slot(stage, v, 1), of.x + from + v * apart, true);
+          cuda::copy_async<Layout::vector_bytes>(slot(stage, v, 0), of.grad_y + from + v * apart,
+                                                 true);
+          cuda::copy_async<Layout::vector_bytes>(slot(stage, v, 1), of.x + from + v * apart, true);
         }
       }
       cuda::commit_copies();
@@ -186,6 +186,7 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
     };
 
     int stage = 0;
+    cuda::Pace::Steps steps(of.pace);
     cuda::wait_for_copies<Layout::stages - 1>();
     Sums<C> sums = sums_of(0, edge_now);
     if constexpr (!of_warp) exchange.send(rows.turn, sums);
@@ -205,6 +206,7 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
       } else {
         write(turn, stage, exchange.receive(rows.turn + turn));
       }
+      if constexpr (of_warp) steps.begin(turn, threadIdx.x == 0);
       fetch(turn + Layout::stages, stage, at + Layout::stages * at_step);
       at += at_step;
       sums = next;
@@ -226,9 +228,11 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
   } else {
     const C count = static_cast<C>(extent + (rank == 0 ? edges : 0));
     Element next = edge_of(0);
+    cuda::Pace::Steps steps(of.pace);
     for (int turn = 0; turn < turns; ++turn) {
       const Element element = next;
       next = edge_of(turn + 1);
+      steps.begin(rows.turn + turn, lane == 0);
       write_edge(turn, element,
                  exchange.combine(rows.turn + turn, count, static_cast<C>(of.columns), has_edge,
                                   element.x, element.grad_y * edge_weight, of.eps));
