@@ -157,11 +157,12 @@ template <class T>
 Status launch_gradients(const Call& call, const Arguments<T>& of) {
   constexpr std::int64_t width = cuda::vector_bytes / sizeof(T);
   constexpr bool is_half = sizeof(T) == 2;
-  // Rows that begin or end within a vector have edges, which cost more than smaller vectors do if
-  // these are not too many.
+  const std::int64_t row_bytes = of.columns * static_cast<std::int64_t>(sizeof(T));
+  // Rows that begin or end within a vector have edges. They cost more than smaller vectors, unless
+  // a row has too many of those.
   const auto has_whole = [&](int bytes, std::int64_t most) {
-    return cuda::misalignment(of.x) % bytes == 0 && of.columns * sizeof(T) % bytes == 0 &&
-           of.columns * static_cast<std::int64_t>(sizeof(T)) <= most * bytes;
+    return cuda::misalignment(of.x) % bytes == 0 && row_bytes % bytes == 0 &&
+           row_bytes <= most * bytes;
   };
   constexpr int most_of_8 = is_half ? 128 : 32;
   if (has_whole(16, 128)) return launch_whole<T, 16, 128>(call, of);

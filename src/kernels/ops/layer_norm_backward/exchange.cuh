@@ -15,11 +15,11 @@ namespace cudarelu::ops::layer_norm_gradient {
 inline constexpr int most_blocks = 16;  // in a cluster, if the device supports it
 
 /// How rows are distributed. `lanes` threads of a warp have a row; 0: the threads of a block or
-/// cluster have one, except the last warp of each block. Each thread has `vectors` vectors of the
-/// row, of `bytes`. `edges`: rows may begin or end within a vector. `most`: the most threads that
-/// have vectors, for two blocks on a multiprocessor; 0: as many as one block has registers for.
-/// Example: Layout<float, 16, 2> is for rows of up to 16 * 2 vectors, 128 columns; a block of 256
-/// threads has 16 rows at a time.
+/// cluster have one, except the last warp of each block. Each thread has `vectors` vectors of
+/// `bytes` bytes of the row. `edges`: rows may begin or end within a vector. `most`: the most
+/// threads that have vectors, for two blocks on a multiprocessor; 0: as many as one block has
+/// registers for. Example: Layout<float, 16, 2> is for rows of up to 16 * 2 vectors, 128 columns; a
+/// block of 256 threads has 16 rows at a time.
 template <class T, int lanes_, int vectors_, bool edges_ = false, bool cluster_ = false,
           int most = 0, int bytes = cuda::vector_bytes>
 struct Layout {

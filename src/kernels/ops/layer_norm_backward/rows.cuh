@@ -92,6 +92,7 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
 
   C grad_weight[vectors * width] = {};
   C grad_bias[vectors * width] = {};
+  cuda::Pace::Steps steps(of.pace);
   const auto work = [&] {
     const auto slot = [&](int stage, int v, int input) {
       auto* const of_thread =
@@ -186,7 +187,6 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
     };
 
     int stage = 0;
-    cuda::Pace::Steps steps(of.pace);
     cuda::wait_for_copies<Layout::stages - 1>();
     Sums<C> sums = sums_of(0, edge_now);
     if constexpr (!of_warp) exchange.send(rows.turn, sums);
@@ -228,7 +228,6 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
   } else {
     const C count = static_cast<C>(extent + (rank == 0 ? edges : 0));
     Element next = edge_of(0);
-    cuda::Pace::Steps steps(of.pace);
     for (int turn = 0; turn < turns; ++turn) {
       const Element element = next;
       next = edge_of(turn + 1);

@@ -10,27 +10,28 @@
 namespace cudarelu::cuda {
 
 /// Steps of a kernel whose blocks run at the same time and have equal numbers of turns in a loop.
-/// Where memory is the limit, multiprocessors get different shares of it: on an H100, blocks that
-/// have the same rows to read and write end after 172 to 303 us. So a block waits before its next
-/// step until three quarters of all have begun the last one; meanwhile the slower ones have the
-/// bandwidth. Nothing but the time depends on it.
+/// Where memory is the limit, multiprocessors get different shares of it: on an H100, blocks with
+/// equal numbers of rows ended after 158 to 303 us. So a block waits before each step until the
+/// blocks are, on average, at most a quarter of a step behind it. Meanwhile the slower ones have
+/// the bandwidth. Nothing but the time depends on it.
 struct Pace {
   unsigned* begun = nullptr;  // the steps of all blocks, or nullptr: blocks do not wait
   int turns = 1;              // of a step, a power of two
 
-  /// For the turns of a block, one after the other, in all threads of a warp.
+  /// For one warp, all of whose threads call begin() for the turns of the block: 0, 1, 2, ...
   class Steps {
    public:
     __device__ explicit Steps(const Pace& pace) : pace_(pace) {}
 
-    /// Before a turn. Exactly one thread of the block `counts`.
+    /// Called before each turn. `counts` is true in exactly one thread of the block.
     __device__ void begin(int turn, bool counts) {
       if (pace_.begun == nullptr) return;
       const int in_step = turn & (pace_.turns - 1);
       if (in_step == 0) {
         const auto blocks = static_cast<int>(gridDim.x);
         const int least = turn / pace_.turns * blocks - blocks / 4;
-        // Others may not run yet, where another kernel has multiprocessors: it waits in vain once.
+        // If another kernel occupies multiprocessors, some blocks may not run yet. Then the warp
+        // waits in vain, but only once.
         for (int looks = 0; looks < most_looks_ && seen_ < least; ++looks) look();
         if (seen_ < least) most_looks_ = 0;
         if (counts) {
@@ -61,12 +62,12 @@ static __global__ void reset_pace(unsigned* begun) {
 }
 
 /// Sets `pace` for the next kernel of the call, whose blocks have `turns` turns, in each of which
-/// they read `bytes` of an input. `by_warps`: the warps of a block run independently and each of
-/// them waits, else all wait for one another in each turn. With fewer than 16 steps they do not
-/// wait, since the gain would be less than the cost of reset_pace().
+/// they read `bytes` of an input. `by_warps`: each warp of a block waits; else one waits for all.
+/// With fewer than 16 steps they do not wait, since the gain would be less than the cost of
+/// reset_pace().
 inline Status set_pace(const Call& call, std::int64_t turns, std::int64_t bytes, bool by_warps,
                        Pace& pace) {
-  if (!has_programmatic_launch(call.execution.device_index)) return {};  // not measured there
+  if (!has_programmatic_launch(call.execution.device_index)) return {};  // older ones: not measured
   const unsigned least =
       by_warps ? std::max(blocks_for(16384, bytes), 2u) : blocks_for(8192, bytes);
   const unsigned of_step = std::bit_ceil(least);
