@@ -317,11 +317,11 @@ Status launch_in(const Call& call, const Arguments<T>& of) {
   grid.blocks = static_cast<unsigned>(blocks);
   Compute<T>* sums = nullptr;
   if (Status status = allocate(call, blocks * of.columns, sums); !status.ok()) return status;
-  const std::int64_t bytes_of_turn = groups * of.columns * static_cast<std::int64_t>(sizeof(T));
   Arguments<T> paced = of;
-  if (Status status = cuda::set_pace(call, turns, bytes_of_turn, L::lanes != 0, paced.pace);
-      !status.ok()) {
-    return status;
+  if constexpr (L::lanes != 4) {  // else instructions are the limit
+    const std::int64_t bytes_of_turn = groups * of.columns * static_cast<std::int64_t>(sizeof(T));
+    Status status = cuda::set_pace(call, turns, bytes_of_turn, L::lanes != 0, paced.pace);
+    if (!status.ok()) return status;
   }
   if (Status status = cuda::launch(call, kernel, grid, paced, sums); !status.ok()) return status;
   return launch_add<T>(call, sums, blocks, of.columns);
