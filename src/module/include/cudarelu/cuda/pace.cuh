@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "cudarelu/cuda/launch.cuh"
-#include "cudarelu/workspace.h"
+#include "cudarelu/cuda/counters.cuh"
 
 namespace cudarelu::cuda {
 
@@ -31,7 +30,7 @@ struct Pace {
         const auto blocks = static_cast<int>(gridDim.x);
         const int least = turn / pace_.turns * blocks - blocks / 4;
         // If another kernel occupies multiprocessors, some blocks may not run yet. Then the warp
-        // waits in vain, but only once.
+        // waits in vain, but with these Steps only once.
         for (int looks = 0; looks < most_looks_ && seen_ < least; ++looks) look();
         if (seen_ < least) most_looks_ = 0;
         if (counts) {
@@ -56,15 +55,10 @@ struct Pace {
   };
 };
 
-static __global__ void reset_pace(unsigned* begun) {
-  wait_for_previous_kernel();
-  *begun = 0;
-}
-
 /// Sets `pace` for the next kernel of the call, whose blocks have `turns` turns, in each of which
 /// they read `bytes` of an input. `by_warps`: each warp of a block waits; else one waits for all.
-/// With fewer than 16 steps they do not wait, since the gain would be less than the cost of
-/// reset_pace().
+/// With fewer than 16 steps they do not wait, since the gain would be less than the cost of another
+/// kernel, which resets the count.
 inline Status set_pace(const Call& call, std::int64_t turns, std::int64_t bytes, bool by_warps,
                        Pace& pace) {
   if (!has_programmatic_launch(call.execution.device_index)) return {};  // older ones: not measured
@@ -73,8 +67,7 @@ inline Status set_pace(const Call& call, std::int64_t turns, std::int64_t bytes,
   const unsigned of_step = std::bit_ceil(least);
   if (turns < std::int64_t{16} * of_step) return {};
   pace.turns = static_cast<int>(of_step);
-  if (Status status = allocate(call, 1, pace.begun); !status.ok()) return status;
-  return launch(call, reset_pace, {1, 1}, pace.begun);
+  return allocate_counters(call, 1, pace.begun);
 }
 
 }  // namespace cudarelu::cuda

@@ -10,9 +10,9 @@
 #include <limits>
 
 #include "cudarelu/cuda/alignment.h"
+#include "cudarelu/cuda/counters.cuh"
 #include "cudarelu/cuda/register_rows.cuh"
 #include "cudarelu/cuda/staged_rows.cuh"
-#include "cudarelu/workspace.h"
 
 namespace cudarelu::cuda {
 
@@ -80,12 +80,6 @@ inline unsigned row_cluster(std::int64_t vectors, int inputs, int shared) {
     blocks *= 2;
   }
   return blocks;
-}
-
-/// Runs before a kernel of StagedRows: no row has been taken yet.
-static __global__ void reset_tickets(unsigned* tickets) {
-  wait_for_previous_kernel();
-  tickets[threadIdx.x] = 0;
 }
 
 /// Launches the kernel of an op on rows. The first `inputs` inputs and the output have one shape.
@@ -169,13 +163,8 @@ Status launch_rows(const Call& call, const std::array<T, shared>& absent, const 
       if (clusters == 0) continue;
       grid.blocks = static_cast<unsigned>(std::min<std::int64_t>(rows, clusters)) * cluster;
       if (rows > clusters) {
-        if (Status status = allocate(call, RowStages::kinds, data.tickets); !status.ok()) {
-          return status;
-        }
-        if (Status status = launch(call, reset_tickets, {1, RowStages::kinds}, data.tickets);
-            !status.ok()) {
-          return status;
-        }
+        Status status = allocate_counters(call, RowStages::kinds, data.tickets);
+        if (!status.ok()) return status;
       }
       return launch(call, kernel, grid, data, output, rows, columns, arguments...);
     }
