@@ -27,7 +27,6 @@ struct Arguments {
   std::int64_t rows;
   std::int64_t columns;
   Compute<T> eps;
-  cuda::Pace pace = {};  // of the kernel `gradients`
 };
 
 /// The sums over a row, and those of `lanes` neighbours in a warp.
@@ -85,7 +84,8 @@ struct Layout {
 /// Writes grad_x, and the sums of the terms of grad_weight over the rows of each block to
 /// sums[gridDim.x, columns].
 template <class T, class L>
-__global__ void __launch_bounds__(L::threads) gradients(Arguments<T> of, Compute<T>* sums) {
+__global__ void __launch_bounds__(L::threads)
+    gradients(Arguments<T> of, Compute<T>* sums, cuda::Pace pace) {
   using C = Compute<T>;
   constexpr int width = cuda::vector_bytes / sizeof(T);
   using Vector = cuda::RowVector<T, width>;
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(L::threads) gradients(Arguments<T> of, Compute
     }
   }
   C grad_weight[L::vectors * width] = {};
-  cuda::Pace::Steps steps(of.pace);
+  cuda::Pace::Steps steps(pace);
   // All groups of a block take the same number of turns, so that warps stay complete.
   for (int turn = 0; first + turn * step < of.rows; ++turn) {
     if (L::lanes != 0 || threadIdx.x < 32) steps.begin(turn, threadIdx.x == 0);
@@ -317,13 +317,13 @@ Status launch_in(const Call& call, const Arguments<T>& of) {
   grid.blocks = static_cast<unsigned>(blocks);
   Compute<T>* sums = nullptr;
   if (Status status = allocate(call, blocks * of.columns, sums); !status.ok()) return status;
-  Arguments<T> paced = of;
+  cuda::Pace pace;
   if constexpr (L::lanes != 4) {  // else instructions are the limit
     const std::int64_t bytes_of_turn = groups * of.columns * static_cast<std::int64_t>(sizeof(T));
-    Status status = cuda::set_pace(call, turns, bytes_of_turn, L::lanes != 0, paced.pace);
+    Status status = cuda::set_pace(call, turns, bytes_of_turn, L::lanes != 0, pace);
     if (!status.ok()) return status;
   }
-  if (Status status = cuda::launch(call, kernel, grid, paced, sums); !status.ok()) return status;
+  if (Status status = cuda::launch(call, kernel, grid, of, sums, pace); !status.ok()) return status;
   return launch_add<T>(call, sums, blocks, of.columns);
 }
 

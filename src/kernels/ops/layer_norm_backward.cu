@@ -122,15 +122,15 @@ Status launch_rows(const Call& call, const Arguments<T>& of, std::int64_t vector
                                  : count;
   Compute<T>* sums = nullptr;
   if (Status status = allocate(call, parts * 2 * of.columns, sums); !status.ok()) return status;
-  Arguments<T> paced = of;
+  cuda::Pace pace;
   if constexpr (Layout::vector_bytes == cuda::vector_bytes) {  // else instructions are the limit
     const std::int64_t bytes_of_turn =
         of.columns * Layout::rows * static_cast<std::int64_t>(sizeof(T)) / grid.blocks.x;
-    Status status = cuda::set_pace(call, turns, bytes_of_turn, Layout::lanes != 0, paced.pace);
+    Status status = cuda::set_pace(call, turns, bytes_of_turn, Layout::lanes != 0, pace);
     if (!status.ok()) return status;
   }
   grid.blocks.x *= static_cast<unsigned>(count);
-  Status status = cuda::launch(call, kernel, grid, paced, sums, period);
+  Status status = cuda::launch(call, kernel, grid, of, sums, period, pace);
   if (!status.ok()) return status;
   return launch_add<T>(call, sums, parts, of.columns);
 }
@@ -144,10 +144,8 @@ Status launch_whole(const Call& call, const Arguments<T>& of) {
   };
   if (vectors <= 8) return in(std::integer_sequence<int, 4, 2>());
   if (vectors <= 16) return in(std::integer_sequence<int, 8, 2>());
-  if constexpr (most > 64) {
-    if (vectors > 64) return in(std::integer_sequence<int, 32, most / 32>());
-  }
   if constexpr (most > 32) {
+    if (vectors > 64) return in(std::integer_sequence<int, 32, 4>());
     if (vectors > 32) return in(std::integer_sequence<int, 32, 2>());
   }
   return in(std::integer_sequence<int, 16, 2>());

@@ -13,6 +13,7 @@
 
 #include "cudarelu/cuda/async_copy.cuh"
 #include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/cuda/pace.cuh"
 #include "ops/layer_norm_backward/exchange.cuh"
 
 namespace cudarelu::ops::layer_norm_gradient {
@@ -29,7 +30,8 @@ struct Rows {
 template <class T, class Layout>
 __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows& rows,
                                              const Exchange<Compute<T>, Layout>& exchange,
-                                             unsigned rank, Compute<T>* sums_of_rows) {
+                                             unsigned rank, const cuda::Pace& pace,
+                                             Compute<T>* sums_of_rows) {
   using C = Compute<T>;
   constexpr int width = Layout::width;
   constexpr int vectors = Layout::vectors;
@@ -92,7 +94,7 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
 
   C grad_weight[vectors * width] = {};
   C grad_bias[vectors * width] = {};
-  cuda::Pace::Steps steps(of.pace);
+  cuda::Pace::Steps steps(pace);  // not of the caller: there they cost registers
   const auto work = [&] {
     const auto slot = [&](int stage, int v, int input) {
       auto* const of_thread =
@@ -266,7 +268,7 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
 /// two kinds writes sums for each: [blocks + kinds - 1, 2, columns].
 template <class T, class Layout>
 __global__ void __launch_bounds__(Layout::most_threads, Layout::least_blocks)
-    rows_of_blocks(Arguments<T> of, Compute<T>* sums_of_rows, int period) {
+    rows_of_blocks(Arguments<T> of, Compute<T>* sums_of_rows, int period, cuda::Pace pace) {
   using C = Compute<T>;
   std::int64_t block = blockIdx.x;
   std::int64_t blocks = gridDim.x;
@@ -286,7 +288,7 @@ __global__ void __launch_bounds__(Layout::most_threads, Layout::least_blocks)
     const std::int64_t step = blocks * Layout::rows;
     const auto number = first < of.rows ? static_cast<int>((of.rows - first + step - 1) / step) : 0;
     gradients_of(of, Rows{first + threadIdx.x % 32 / Layout::lanes, step, number, 0}, exchange,
-                 rank, sums_of_rows + block * 2 * of.columns);
+                 rank, pace, sums_of_rows + block * 2 * of.columns);
   } else {
     const std::int64_t end = (block + 1) * of.rows / blocks;
     std::int64_t i = block * of.rows / blocks;
@@ -315,7 +317,7 @@ __global__ void __launch_bounds__(Layout::most_threads, Layout::least_blocks)
         i += rows.number;
         turn += rows.number;
       }
-      gradients_of(of, rows, exchange, rank, sums_of_rows + part * 2 * of.columns);
+      gradients_of(of, rows, exchange, rank, pace, sums_of_rows + part * 2 * of.columns);
     } while (i < end);
   }
 }

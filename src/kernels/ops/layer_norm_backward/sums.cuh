@@ -2,7 +2,6 @@
 #pragma once
 
 #include "cudarelu/cuda/moments.cuh"
-#include "cudarelu/cuda/pace.cuh"
 
 namespace cudarelu::ops::layer_norm_gradient {
 
@@ -15,7 +14,6 @@ struct Arguments {
   std::int64_t rows;
   std::int64_t columns;
   Compute<T> eps;
-  cuda::Pace pace = {};  // for the kernel of rows.cuh
 };
 
 /// Sums over `count` elements of a row, where g is grad_y * weight and d is x - base.
