@@ -206,6 +206,26 @@ def test_rows_of_one_value(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("least", "eps"), [(1e9, 1e-5), (1e5, 1e-12), (1e30, 1e-5)])
+@pytest.mark.parametrize("columns", [3, 100, 200, 540, 768, 1001, 5000, 9001, 50257])
+def test_rows_of_one_large_value(columns, least, eps, device):
+    """The square of the mean's rounding error may be larger than eps."""
+    x = torch.linspace(least, 2 * least, 200, device=device)[:, None].repeat(1, columns)
+    x[1::2, 0] *= -1  # every second row is an ordinary one
+    grad_y = torch.cos(torch.arange(columns, device=device)).repeat(200, 1)
+    y = cudarelu.layer_norm(x, eps=eps)
+    grad_x, *grads = torch.ops.cudarelu.layer_norm_backward(grad_y, x, eps=eps)
+    assert torch.equal(y[::2], torch.zeros_like(y[::2]))
+    assert all(bool(each.isfinite().all()) for each in (y, grad_x, *grads))
+    if least < 1e30:  # else the square of the rounding error overflows on CUDA: rstd is 0
+        rstd = torch.ops.cudarelu.row_rstd(x, eps=eps)[::2]
+        torch.testing.assert_close(rstd, torch.full_like(rstd, eps**-0.5), rtol=1e-4, atol=0)
+        expected = (grad_y - grad_y.mean(-1, keepdim=True))[::2] * eps**-0.5
+        close = {"rtol": 1e-3, "atol": 1e-5 * eps**-0.5}
+        torch.testing.assert_close(grad_x[::2], expected, **close)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("columns", [2, 5, 64, 129, 1000, 9001, 200001])
 def test_rows_whose_sum_overflows(columns, dtype, device):

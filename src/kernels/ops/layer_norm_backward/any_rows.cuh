@@ -28,11 +28,13 @@ __global__ void __launch_bounds__(256)
       const C grad_y = load(of.grad_y[offset + i]);
       return of.weight == nullptr ? grad_y : grad_y * load(of.weight[i]);
     };
-    C base = 0;
+    // As in Moments::of_lanes: relative to the first element.
+    const C first = C(0.5) * load(of.x[offset]);
+    C apart = 0;
     for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
-      base = cuda::fused(load(of.x[offset + i]), share, base);
+      apart = cuda::fused(C(0.5) * load(of.x[offset + i]) - first, 2 * share, apart);
     }
-    Sums<C> sums{sum_in_block(base), total};
+    Sums<C> sums{cuda::fused(C(2), first, sum_in_block(apart)), total};
     for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
       sums.add(load(of.x[offset + i]), g(i));
     }

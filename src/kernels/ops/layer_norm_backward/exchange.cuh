@@ -157,9 +157,13 @@ class Exchange {
     Sums<C> sums{};
     if (threadIdx.x % 32 < number) sums = parts[threadIdx.x % 32];
     const C share = count > 0 ? cuda::rough_quotient(C(1), count) : C(0);
-    const C element = has_element ? x * share : C(0);
-    sums.move_to(cuda::sum_in_warp(
-        cuda::fused(sums.count * share, sums.base, cuda::fused(sums.d, share, element))));
+    // As in Moments::of_lanes: relative to the base of the first part.
+    const C half = C(0.5) * sums.base;
+    const C first = __shfl_sync(0xffffffffu, half, 0);
+    const C element = has_element ? (C(0.5) * x - first) * (2 * share) : C(0);
+    const C apart = cuda::sum_in_warp(
+        cuda::fused(2 * sums.count * share, half - first, cuda::fused(sums.d, share, element)));
+    sums.move_to(cuda::fused(C(2), first, apart));
     if (has_element) sums.add(x, g);
     sums.template add_lanes<32>();
     sums.count = count;

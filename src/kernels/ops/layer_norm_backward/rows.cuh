@@ -129,12 +129,16 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
       }
     }
 
-    // The base of the sums is the mean of the first vectors and the edges. The sum of squares about
-    // it is at most `vectors` times that about the mean of all elements.
+    // The base of the sums is the mean of the first vectors of lanes, or of the edges of a row
+    // without vectors: of a power of two of lanes, so that it is exact for a row of one value. The
+    // sum of squares about it is at most 2 * `vectors` times that about the mean of all elements.
     const C edge_count = of_warp && has_edge ? 1 : 0;
     const C count = cuda::sum_in_warp<lanes>(static_cast<C>(mine * width) + edge_count);
-    const C firsts = cuda::sum_in_warp<lanes>((mine > 0 ? C(width) : C(0)) + edge_count);
-    const C share_of_firsts = firsts > 0 ? 1 / firsts : C(0);
+    const int with_vectors = static_cast<int>(cuda::sum_in_warp<lanes>(C(mine > 0 ? 1 : 0)));
+    const int all = with_vectors > 0 ? with_vectors : static_cast<int>(count);
+    const int firsts = 1 << (31 - __clz(max(all, 1)));
+    const C share_of_first =
+        lane < firsts ? 1 / static_cast<C>(with_vectors > 0 ? firsts * width : firsts) : C(0);
     // Keeps the compiler from reading all vectors in advance and from holding weights of two bytes
     // as float, which takes too many registers.
     const auto one_at_a_time = [&](int v) {
@@ -147,10 +151,10 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
         const Vector x = *slot(stage, 0, 1);
 #pragma unroll
         for (int j = 0; j < width; ++j) {
-          sums.base = cuda::fused(load(x[j]), share_of_firsts, sums.base);
+          sums.base = cuda::fused(load(x[j]), share_of_first, sums.base);
         }
       }
-      if (of_warp && has_edge) sums.base = cuda::fused(edge.x, share_of_firsts, sums.base);
+      if (of_warp && has_edge && mine == 0) sums.base = edge.x * share_of_first;
       sums.base = cuda::sum_in_warp<lanes>(sums.base);
       sums.count = count;
 #pragma unroll

@@ -48,8 +48,13 @@ struct Moments {
   template <int lanes>
   __device__ Moments of_lanes(C total) const {
     const C share = total == 0 ? C(0) : rough_quotient(C(1), total);
+    // The mean, relative to the base of the first lane: exact for a row of one value, whose square
+    // of a rounding error could be larger than eps. Halves do not overflow.
+    const C half = C(0.5) * base;
+    const C first = __shfl_sync(0xffffffffu, half, 0, lanes);
+    const C apart = sum_in_warp<lanes>(fused(2 * count * share, half - first, sum * share));
     Moments moved = *this;
-    moved.move_to(sum_in_warp<lanes>(fused(count * share, base, sum * share)));
+    moved.move_to(fused(C(2), first, apart));
     return {moved.base, sum_in_warp<lanes>(moved.sum), sum_in_warp<lanes>(moved.squares), total};
   }
   /// The same for a warp and an unknown total.
@@ -87,7 +92,8 @@ __device__ void add_part(Moments<C>& moments, const Part& part, int input) {
   }
 }
 
-/// Computes (x - mean) / sqrt(variance + eps): 0 if the variance of finite numbers overflows.
+/// Computes (x - mean) / sqrt(variance + eps): 0 if the squares of finite numbers overflow, NaN if
+/// their sums do.
 template <class C>
 struct Normaliser {
   C base;
@@ -98,7 +104,9 @@ struct Normaliser {
   __device__ Normaliser(const Moments<C>& moments, C share, C eps) : base(moments.base) {
     const C rest = moments.sum * share;
     const C variance = fused(moments.squares, share, fused(-rest, rest, eps));
-    scale = isfinite(rest) && !isfinite(variance) ? C(0) : reciprocal_root(variance);
+    const bool overflows = isfinite(rest) && !isfinite(variance);
+    // By rounding, a variance may be less than 0.
+    scale = overflows ? C(0) : reciprocal_root(variance < eps ? eps : variance);
     shift = -rest * scale;
   }
   __device__ C operator()(C x) const { return fused(x - base, scale, shift); }
