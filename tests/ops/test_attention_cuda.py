@@ -116,6 +116,39 @@ def test_values_and_gradients(dtype, shape, mask, causal):
             assert largest_error(x, exact) < gradient_limit, (name, with_lse)
 
 
+@pytest.mark.parametrize("shape", [(1, 2, 2, 4, 64, 64, 64), (2, 4, 2, 200, 300, 128, 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_of_the_lowest_number_in_a_mask(dtype, shape):
+    """Such a mask, which transformers makes for padding, hides no key: y is the mean of v."""
+    b, h, _, s, t, _, _ = shape
+    q, k, v = leaves = made(shape, dtype)
+    mask = torch.zeros(s, t, device="cuda", dtype=dtype)
+    mask[: s // 2] = torch.finfo(dtype).min
+    mask[:, -1] = -math.inf
+    y, lse = cudarelu.attention_with_lse(q, k, v, mask)
+    limit, _ = TOLERANCES[dtype]
+    means = v[:, :, :-1].double().mean(2, keepdim=True).repeat_interleave(h // v.shape[1], 1)
+    assert largest_error(y[:, :, : s // 2], means.expand(b, h, s // 2, -1)) < limit
+    assert bool(lse.isfinite().all())
+    for grad in torch.autograd.grad(y, leaves, torch.randn_like(y)):
+        assert bool(grad.isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("queries", [192, 200])
+def test_gradients_of_an_infinite_key(dtype, queries):
+    """It has the weight 0. The zeros of queries past the end of a tile must not make NaN of it."""
+    q, k, _ = leaves = made((1, 2, 2, queries, 200, 64, 64), dtype)
+    with torch.no_grad():
+        q[..., 3] = 1
+        k[:, :, 7, 3] = -math.inf
+    y = cudarelu.attention(*leaves)
+    _, grad_k, grad_v = torch.autograd.grad(y, leaves, torch.randn_like(y))
+    assert bool(grad_k.isfinite().all())
+    assert bool(grad_v.isfinite().all())
+    assert not grad_v[:, :, 7].any()
+
+
 @pytest.mark.parametrize("scale", [-0.125, 0.0])
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=lambda dtype: str(dtype)[6:])
 def test_scales_that_are_not_positive(dtype, scale):

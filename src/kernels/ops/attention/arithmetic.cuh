@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "cudarelu/types.h"
@@ -17,6 +18,15 @@ __device__ __forceinline__ float power_of_two(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
+}
+
+/// x log2(e), so that exp(x) is 2^exponent_of(x). For finite x it is at least -2^127: the lowest
+/// numbers of a mask in bfloat16 would become -infinity, which hides keys. A mask's number and an
+/// lse made of it have the same exponent.
+__device__ __forceinline__ float exponent_of(float x) {
+  const float exponent = x * log2_e;
+  const bool is_lowest = exponent < -0x1.fffp126f && x > -std::numeric_limits<float>::infinity();
+  return is_lowest ? -0x1p127f : exponent;
 }
 
 /// A number from 1 to 2^31 by which numbers below 2^31 are divided with few instructions (Granlund

@@ -405,11 +405,13 @@ class GradientKernel {
     for (int h = 0; h < 2; ++h) {
       const int row = top + lane / 4 + 8 * h;
       const bool inside = row < work_.rows;
-      // Hidden elements that are not finite, times 0, are NaN: such rows are computed again.
+      // Hidden elements that are not finite, times 0, are NaN: such rows are computed again. So is
+      // an infinite element of a key times the zeros of queries past the end.
+      const bool may_be_wrong = call_.is_causal || (P::of_keys && work_.columns % P::columns != 0);
       bool is_finite = true;
       if constexpr (P::differentiates) is_finite &= are_finite(sums, h);
       if constexpr (P::gives_values) is_finite &= are_finite(value_sums, h);
-      unsigned wrong = __ballot_sync(~0u, call_.is_causal && inside && !is_finite);
+      unsigned wrong = __ballot_sync(~0u, may_be_wrong && inside && !is_finite);
       const bool writes = inside && (wrong >> (lane & 28) & 15) == 0;
       const auto row_of = [&](T* matrix, const Layout& layout) {
         return matrix + layout.place(place.item, place.head) + row * layout.row;

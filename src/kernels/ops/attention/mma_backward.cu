@@ -314,7 +314,7 @@ __device__ __forceinline__ void read_mask(const Mask& mask, std::int64_t place, 
     if (mask.is_bool) {
       biases[i] = static_cast<const std::uint8_t*>(mask.data)[at] == 0 ? low<float> : 0.0f;
     } else {
-      biases[i] = load(static_cast<const T*>(mask.data)[at]) * log2_e;
+      biases[i] = exponent_of(load(static_cast<const T*>(mask.data)[at]));
     }
     place += 8 * mask.key_stride;
   }
@@ -643,7 +643,7 @@ __device__ __forceinline__ void find_gradients_of_keys(const Arguments<typename 
       ScoreSums<P> grads = {};
       multiply_lines<P>(grads, own_keys + P::keys_bytes, lines + P::queries_bytes);
       for_each_score<P>(lane, lse, [&](int i, int j, int k, float of_query) {
-        const float base = of_query == low<float> ? 0 : of_query * -log2_e;
+        const float base = of_query == low<float> ? 0 : -exponent_of(of_query);
         weights[i][j][k] = power_of_two(fmaf(weights[i][j][k], factor, base));
       });
       for_each_score<P>(lane, slopes, [&](int i, int j, int k, float slope) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "cudarelu/cuda/alignment.h"
 #include "ops/attention/engines.h"
@@ -105,7 +106,8 @@ Arguments arguments_of(const Call& call, const Problem& p, float* lse, bool join
 
 std::optional<Status> mma_forward(const Call& call, const Problem& p, float* lse) {
   if (!takes(call, p)) return std::nullopt;
-  const bool joins_heads = p.queries < 64 && p.group() > 1 && !p.is_causal;
+  const bool joins_heads = p.queries < 64 && p.group() > 1 && !p.is_causal &&
+                           p.group() * p.queries <= std::numeric_limits<int>::max();
   Arguments args = arguments_of(call, p, lse, joins_heads);
   args.mask_in_pairs = has_pairs(p);
   if (call.inputs[0].dtype == DType::float16) return attend<Half>(call, args);

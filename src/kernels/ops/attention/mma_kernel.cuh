@@ -526,7 +526,7 @@ class Kernel {
     } else {
       const auto add = [&](float& score, unsigned bits) {
         const float bias = load(T{static_cast<std::uint16_t>(bits)});
-        score = bias == low<float> ? low<float> : fmaf(score, args_.factor, bias * log2_e);
+        score = bias == low<float> ? low<float> : fmaf(score, args_.factor, exponent_of(bias));
       };
       for_each([&](float& first, float& second, unsigned word) {
         add(first, word);
