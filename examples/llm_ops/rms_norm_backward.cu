@@ -65,7 +65,8 @@ struct RowGradient {
   __device__ RowGradient(const Sums<C>& sums, std::int64_t columns, C eps) {
     const C share = 1 / static_cast<C>(columns);
     scale = cuda::reciprocal_root(cuda::fused(sums.squares, share, eps));
-    slope = -sums.products * share * scale;
+    // 0 for squares that overflow, where the products may overflow too.
+    slope = scale == 0 ? C(0) : -sums.products * share * scale;
   }
   __device__ C operator()(C normal, C g) const { return scale * cuda::fused(normal, slope, g); }
 };

@@ -115,6 +115,14 @@ def test_strips_of_rows_and_of_matrices():
     torch.testing.assert_close(cudarelu.matmul_tn(a.mT.contiguous(), b), expected)
 
 
+@NEEDS_GPU
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+def test_more_matrices_than_a_grid_has_in_y_and_z(dtype):
+    a, b = arguments((70000, 16, 16), (70000, 16, 16), None, "cuda", dtype)
+    torch.testing.assert_close(cudarelu.matmul(a, b), a @ b)
+    torch.testing.assert_close(cudarelu.matmul_tn(a, b), a.mT @ b)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_weights_with_any_strides(device):
     x, weight = arguments((6, 7), (7, 5), None, device)

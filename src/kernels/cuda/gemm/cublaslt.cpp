@@ -11,6 +11,7 @@
 #include "cuda/gemm/cublaslt_plan.h"
 #include "cuda/gemm/tuning.h"
 #include "cudarelu/cuda/alignment.h"
+#include "cudarelu/cuda/capture.h"
 #include "cudarelu/cuda/check.h"
 
 namespace cudarelu::cuda {
@@ -162,6 +163,7 @@ Status tune(const Call& call, const Gemm& gemm, const Way& way) {
   }
   if (capture != cudaStreamCaptureStatusNone) return {};
 
+  const RelaxedCapture relaxed;  // another thread may capture a stream
   std::vector<lt::Choice> choices = lt::ask_heuristics(*way.plan, way.key, most);
   std::size_t bytes = 0;
   for (const lt::Choice& choice : choices) bytes = std::max(bytes, choice.workspace);

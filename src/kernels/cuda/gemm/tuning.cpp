@@ -1,11 +1,10 @@
 #include "cuda/gemm/tuning.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <random>
 #include <vector>
 
 namespace cudarelu::cuda {
@@ -79,7 +78,7 @@ Status write_tuning(const std::filesystem::path& file, const std::string& produc
   std::error_code error;
   std::filesystem::create_directories(file.parent_path(), error);
   std::filesystem::path part = file;
-  part += std::to_string(getpid()) + ".part";
+  part += std::to_string(std::random_device{}()) + ".part";  // containers may share a folder
   std::ofstream out(part);
   for (const auto& [name, value] : records) out << name << separator << value << '\n';
   out.close();

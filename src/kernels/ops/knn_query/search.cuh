@@ -14,7 +14,7 @@ template <class T, class List>
 __global__ void __launch_bounds__(search_warps * 32)
     search_all(const T* xyz, Queries<T> queries, Results<T> results) {
   using C = Compute<T>;
-  extern __shared__ double shared[];
+  extern __shared__ uint4 shared[];
   cuda::wait_for_previous_kernel();
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(search_warps * 32)
     search_by_warp(const __grid_constant__ Tree<Compute<T>> tree, Queries<T> queries,
                    Results<T> results) {
   using C = Compute<T>;
-  extern __shared__ double shared[];
+  extern __shared__ uint4 shared[];
   __shared__ Waiting waiting[search_warps];
   cuda::wait_for_previous_kernel();
   const int lane = threadIdx.x % 32;
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(Tiling::warps * 32, Tiling::blocks)
     search_tiles(const T* xyz, Queries<T> queries, Results<T> results, int tile_points) {
   using Room = TilesRoom<Tiling>;
   constexpr int threads = Tiling::warps * 32;
-  extern __shared__ double shared[];
+  extern __shared__ uint4 shared[];
   Room& room = *reinterpret_cast<Room*>(shared);
   auto* const tile = reinterpret_cast<Point<float>*>(&room + 1);
   cuda::wait_for_previous_kernel();

@@ -20,7 +20,13 @@ Status run_on_device(const Call& call, const F& kernel) {
   const int device = call.execution.device_index;
   if (device == previous) return kernel(call);
   if (Status status = check(call, cudaSetDevice(device)); !status.ok()) return status;
-  Status status = kernel(call);
+  Status status;
+  try {
+    status = kernel(call);
+  } catch (...) {
+    (void)cudaSetDevice(previous);
+    throw;
+  }
   Status restored = check(call, cudaSetDevice(previous));
   if (!status.ok()) return status;
   return restored;

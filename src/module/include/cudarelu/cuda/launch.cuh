@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "cudarelu/call.h"
+#include "cudarelu/cuda/capture.h"
 #include "cudarelu/cuda/device.h"
 
 namespace cudarelu::cuda {
@@ -102,11 +103,13 @@ Status launch(const Call& call, void (*kernel)(Parameters...), const Grid& grid,
   return check(call, with_configuration(call, grid, start));
 }
 
-/// The number of blocks, or of clusters if the grid has them, that the current device runs at the
-/// same time; 0 if it cannot run one. Allows the kernel up to `most_bytes` of shared memory.
-inline int count_resident(const Call& call, const void* kernel, const Grid& grid, int most_bytes) {
+/// Sets the number of blocks, or of clusters if the grid has them, that the current device runs at
+/// the same time; 0 if it cannot run one. Allows the kernel up to `most_bytes` of shared memory.
+/// Fails only where a later call may succeed.
+inline cudaError_t count_resident(const Call& call, const void* kernel, const Grid& grid,
+                                  int most_bytes, int& number) {
+  const RelaxedCapture relaxed;  // may load the kernel
   const int device = call.execution.device_index;
-  int number = 0;
   const auto count = [&] {
     cudaFuncAttributes attributes{};
     cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
@@ -128,9 +131,11 @@ inline int count_resident(const Call& call, const void* kernel, const Grid& grid
       return cudaOccupancyMaxActiveClusters(&number, kernel, &config);
     });
   };
-  if (count() == cudaSuccess) return number;
+  const cudaError_t error = count();
+  if (error == cudaSuccess) return error;
   (void)cudaGetLastError();
-  return 0;
+  number = 0;
+  return error == cudaErrorMemoryAllocation ? error : cudaSuccess;
 }
 
 /// The same, but asks the driver, which is slow, once for each `kind` in [0, kinds). Grids of one
@@ -140,8 +145,7 @@ int resident(const Call& call, const Grid& grid, int kind, int most_bytes) {
   static PerDevice<int, kinds> numbers;
   int number = 0;
   (void)numbers.get(call.execution.device_index, kind, number, [&](int& found) {
-    found = count_resident(call, reinterpret_cast<const void*>(kernel), grid, most_bytes);
-    return cudaSuccess;
+    return count_resident(call, reinterpret_cast<const void*>(kernel), grid, most_bytes, found);
   });
   return number;
 }

@@ -160,7 +160,7 @@ class StagedRows {
   /// The values for the row of a turn: one from each warp of each block of the cluster.
   template <class P>
   __device__ static P* values(int turn) {
-    __shared__ P values[exchanges][RowStages::most_blocks * warps];
+    __shared__ alignas(8) P values[exchanges][RowStages::most_blocks * warps];
     return values[turn % exchanges];
   }
 
@@ -405,7 +405,8 @@ class StagedRows {
     static_assert(sizeof(P) % sizeof(Word) == 0, "a value has 4 bytes or a multiple of 8");
     constexpr int words = sizeof(P) / sizeof(Word);
     auto* const to = reinterpret_cast<Word*>(Cluster::map_shared_rank(place, lane));
-    const auto* const from = reinterpret_cast<const Word*>(&value);
+    alignas(8) const P aligned = value;
+    const auto* const from = reinterpret_cast<const Word*>(&aligned);
 #pragma unroll
     for (int i = 0; i < words; ++i) {
       ptx::st_async(to + i, from[i], Cluster::map_shared_rank(barrier, lane));
