@@ -135,13 +135,14 @@ TYPED_TEST(MathTest, ErrorOfLog1pOfFractionsIsWithinTheLimit) {
   EXPECT_LE(largest_error(values, log1p, [](T x) { return std::log1p(Wide(x)); }), 1.9);
 }
 
-/// Tests the absolute error everywhere, and the relative error of the cdf in its lower tail.
+/// Tests the absolute error everywhere, and the relative error of the cdf in its lower tail. The
+/// numbers have all bits of the mantissa.
 TYPED_TEST(MathTest, ErrorsOfDistributionsAreWithinTheLimits) {
   using T = TypeParam;
   const double unit = std::numeric_limits<T>::epsilon();
   double cdf = 0, density = 0, logistic = 0, tail = 0;
-  for (int i = -80000; i <= 80000; ++i) {
-    const T x = T(i) / 4096;
+  for (int i = -800000; i <= 800000; ++i) {
+    const T x = T(i) / T(40957);
     const long double wide = x;
     const math::Normal<T> normal = math::normal(x);
     const long double exact = std::erfc(-wide / std::sqrt(2.0L)) / 2;
@@ -156,7 +157,7 @@ TYPED_TEST(MathTest, ErrorsOfDistributionsAreWithinTheLimits) {
       tail = std::max(tail, static_cast<double>(std::abs(normal.cdf / exact - 1)));
     }
   }
-  EXPECT_LE(cdf, sizeof(T) == 4 ? 1.4 : 1.0);
+  EXPECT_LE(cdf, sizeof(T) == 4 ? 2.2 : 1.8);
   EXPECT_LE(density, 1.0);
   EXPECT_LE(logistic, 1.0);
   EXPECT_LE(tail, sizeof(T) == 4 ? 5e-5 : 1e-13);
@@ -175,10 +176,25 @@ TYPED_TEST(MathTest, ErrorOfSiluIsWithinTheLimit) {
     }
   }
   std::erase_if(values, [&](T x) { return x <= lowest; });
-  for (int i = 1; i < 400000; ++i) values.push_back(lowest + T(i) / 4096);
+  for (int i = 1; i < 400000; ++i) values.push_back(lowest + T(i) / T(4095.7));
   const auto exact = [](T x) { return x / (1 + std::exp(-Wide(x))); };
-  EXPECT_LE(largest_error(values, silu<T>, exact), 2.4);
+  EXPECT_LE(largest_error(values, silu<T>, exact), 2.5);
   EXPECT_TRUE(std::isnan(silu(-std::numeric_limits<T>::infinity())));
+}
+
+TYPED_TEST(MathTest, GeluOfNumbersAtTheLimits) {
+  using T = TypeParam;
+  const T infinity = std::numeric_limits<T>::infinity();
+  for (const T x : {T(-0.0), T(-100), T(-1e30)}) {
+    EXPECT_EQ(gelu::by_erf(x), 0) << x;
+    EXPECT_TRUE(std::signbit(gelu::by_erf(x))) << x;
+    EXPECT_TRUE(std::signbit(gelu::by_tanh(x))) << x;
+  }
+  EXPECT_FALSE(std::signbit(gelu::by_erf(T(0))));
+  for (const T x : {T(100), T(1e30), infinity}) EXPECT_EQ(gelu::by_erf(x), x);
+  for (const T x : {-infinity, std::numeric_limits<T>::quiet_NaN()}) {
+    EXPECT_TRUE(std::isnan(gelu::by_erf(x))) << x;
+  }
 }
 
 TYPED_TEST(MathTest, ExpIsZeroBelowTheNormalNumbers) {

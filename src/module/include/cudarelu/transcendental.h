@@ -12,7 +12,7 @@
 //   float64  1.0   2.0    0.9   1.3    1.6   1.7    1.0       1.0   1.0
 //
 // The functions for activation_functions.h also run on the GPU, with fused multiply-add. Their
-// errors on the CPU, in epsilons of the type: normal 1.4, logistic 1.0.
+// errors on the CPU, in epsilons of the type: normal 2.2, in float64 1.8; logistic 1.0.
 //
 // Arguments are reduced by Cody and Waite's method (Software Manual for the Elementary Functions,
 // 1980): a multiple of ln 2 is subtracted in two parts, of which the first has few bits. The rest
@@ -386,18 +386,19 @@ CUDARELU_FN T reciprocal(T x) {
 /// The standard normal distribution at a point.
 template <class T>
 struct Normal {
-  T cdf;      // (1 + erf(x / sqrt 2)) / 2, without cancellation
+  T tail;     // 1 - the cdf at |x|, without cancellation
+  T cdf;      // (1 + erf(x / sqrt 2)) / 2
   T density;  // exp(-x^2 / 2) / sqrt(2 pi)
 };
 
 /// The tail beyond t = |x| is exp(-t^2/2) u P(u), where u = 1 / (1 + t/4) and P is a polynomial
 /// (Shepherd and Laframboise, Mathematics of Computation 36, 1981). In float32 the relative error
-/// of the tail grows from 4e-8 to 4e-5 for tails of 1e-6 and less.
+/// of the tail grows from 5e-7 to 4e-5 for tails of 1e-6 and less.
 template <class T>
 CUDARELU_FN Normal<T> normal(T x) {
   const T t = std::abs(x);
   const T bell = exp2(T(-0.7213475204444817) * (x * x));
-  const T u = reciprocal(1 + T(0.25) * t);
+  const T u = reciprocal(multiply_add(t, T(0.25), T(1)));
   T sum;
   if constexpr (std::is_same_v<T, float>) {
     sum = polynomial(u, 0.0987783905f, 0.112551215f, 0.0236170463f, 0.283104639f, -0.268606143f,
@@ -412,7 +413,7 @@ CUDARELU_FN Normal<T> normal(T x) {
                      -0x1.018bf3a9a242ep-10, 0x1.fdb938f4349acp-10, -0x1.143641d17ab65p-17);
   }
   const T tail = sum * u * bell;
-  return {x > 0 ? 1 - tail : tail, T(0.3989422804014327) * bell};
+  return {tail, x > 0 ? 1 - tail : tail, T(0.3989422804014327) * bell};
 }
 
 /// The logistic function at a point.
