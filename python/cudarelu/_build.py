@@ -187,7 +187,7 @@ def _compilers(name: str, cuda: bool | None, architectures: Sequence[str] | None
     cxx = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
     if cxx is None:
         raise FileNotFoundError(f"{name}: no C++ compiler: install g++, or set CXX")
-    nvcc = _find_nvcc() if cuda is None or cuda else None
+    nvcc = _find_nvcc() if cuda is not False else None
     if nvcc is None and cuda is None:
         warnings.warn(f"there is no nvcc: {name} is built for the CPU only", stacklevel=4)
     if nvcc is None and cuda:

@@ -32,10 +32,8 @@ def _function(op_type: str, name: str) -> Callable[..., Value]:
 
 
 def _snake_case(op_type: str) -> str:
-    words = re.findall("IsInf|IsNaN|PRelu|[A-Z][a-z]*", op_type)
-    return {"IsInf": "is_inf", "IsNaN": "is_nan", "PRelu": "prelu"}.get(
-        op_type, "_".join(words).lower()
-    )
+    words = re.findall("[A-Z][a-z]*", op_type)
+    return {"IsNaN": "is_nan", "PRelu": "prelu"}.get(op_type, "_".join(words).lower())
 
 
 _names = {op_type: _snake_case(op_type) for op_type in OPERATORS}

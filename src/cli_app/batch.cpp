@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "array_file.h"
@@ -76,24 +75,18 @@ struct Counts {
 
 void write_report(const Options& options, const Runtime& runtime, const Session& session,
                   const Path& manifest, const Counts& counts, double seconds) {
-  const Provider& provider = session.provider();
   if (options.json) {
-    const nlohmann::ordered_json json{
-        {"schema", report_schema},
-        {"model", options.model},
-        {"runtime", {{"version", runtime.version()}, {"library", runtime.library().string()}}},
-        {"provider", provider.name},
-        {"provider_reason", provider.reason},
-        {"manifest", manifest.string()},
-        {"items", counts.total},
-        {"done", counts.done},
-        {"failed", counts.failed},
-        {"done_before", counts.done_before},
-        {"left", counts.left()},
-        {"seconds", seconds}};
-    std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+    Json json = json_heading(options.model, runtime, session.provider());
+    json["manifest"] = manifest.string();
+    json["items"] = counts.total;
+    json["done"] = counts.done;
+    json["failed"] = counts.failed;
+    json["done_before"] = counts.done_before;
+    json["left"] = counts.left();
+    json["seconds"] = seconds;
+    write(std::cout, json);
   } else {
-    write_heading(std::cout, options.model, runtime, provider);
+    write_heading(std::cout, options.model, runtime, session.provider());
     std::cout << "manifest  " << manifest.string() << "\nitems     " << counts.total << ": "
               << counts.done << " done, " << counts.failed << " failed, " << counts.done_before
               << " done before, " << counts.left() << " left, in " << seconds << " s\n";

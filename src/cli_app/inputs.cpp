@@ -1,7 +1,6 @@
 #include "inputs.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -86,12 +85,6 @@ void fill_randomly(Tensor& tensor, std::mt19937_64& generator) {
   }
 }
 
-bool is_number(const std::string& text, double& value) {
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && stop == end;
-}
-
 /// Sets all elements to the value. Throws an Error if the type cannot represent it.
 void fill(const InputInfo& info, Tensor& tensor, double value) {
   const bool real = info.type->kind == Kind::real || info.type->kind == Kind::half ||
@@ -116,7 +109,7 @@ void fill(const InputInfo& info, Tensor& tensor, double value) {
 /// Whether the source is generated rather than a file.
 bool is_generated(const std::string& source) {
   double ignored = 0;
-  return source == "random" || source == "zeros" || source == "ones" || is_number(source, ignored);
+  return source == "random" || source == "zeros" || source == "ones" || parse_all(source, ignored);
 }
 
 }  // namespace
@@ -176,7 +169,7 @@ Inputs make_inputs(const std::vector<InputInfo>& infos, const InputRequest& requ
     if (inputs.sources[i] == "random") {
       fill_randomly(inputs.tensors[i], generator);
     } else {
-      is_number(inputs.sources[i], value);
+      parse_all(inputs.sources[i], value);
       fill(infos[i], inputs.tensors[i], value);
     }
   }

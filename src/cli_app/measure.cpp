@@ -63,9 +63,9 @@ void repeat(std::int64_t runs, Clock::time_point deadline, Shared& shared, Threa
 }
 
 /// The work of one thread: warms up, waits for the other threads, and measures.
-template <class Invocation, class Step>
-void work(Invocation& invocation, const MeasureOptions& options, std::int64_t runs, Shared& shared,
-          ThreadResult& result, Step step) {
+template <class Step>
+void work(const MeasureOptions& options, std::int64_t runs, Shared& shared, ThreadResult& result,
+          Step step) {
   for (std::int64_t i = 0; i < options.warmup && !interrupted(); ++i) step(Clock::now());
   result.phases = {};
   result.arrived = true;
@@ -75,7 +75,6 @@ void work(Invocation& invocation, const MeasureOptions& options, std::int64_t ru
                                            std::chrono::duration<double>(*options.seconds))
                       : Clock::time_point::max();
   repeat(runs, deadline, shared, result, step);
-  if constexpr (requires { invocation.outputs(); }) result.outputs = invocation.outputs();
 }
 
 std::optional<Latency> latency(const Durations& durations) {
@@ -99,21 +98,18 @@ Measured measure(const Session& session, const std::vector<Tensor>& inputs,
     try {
       if (!bound) {
         PlainInvocation invocation(session, inputs);
-        work(invocation, options, runs, shared, result, [&](Clock::time_point) {
+        work(options, runs, shared, result, [&](Clock::time_point) {
           invocation.run();
           return Clock::now();
         });
         return result;
       }
       BoundInvocation invocation(session, inputs, outputs, cuda ? &*cuda : nullptr, device, graph);
-      if (!cuda) {
-        work(invocation, options, runs, shared, result, [&](Clock::time_point) {
+      work(options, runs, shared, result, [&](Clock::time_point begin) {
+        if (!cuda) {
           invocation.run();
           return Clock::now();
-        });
-        return result;
-      }
-      work(invocation, options, runs, shared, result, [&](Clock::time_point begin) {
+        }
         invocation.copy_in();
         const Clock::time_point copied = Clock::now();
         invocation.run();
@@ -125,6 +121,7 @@ Measured measure(const Session& session, const std::vector<Tensor>& inputs,
         result.phases.to_host.add(end - ran);
         return end;
       });
+      result.outputs = invocation.outputs();
     } catch (...) {
       shared.stop = true;
       if (!result.arrived) shared.ready.count_down();  // releases the threads that wait

@@ -1,7 +1,9 @@
 // Access to the elements of tensors as numbers.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
+#include <string>
 #include <variant>
 
 #include "tensor.h"
@@ -17,5 +19,13 @@ void set_element(Tensor& tensor, std::int64_t index, double value);
 
 /// Rounds the value to a floating-point type.
 double rounded_to(const ElementType& type, double value);
+
+/// Whether the whole text is a number, which it sets.
+template <class T>
+bool parse_all(const std::string& text, T& number) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop == end;
+}
 
 }  // namespace cudarelu::cli

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "array_text.h"
@@ -15,7 +14,8 @@
 namespace cudarelu::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
+// The version of the JSON. Keys may be added without a new version, but not removed or changed.
+constexpr int report_schema = 1;
 
 constexpr std::int64_t max_json_values = 1000;
 
@@ -147,6 +147,18 @@ void write_heading(std::ostream& stream, const std::string& model, const Runtime
          << (provider.reason.empty() ? "" : " (auto: " + provider.reason + ")") << '\n';
 }
 
+Json json_heading(const std::string& model, const Runtime& runtime, const Provider& provider) {
+  return {{"schema", report_schema},
+          {"model", model},
+          {"runtime", {{"version", runtime.version()}, {"library", runtime.library().string()}}},
+          {"provider", provider.name},
+          {"provider_reason", provider.reason}};
+}
+
+void write(std::ostream& stream, const Json& json) {
+  stream << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+}
+
 void write_text(std::ostream& stream, const Report& report) {
   write_heading(stream, report.model.string(), report.runtime, report.session.provider());
   if (!report.inputs.sizes.empty()) {
@@ -181,19 +193,12 @@ void write_text(std::ostream& stream, const Report& report) {
 }
 
 void write_json(std::ostream& stream, const Report& report) {
-  const Provider& provider = report.session.provider();
-  Json json{
-      {"schema", report_schema},
-      {"model", report.model.string()},
-      {"runtime",
-       {{"version", report.runtime.version()}, {"library", report.runtime.library().string()}}},
-      {"provider", provider.name},
-      {"provider_reason", provider.reason},
-      {"sizes", report.inputs.sizes},
-      {"seed", report.seed},
-      {"inputs", Json::array()},
-      {"outputs", Json::array()},
-      {"nodes", Json::array()}};
+  Json json = json_heading(report.model.string(), report.runtime, report.session.provider());
+  json["sizes"] = report.inputs.sizes;
+  json["seed"] = report.seed;
+  json["inputs"] = Json::array();
+  json["outputs"] = Json::array();
+  json["nodes"] = Json::array();
   for (std::size_t i = 0; i < report.inputs.tensors.size(); ++i) {
     Json input = json_of(report.session.inputs()[i].name, report.inputs.tensors[i]);
     const std::string file = report.inputs.files[i].string();
@@ -223,8 +228,7 @@ void write_json(std::ostream& stream, const Report& report) {
   for (const Measurement& measurement : report.measurements) {
     json["measurements"].push_back(json_of(measurement, report.measure));
   }
-  // Names in a model may contain invalid UTF-8.
-  stream << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+  write(stream, json);
 }
 
 }  // namespace cudarelu::cli

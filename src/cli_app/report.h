@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <nlohmann/json.hpp>
 
 #include "compare.h"
 #include "inputs.h"
@@ -10,6 +11,8 @@
 #include "session.h"
 
 namespace cudarelu::cli {
+
+using Json = nlohmann::ordered_json;
 
 struct Report {
   std::filesystem::path model;
@@ -26,19 +29,21 @@ struct Report {
   std::vector<Measurement> measurements = {};
 };
 
-/// The version of the JSON. Keys may be added without a new version, but not removed or changed.
-inline constexpr int report_schema = 1;
-
 /// Writes the first lines of a report in text.
 void write_heading(std::ostream& stream, const std::string& model, const Runtime& runtime,
                    const Provider& provider);
+
+/// The first keys of a report in JSON.
+Json json_heading(const std::string& model, const Runtime& runtime, const Provider& provider);
+
+/// Writes the JSON. Its strings, such as names in a model, may contain invalid UTF-8.
+void write(std::ostream& stream, const Json& json);
 
 void write_text(std::ostream& stream, const Report& report);
 
 /// Writes one JSON object with the keys of docs/ort_infer.md. It contains the values of tensors of
 /// up to 1,000 elements, in row-major order; numbers that JSON lacks are the strings "nan", "inf"
-/// and
-/// "-inf".
+/// and "-inf".
 void write_json(std::ostream& stream, const Report& report);
 
 }  // namespace cudarelu::cli

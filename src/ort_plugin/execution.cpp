@@ -38,7 +38,7 @@ void* OrtExecution::stream_of(const OrtApi& api, const OrtKernelContext& context
 
 void OrtExecution::free_workspace() {
   for (void* memory : workspace_) {
-    if (OrtStatus* status = api_.AllocatorFree(allocator_, memory)) api_.ReleaseStatus(status);
+    succeeded(api_, api_.AllocatorFree(allocator_, memory));
   }
   api_.ReleaseAllocator(allocator_);
 }
@@ -62,11 +62,11 @@ void OrtExecution::parallel_for(std::int64_t n, std::int64_t grain,
     const std::int64_t begin = static_cast<std::int64_t>(index) * work.part;
     if (begin < work.n) work.body(begin, std::min(begin + work.part, work.n));
   };
-  OrtStatus* status = api_.KernelContext_ParallelFor(&context_, run_part,
-                                                     static_cast<std::size_t>(parts), 0, &work);
-  if (status == nullptr) return;
-  api_.ReleaseStatus(status);  // Nothing has run. The caller does not expect an exception.
-  body(0, n);
+  // If it fails, nothing has run. The caller does not expect an exception.
+  if (!succeeded(api_, api_.KernelContext_ParallelFor(&context_, run_part,
+                                                      static_cast<std::size_t>(parts), 0, &work))) {
+    body(0, n);
+  }
 }
 
 void* OrtExecution::allocate(std::size_t bytes) {
@@ -87,11 +87,7 @@ void* OrtExecution::allocate(std::size_t bytes) {
     }
     workspace_.push_back(memory);
   };
-  if (OrtStatus* status = guarded(api_, get)) {
-    api_.ReleaseStatus(status);
-    return nullptr;
-  }
-  return memory;
+  return succeeded(api_, guarded(api_, get)) ? memory : nullptr;
 }
 
 Status OrtExecution::gemm(const Gemm& gemm) {
@@ -104,12 +100,10 @@ Status OrtExecution::gemm(const Gemm& gemm) {
 
 bool OrtExecution::allow_tf32() const {
   if (runtime_.minor < 18) return false;
-  void* allowed = nullptr;  // null: TF32 is off
-  OrtStatus* status =
-      api_.KernelContext_GetResource(&context_, cuda_resource_version, use_tf32, &allowed);
-  if (status == nullptr) return allowed != nullptr;
-  api_.ReleaseStatus(status);  // a provider without this option
-  return false;
+  void* allowed = nullptr;  // null: TF32 is off, or the provider does not have this option
+  succeeded(api_,
+            api_.KernelContext_GetResource(&context_, cuda_resource_version, use_tf32, &allowed));
+  return allowed != nullptr;
 }
 
 }  // namespace cudarelu::ort

@@ -2,14 +2,13 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "attributes.h"
 #include "cudarelu/infer.h"
 #include "custom_op.h"
 #include "element_type.h"
-#include "kernel.h"
+#include "tensor.h"
 
 namespace cudarelu::ort {
 namespace {
@@ -52,8 +51,7 @@ void set_output(const OrtApi& api, OrtShapeInferContext& context, std::size_t in
   }
   OrtTensorTypeAndShapeInfo* info = nullptr;
   check(api.CreateTensorTypeAndShapeInfo(&info));
-  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api.ReleaseTensorTypeAndShapeInfo)>
-      owner(info, api.ReleaseTensorTypeAndShapeInfo);
+  const TypeInfo owner(info, api.ReleaseTensorTypeAndShapeInfo);
   check(api.SetTensorElementType(info, element_types[type.dtype]));
   check(api.SetDimensions(info, numbers.data(), numbers.size()));
   check(api.SetSymbolicDimensions(info, symbols.data(), symbols.size()));
@@ -90,8 +88,7 @@ void infer_outputs(const CustomOp& custom_op, OrtShapeInferContext& context) {
 OrtStatus* infer_shapes(const OrtCustomOp* op, OrtShapeInferContext* context) noexcept {
   const CustomOp& custom_op = *static_cast<const CustomOp*>(op);
   const OrtApi& api = *custom_op.runtime.api;
-  OrtStatus* status = guarded(api, [&] { infer_outputs(custom_op, *context); });
-  if (status != nullptr) api.ReleaseStatus(status);
+  succeeded(api, guarded(api, [&] { infer_outputs(custom_op, *context); }));
   return nullptr;
 }
 

@@ -14,7 +14,6 @@ namespace cudarelu::tf {
 // Objects of TensorFlow.
 struct Construction;  // of a kernel
 struct Context;       // of a call
-struct Kernel;        // TensorFlow only keeps its address
 struct KernelBuilder;
 struct OpBuilder;
 struct ShapeContext;

@@ -90,13 +90,7 @@ inline c10::IValue ivalue_of(const AttributeSpec& spec, const Attribute& value) 
 /// its interpreter runs one.
 [[gnu::visibility("default")]] void check_traced_writes(void (*with)(const Op& op));
 
-/// Checks a call and sets the types of its outputs, one for each output of the signature.
-[[gnu::visibility("default")]] Status infer_on_host(const Op& op,
-                                                    std::span<const TensorView> inputs,
-                                                    std::span<const Attribute> attributes,
-                                                    std::span<OutputType<std::int64_t>> outputs);
-
-/// Runs a call that infer_on_host() has accepted, on host memory with torch's threads.
+/// Runs a call that infer() has accepted, on host memory with torch's threads.
 [[gnu::visibility("default")]] Status run_on_host(const Op& op, std::span<const TensorView> inputs,
                                                   std::span<const TensorView> outputs,
                                                   std::span<const Attribute> attributes);

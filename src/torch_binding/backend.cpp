@@ -401,12 +401,6 @@ bool call_plain(const Op& op, Inputs inputs, std::span<const Attribute> attribut
   return true;
 }
 
-Status infer_on_host(const Op& op, std::span<const TensorView> inputs,
-                     std::span<const Attribute> attributes,
-                     std::span<OutputType<std::int64_t>> outputs) {
-  return infer<std::int64_t>(op, inputs, attributes, outputs);
-}
-
 Status run_on_host(const Op& op, std::span<const TensorView> inputs,
                    std::span<const TensorView> outputs, std::span<const Attribute> attributes) {
   TorchExecution execution{c10::Device(c10::kCPU)};

@@ -119,7 +119,8 @@ nb::object call_on_numpy(const Op& op, const Arguments& arguments) {
     }
   }
   std::vector<OutputType<std::int64_t>> types(op.signature.outputs.size());
-  raise_python(infer_on_host(op, input_views, arguments.attributes, types));
+  raise_python(infer<std::int64_t>(op, std::span<const TensorView>(input_views),
+                                   arguments.attributes, std::span(types)));
 
   std::vector<Array> outputs;
   std::vector<TensorView> output_views;

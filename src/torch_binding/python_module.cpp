@@ -39,13 +39,7 @@ nb::list describe_modules() {
   return result;
 }
 
-nb::str load(const char* path) {
-  try {
-    return to_str(load_module(path).name);
-  } catch (const std::invalid_argument& error) {
-    throw nb::value_error(error.what());
-  }
-}
+nb::str load(const char* path) { return to_str(load_module(path).name); }
 
 nb::list describe_ops_of(const Module& module) {
   nb::list result;
@@ -54,29 +48,11 @@ nb::list describe_ops_of(const Module& module) {
 }
 
 nb::tuple read(const char* path) {
-  try {
-    const std::unique_ptr<const Module> module = read_library(path);
-    return nb::make_tuple(describe_module(*module), describe_ops_of(*module));
-  } catch (const std::invalid_argument& error) {
-    throw nb::value_error(error.what());
-  }
+  const std::unique_ptr<const Module> module = read_library(path);
+  return nb::make_tuple(describe_module(*module), describe_ops_of(*module));
 }
 
-void check_name(const std::string& name) {
-  try {
-    check_new_name(name);
-  } catch (const std::invalid_argument& error) {
-    throw nb::value_error(error.what());
-  }
-}
-
-nb::dict read_signature(const std::string& text) {
-  try {
-    return describe(parse_signature(text));
-  } catch (const std::invalid_argument& error) {
-    throw nb::value_error(error.what());
-  }
-}
+nb::dict read_signature(const std::string& text) { return describe(parse_signature(text)); }
 
 /// Whether a call may take longer than releasing and acquiring the GIL.
 bool is_long(Inputs inputs) {
@@ -322,8 +298,9 @@ NB_MODULE(_C, module) {
   module.def("read_library", read, nb::arg("path"),
              "An entry of modules() and the list of ops() for a library, which is not registered. "
              "Raises ValueError.");
-  module.def("check_new_name", check_name, nb::arg("name"),
-             "Raises ValueError unless a new module can have the name.");
+  module.def(
+      "check_new_name", [](const std::string& name) { check_new_name(name); }, nb::arg("name"),
+      "Raises ValueError unless a new module can have the name.");
   module.def("read_signature", read_signature, nb::arg("text"),
              "A signature as a dictionary. Raises ValueError if it cannot be parsed.");
   module.def("ops", describe_ops, nb::arg("module"),

@@ -18,23 +18,18 @@ from .. import _build_info
 from .measure import Point
 from .regimes import cache_bytes
 
-IDENTITY = (
-    "suite",
-    "op",
-    "dtype",
-    "shape",
-    "attributes",
-    "device",
-    "threads",
-    "regime",
-    "contender",
-)
+_POINT = ("suite", "op", "dtype", "shape", "attributes", "device", "threads", "regime")
+IDENTITY = (*_POINT, "contender")
 _GPU_STATE = "clocks.sm,clocks.max.sm,power.draw,temperature.gpu"
 
 
 def key(record: dict[str, Any]) -> str:
     """Returns the key by which records of two runs are matched."""
-    return json.dumps([record[name] for name in IDENTITY])
+    return _key(record, IDENTITY)
+
+
+def _key(record: dict[str, Any], names: Iterable[str]) -> str:
+    return json.dumps([record[name] for name in names])
 
 
 def title(record: dict[str, Any]) -> str:
@@ -175,12 +170,8 @@ class Results:
 
     def lacks(self, points: Iterable[Point]) -> list[Point]:
         """Returns the points without a record. A point that failed has one."""
-        there = {json.dumps([each[name] for name in IDENTITY[:-1]]) for each in self.records}
-        return [
-            point
-            for point in points
-            if json.dumps([point.identity[name] for name in IDENTITY[:-1]]) not in there
-        ]
+        there = {_key(each, _POINT) for each in self.records}
+        return [point for point in points if _key(point.identity, _POINT) not in there]
 
     def add(self, records: Iterable[dict[str, Any]], missing: dict[str, str]) -> None:
         self.records.extend(map(_rounded, records))

@@ -75,14 +75,17 @@ def _rivals_of(op: OpInfo, contenders: tuple[str, ...]) -> tuple[str, ...]:
     return ("cudarelu", *known, "torch", "torch.compile", "copy")
 
 
+def _listed(op: OpInfo) -> tuple[str, ...]:
+    return ("cudarelu", "torch") if op.name in TORCH else ("cudarelu",)
+
+
 def _sizes() -> Iterator:
     for op in all_ops():
         if op.elementwise:
             for exponent in (0, 10, 17, 20, 24, 28):
                 for regime in ("graph, hot", "graph, rotating"):
                     case = sized(op, op.dtypes[0], 1 << exponent)
-                    listed = ("cudarelu", "torch") if op.name in TORCH else ("cudarelu",)
-                    yield case, regime, _rivals_of(op, listed)
+                    yield case, regime, _rivals_of(op, _listed(op))
 
 
 def _of_libraries(exponents: Iterable[int]) -> Iterator[tuple[OpInfo, str, int]]:
@@ -136,12 +139,12 @@ def _growth() -> Iterator:
             yield case, "graph, rotating", ("cudarelu", "torch", "copy")
 
 
-def _softmax() -> Iterator:
-    for name in ("softmax", "softmax_backward"):
+def _rows(*names: str) -> Iterator:
+    for name in names:
         for dtype in ("float32", "bfloat16"):
             for columns in (64, 1000, 1024, 4096, 5000, 8192, 32768, 50257, 131072):
                 rows = 256 * MIB // _itemsize(dtype) // columns
-                case = with_rows(op_named(name), dtype, rows, columns)
+                case = _whole(with_rows(op_named(name), dtype, rows, columns))
                 yield case, "graph, rotating", ("cudarelu", "torch", "torch.compile", "copy")
 
 
@@ -186,9 +189,8 @@ def _large_linear() -> Iterator:
 def _small_linear() -> Iterator:
     for dtype in ("bfloat16", "float32"):
         for case in _linears(dtype, 32, 768, 3072):
-            is_exact = (
-                case.attributes.get("approximate") == "none"
-            )  # cuBLASLt has no epilogue for it
+            # cuBLASLt has no epilogue for the exact GELU.
+            is_exact = case.attributes.get("approximate") == "none"
             fused = () if is_exact else ("cublaslt, fused",)
             contenders = "cudarelu", "torch", "torch.compile", "cublaslt", *fused
             yield case, "graph, hot", contenders
@@ -210,16 +212,6 @@ def _matmul() -> Iterator:
     for dtype, leading, side in shapes:
         case = Case(op_named("matmul"), dtype, leading, dict.fromkeys("mkn", side), {})
         yield case, "graph, rotating", ("cudarelu", "torch", "cublaslt")
-
-
-def _layer_norm() -> Iterator:
-    for name in ("layer_norm", "layer_norm_backward"):
-        for dtype in ("float32", "bfloat16"):
-            for columns in (64, 1000, 1024, 4096, 5000, 8192, 32768, 50257, 131072):
-                rows = 256 * MIB // _itemsize(dtype) // columns
-                case = _whole(with_rows(op_named(name), dtype, rows, columns))
-                rivals = ("torch", "torch.compile") if name in TORCH else ()
-                yield case, "graph, rotating", ("cudarelu", *rivals, "copy")
 
 
 def _grid_cluster() -> Iterator:
@@ -252,8 +244,7 @@ def _every_op(device: str, regime: str) -> Iterator:
                 if has_many_dimensions(op):  # packed sequences, not points
                     inner = {str(dim): 32 for each in op.inputs for dim in each.dims[1:]}
                     case = replace(case, sizes=case.sizes | inner)
-            listed = ("cudarelu", "torch") if op.name in TORCH else ("cudarelu",)
-            yield case, regime, _rivals_of(op, listed) if op.elementwise else listed
+            yield case, regime, _rivals_of(op, _listed(op)) if op.elementwise else _listed(op)
 
 
 def _cpu(*contenders: str) -> Iterator:
@@ -414,7 +405,7 @@ SUITES = {
             "softmax",
             "cuda",
             "softmax and its backward, 256 MiB in rows of 64 to 131,072",
-            _softmax,
+            lambda: _rows("softmax", "softmax_backward"),
             tuple(
                 Target(name, rival, times, _of(op=name))
                 for name, part in (("softmax", 0.96), ("softmax_backward", 0.97))
@@ -505,7 +496,7 @@ SUITES = {
             "layer-norm",
             "cuda",
             "layer_norm and its backward, 256 MiB in rows of 64 to 131,072",
-            _layer_norm,
+            lambda: _rows("layer_norm", "layer_norm_backward"),
             tuple(
                 Target(name, rival, times, _of(op=name))
                 for name, rival, times in (

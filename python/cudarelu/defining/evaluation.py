@@ -20,7 +20,7 @@ from ..onnx.definitions import parsed
 from ..onnx.graphs import NewNames
 from .bodies import ABSENT, bodies
 from .operators import OPERATORS
-from .reading import place
+from .reading import IN_PAIRS, place
 from .statements import (
     CPP,
     REAL,
@@ -53,8 +53,6 @@ _OF_INTEGERS = {
     name: f"definition::{name.lower()}({{0}}, {{1}})"
     for name in ("Add", "Sub", "Mul", "Div", "Mod")
 }
-
-_IN_PAIRS = {"Max": "Max", "Min": "Min", "Sum": "Add", "Mean": "Add"}
 
 _REDUCTIONS = {
     "ReduceSum": "sum",
@@ -360,7 +358,7 @@ class _Evaluation:
             return [value for value in n.values if value]
         if op_type in ("Cast", "CastLike"):
             return [self._cast(n)]
-        if op_type in _IN_PAIRS:
+        if op_type in IN_PAIRS:
             return [self._in_pairs(n)]
         if op_type in OPERATORS:
             return [self._operator(n, n.op_type, [value for value in n.values if value])]
@@ -454,7 +452,7 @@ class _Evaluation:
         values = [value for value in n.values if value]
         result = values[0]
         for value in values[1:]:
-            result = self._operator(n, _IN_PAIRS[n.op_type], [result, value])
+            result = self._operator(n, IN_PAIRS[n.op_type], [result, value])
         if n.op_type != "Mean":
             return result
         count = Constant("float", np.array(float(len(values))))

@@ -92,6 +92,10 @@ def place(op: OpInfo, node: onnx.NodeProto) -> str:
     return f"{op.name}: line {line} of the definition"
 
 
+# Operators of any number of operands, by the operators for two.
+IN_PAIRS = {"Max": "Max", "Min": "Min", "Sum": "Add", "Mean": "Add"}
+
+
 def in_pairs(part: Expression) -> Expression:
     """Operators of any number of operands, and Celu, which ONNX has for float32 only, by others."""
     if not isinstance(part, Call):
@@ -101,8 +105,7 @@ def in_pairs(part: Expression) -> Expression:
         x, low, high = (*part.operands, None)[:3]
         raised = part.operands[:1] if low is None else (Call("Max", (x, low)),)
         return Call("Min", (*raised, high)) if high is not None else Call("Max", (x, low))
-    if part.op_type in ("Max", "Mean", "Min", "Sum"):
-        pairwise = part.op_type if part.op_type in ("Max", "Min") else "Add"
+    if pairwise := IN_PAIRS.get(part.op_type):
         operands = [each for each in part.operands if each is not None]
         total = functools.reduce(lambda a, b: Call(pairwise, (a, b)), operands)
         count = Literal((), (float(len(part.operands)),))

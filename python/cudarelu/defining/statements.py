@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from .texts import identifier
+from .texts import Names, identifier
 
 # The C++ type of the elements by their kind. T is float or double, or std::int64_t for integers.
 CPP = {"T": "T", "float": "float", "double": "double", "int64": "std::int64_t", "bool": "bool"}
@@ -120,18 +120,12 @@ class Statements:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self._taken = {"call"}
+        self._names = Names({"call"})
         self._numbers: dict[tuple[str, str], str] = {}  # variables by expression and kind
 
     def new_name(self, wanted: str) -> str:
         """A name that no other variable has."""
-        base = identifier(re.sub(r"\W", "_", wanted) or "unused")
-        name, count = base, 1
-        while name in self._taken:
-            count += 1
-            name = f"{base}{count}"
-        self._taken.add(name)
-        return name
+        return self._names.new(identifier(re.sub(r"\W", "_", wanted) or "unused"))
 
     @contextlib.contextmanager
     def block(self) -> Iterator[list[str]]:

@@ -33,7 +33,7 @@ def identifier(name: str) -> str:
     return f"{name}_" if name.rstrip("_") in _RESERVED else name
 
 
-class _Names:
+class Names:
     """Gives each part of an expression a name."""
 
     def __init__(self, taken: Collection[str]) -> None:
@@ -59,7 +59,7 @@ def functor_body(y: Expression, taken: Collection[str]) -> list[str]:
         taken: the names of the functor's parameters.
     """
     y = simplified(y)
-    names = _Names({*map(identifier, taken), *_RESERVED, "y"})
+    names = Names({*map(identifier, taken), *_RESERVED, "y"})
     known: dict[Expression, str] = {}
     lines: list[str] = []
     for part in parts(y):
@@ -159,7 +159,7 @@ def definition_body(
 
 class _DefinitionWriter:
     def __init__(self, output: str, inputs: list[str], labelled: Collection[str]) -> None:
-        self._names = _Names({output, *inputs})
+        self._names = Names({output, *inputs})
         self._output = output
         self._like = inputs[0]
         self._labelled = labelled

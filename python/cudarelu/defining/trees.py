@@ -24,9 +24,8 @@ _WHOLE = {onnx.TensorProto.INT32, onnx.TensorProto.INT64}
 def parts(expression: Expression) -> list[Expression]:
     """The expression and its parts, each after its operands."""
     found: dict[Expression, None] = {}
-    stack: list[tuple[Expression, bool]] = [
-        (expression, False)
-    ]  # the flag: whether the operands are found
+    # The flag: whether the operands are found.
+    stack: list[tuple[Expression, bool]] = [(expression, False)]
     while stack:
         part, complete = stack.pop()
         if part in found:

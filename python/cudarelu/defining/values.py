@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
-from ..onnx.expressions import Attribute, Call, Expression, Input, Literal
+from ..onnx.expressions import Attribute, Call, Expression, Literal
 
 Operand: TypeAlias = "Value | float | None"
 
@@ -104,7 +104,7 @@ class Value:
         if not self._labels:
             raise TypeError(f"{other!r} is compared with a value that has no labels")
         if other not in self._labels:
-            raise ValueError(f"{other!r} is none of the labels {', '.join(self._labels)}")
+            raise ValueError(f"{other!r} is not one of the labels {', '.join(self._labels)}")
         return self._labels.index(other)
 
     def __bool__(self) -> bool:
@@ -179,6 +179,3 @@ def interned(call: Call) -> Call:
 def where(condition: Value, a: Operand, b: Operand) -> Value:
     """a where the condition is true, else b."""
     return apply("Where", condition, a, b)
-
-
-__all__ = ["Attribute", "Input", "Operand", "Value", "apply", "expression_of", "where"]

@@ -61,7 +61,7 @@ def _driver(context: Context) -> Iterator[Record]:
         else:
             yield not_asked("cuda.driver", answer["error"])
         return
-    gpus = ", ".join(f"{each['name']} ({_dotted(each['capability'])})" for each in context.gpus)
+    gpus = ", ".join(map(_titled, context.gpus))
     version = answer["cuda"]
     users = _users(context).items()
     old = {user: needed for user, needed in users if _major(needed) > _major(version)}
@@ -120,7 +120,7 @@ def _architectures(context: Context, compilers: list[Compiler]) -> Iterator[Reco
 def _code(context: Context, id: str, path: Path, code: Code) -> Iterator[Record]:
     lacking = [each for each in context.gpus if not runs_on(code, each["capability"])]
     for each in {each["capability"]: each for each in lacking}.values():
-        gpu = f"{each['name']} ({_dotted(each['capability'])})"
+        gpu = _titled(each)
         values = {"name": path.name, "gpu": gpu, "has": code, "capability": each["capability"]}
         yield trouble(
             f"{id}.{each['capability']}",
@@ -217,7 +217,7 @@ def _arch_list(context: Context, compilers: list[Compiler]) -> Iterator[Record]:
         covered.update(each for each in here if runs_on(code, each))
     for each in context.gpus:
         if each["capability"] not in covered:
-            gpu = f"{each['name']} ({_dotted(each['capability'])})"
+            gpu = _titled(each)
             values = {"value": value, "gpu": gpu, "suggested": suggested}
             yield trouble("cuda.arch_list", "arch-list-gpu", status="warning", **values)
             return
@@ -250,6 +250,10 @@ def _copies(context: Context) -> Iterator[Record]:
         names = ", ".join(sorted(by_name))
         evidence = ", ".join(answer["loaded"])
         yield ok("cuda.copies", f"a process has one copy of each of {names}", evidence)
+
+
+def _titled(gpu: dict) -> str:
+    return f"{gpu['name']} ({_dotted(gpu['capability'])})"
 
 
 def _dotted(capability: int) -> str:

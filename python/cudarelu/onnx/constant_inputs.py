@@ -89,9 +89,8 @@ def _folded(
     try:
         evaluator = ReferenceEvaluator(ir.to_proto(node), opsets={"": opset})
         (result,) = evaluator.run(None, arrays)
-    except (
-        Exception
-    ):  # it raises many kinds where it lacks an operator, or values of a graph around
+    # It raises many kinds where it lacks an operator, or values of a graph around.
+    except Exception:
         return None
     return np.asarray(result)
 

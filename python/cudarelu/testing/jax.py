@@ -203,7 +203,8 @@ def _second_derivatives(op: OpInfo, device: str) -> None:
             all_of_them[i] = x
         return loss(*all_of_them)
 
-    gradient = jax.grad(at, argnums=tuple(range(len(moved))))
+    argnums = tuple(range(len(moved)))
+    gradient = jax.grad(at, argnums)
     _compare(gradient(*moved), first)
 
     def directional(*given: Any) -> Any:
@@ -212,7 +213,6 @@ def _second_derivatives(op: OpInfo, device: str) -> None:
     def weighted(*given: Any) -> Any:
         return sum((g * v).sum() for g, v in zip(gradient(*given), vectors, strict=True))
 
-    argnums = tuple(range(len(moved)))
     _compare(jax.jit(jax.grad(weighted, argnums))(*moved), expected)
     if not has_second_derivative(op, forward=True):
         return
