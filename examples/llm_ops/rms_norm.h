@@ -33,7 +33,9 @@ struct RmsNorm {
 struct RowRrms {
   static constexpr OpSpec spec{
       .signature = "row_rrms(x: T[*, c], *, eps: float = 1e-6 in [0, inf]) -> y: T[*, c]",
-      .summary = "1 / sqrt(mean(x^2) + eps) along the last dimension, in every element of the row.",
+      .summary =
+          "1 / sqrt(mean(x^2) + eps) along the last dimension, written to every element of the "
+          "row.",
       .dtypes = floating_types,
       .in_place = "y = x",
       .gradient = R"(x = cudarelu::scale(

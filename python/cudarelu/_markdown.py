@@ -10,8 +10,8 @@ from ._table import OWN_NAMESPACE, OpInfo
 
 _INTRODUCTION = """\
 `T` is one of the dtypes of the op, the same for all tensors of a call; `f32` is float32. Equal
-names of dimensions are equal sizes, and `*` stands for any number of leading dimensions, none
-included. The function of an op takes its inputs in this order, and its attributes by name. The page
+names of dimensions are equal sizes, and `*` stands for zero or more leading dimensions. The
+function of an op takes its inputs in this order, and its attributes by name. The page
 is made from the declarations of the ops:
 
     python -m cudarelu ops --markdown"""
@@ -43,7 +43,10 @@ def reference(
         by_module.setdefault(op.namespace, []).append(op)
     parts = []
     for namespace, members in by_module.items():
-        rows = [(f"[{op.name}](#{_anchor(op)})", op.summary, _dtypes(op)) for op in members]
+        rows = []
+        for op in members:
+            anchor = op.qualified_name.replace(":", "").lower()
+            rows.append((f"[{op.name}](#{anchor})", op.summary, ", ".join(op.dtypes)))
         imports = f"import torch\n\nimport {OWN_NAMESPACE}"
         introduction = _INTRODUCTION
         if namespace != OWN_NAMESPACE:
@@ -83,14 +86,6 @@ def _section(op: OpInfo, measured: Notes) -> str:
 
 def _code(text: str) -> str:
     return f"```python\n{text}\n```"
-
-
-def _dtypes(op: OpInfo) -> str:
-    return ", ".join(op.dtypes)
-
-
-def _anchor(op: OpInfo) -> str:
-    return op.qualified_name.replace(":", "").lower()
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -2,12 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <iostream>
 #include <limits>
 
 #include "error.h"
+#include "numbers.h"
 
 namespace cudarelu::cli {
 namespace {
@@ -60,7 +60,7 @@ void declare(CLI::App& app, Options& options, Texts& texts) {
   option(group, "--inputs", options.input_folder, "DIR",
          "read input_0.pb, ... from DIR; compare with its output_0.pb, ...");
   list(group, "--dim", texts.dims, "NAME=SIZE", "size of a free dimension (4); repeatable");
-  option(group, "--seed", texts.seed, "S", "seed of the random inputs, a whole number (0)");
+  option(group, "--seed", texts.seed, "S", "seed of the random inputs, an integer (0)");
   option(group, "--max-array", texts.max_array, "MB",
          "the largest input that is read or made (half of the memory)");
 
@@ -120,17 +120,10 @@ std::vector<std::size_t> dividers(const std::string& option, const std::string& 
 }
 
 template <class T>
-bool parse_all(const std::string& text, T& number) {
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stop == end;
-}
-
-template <class T>
 T whole_number(const std::string& option, const std::string& text, T least = 0) {
   T number = 0;
   if (!parse_all(text, number) || text.starts_with('-') || number < least) {
-    throw Error(option + ": must be a whole number from " + std::to_string(least) + " to " +
+    throw Error(option + ": must be an integer from " + std::to_string(least) + " to " +
                 std::to_string(std::numeric_limits<T>::max()) + ", not " + text);
   }
   return number;
@@ -139,7 +132,7 @@ T whole_number(const std::string& option, const std::string& text, T least = 0) 
 double real_number(const std::string& option, const std::string& text) {
   double number = 0;
   if (!parse_all(text, number) || !std::isfinite(number) || number < 0) {
-    throw Error(option + ": must be a number that is not negative, not " + text);
+    throw Error(option + ": must be a non-negative number, not " + text);
   }
   return number;
 }
@@ -194,7 +187,7 @@ std::optional<MeasureOptions> measure_options(const CLI::App& app, const Texts& 
     }
   }
   if (texts.io_binding && texts.no_io_binding) {
-    throw Error("--io-binding and --no-io-binding exclude each other");
+    throw Error("--io-binding and --no-io-binding are mutually exclusive");
   }
   if (texts.io_binding || texts.no_io_binding) measure.io_binding = texts.io_binding;
   measure.cuda_graph = texts.cuda_graph;

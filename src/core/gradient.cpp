@@ -208,7 +208,7 @@ class GradientParser {
     result.text = name;
     if (accept('(')) {
       if (++depth_ > max_depth) {
-        fail("has more than " + std::to_string(max_depth) + " calls in one another");
+        fail("has more than " + std::to_string(max_depth) + " nested calls");
       }
       result.kind = Kind::call;
       result.op = find_op(name, *op_.module);
@@ -232,7 +232,7 @@ class GradientParser {
       if (called.outputs.size() == 1) return result;
       const std::string_view output = accept('.') ? word() : std::string_view();
       result.output = index_of(called.outputs, output);
-      if (result.output < 0) fail("names no output of " + std::string(name));
+      if (result.output < 0) fail("must select an output of " + std::string(name));
       result.text.append(".").append(output);
       return result;
     }
@@ -428,7 +428,9 @@ const Op* training_form(const Op& op) {
       std::ranges::equal(op.signature.outputs,
                          std::span(form->signature.outputs.begin(), op.signature.outputs.size()));
   if (!fits) {
-    throw std::invalid_argument(std::string(op.name) + ": the gradient names no op of its form");
+    throw std::invalid_argument(std::string(op.name) +
+                                ": the op that `as` names must have the same inputs, "
+                                "attributes and first outputs, and a gradient of its own");
   }
   return form;
 }

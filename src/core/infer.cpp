@@ -97,7 +97,7 @@ Status unknown_dtype(const Op& op, std::size_t input, std::string_view dtype) {
   const Parameter& parameter = op.signature.inputs[input];
   std::string what(parameter.name);
   if (parameter.is_generic()) {
-    what.append(" is ").append(dtype).append("; supported are ");
+    what.append(" is ").append(dtype).append("; supported dtypes: ");
     what.append(names_of(dtypes_of(op, parameter)));
   } else {
     what.append(" must be ").append(name_of(parameter.dtype({}))).append(", not ").append(dtype);

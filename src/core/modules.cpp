@@ -62,11 +62,11 @@ void check_module_name(std::string_view name) {
   const std::string text(name);
   if (!is_word) {
     fail("a module cannot have the name '" + text +
-         "': a name is lower-case letters, digits and _, and begins with a letter");
+         "': a name consists of lower-case letters, digits and _, and begins with a letter");
   }
   if (std::ranges::find(detail::reserved_names, name) != detail::reserved_names.end() ||
       cpp_words.find(" " + text + " ") != cpp_words.npos) {
-    fail("a module cannot have the name " + text + ", a word of C++, Python or gradients");
+    fail("a module cannot have the name " + text + ", a keyword of C++, Python or gradients");
   }
   if (std::ranges::find(taken_names, name) != taken_names.end()) {
     fail("a module cannot have the name " + text + ", which PyTorch uses itself");
@@ -195,6 +195,13 @@ Registry& registry() {
   return all;
 }
 
+/// The table of a loaded op module; nullptr for another library.
+const cudarelu_module* table_of(void* library) {
+  const auto get =
+      reinterpret_cast<cudarelu_get_module_function>(dlsym(library, CUDARELU_GET_MODULE));
+  return get != nullptr ? get() : nullptr;
+}
+
 }  // namespace
 
 std::vector<NodeInput> inputs_of(const Op& op) {
@@ -267,9 +274,7 @@ std::unique_ptr<Module> open_module(const std::filesystem::path& path) {
     fail(reason != nullptr ? reason : file.string() + ": it cannot be loaded");
   }
   check_not_replaced(file);
-  const auto get =
-      reinterpret_cast<cudarelu_get_module_function>(dlsym(library, CUDARELU_GET_MODULE));
-  const cudarelu_module* const table = get != nullptr ? get() : nullptr;
+  const cudarelu_module* const table = table_of(library);
   if (table == nullptr) {
     fail(file.string() + ": not an op module, since it does not export " + CUDARELU_GET_MODULE);
   }
@@ -330,11 +335,7 @@ const cudarelu_engines* find_engines() {
   if (found == nullptr) {
     // Beside this library, in its RUNPATH, or already loaded.
     void* const library = dlopen(engine_library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    const auto get =
-        library == nullptr
-            ? nullptr
-            : reinterpret_cast<cudarelu_get_module_function>(dlsym(library, CUDARELU_GET_MODULE));
-    const cudarelu_module* const table = get != nullptr ? get() : nullptr;
+    const cudarelu_module* const table = library != nullptr ? table_of(library) : nullptr;
     if (table != nullptr && table->version == CUDARELU_MODULE_VERSION) found = table->engines;
   }
   known.store(found, std::memory_order_release);

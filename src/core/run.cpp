@@ -34,8 +34,8 @@ Status check_offsets(const Op& op, const Parameter& input, const TensorView& off
                            at + ", less than " + std::to_string(previous) + " before it");
     }
     return detail::error(Code::invalid_argument, op,
-                         at + ", over dimension " + std::string(input.offsets_into) +
-                             ", which is " + std::to_string(size));
+                         at + ", which exceeds dimension " + std::string(input.offsets_into) +
+                             ", " + std::to_string(size));
   }
   return {};
 }
@@ -47,7 +47,7 @@ Status check_positive(const Op& op, const Parameter& input, const TensorView& te
       const auto value = static_cast<double>(load(values[i]));
       if (value > 0) continue;
       std::ostringstream message;
-      message << input.name << "[" << i << "] is " << value << ", but must be over 0";
+      message << input.name << "[" << i << "] is " << value << ", but must be greater than 0";
       return detail::error(Code::invalid_argument, op, message.str());
     }
     return Status();
@@ -129,8 +129,8 @@ Status run_kernel(const Op& op, std::span<const TensorView> inputs,
   const cudarelu_kernel kernel = on_cpu ? op.cpu : op.cuda;
   if (kernel == nullptr) [[unlikely]] {
     return detail::error(Code::unavailable, op,
-                         std::string("there is no kernel for ") + (on_cpu ? "the CPU" : "CUDA") +
-                             ": the module " + std::string(op.module->name) + " was built for " +
+                         std::string("the op has no kernel for ") + (on_cpu ? "the CPU" : "CUDA") +
+                             "; the module " + std::string(op.module->name) + " was built for " +
                              std::string(op.module->built_for));
   }
   std::array<cudarelu_attribute, max_attributes> attribute_values;  // as `error` below

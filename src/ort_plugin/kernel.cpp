@@ -36,6 +36,16 @@ bool have_one_shape(std::span<const TensorView> tensors) {
          });
 }
 
+/// The dtype of an input that may be bool: its type in the kernel's declaration is any.
+DType read_dtype(const OrtApi& api, const Op& op, const Parameter& input, const OrtValue& value) {
+  ONNXTensorElementDataType type{};
+  check(api.GetTensorElementType(type_info(api, value).get(), &type));
+  if (const std::optional<DType> dtype = element_types.find(type)) return *dtype;
+  fail(api, {Status::Code::unsupported_dtype,
+             std::string(op.name) + ": " + std::string(input.name) +
+                 " has an unsupported dtype; supported: " + names_of(dtypes_of(op, input))});
+}
+
 }  // namespace
 
 Kernel::Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo& node)
@@ -46,20 +56,6 @@ Kernel::Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo
   if (!custom_op.op.uses_gemm || custom_op.device != DeviceType::cpu) return;
   gemm_.emplace(api, node, custom_op.variable == DType::float64 ? DType::float64 : DType::float32);
 }
-
-namespace {
-
-/// The dtype of an input that may be bool: its type in the kernel's declaration is any.
-DType read_dtype(const OrtApi& api, const Op& op, const Parameter& input, const OrtValue& value) {
-  ONNXTensorElementDataType type{};
-  check(api.GetTensorElementType(type_info(api, value).get(), &type));
-  if (const std::optional<DType> dtype = element_types.find(type)) return *dtype;
-  fail(api, {Status::Code::unsupported_dtype,
-             std::string(op.name) + ": " + std::string(input.name) +
-                 " has another dtype; supported are " + names_of(dtypes_of(op, input))});
-}
-
-}  // namespace
 
 void Kernel::compute(OrtKernelContext& context) const {
   const Op& op = custom_op_.op;

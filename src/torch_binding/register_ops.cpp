@@ -228,7 +228,7 @@ void check_new_name(std::string_view name) {
   check_module_name(name);
   if (name == registered_modules().front()->name) {
     throw std::invalid_argument("a module cannot have the name " + std::string(name) +
-                                ", which this one has");
+                                ", the name of this package's module");
   }
 }
 

@@ -130,7 +130,8 @@ TensorView read_tensor(const Parameter& parameter, const Any& from, Arguments& a
   if (tensor == nullptr) type_error(op, name, " must be a tensor");
   const std::optional<DType> dtype = element_types.find(tensor->dtype);
   if (!dtype) {
-    type_error(op, name, " has another dtype; supported are " + names_of(dtypes_of(op, parameter)));
+    type_error(op, name,
+               " has an unsupported dtype; supported: " + names_of(dtypes_of(op, parameter)));
   }
   if (arguments.first == nullptr) {
     arguments.first = &parameter;
@@ -139,7 +140,7 @@ TensorView read_tensor(const Parameter& parameter, const Any& from, Arguments& a
       value_error(op, name, " is neither on the CPU nor on CUDA");
     }
   } else if (tensor->device != arguments.device) {
-    value_error(op, name, " is on another device than " + std::string(arguments.first->name));
+    value_error(op, name, " is not on the same device as " + std::string(arguments.first->name));
   }
   const TensorView view{static_cast<std::byte*>(tensor->data) + tensor->byte_offset,
                         *dtype,
@@ -242,7 +243,8 @@ void check_overlap(const HostCall& call, std::size_t output) {
 }
 
 [[noreturn]] void unavailable(const Op& op, const std::string& remedy) {
-  fail(Code::unavailable, op, "the library of the arguments allocates no tensors: " + remedy);
+  fail(Code::unavailable, op,
+       "the array library of the arguments cannot allocate tensors: " + remedy);
 }
 
 /// Allocates a tensor by the library of the arguments. Returns null if there is none, or if it has
@@ -320,7 +322,7 @@ void run(const Op& op, std::span<const Any> given, Any& result) {
     check(call.check_outputs());
     for (std::size_t i = 0; i < call.outputs.size(); ++i) check_overlap(call, i);
   } else if (!library().has_allocator()) {
-    unavailable(op, "give the outputs");
+    unavailable(op, "pass the outputs as arguments");
   }
   std::array<Owned, max_outputs> allocated;
   for (std::size_t i = 0; i < call.outputs.size() && !arguments.outputs_given; ++i) {
@@ -334,7 +336,7 @@ void run(const Op& op, std::span<const Any> given, Any& result) {
   Status status = call.run(execution);
   if (status.code() == Code::out_of_memory && arguments.device.type == cuda &&
       !library().has_allocator()) {
-    unavailable(op, "give tensors of PyTorch, as the op needs workspace");
+    unavailable(op, "pass PyTorch tensors, since the op needs workspace");
   }
   check(std::move(status));
   if (!arguments.outputs_given) {

@@ -459,7 +459,7 @@ cudarelu_add_ops(one_ops NAMESPACE one SOURCES one_device.h)
     library = build(tmp_path, tmp_path / "build", "one_ops")
     x = np.ones((3,), np.float32)
     np.testing.assert_array_equal(run(library, "one", "OnCpu", [x])[0], 0)
-    message = "on_cuda: there is no kernel for the CPU: the module one was built for the CPU"
+    message = "on_cuda: the op has no kernel for the CPU; the module one was built for the CPU"
     with pytest.raises(Exception, match=message):
         run(library, "one", "OnCuda", [x])
 

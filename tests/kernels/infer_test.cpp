@@ -98,10 +98,10 @@ TEST(Infer, ShapesThatBroadcast) {
   EXPECT_EQ(attention({2, 2, 6, 8}, {f32, {6}}).message(),
             "attention: attn_mask is float32 but q is float16");
   EXPECT_EQ(attention({2, 2, 6, 8}, {i32, {6}}).message(),
-            "attention: attn_mask is int32; supported are float32, float64, float16, bfloat16, "
+            "attention: attn_mask is int32; supported dtypes: float32, float64, float16, bfloat16, "
             "bool");
   EXPECT_EQ(attention({2, 3, 6, 8}, {f16, {6}}).message(),
-            "attention: dimension h is 4, which is no multiple of dimension g, 3");
+            "attention: dimension h is 4, which is not a multiple of dimension g, 3");
 }
 
 TEST(Infer, OutputSizesFromAttributesAndAbsentInputs) {
@@ -136,7 +136,7 @@ TEST(Infer, ErrorsNameTheOpTheTensorAndTheSizes) {
       invalid, "knn_query: xyz must be [n, 3]: the size 3 is 2");
   expect_error(infer_op("relu", {{f32, {}, false}}), invalid, "relu: x is missing");
   expect_error(infer_op("tanh", {{i32, {2}}}), dtype,
-               "tanh: x is int32; supported are float32, float64, float16, bfloat16");
+               "tanh: x is int32; supported dtypes: float32, float64, float16, bfloat16");
   expect_error(infer_op("add", {{f32, {2}}, {f16, {2}}}), dtype,
                "add: b is float16 but a is float32");
   expect_error(infer_op("knn_query",
@@ -163,7 +163,7 @@ TEST(Infer, SizesBeyondInt32Offsets) {
   expect_error(
       infer_op("knn_query", {{f32, {large, 3}}, {i32, {1}}, {f32, {}, false}, {i32, {}, false}}),
       Status::Code::invalid_argument,
-      "knn_query: dimension n is 2147483648; offset is int32 and reaches 2147483647");
+      "knn_query: dimension n is 2147483648, but offset is int32: at most 2147483647 is supported");
   EXPECT_TRUE(infer_op("relu", {{f32, {large, 4}}}).status.ok());
 }
 

@@ -14,7 +14,7 @@ TEST(Run, ReportsThatCudaIsMissing) {
   const Status status = run_arguments(op, arguments, execution);
   EXPECT_EQ(status.code(), Status::Code::unavailable);
   EXPECT_EQ(status.message(),
-            "relu: there is no kernel for CUDA: the module cudarelu was built for the CPU");
+            "relu: the op has no kernel for CUDA; the module cudarelu was built for the CPU");
 }
 
 }  // namespace

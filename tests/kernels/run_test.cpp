@@ -57,7 +57,7 @@ TEST(Run, OffsetsAreChecked) {
   EXPECT_EQ(run_knn({9, 4}, {}).message(), "knn_query: offset[1] is 4, less than 9 before it");
   EXPECT_EQ(run_knn({-1, 9}, {}).message(), "knn_query: offset[0] is -1, less than 0 before it");
   EXPECT_EQ(run_knn({4, 10}, {}).message(),
-            "knn_query: offset[1] is 10, over dimension n, which is 9");
+            "knn_query: offset[1] is 10, which exceeds dimension n, 9");
   EXPECT_EQ(run_knn({4, 9}, {9, 8}).message(),
             "knn_query: new_offset[1] is 8, less than 9 before it");
 }
@@ -91,7 +91,7 @@ TEST(Run, AbsentInputsAreNotRead) {
   EXPECT_EQ(run_signature<succeed>("f(x: T[n], o: offsets(n)[b], w: T[n]? > 0 = 1) -> y: i64[1]",
                                    std::array{rows, ends, absent})
                 .message(),
-            "f: o[1] is 3, over dimension n, which is 2");
+            "f: o[1] is 3, which exceeds dimension n, 2");
   EXPECT_TRUE(
       run_signature<succeed>("f(x: T[n], w: T[n]? > 0 = 1) -> y: i64[1]", std::array{rows, absent})
           .ok());
@@ -99,7 +99,7 @@ TEST(Run, AbsentInputsAreNotRead) {
                                    "p: offsets(m)[b]? = o) -> y: i64[1]",
                                    std::array{rows, ends, absent, absent, ends})
                 .message(),
-            "f: o[1] is 3, over dimension n, which is 2");
+            "f: o[1] is 3, which exceeds dimension n, 2");
 }
 
 TEST(Run, ElementsOfAnyTypeMustBePositive) {
@@ -107,7 +107,7 @@ TEST(Run, ElementsOfAnyTypeMustBePositive) {
   const Sizes two{2};
   const TensorView input{x.data(), DType::int32, two};
   EXPECT_EQ(run_signature<succeed>("f(x: i32[n] > 0) -> y: i64[1]", std::array{input}).message(),
-            "f: x[1] is 0, but must be over 0");
+            "f: x[1] is 0, but must be greater than 0");
 }
 
 /// The status is the strides of the inputs, and of the output.

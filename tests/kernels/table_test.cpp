@@ -84,10 +84,11 @@ TEST(Module, IsRefusedWithASentence) {
   expect_refused(with_name("aten"),
                  "a module cannot have the name aten, which PyTorch uses itself");
   expect_refused(with_name("class"),
-                 "a module cannot have the name class, a word of C++, Python or gradients");
-  expect_refused(with_name("My-ops"),
-                 "a module cannot have the name 'My-ops': a name is lower-case letters, digits and "
-                 "_, and begins with a letter");
+                 "a module cannot have the name class, a keyword of C++, Python or gradients");
+  expect_refused(
+      with_name("My-ops"),
+      "a module cannot have the name 'My-ops': a name consists of lower-case letters, digits and "
+      "_, and begins with a letter");
   expect_refused(
       [](cudarelu_module& table, cudarelu_op&) { table.version = 2; },
       "the module was built with version 2 of cudarelu/module.h, and this cudarelu reads "

@@ -341,7 +341,7 @@ def test_bad_arguments():
     q, k, v = inputs()
     with pytest.raises(TypeError, match="is_causal must be a bool, not int"):
         cudarelu.attention(q, k, v, is_causal=1)
-    with pytest.raises(RuntimeError, match="h is 4, which is no multiple of dimension g, 3"):
+    with pytest.raises(RuntimeError, match="h is 4, which is not a multiple of dimension g, 3"):
         cudarelu.attention(q, *(torch.randn(2, 3, 53, n) for n in (16, 24)))
     with pytest.raises(RuntimeError, match=r"attn_mask is \[53, 37\], which does not broadcast"):
         cudarelu.attention(q, k, v, torch.ones(53, 37))

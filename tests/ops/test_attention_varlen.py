@@ -200,7 +200,7 @@ def test_bad_offsets():
 
     with pytest.raises(RuntimeError, match=r"q_offsets\[1\] is 4, less than 9 before it"):
         call([9, 4])
-    with pytest.raises(RuntimeError, match=r"q_offsets\[1\] is 38, over dimension n, which is 37"):
+    with pytest.raises(RuntimeError, match=r"q_offsets\[1\] is 38, which exceeds dimension n, 37"):
         call([9, 38])
     with pytest.raises(RuntimeError, match=r"k_offsets\[0\] is -1, less than 0 before it"):
         call([9, 37], [-1, 37])
@@ -208,7 +208,7 @@ def test_bad_offsets():
         call([9, 37], [37])
     with pytest.raises(RuntimeError, match="int32"):
         cudarelu.attention_varlen(q, k, v, torch.tensor([37]))
-    with pytest.raises(RuntimeError, match=r"k_offsets\[0\] is 37, over dimension m, which is 30"):
+    with pytest.raises(RuntimeError, match=r"k_offsets\[0\] is 37, which exceeds dimension m, 30"):
         cudarelu.attention_varlen(q, k[:30], v[:30], torch.tensor([37], dtype=torch.int32))
 
 

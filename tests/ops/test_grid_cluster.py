@@ -64,7 +64,7 @@ def test_a_strided_end():
 
 @pytest.mark.parametrize("size", [0.0, -0.5, float("nan")])
 def test_a_size_must_be_positive(size):
-    text = rf"grid_cluster: size\[1\] is {size:g}, but must be over 0"
+    text = rf"grid_cluster: size\[1\] is {size:g}, but must be greater than 0"
     with pytest.raises(RuntimeError, match=text):
         cudarelu.grid_cluster(torch.rand(5, 2), torch.tensor([1.0, size]))
 

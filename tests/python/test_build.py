@@ -86,11 +86,14 @@ def test_no_op():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("class", "a module cannot have the name class, a word of C++, Python or gradients"),
-        ("namespace", "a module cannot have the name namespace, a word of C++, Python or"),
+        ("class", "a module cannot have the name class, a keyword of C++, Python or gradients"),
+        ("namespace", "a module cannot have the name namespace, a keyword of C++, Python or"),
         ("aten", "a module cannot have the name aten, which PyTorch uses itself"),
-        ("cudarelu", "a module cannot have the name cudarelu, which this one has"),
-        ("../up", "a module cannot have the name '../up': a name is lower-case letters, digits"),
+        ("cudarelu", "a module cannot have the name cudarelu, the name of this package"),
+        (
+            "../up",
+            "a module cannot have the name '../up': a name consists of lower-case letters, digits",
+        ),
     ],
 )
 def test_names(name, message, header, tmp_path):

@@ -351,7 +351,7 @@ def test_a_wrong_node(call, message, refuses, tmp_path):
     ("imports", "message"),
     [
         ('"" : 18, "cudarelu" : 2', "version 2 of the domain cudarelu, but this library has 1"),
-        ('"" : 999, "cudarelu" : 1', "is of opset 999, but the installed onnx knows up to"),
+        ('"" : 999, "cudarelu" : 1', "has opset 999, but the installed onnx knows up to"),
         ('"" : 18', "version None of the domain cudarelu"),
     ],
 )

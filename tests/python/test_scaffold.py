@@ -104,14 +104,20 @@ def test_no_file_contains_a_cache_of_python(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["My-Ops"], "a module cannot have the name 'My-Ops': a name is lower-case letters, "),
-        (["2d"], "a module cannot have the name '2d': a name is lower-case letters, digits and _,"),
-        (["class"], "a module cannot have the name class, a word of C++, Python or gradients"),
-        (["my_ops", "--namespace", "double"], "a module cannot have the name double, a word of"),
+        (
+            ["My-Ops"],
+            "a module cannot have the name 'My-Ops': a name consists of lower-case letters, ",
+        ),
+        (
+            ["2d"],
+            "a module cannot have the name '2d': a name consists of lower-case letters, digits",
+        ),
+        (["class"], "a module cannot have the name class, a keyword of C++, Python or gradients"),
+        (["my_ops", "--namespace", "double"], "a module cannot have the name double, a keyword of"),
         (["my_ops", "--namespace", "aten"], "a module cannot have the name aten, which PyTorch"),
-        (["my_ops", "--namespace", ""], "a module cannot have the name '': a name is"),
+        (["my_ops", "--namespace", ""], "a module cannot have the name '': a name consists"),
         (["aten_ops"], "a module cannot have the name aten, which PyTorch uses itself"),
-        (["cudarelu"], "a module cannot have the name cudarelu, which this one has"),
+        (["cudarelu"], "a module cannot have the name cudarelu, the name of this package"),
         (["there"], "there exists already"),
         (["nowhere/my_ops"], "there is no folder nowhere"),
     ],

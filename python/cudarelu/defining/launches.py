@@ -438,8 +438,8 @@ def _launch(op: OpInfo, path: _Path, returned: Any) -> Launch:
     kernel, grid, arguments = returned
     if not isinstance(kernel, JITFunction):
         raise TypeError(
-            f"{op.name}: {kernel!r} is no @triton.jit function; of a kernel with autotune or "
-            "heuristics, choose the configuration in the function, by shape"
+            f"{op.name}: {kernel!r} is not a @triton.jit function; autotune and heuristics are not "
+            "supported: choose the configuration in the function, by shape"
         )
     grid = grid if isinstance(grid, tuple) else (grid,)
     if not 1 <= len(grid) <= 3 or not all(_is_size(each) for each in grid):
@@ -465,7 +465,7 @@ def _launch(op: OpInfo, path: _Path, returned: Any) -> Launch:
                 "compiler takes num_warps, num_stages and maxnreg"
             )
         if not isinstance(value, int) or value < 1:
-            raise TypeError(f"{op.name}: {name} must be an integer over 0, not {value!r}")
+            raise TypeError(f"{op.name}: {name} must be a positive integer, not {value!r}")
         if name == "num_warps" and value not in (1, 2, 4, 8, 16, 32):
             raise TypeError(f"{op.name}: num_warps must be 1, 2, 4, 8, 16 or 32, not {value}")
     ordered = {name: values[name] for name in kernel.arg_names}

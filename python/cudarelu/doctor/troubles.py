@@ -312,10 +312,10 @@ TROUBLES = {
     ),
     "model-opset": Trouble(
         "Opset 27 is under development; Current official support for domain ai.onnx is till opset "
-        "26; is of opset 99, but the installed onnx knows up to 28",
+        "26; has opset 99, but the installed onnx knows up to 28",
         "the model's opset is newer than this ONNX Runtime or this onnx supports",
         "{pip} install --upgrade onnx {package}  # or onnx.version_converter",
-        r"official support for domain|is of opset \d+, but the installed onnx",
+        r"official support for domain|has opset \d+, but the installed onnx",
     ),
     "unknown": Trouble(
         "anything else",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,8 +141,8 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
     opset = standard_opset(model)
     if opset is not None and opset < LOWEST_OPSET:
         raise ValueError(
-            f"the model is of opset {opset}, but its operators are understood from {LOWEST_OPSET} "
-            "on: convert it by onnx.version_converter"
+            f"the model has opset {opset}, but accelerate needs opset {LOWEST_OPSET} or later: "
+            "convert it with onnx.version_converter"
         )
     if model.graph.sparse_initializer or model.training_info:
         raise ValueError("the model has sparse initializers or training steps, which would be lost")
@@ -191,7 +191,6 @@ def rewrite_if_faster(
     result, report = rewrite(prepared, folder, [])
     kept: list[str] = []
     left, measured = [], []
-    ratio: float | None
     tried = [each for each in patterns() if each.op.short_name in candidates]
     by_size = sorted(tried, key=lambda each: each.size, reverse=True)
     for name in dict.fromkeys(each.op.short_name for each in by_size):
@@ -209,17 +208,21 @@ def rewrite_if_faster(
             kept.append(name)
             best, result, report = running, candidate, found
         else:
-            left += [Left(**dataclasses.asdict(each), reason=reason) for each in nodes]
-    ratio = None
+            left += _left(nodes, reason)
+    ratio: float | None = None
     if kept:
         ratio, (low, _) = compare(original, best)
         if low > 1:  # each was faster than the one before, and yet
             reason = f"the model is not faster with all that were kept: {ratio:.3f}"
-            left += [Left(**dataclasses.asdict(each), reason=reason) for each in report.replaced]
+            left += _left(report.replaced, reason)
             result, report = rewrite(prepared, folder, [])
     done = {(each.node, each.operators) for each in report.replaced}  # by another op in the end
     left = report.left + [each for each in left if (each.node, each.operators) not in done]
     return result, dataclasses.replace(report, left=left, measured=measured, ratio=ratio)
+
+
+def _left(nodes: Iterable[Replaced], reason: str) -> list[Left]:
+    return [Left(**dataclasses.asdict(each), reason=reason) for each in nodes]
 
 
 def _judged(
@@ -290,11 +293,7 @@ def _measured(
     if (reason := difference(original, running)) is None:
         measured, reason = _judged("fused", len(fused.replaced), *compare(original, running))
         further.append(measured)
-    left = (
-        [Left(**dataclasses.asdict(each), reason=reason) for each in fused.replaced]
-        if reason
-        else []
-    )
+    left = _left(fused.replaced, reason) if reason else []
     return (
         dataclasses.replace(
             report, left=[*report.left, *left], measured=[*report.measured, *further]

@@ -76,8 +76,8 @@ def export(
     """
     if not isinstance(module, (torch.nn.Module, torch.export.ExportedProgram)):
         raise TypeError(
-            f"export takes a torch.nn.Module, not {type_name(module)}; cudarelu.nn.Op makes one of "
-            "an op"
+            f"export takes a torch.nn.Module, not {type_name(module)}; cudarelu.nn.Op wraps an op "
+            "as a module"
         )
     needed = _definition_opset()
     opset_version = needed if opset_version is None else opset_version

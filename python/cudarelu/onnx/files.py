@@ -115,7 +115,7 @@ def load(path: Path) -> onnx.ModelProto:
         raise ValueError(f"{path} is not an ONNX model, or a truncated one")
     opset, latest = standard_opset(model), onnx.defs.onnx_opset_version()
     if opset is not None and opset > latest:
-        raise ValueError(f"{path} is of opset {opset}, but the installed onnx knows up to {latest}")
+        raise ValueError(f"{path} has opset {opset}, but the installed onnx knows up to {latest}")
     check_external_data(model, path.parent)
     for tensor in _external(model):
         tensor.ClearField("raw_data")  # which onnx.save would write to the file that it names

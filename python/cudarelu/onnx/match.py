@@ -53,7 +53,7 @@ class Match:
         for node in nodes:
             for value in node.outputs:
                 if value not in ours and (value.uses() or value.is_graph_output()):
-                    raise Kept(f"{node.op_type} has outputs that the definition has not")
+                    raise Kept(f"{node.op_type} has outputs that the definition does not have")
         for node in (node for node in nodes if node is not root):
             for value in node.outputs:
                 others = any(each.node not in nodes for each in value.uses())
@@ -79,7 +79,7 @@ class Match:
             with np.errstate(over="ignore"):
                 exact = float(np.float32(value)) == value or value != value
             if each.type == "float" and not exact:
-                raise Kept(f"{each.name} = {value} is no float32, which ONNX's attributes are")
+                raise Kept(f"{each.name} = {value} is not exact in float32, the type in ONNX")
             if each.labels and value not in range(len(each.labels)):
                 raise Kept(f"{each.name} = {value} is none of its {len(each.labels)} values")
             if wanted := each.outside(value):
@@ -152,7 +152,7 @@ class Match:
                 raise Kept(f"the shape of {value.name} is not known")
             is_weight = parameter.name in self.transposed and not parameter.leads
             if is_weight and not is_constant(value):
-                raise Kept(f"{value.name} would be transposed in each run: it is no constant")
+                raise Kept(f"{value.name} is not constant: it would be transposed in each run")
             if not _fits(parameter, self._shape(parameter), sizes):
                 constants[parameter.name] = self._broadcast(parameter, value, sizes)
         for divisor, multiple in self._op.divisibilities:

@@ -73,7 +73,7 @@ def _opset_for(model: onnx.ModelProto, called: Collection[OpInfo]) -> int:
     for op in called:
         if opset < (lowest := lowest_opset(op)):
             raise ValueError(
-                f"the model is of opset {opset}, but the definition of {op.short_name} needs "
+                f"the model has opset {opset}, but the definition of {op.short_name} needs "
                 f"{lowest}: convert it with onnx.version_converter"
             )
     return opset

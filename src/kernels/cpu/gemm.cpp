@@ -66,8 +66,8 @@ class Product {
     const std::size_t bytes = static_cast<std::size_t>(size) * sizeof(float);
     wide_bias_ = static_cast<float*>(execution_.allocate(bytes));
     if (wide_bias_ == nullptr) {
-      return {Status::Code::out_of_memory,
-              "no workspace of " + std::to_string(bytes) + " bytes for a matrix product"};
+      return {Status::Code::out_of_memory, "cannot allocate " + std::to_string(bytes) +
+                                               " bytes of workspace for a matrix product"};
     }
     wide_a_ = wide_bias_ + gemm_.n;
     wide_b_ = wide_a_ + matrices * rows * gemm_.k;

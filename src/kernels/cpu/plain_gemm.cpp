@@ -29,8 +29,8 @@ class Product {
     const std::size_t bytes = static_cast<std::size_t>(size) * sizeof(T);
     a_panels_ = static_cast<T*>(call_.execution.allocate(bytes));
     if (a_panels_ == nullptr) {
-      return {Status::Code::out_of_memory,
-              "no workspace of " + std::to_string(bytes) + " bytes for a matrix product"};
+      return {Status::Code::out_of_memory, "cannot allocate " + std::to_string(bytes) +
+                                               " bytes of workspace for a matrix product"};
     }
     b_panels_ = a_panels_ + deep * row_panels_ * tile_.rows;
     for (std::int64_t matrix = 0; matrix < gemm_.batch; ++matrix) {

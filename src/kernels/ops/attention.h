@@ -13,12 +13,12 @@ struct Attention {
           "attn_mask: broadcast T | bool[*, h, s, t]? = 0, *, is_causal: bool = false, "
           "scale: float?) -> y: T[*, h, s, e]",
       .summary =
-          "softmax(q k^T scale + attn_mask) v for each head; scale is 1/sqrt(d) if it is none. "
-          "h / g neighbouring heads of q share one of k and v. A key is hidden from a query where "
-          "the mask is false or -inf, and, if is_causal, where its number is higher. A query "
-          "without keys gives zeros. The result for a hidden value that is not finite is "
-          "undefined: "
-          "0 times it is NaN, unless a kernel leaves it out.",
+          "softmax(q k^T scale + attn_mask) v for each head; scale is 1/sqrt(d) if it is None. "
+          "h / g consecutive heads of q share one head of k and v (grouped-query attention). A key "
+          "is masked for a query where the mask is false or -inf, or, if is_causal, where the "
+          "index of the key is greater than that of the query. If all keys of a query are masked, "
+          "the result is 0. If v is not finite at a masked key, the result is undefined: kernels "
+          "may multiply v by 0, which gives NaN.",
       .dtypes = floating_types,
       .gradient = "as attention_with_lse",
       .autocast = Autocast::lower,

@@ -15,8 +15,8 @@ struct AttentionBackward {
           "scale: float?) "
           "-> (grad_q: T[*, h, s, d], grad_k: T[*, g, t, d], grad_v: T[*, g, t, e])",
       .summary =
-          "The gradients of attention_with_lse in q, k and v, from its outputs y and lse and their "
-          "gradients; as exact as lse, which is float32 also for float64.",
+          "The gradients of attention_with_lse with respect to q, k and v, from its outputs y and "
+          "lse and their gradients; as precise as lse, which is float32 even if T is float64.",
       .dtypes = floating_types,
       .gradient = attention::calls_of_second_derivative<attention::arguments_for_inputs>,
       .autocast = Autocast::lower,

@@ -13,7 +13,7 @@ struct AttentionMaskBackward {
           "grad_lse: f32[*, h, s]? = 0, attn_mask: broadcast T | bool[*, h, s, t]? = 0, *, "
           "is_causal: bool = false, "
           "scale: float?) -> grad_mask: T[*, h, s, t]",
-      .summary = "The gradient of attention_with_lse in a mask that has not been broadcast.",
+      .summary = "The gradient of attention_with_lse with respect to a mask of shape [*, h, s, t].",
       .dtypes = floating_types,
       .gradient = attention::calls_of_second_derivative<attention::arguments_for_mask>,
       .autocast = Autocast::lower,

@@ -16,9 +16,9 @@ struct AttentionMaskSecondDerivative {
           "is_causal: bool = false, "
           "scale: float?) -> of_mask: T[*, h, s, t]",
       .summary =
-          "The gradient of attention_backward and attention_mask_backward in a mask that has not "
-          "been "
-          "broadcast.",
+          "The gradient of attention_backward and attention_mask_backward with respect to a mask "
+          "of "
+          "shape [*, h, s, t].",
       .dtypes = floating_types,
       .autocast = Autocast::lower,
       .definition = joined<attention::scores_text, attention::gradients_text,

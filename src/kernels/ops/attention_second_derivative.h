@@ -19,9 +19,9 @@ struct AttentionSecondDerivative {
           "of_v: T[*, g, t, e], of_y: T[*, h, s, e], of_lse: f32[*, h, s], "
           "of_grad_lse: f32[*, h, s])",
       .summary =
-          "The gradients of attention_backward and attention_mask_backward in their inputs, from "
-          "those of grad_q, grad_k, grad_v and grad_mask. All inputs are independent variables, y "
-          "and lse too.",
+          "The gradients of attention_backward and attention_mask_backward with respect to their "
+          "inputs, from those of grad_q, grad_k, grad_v and grad_mask. All inputs, including y and "
+          "lse, are independent variables.",
       .dtypes = floating_types,
       .autocast = Autocast::lower,
       .definition = joined<attention::scores_text, attention::gradients_text,

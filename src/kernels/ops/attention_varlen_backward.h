@@ -14,9 +14,10 @@ struct AttentionVarlenBackward {
           "is_causal: bool = false, scale: float?) "
           "-> (grad_q: T[n, h, d], grad_k: T[m, g, d], grad_v: T[m, g, e])",
       .summary =
-          "The gradients of attention_varlen_with_lse in q, k and v, from its outputs y and lse "
-          "and their gradients; as exact as lse, which is float32 also for float64. Rows past the "
-          "last offset have zeros.",
+          "The gradients of attention_varlen_with_lse with respect to q, k and v, from its outputs "
+          "y "
+          "and lse and their gradients; as precise as lse, which is float32 even if T is float64. "
+          "Rows past the last offset have zeros.",
       .dtypes = floating_types,
       .autocast = Autocast::lower,
       .strided = true,

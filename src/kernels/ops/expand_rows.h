@@ -7,7 +7,7 @@ namespace cudarelu::ops {
 struct ExpandRows {
   static constexpr OpSpec spec{
       .signature = "expand_rows(row: T[c], like: T[*, c]) -> y: T[*, c]",
-      .summary = "The row, once for each row of `like`: the gradient of sum_rows.",
+      .summary = "`row`, repeated for each row of `like`; this is the gradient of sum_rows.",
       .dtypes = floating_types,
       .gradient = "row = sum_rows(grad_y)",
       .definition = R"(shape = Shape(like)

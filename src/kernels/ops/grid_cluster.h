@@ -12,10 +12,10 @@ struct GridCluster {
           "grid_cluster(pos: T[n, d], size: T[d] > 0, start: T[d]? = min(pos), "
           "end: T[d]? = max(pos)) -> cluster: i64[n]",
       .summary =
-          "The number of the grid cell of each point: the sum over the dimensions of "
-          "trunc((pos - start) / size) times the product of the numbers of cells of the dimensions "
-          "before, trunc((end - start) / size) + 1. NaN and quotients that do not fit int64 become "
-          "-2^63. If the number of all cells does not fit int64, the CPU reports an error. CUDA "
+          "The index of the grid cell of each point: i0 + n0 * (i1 + n1 * (i2 + ...)), where "
+          "i = trunc((pos - start) / size) and n = trunc((end - start) / size) + 1 in each "
+          "dimension. NaN and quotients that do not fit int64 become "
+          "-2^63. If the total number of cells does not fit int64, the CPU reports an error. CUDA "
           "does not check values: sums and products wrap around, and sizes may be 0 or less.",
       .dtypes = floating_types,
       .onnx_alias = {"custom", "torch_cluster_grid"},

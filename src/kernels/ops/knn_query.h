@@ -14,8 +14,9 @@ struct KnnQuery {
       .summary =
           "The nsample nearest points of each query in its batch, nearest first; at the same "
           "distance, the lower index first. If there are fewer, idx is -1 and distance is inf. "
-          "Squared distances are float32, or float64 for T = float64; points at one that overflows "
-          "are ignored. Points and queries past the last offset belong to no batch.",
+          "Squared distances are computed in float32, or in float64 for T = float64; a point whose "
+          "squared distance overflows is ignored. Points and queries past the last offset belong "
+          "to no batch.",
       .dtypes = floating_types,
       .onnx_alias = {"custom", "knnquery", "nsample, xyz, offset, new_xyz, new_offset"},
       .definition = R"(

@@ -150,8 +150,8 @@ Status LayerNormBackward::cpu(const Call& call) {
         static_cast<std::size_t>(parts * 2 * columns + 1) * (sizeof(double) + sizeof(C));
     auto* const totals = static_cast<double*>(call.execution.allocate(bytes));
     if (totals == nullptr) {
-      return Status(Status::Code::out_of_memory,
-                    "layer_norm_backward: no workspace of " + std::to_string(bytes) + " bytes");
+      return Status(Status::Code::out_of_memory, "layer_norm_backward: cannot allocate " +
+                                                     std::to_string(bytes) + " bytes of workspace");
     }
     auto* const sums = reinterpret_cast<C*>(totals + parts * 2 * columns);
     call.execution.parallel_for(parts, 1, [&](std::int64_t begin, std::int64_t end) {

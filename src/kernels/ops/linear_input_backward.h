@@ -7,7 +7,7 @@ namespace cudarelu::ops {
 struct LinearInputBackward {
   static constexpr OpSpec spec{
       .signature = "linear_input_backward(grad_y: T[*, n], weight: T[n, k]) -> grad_x: T[*, k]",
-      .summary = "grad_y weight, for each row of grad_y: the gradient of linear in x.",
+      .summary = "grad_y weight, for each row of grad_y: the gradient of linear with respect to x.",
       .dtypes = floating_types,
       .gradient = R"(grad_y = linear(grad_grad_x, weight, none);
                      weight = linear_weight_backward(grad_y, grad_grad_x))",

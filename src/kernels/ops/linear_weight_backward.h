@@ -7,7 +7,7 @@ namespace cudarelu::ops {
 struct LinearWeightBackward {
   static constexpr OpSpec spec{
       .signature = "linear_weight_backward(grad_y: T[*, n], x: T[*, k]) -> grad_weight: T[n, k]",
-      .summary = "grad_y^T x, over all rows: the gradient of linear in its weight.",
+      .summary = "grad_y^T x, over all rows: the gradient of linear with respect to its weight.",
       .dtypes = floating_types,
       .gradient = R"(grad_y = linear(x, grad_grad_weight, none);
                      x = linear_input_backward(grad_y, grad_grad_weight))",

@@ -7,7 +7,7 @@ namespace cudarelu::ops {
 struct RowMean {
   static constexpr OpSpec spec{
       .signature = "row_mean(x: T[*, c]) -> y: T[*, c]",
-      .summary = "The mean along the last dimension, in every element of the row.",
+      .summary = "The mean along the last dimension, written to every element of the row.",
       .dtypes = floating_types,
       .in_place = "y = x",
       .gradient = "x = row_mean(grad_y)",

@@ -8,7 +8,8 @@ struct RowRstd {
   static constexpr OpSpec spec{
       .signature = "row_rstd(x: T[*, c], *, eps: float = 1e-5 in [0, inf]) -> y: T[*, c]",
       .summary =
-          "1 / sqrt(variance + eps) along the last dimension, in every element of the row; the "
+          "1 / sqrt(variance + eps) along the last dimension, written to every element of the row; "
+          "the "
           "variance is divided by c.",
       .dtypes = floating_types,
       .in_place = "y = x",

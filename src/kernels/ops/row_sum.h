@@ -7,7 +7,7 @@ namespace cudarelu::ops {
 struct RowSum {
   static constexpr OpSpec spec{
       .signature = "row_sum(x: T[*, c]) -> y: T[*, c]",
-      .summary = "The sum along the last dimension, in every element of the row.",
+      .summary = "The sum along the last dimension, written to every element of the row.",
       .dtypes = floating_types,
       .in_place = "y = x",
       .gradient = "x = row_sum(grad_y)",

@@ -7,7 +7,7 @@ namespace cudarelu::ops {
 struct Softmax {
   static constexpr OpSpec spec{
       .signature = "softmax(x: T[*, c]) -> y: T[*, c]",
-      .summary = "exp(x) over its sum along the last dimension; a row of only -inf gives NaN.",
+      .summary = "exp(x) / sum(exp(x)) along the last dimension; a row of only -inf gives NaN.",
       .dtypes = floating_types,
       .in_place = "y = x",
       .gradient = "x = softmax_backward(grad_y, y)",

@@ -461,7 +461,7 @@ def branches(x):
             "f(x: T[*], *, by: a | b = a) -> y: T[*]",
             lambda x, by: where(by == "c", x, -x),
             ValueError,
-            "'c' is none of the labels a, b",
+            "'c' is not one of the labels a, b",
         ),
         (
             "f(x: T[*, c], w: T[c]) -> y: T[*, c]",

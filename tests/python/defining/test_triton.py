@@ -292,7 +292,7 @@ def stateful(call):
         (lambda call: call.next_power_of_2(call.c, most=0), TypeError, "must be from 1 to most"),
         (lambda call: call.next_power_of_2(call.c, most=5000), TypeError, "= 5000 must be a power"),
         (lambda call: with_options(call, num_warps=3), TypeError, "num_warps must be 1, 2, 4, 8"),
-        (lambda call: with_options(call, num_stages=call.c), TypeError, "num_stages must be an"),
+        (lambda call: with_options(call, num_stages=call.c), TypeError, "num_stages must be a"),
         (lambda call: with_options(call, n=call.x.numel), TypeError, "parameter n of the kernel"),
         (
             lambda call: kept(call),
@@ -304,7 +304,7 @@ def stateful(call):
         (lambda call: 2**call.c, TypeError, "c is known only when the op is called: choose"),
         (lambda call: call.x.shape[0], IndexError, r"x.shape\[0\]: the signature has the"),
         (lambda call: None, TypeError, r"must return \(kernel, grid, arguments\), or a list"),
-        (lambda call: (min, 1, {}), TypeError, "is no @triton.jit function"),
+        (lambda call: (min, 1, {}), TypeError, "is not a @triton.jit function"),
         (lambda call: (shift_kernel, 1.5, {}), TypeError, "the grid must be one to three integers"),
         (
             lambda call: (shift_kernel, 1, ARGUMENTS | {"x": call.x, "w": None}),

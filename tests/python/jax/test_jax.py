@@ -224,7 +224,7 @@ def test_a_platform_without_kernels_is_refused():
         (
             lambda x: cudarelu.softmax(x.astype(jnp.int32)),
             TypeError,
-            "softmax: x is int32; supported are float32, float64, float16, bfloat16",
+            "softmax: x is int32; supported dtypes: float32, float64, float16, bfloat16",
         ),
         (
             lambda x: cudarelu.layer_norm(x, jnp.ones(3, x.dtype)),

@@ -431,8 +431,8 @@ def test_linear_of_every_dtype_and_rank(activation, leading, dtype):
         ("s = Gemm<beta = 0.5>(x, w, b)", "", "the beta of Gemm is 0.5, not 1.0"),
         ("s = Gemm<alpha = 0.5>(x, w, b)", "", "the alpha of Gemm is 0.5, not 1.0"),
         ("s = Gemm<transA = 1>(o, w, b)", "4,3", "the transA of Gemm is 1, not 0"),
-        ("p = MatMul(x, o) s = Add(p, b)", "4,3", "o would be transposed in each run"),
-        ("s = Gemm(x, o, b)", "4,3", "o would be transposed in each run: it is no constant"),
+        ("p = MatMul(x, o) s = Add(p, b)", "4,3", "o is not constant: it would be"),
+        ("s = Gemm(x, o, b)", "4,3", "o is not constant: it would be transposed in each run"),
         ("p = MatMul(x, w) s = Add(p, o)", "1,3", r"bias \[1, 3\] is not known to be"),
         ("p = MatMul(x, w) s = Add(p, o)", "3,1", r"bias \[3, 1\] is not known to be"),
         ("s = Gemm(x, w, o)", "3,1", r"bias \[3, 1\] is not known to be"),
@@ -517,7 +517,7 @@ def backend_cases() -> list:
 
 
 LEFT |= {
-    case.name: "LayerNormalization has outputs that the definition has not"
+    case.name: "LayerNormalization has outputs that the definition does not have"
     for case in backend_cases()
     if case.name.startswith("test_layer_normalization_")
 }
@@ -533,7 +533,9 @@ def why_left(attention: onnx.NodeProto) -> str | None:
     reasons += [
         f"the {name} of Attention" for name in given if "window" in name and given[name] >= 0
     ]
-    reasons += ["Attention has outputs that the definition has not"] * (len(attention.output) > 1)
+    reasons += ["Attention has outputs that the definition does not have"] * (
+        len(attention.output) > 1
+    )
     return "|".join(reasons)
 
 
@@ -852,7 +854,7 @@ def test_an_attribute_that_float32_does_not_hold():
         model.graph.initializer.append(numpy_helper.from_array(np.array(factor), "k"))
         _, report = cudarelu.onnx.accelerate(model)
         assert len(report.replaced) == found
-    assert any("0.1 is no float32" in each.reason for each in report.left)
+    assert any("0.1 is not exact in float32" in each.reason for each in report.left)
 
 
 @pytest.mark.parametrize(("epsilon", "found"), [(0.0, 1), (np.inf, 1), (-1.0, 0), (np.nan, 0)])
@@ -1335,7 +1337,7 @@ def test_a_provider_that_is_not_there(monkeypatch):
 
 
 def test_an_opset_before_13():
-    with pytest.raises(ValueError, match="of opset 12, but its operators are understood from 13"):
+    with pytest.raises(ValueError, match="has opset 12, but accelerate needs opset 13 or later"):
         cudarelu.onnx.accelerate(parse("main (float[N] x) => (float[N] y) { y = Relu(x) }", 12))
 
 

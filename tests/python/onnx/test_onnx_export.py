@@ -294,7 +294,7 @@ def test_keyword_inputs(exporter):
 
 
 def test_a_function_is_no_module():
-    with pytest.raises(TypeError, match=r"takes a torch.nn.Module, .*; cudarelu.nn.Op makes one"):
+    with pytest.raises(TypeError, match=r"takes a torch.nn.Module, .*; cudarelu.nn.Op wraps an op"):
         cudarelu.onnx.export(cudarelu.relu, (torch.randn(3),))
 
 
@@ -821,7 +821,7 @@ def test_lower_refuses_too_many_outputs():
     [
         ('"" : 18, "cudarelu" : 2', "version 2 of the domain cudarelu, but this library has 1"),
         ('"" : 18', "version None of the domain cudarelu"),
-        ('"" : 12, "cudarelu" : 1', "of opset 12, but the definition of relu needs 13"),
+        ('"" : 12, "cudarelu" : 1', "has opset 12, but the definition of relu needs 13"),
     ],
 )
 def test_lower_refuses_other_versions(imports, message):

@@ -340,12 +340,12 @@ def test_a_functional_model_of_keras(tmp_path):
         (
             lambda x: cudarelu.softmax(tf.cast(x, tf.int32)),
             TypeError,
-            "softmax: x is int32; supported are float32, float64, float16, bfloat16",
+            "softmax: x is int32; supported dtypes: float32, float64, float16, bfloat16",
         ),
         (
             lambda x: cudarelu.relu(tf.as_string(x)),
             TypeError,
-            "relu: x is string; supported are",
+            "relu: x is string; supported dtypes:",
         ),
         (
             lambda x: cudarelu.layer_norm(x, tf.ones(3)),

@@ -75,7 +75,9 @@ def test_numpy():
     y = np.empty_like(x)
     OPS.softmax(x, y)
     np.testing.assert_array_equal(y, cudarelu.softmax(x))
-    with pytest.raises(RuntimeError, match="relu: the library of the arguments allocates no tens"):
+    with pytest.raises(
+        RuntimeError, match="relu: the array library of the arguments cannot allocate tens"
+    ):
         OPS.relu(x)
 
 
@@ -139,7 +141,7 @@ def test_other_threads():
         (
             lambda: OPS.knn_query(POINTS, torch.tensor([4], dtype=torch.int32)),
             ValueError,
-            "knn_query: offset[0] is 4, over dimension n, which is 3",
+            "knn_query: offset[0] is 4, which exceeds dimension n, 3",
         ),
         (lambda: OPS.gelu(X, 1), TypeError, "gelu: approximate must be a str"),
         (
@@ -162,17 +164,17 @@ def test_other_threads():
         (
             lambda: OPS.softmax(X.to(torch.complex64)),
             TypeError,
-            "softmax: x has another dtype; supported are float32, float64, float16, bfloat16",
+            "softmax: x has an unsupported dtype; supported: float32, float64, float16, bfloat16",
         ),
         (
             lambda: OPS.softmax(X.int()),
             TypeError,
-            "softmax: x is int32; supported are float32, float64, float16, bfloat16",
+            "softmax: x is int32; supported dtypes: float32, float64, float16, bfloat16",
         ),
         (
             lambda: OPS.knn_query(POINTS, ENDS.to(torch.complex64)),
             TypeError,
-            "knn_query: offset has another dtype; supported are int32",
+            "knn_query: offset has an unsupported dtype; supported: int32",
         ),
     ],
 )
@@ -192,7 +194,7 @@ def test_an_address_between_elements():
 @pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 class TestCuda:
     def test_devices(self):
-        with pytest.raises(ValueError, match="add: b is on another device than a"):
+        with pytest.raises(ValueError, match="add: b is not on the same device as a"):
             OPS.add(X.cuda(), X)
 
     def test_the_stream_is_that_of_pytorch(self):
@@ -371,7 +373,7 @@ np.testing.assert_allclose(product, x @ x.T, rtol=1e-4, atol=1e-4)
 for call, kind, message in (
     (lambda: ops.gelu(x, "tan", y), ValueError, "gelu: approximate must be none (0) or tanh (1)"),
     (lambda: ops.relu(x, 1.0), TypeError, "relu: y must be a tensor"),
-    (lambda: ops.relu(x), RuntimeError, "allocates no tensors: give the outputs"),
+    (lambda: ops.relu(x), RuntimeError, "cannot allocate tensors: pass the outputs"),
 ):
     try:
         call()

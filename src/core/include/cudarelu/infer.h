@@ -202,7 +202,7 @@ class Binding {
       if (DimTraits<Dim>::is_multiple(multiple, divisor)) continue;
       return error(Status::Code::invalid_argument, op,
                    "dimension " + std::string(each.multiple) + " is " +
-                       DimTraits<Dim>::text(multiple) + ", which is no multiple of dimension " +
+                       DimTraits<Dim>::text(multiple) + ", which is not a multiple of dimension " +
                        std::string(each.divisor) + ", " + DimTraits<Dim>::text(divisor));
     }
     return {};
@@ -334,8 +334,8 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
     if (size != nullptr && DimTraits<Dim>::exceeds(*size, limit)) {
       return detail::error(Code::invalid_argument, op,
                            "dimension " + std::string(input.offsets_into) + " is " +
-                               DimTraits<Dim>::text(*size) + "; " + std::string(input.name) +
-                               " is int32 and reaches " + std::to_string(limit));
+                               DimTraits<Dim>::text(*size) + ", but " + std::string(input.name) +
+                               " is int32: at most " + std::to_string(limit) + " is supported");
     }
   }
 

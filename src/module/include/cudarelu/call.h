@@ -113,10 +113,11 @@ inline constexpr std::size_t max_attributes = decltype(Signature::attributes)::c
 
 /// The strides of tensors, in elements, for an op with OpSpec::strided. `inputs` and `outputs` are
 /// null, or have a pointer for each tensor; a tensor whose pointer is null is dense. The others
-/// have a stride for each dimension of the signature, of which a leading * is one: the tensor's own
-/// leading dimensions lie in memory as one dimension. The last stride is 1, that of a dimension of
-/// size 1 is any, and those of an input may be 0. Only tensors that Parameter::may_be_strided()
-/// have strides.
+/// have a stride for each dimension of the signature, where a leading * is one dimension: the
+/// tensor's own leading dimensions can be merged into one. Example: q: T[*, h, s, d] of shape
+/// [2, 3, 8, 100, 64] has 4 strides, of which the first is that of the 2 x 3 leading indices. The
+/// last stride is 1, the stride of a dimension of size 1 is arbitrary, and strides of an input may
+/// be 0. Only tensors for which Parameter::may_be_strided() is true have strides.
 struct Strides {
   const std::int64_t* const* inputs = nullptr;
   const std::int64_t* const* outputs = nullptr;

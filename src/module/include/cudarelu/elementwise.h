@@ -1,5 +1,6 @@
 // For elementwise ops. Such an op is a functor: its operator() takes the inputs and then the
-// attributes, all in the type of arithmetic on the elements; of an enumeration, a label's position.
+// attributes, all in the compute type of the elements (float for float16). An enumeration is passed
+// as the position of its label: 1 for approximate = tanh in `approximate: none | tanh`.
 //
 // A functor that calls math::sin or cos may have a last parameter, `Angles&& angles = {}` of a
 // template parameter `class Angles = math::AnyAngles`, that it passes to them: they are faster

@@ -9,7 +9,7 @@
 //              name: dtype[dims]? = 1            if absent: every element is this number
 //              name: dtype[dims]? = min(other)   if absent: the minimum over the rows of `other`;
 //                                                or max(other)
-//              name: dtype[dims] > 0             every element must be over 0
+//              name: dtype[dims] > 0             every element must be greater than 0
 //              name: broadcast dtype[dims]       a shape that broadcasts to dims, as in NumPy
 //   output     name: dtype[dims]
 //   dtype      T (one of the op's dtypes, the same for all)   f32   i32   i64
@@ -112,7 +112,7 @@ struct Parameter {
   bool broadcasts = false;         // the shape may be any that broadcasts to the dims
   FixedVector<Dimension, 8> dims;  // those after the *
   bool optional = false;
-  bool positive = false;  // every element must be over 0
+  bool positive = false;  // every element must be greater than 0
   Absent absent = Absent::nothing;
   int source = -1;    // of kinds input, minimum and maximum: the other input
   double number = 0;  // of kind number
@@ -193,7 +193,7 @@ struct Signature {
   FixedVector<AttributeSpec, 8> attributes;
   FixedVector<Parameter, 8> outputs;
   FixedVector<Divisibility, 4> divisibilities;
-  bool restricts_values = false;  // there are offsets, or elements that must be over 0
+  bool restricts_values = false;  // there are offsets, or elements that must be greater than 0
 
   /// The input whose tensor is used as input i: itself, or its stand-in if it is not present.
   constexpr std::size_t source_of(std::size_t i, bool present) const {
@@ -348,7 +348,7 @@ class SignatureParser {
     return result;
   }
   [[noreturn]] void fail_upper_case(std::string_view name) const {
-    fail("a name is lower-case letters, digits and _, not ", name);
+    fail("a name consists of lower-case letters, digits and _; not ", name);
   }
   /// The name of the op, an input, an attribute or an output.
   constexpr std::string_view name() {
@@ -484,7 +484,7 @@ class SignatureParser {
     result.absent = Absent::input;
     if (accept("(")) {
       if (other != "min" && other != "max") {
-        fail("what takes the place of ", result.name, " must be an input, a number, min(input) or ",
+        fail("the default of ", result.name, " must be an input, a number, min(input) or ",
              "max(input), not ", other);
       }
       result.absent = other == "min" ? Absent::minimum : Absent::maximum;
@@ -493,7 +493,7 @@ class SignatureParser {
     }
     result.source = index_of(signature_.inputs, other);
     if (result.source < 0) {
-      fail(other, ", which takes the place of ", result.name, ", must be an input before it");
+      fail(other, ", the default of ", result.name, ", must be an input before it");
     }
     return result;
   }
@@ -610,7 +610,7 @@ class SignatureParser {
     if (!fits || (input.leading && !has_leading) || input.positive ||
         input.kind == ElementKind::offsets) {
       fail(input.name, ", which broadcasts, must have dimensions of inputs that are never absent, ",
-           "and neither offsets nor > 0");
+           "and must be neither offsets nor > 0");
     }
   }
   constexpr void check_divisibilities() const {
@@ -623,11 +623,11 @@ class SignatureParser {
   constexpr void check_optional(const Parameter& input) const {
     const bool by_input = input.absent == Absent::input;
     if (input.kind == ElementKind::offsets && !by_input) {
-      fail(input.name, " is optional: other offsets must take its place, offsets(n)[b]? = other");
+      fail(input.name, " is optional: its default must be other offsets, offsets(n)[b]? = other");
     }
     const bool by_positive = input.absent == Absent::number && input.number > 0;
     if (input.positive && !by_input && !by_positive) {
-      fail(input.name, " is optional: an input or a number over 0 must take its place, ",
+      fail(input.name, " is optional: its default must be an input or a number greater than 0, ",
            "T[d]? > 0 = 1");
     }
     if (input.absent == Absent::number) {
@@ -636,7 +636,7 @@ class SignatureParser {
       check_source(input, signature_.inputs[static_cast<std::size_t>(input.source)]);
     }
   }
-  /// A number takes the place of the input: required inputs must determine its shape.
+  /// The default of the input is a number: required inputs must determine its shape.
   constexpr void check_number(const Parameter& input) const {
     if (input.broadcasts) return;  // the number itself, as a scalar
     const auto is_given = [](const Parameter& other) {
@@ -653,10 +653,10 @@ class SignatureParser {
           has_input([&](const Parameter& other) { return is_given(other) && other.leading; });
     }
     if (!has_shape) {
-      fail(input.name, ", whose place a number takes, must have dimensions of required inputs");
+      fail(input.name, ", whose default is a number, must have dimensions of required inputs");
     }
   }
-  /// `source`, or the extreme of its rows, takes the place of the input.
+  /// The default of the input is `source`, or the minimum or maximum of its rows.
   constexpr void check_source(const Parameter& input, const Parameter& source) const {
     const bool of_rows = input.absent != Absent::input;
     const std::size_t rows = of_rows ? 1 : 0;
@@ -667,7 +667,7 @@ class SignatureParser {
       fits = source.dims[i + rows].size == input.dims[i].size;
     }
     if (fits) return;
-    fail(source.name, ", which takes the place of ", input.name, ", must be required and have its ",
+    fail(source.name, ", the default of ", input.name, ", must be required and have its ",
          of_rows ? "dtype, and one dimension before its own" : "dtype, rank and fixed sizes");
   }
   constexpr void check_output(const Parameter& output) const {
@@ -675,7 +675,7 @@ class SignatureParser {
       return input.always_there() && input.kind == ElementKind::type_variable;
     });
     if (output.kind == ElementKind::type_variable && !has_type) {
-      fail(output.name, " is of type T: an input that is never absent must be, too");
+      fail(output.name, " is of type T, so an input that is never absent must be of type T");
     }
     if (output.broadcasts || output.kind == ElementKind::variable_or_bool) {
       fail(output.name, ", an output, must have one dtype and one shape");
@@ -684,7 +684,7 @@ class SignatureParser {
       return input.always_there() && !input.broadcasts && input.leading;
     });
     if (output.leading && !has_leading) {
-      fail(output.name, " begins with *: an input that is never absent must, too");
+      fail(output.name, " begins with *, so an input that is never absent must begin with *");
     }
     for (const Dimension& dim : output.dims) {
       if (dim.name.empty() || is_bound(dim)) continue;

@@ -14,8 +14,8 @@ Status allocate(const Call& call, std::int64_t count, T*& workspace) {
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
   workspace = static_cast<T*>(call.execution.allocate(bytes));
   if (workspace != nullptr || count == 0) return {};
-  return {Status::Code::out_of_memory,
-          std::string(call.op) + ": no workspace of " + std::to_string(bytes) + " bytes"};
+  return {Status::Code::out_of_memory, std::string(call.op) + ": cannot allocate " +
+                                           std::to_string(bytes) + " bytes of workspace"};
 }
 
 }  // namespace cudarelu

@@ -76,7 +76,8 @@ struct Array : Layout {
 inline std::size_t axis_of(std::int64_t axis, std::size_t rank) {
   const auto signed_rank = static_cast<std::int64_t>(rank);
   if (axis < -signed_rank || axis >= signed_rank) {
-    fail("there is no axis " + std::to_string(axis) + " among " + std::to_string(rank));
+    fail("axis " + std::to_string(axis) + " is out of range for " + std::to_string(rank) +
+         " dimensions");
   }
   return static_cast<std::size_t>(axis < 0 ? axis + signed_rank : axis);
 }
@@ -85,7 +86,7 @@ inline std::size_t axis_of(std::int64_t axis, std::size_t rank) {
 inline Layout transposed(const Layout& x, const Dims& order) {
   Layout result{{}, {}, x.first};
   if (!order.empty() && order.size() != x.rank()) {
-    fail("the permutation " + text(order) + " of the shape " + text(x.shape));
+    fail("the permutation " + text(order) + " does not fit the shape " + text(x.shape));
   }
   for (std::size_t i = 0; i < x.rank(); ++i) {
     const std::size_t from = order.empty() ? x.rank() - 1 - i : axis_of(order[i], x.rank());
@@ -108,7 +109,7 @@ inline Layout moved(const Layout& x, std::size_t from, std::size_t to) {
 inline std::vector<bool> marked(const Dims& axes, std::size_t rank) {
   std::vector<bool> result(rank);
   for (const std::int64_t axis : axes) {
-    if (result[axis_of(axis, rank)]) fail("the axes " + text(axes) + " repeat one");
+    if (result[axis_of(axis, rank)]) fail("the axes " + text(axes) + " contain a duplicate");
     result[axis_of(axis, rank)] = true;
   }
   return result;
@@ -168,7 +169,7 @@ inline Layout broadcast(const Layout& x, const Dims& shape) {
 /// x[start : end : step] along one axis, with the bounds of ONNX.
 inline Layout part_of(Layout x, std::size_t axis, std::int64_t start, std::int64_t end,
                       std::int64_t step = 1) {
-  if (step == 0) fail("a slice with step 0");
+  if (step == 0) fail("the step of a slice must not be 0");
   const std::int64_t size = x.shape[axis];
   const std::int64_t low = step > 0 ? 0 : -1;
   start = std::clamp<std::int64_t>(start < 0 ? start + size : start, 0, size + low);
@@ -184,7 +185,7 @@ inline Layout sliced(Layout x, const Dims& starts, const Dims& ends, const Dims&
                      const Dims& steps) {
   if (ends.size() != starts.size() || (!axes.empty() && axes.size() != starts.size()) ||
       (!steps.empty() && steps.size() != starts.size()) || starts.size() > x.rank()) {
-    fail("a slice of " + text(x.shape) + " from " + text(starts) + " to " + text(ends));
+    fail("cannot slice the shape " + text(x.shape) + " from " + text(starts) + " to " + text(ends));
   }
   for (std::size_t i = 0; i < starts.size(); ++i) {
     const auto axis = axes.empty() ? static_cast<std::int64_t>(i) : axes[i];
@@ -306,7 +307,8 @@ Array<R> map(const Call& call, const F& f, const Array<E>&... x) {
 /// Copies x to a view of the same shape.
 template <class E>
 void copy(const Call& call, const Array<E>& x, const Array<E>& to) {
-  if (x.shape != to.shape) fail("the shape " + text(x.shape) + " in place of " + text(to.shape));
+  if (x.shape != to.shape)
+    fail("the shape is " + text(x.shape) + ", but must be " + text(to.shape));
   const std::array<Layout, 2> operands{x, to};
   for_each_run(call, x.shape, operands, [&](const Run& run) {
     const E* from = x.data.get() + run.offsets[0];

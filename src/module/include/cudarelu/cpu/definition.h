@@ -101,13 +101,13 @@ Array<E> scalar(E value) {
 /// The only element.
 template <class E>
 E item(const Array<E>& x) {
-  if (x.size() != 1) fail("the shape " + text(x.shape) + " where one number is needed");
+  if (x.size() != 1) fail("expected one element, not the shape " + text(x.shape));
   return *x.begin();
 }
 
 /// The elements of a vector, or of a number.
 inline Dims integers(const Array<std::int64_t>& x) {
-  if (x.rank() > 1) fail("the shape " + text(x.shape) + " where a vector is needed");
+  if (x.rank() > 1) fail("expected a vector, not the shape " + text(x.shape));
   Dims result;
   for (std::int64_t i = 0; i < x.size(); ++i) {
     result.push_back(x.begin()[x.rank() == 0 ? 0 : i * x.strides[0]]);
@@ -120,7 +120,7 @@ inline Array<std::int64_t> vector_of(const Dims& x) {
 
 template <class E>
 Array<E> range(E start, E limit, E delta) {
-  if (delta == 0) fail("a range with step 0");
+  if (delta == 0) fail("the step of a range must not be 0");
   const double count = std::ceil((static_cast<double>(limit) - static_cast<double>(start)) /
                                  static_cast<double>(delta));
   Array<E> y({count > 0 ? convert<std::int64_t>(count) : 0});
@@ -199,7 +199,8 @@ std::vector<Array<E>> split(const Array<E>& x, std::int64_t along, Dims sizes, s
 
 template <class E>
 Array<E> tile(const Call& call, const Array<E>& x, const Dims& repeats) {
-  if (repeats.size() != x.rank()) fail("the repeats " + text(repeats) + " of " + text(x.shape));
+  if (repeats.size() != x.rank())
+    fail("the repeats " + text(repeats) + " do not fit the shape " + text(x.shape));
   Layout repeated{{}, {}, x.first};
   Dims shape;
   for (std::size_t i = 0; i < x.rank(); ++i) {
@@ -214,7 +215,7 @@ template <class E>
 Array<E> pad(const Call& call, const Array<E>& x, const Dims& pads, E value, const Dims& axes) {
   const std::size_t count = axes.empty() ? x.rank() : axes.size();
   if (pads.size() != 2 * count || std::ranges::any_of(pads, [](auto i) { return i < 0; })) {
-    fail("the pads " + text(pads) + " of the shape " + text(x.shape));
+    fail("the pads " + text(pads) + " do not fit the shape " + text(x.shape));
   }
   Dims before(x.rank(), 0);
   Dims shape = x.shape;
@@ -241,8 +242,8 @@ Array<E> pick(const Call& call, const Array<E>& x, std::size_t axis, const Layou
   const Array<std::int64_t> all = dense(call, indices);
   for (std::int64_t i = 0; i < all.size(); ++i) {
     if (all.begin()[i] < -size || all.begin()[i] >= size) {
-      fail("the index " + std::to_string(all.begin()[i]) + " for " + std::to_string(size) +
-           " elements");
+      fail("index " + std::to_string(all.begin()[i]) + " is out of range for " +
+           std::to_string(size) + " elements");
     }
   }
   const Array<E> y(places.shape);
@@ -288,7 +289,8 @@ Array<E> gather_elements(const Call& call, const Array<E>& x, const Array<std::i
   for (std::size_t i = 0; fits && i < x.rank(); ++i) {
     fits = i == axis || indices.shape[i] <= x.shape[i];
   }
-  if (!fits) fail("indices of the shape " + text(indices.shape) + " into " + text(x.shape));
+  if (!fits)
+    fail("indices of the shape " + text(indices.shape) + " do not fit the shape " + text(x.shape));
   places.strides[axis] = 0;
   return pick(call, x, axis, places, indices, indices);
 }
@@ -372,7 +374,8 @@ Array<E> reduce(const Call& call, const Array<E>& x, const Dims& axes, bool keep
 /// floating-point numbers are float64.
 template <class E>
 Array<E> matmul(const Call& call, const Array<E>& left, const Array<E>& right) {
-  if (left.rank() == 0 || right.rank() == 0) fail("a matrix product with a number");
+  if (left.rank() == 0 || right.rank() == 0)
+    fail("the operands of a matrix product must have at least one dimension");
   Layout rows = left;
   Layout others = right;
   if (left.rank() == 1) rows = unsqueezed(rows, {0});
@@ -382,7 +385,7 @@ Array<E> matmul(const Call& call, const Array<E>& left, const Array<E>& right) {
   const std::int64_t k = rows.shape.end()[-1];
   const std::int64_t n = columns.shape.end()[-1];
   if (columns.shape.end()[-2] != k) {
-    fail("the product of the shapes " + text(left.shape) + " and " + text(right.shape));
+    fail("cannot multiply the shapes " + text(left.shape) + " and " + text(right.shape));
   }
   Dims shape = broadcast_shape({rows.shape.begin(), rows.shape.end() - 2},
                                {columns.shape.begin(), columns.shape.end() - 2});
@@ -468,7 +471,8 @@ std::pair<Array<E>, Array<std::int64_t>> top_k(const Call& call, const Array<E>&
   const std::size_t axis = axis_of(along, x.rank());
   const std::size_t last = x.rank() - 1;
   const std::int64_t n = x.shape[axis];
-  if (k < 0 || k > n) fail(std::to_string(k) + " of " + std::to_string(n) + " elements");
+  if (k < 0 || k > n)
+    fail("cannot select " + std::to_string(k) + " of " + std::to_string(n) + " elements");
   const Array<E> rows = dense(call, x.view(moved(x, axis, last)));
   const Array<std::int64_t> order(rows.shape);
   for_each_row(call, order, n == 0 ? 0 : x.size() / n, n, [&](std::int64_t* row, std::int64_t i) {
