@@ -13,7 +13,8 @@ import cudarelu.inductor
 from cudarelu.testing import DTYPES, TOLERANCE
 from cudarelu.testing.cases import special_values
 from cudarelu.testing.environment import torch_cuda_missing
-from support.torch_calls import LAYOUTS, call_of, inputs_of, overload
+from cudarelu.testing.torch_calls import LAYOUTS, call_of, inputs_of
+from support.torch_calls import overload
 
 OPS = {op.name: op for op in cudarelu.ops()}
 FUSED = [op for op in OPS.values() if overload(op.name) in cudarelu.inductor._DECOMPOSITIONS]

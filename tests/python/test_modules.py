@@ -23,8 +23,8 @@ from cudarelu.__main__ import main
 from cudarelu._pytorch.after_import import after_import
 from cudarelu._pytorch.functions import FUNCTIONS, op_of, overload_of
 from cudarelu._table import all_ops, op_in_onnx, op_named
+from cudarelu.testing.torch_calls import attributes_of, inputs_of
 from support.op_modules import LIBRARY, my
-from support.torch_calls import attributes_of, inputs_of
 
 X = torch.tensor([[-3.0, -0.5, 0.0], [0.5, 2.0, 30.0]])
 

@@ -6,33 +6,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cudarelu
-from cudarelu.testing.torch_calls import (
-    LAYOUTS,
-    as_tuple,
-    attributes_of,
-    call_of,
-    in_place_of,
-    inputs_of,
-    loss_of,
-    with_grad,
-)
-
-__all__ = [
-    "DIFFERENTIABLE",
-    "IN_PLACE",
-    "LAYOUTS",
-    "OPS",
-    "Calls",
-    "as_tuple",
-    "attributes_of",
-    "call_of",
-    "in_place_of",
-    "inputs_of",
-    "loss_of",
-    "overload",
-    "saved_by",
-    "with_grad",
-]
 
 OPS = {op.name: op for op in cudarelu.ops()}
 DIFFERENTIABLE = [name for name, op in OPS.items() if op.gradient]

@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import cudarelu
 from cudarelu.testing.environment import cupy_missing, jax_missing
-from support.torch_calls import OPS, as_tuple, attributes_of, inputs_of
+from cudarelu.testing.torch_calls import as_tuple, attributes_of, inputs_of
+from support.torch_calls import OPS
 
 
 def skip_for(reason):

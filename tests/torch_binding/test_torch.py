@@ -27,16 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import cudarelu
 import cudarelu.nn
 from cudarelu.testing.environment import torch_cuda_missing
-from support.torch_calls import (
-    IN_PLACE,
-    OPS,
-    as_tuple,
-    call_of,
-    in_place_of,
-    inputs_of,
-    saved_by,
-    with_grad,
-)
+from cudarelu.testing.torch_calls import as_tuple, call_of, in_place_of, inputs_of, with_grad
+from support.torch_calls import IN_PLACE, OPS, saved_by
 
 NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]

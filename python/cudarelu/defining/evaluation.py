@@ -19,7 +19,7 @@ from ..onnx.absent_inputs import write_out
 from ..onnx.definitions import parsed
 from ..onnx.graphs import NewNames
 from .bodies import ABSENT, bodies
-from .operators import OPERATORS
+from .operators import OPERATORS, clip_code, power_code
 from .reading import IN_PAIRS, place
 from .statements import (
     CPP,
@@ -472,17 +472,12 @@ class _Evaluation:
         is_integer = kind == "int64" or (kind == "T" and "tensor(int64)" in self._types)
         code = _OF_INTEGERS.get(op_type, operator.code) if is_integer else operator.code
         if op_type == "Clip":
-            bounds = {(False, False): "{0}", (True, True): "onnx::clip({0}, {1}, {2})"}
-            one = "{0} < {1} ? {1} : {0}" if n.value(1) else "{0} > {1} ? {1} : {0}"
-            code = bounds.get((bool(n.value(1)), bool(n.value(2))), one)
+            bounds = iter(("{1}", "{2}"))  # the operands that are there
+            code = clip_code("{0}", *(next(bounds) if n.value(i) else None for i in (1, 2)))
         elif op_type == "Mod" and bool(n.fixed("fmod")) == is_integer:
             raise ValueError("it needs fmod = 1 for floating-point numbers, and only for these")
         elif op_type == "Pow" and isinstance(values[1], Constant) and is_number(values[1]):
-            exponent = values[1].value.item()
-            if exponent in range(1, 17):
-                code = f"onnx::power<{int(exponent)}>({{0}})"
-            elif exponent == 0.5:
-                code = "onnx::sqrt({0})"
+            code = power_code("{0}", values[1].value.item()) or code
         for name, each in n.attributes.items():
             if f"{{{name}}}" in code:
                 value = each if isinstance(each, Number) else Constant(kind, np.array(each))

@@ -427,21 +427,15 @@ def define(
         raise TypeError('define takes a signature: @cudarelu.define("f(x: T[*]) -> y: T[*]")')
 
     def defined(meaning: str | Callable[..., Any]) -> DefinedOp:
-        from .ops import Functors, declared, defined, with_gradients
+        from .ops import Functors, declared, defined, summary_of, with_gradients
         from .reading import read_function, read_text
 
-        if isinstance(dtypes, str) or not dtypes:
-            raise ValueError(f"dtypes must be a list of dtypes, not {dtypes!r}")
         if not isinstance(orders, int) or orders < 0:
             raise ValueError(f"orders must be 0, 1, 2 or more, not {orders!r}")
         if functor is not None and "return" not in functor:
             raise ValueError("functor must be the body of a C++ function, with a return")
         library = Library.current()
-        text = summary
-        if text is None:
-            documented = (getattr(meaning, "__doc__", None) or "").strip().partition("\n")[0]
-            is_text = isinstance(meaning, str)
-            text = "As its definition computes it." if is_text or not documented else documented
+        text = summary if summary is not None else summary_of(meaning)
         op = declared(library.namespace, signature, dtypes, text)
         if isinstance(meaning, str):
             y = read_text(dataclasses.replace(op, definition=meaning))

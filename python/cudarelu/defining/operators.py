@@ -36,6 +36,22 @@ class Operator:
     heavy: bool = False
 
 
+def clip_code(x: str, low: str | None, high: str | None) -> str:
+    """C++ for Clip, whose bounds may be absent."""
+    if low and high:
+        return f"onnx::clip({x}, {low}, {high})"
+    if bound := low or high:
+        return f"{x} {'<' if low else '>'} {bound} ? {bound} : {x}"
+    return x
+
+
+def power_code(x: str, exponent: float) -> str | None:
+    """C++ for Pow with some constant exponents."""
+    if exponent in range(1, 17):
+        return f"onnx::power<{int(exponent)}>({x})"
+    return f"onnx::sqrt({x})" if exponent == 0.5 else None
+
+
 def _unary(rule: Callable[[Value, Value, Value], Value]) -> Gradient:
     return lambda g, y, x: [rule(g, y, x)]
 

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cudarelu import _C
@@ -55,12 +55,21 @@ class Functors:
         return {f"{self.ops[0].name}.h": self.header(namespace)}
 
 
+def summary_of(meaning: str | Callable[..., Any]) -> str:
+    """The first line of a function's docstring, if there is one."""
+    docstring = "" if isinstance(meaning, str) else meaning.__doc__ or ""
+    return docstring.strip().partition("\n")[0] or "As its definition computes it."
+
+
 def read_signature(namespace: str, signature: str, dtypes: Sequence[str]) -> OpInfo:
     """The op of a signature, without a definition.
 
     Raises:
-        ValueError: for a signature that cannot be parsed, and for a name of a module's attributes.
+        ValueError: for a signature that cannot be parsed, for dtypes that are no list, and for a
+            name of a module's attributes.
     """
+    if isinstance(dtypes, str) or not dtypes:
+        raise ValueError(f"dtypes must be a list of dtypes, not {dtypes!r}")
     fields = _C.read_signature(signature)
     op_type = "".join(word.capitalize() for word in fields["name"].split("_"))
     if fields["name"] in _OF_MODULES:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from ..onnx.expressions import Attribute, Call, Expression, Input, Literal
-from .operators import KERNEL_FUNCTIONS, OPERATORS
+from .operators import KERNEL_FUNCTIONS, OPERATORS, clip_code, power_code
 from .simplify import simplified
 from .trees import attributes_of, inputs_of, kind_of, parts, target
 
@@ -101,17 +101,13 @@ def _code(call: Call, known: dict[Expression, str]) -> str:
         return {"real": f"{x}", "float": f"T(float({x}))", "whole": f"onnx::trunc({x}) + T(0)"}[to]
     if call.op_type == "Clip":
         low, high = [*operands[1:], None, None][:2]
-        if low and high:
-            return f"onnx::clip({x}, {low}, {high})"
-        if bound := low or high:
-            return f"{x} {'<' if low else '>'} {bound} ? {bound} : {x}"
-        return f"{x}"
-    if call.op_type == "Pow" and isinstance(exponent := call.operands[1], Literal):
-        (value,) = exponent.elements
-        if value in range(1, 17):
-            return f"onnx::power<{int(value)}>({x})"
-        if value == 0.5:
-            return f"onnx::sqrt({x})"
+        return clip_code(f"{x}", low, high)
+    if (
+        call.op_type == "Pow"
+        and isinstance(exponent := call.operands[1], Literal)
+        and (code := power_code(f"{x}", *exponent.elements))
+    ):
+        return code
     if call.op_type == "Div" and isinstance(divisor := call.operands[1], Literal):
         return f"onnx::divided_by({x}, {float(divisor.elements[0])!r})"
     condition = call.operands[0]

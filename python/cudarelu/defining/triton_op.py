@@ -57,20 +57,17 @@ def triton_op(
             CPU, and if all outcomes of the function are errors.
         TypeError: if the function returns anything but launches, or uses a symbol as a number.
     """
-    if isinstance(dtypes, str) or not dtypes:
-        raise ValueError(f"dtypes must be a list of dtypes, not {dtypes!r}")
 
     def defined(function: Callable[[Any], Any]) -> DefinedOp:
         from .evaluation import cpu_source
         from .kernels import TritonOp
         from .launches import POINTERS, Call, tree_of
-        from .ops import read_signature
+        from .ops import read_signature, summary_of
 
         library = Library.current()
-        documented = (function.__doc__ or "").strip().partition("\n")[0]
         op = dataclasses.replace(
             read_signature(library.namespace, signature, dtypes),
-            summary=summary or documented or "As its definition computes it.",
+            summary=summary or summary_of(function),
             definition=definition,
             gradient=gradient,
             in_place=in_place,

@@ -40,7 +40,8 @@ from torch.distributed.tensor.parallel import (
 import cudarelu
 import cudarelu.nn
 from cudarelu.testing.environment import torch_cuda_pair_missing
-from support.torch_calls import DIFFERENTIABLE, IN_PLACE, OPS, as_tuple, call_of, inputs_of
+from cudarelu.testing.torch_calls import as_tuple, call_of, inputs_of
+from support.torch_calls import DIFFERENTIABLE, IN_PLACE, OPS
 
 pytestmark = pytest.mark.xdist_group("distributed")
 

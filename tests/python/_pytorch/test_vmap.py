@@ -6,11 +6,7 @@ from torch.func import grad, jacfwd, jacrev, vmap
 
 import cudarelu
 from cudarelu.testing.features import BATCH, looped, samples_of, subsets
-from support.torch_calls import (
-    DIFFERENTIABLE,
-    IN_PLACE,
-    OPS,
-    Calls,
+from cudarelu.testing.torch_calls import (
     as_tuple,
     call_of,
     in_place_of,
@@ -18,6 +14,7 @@ from support.torch_calls import (
     loss_of,
     with_grad,
 )
+from support.torch_calls import DIFFERENTIABLE, IN_PLACE, OPS, Calls
 
 # torch's warning if an op has no batching rule and runs with the slow general one.
 pytestmark = pytest.mark.filterwarnings("error:There is a performance drop")

@@ -13,7 +13,8 @@ from torch import nn
 
 import cudarelu
 import cudarelu.nn
-from support.torch_calls import Calls, attributes_of, call_of, inputs_of
+from cudarelu.testing.torch_calls import attributes_of, call_of, inputs_of
+from support.torch_calls import Calls
 
 PAIRS = [  # the class name, here and in torch.nn, and its arguments
     ("ReLU", (), {}),
