@@ -226,6 +226,29 @@ def test_rows_of_one_large_value(columns, least, eps, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("value", [1e20, 1.7e12 + 0.3, 1e300])
+@pytest.mark.parametrize("columns", [7, 127, 4096])
+def test_rows_of_one_large_float64(columns, value, device):
+    x = torch.full((2, columns), value, device=device, dtype=torch.float64)
+    assert torch.equal(cudarelu.layer_norm(x), torch.zeros_like(x))
+    if value < 1e100 or device == "cpu":
+        rstd = torch.ops.cudarelu.row_rstd(x)
+        torch.testing.assert_close(rstd, torch.full_like(rstd, 1e-5**-0.5))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("offset", "spread"), [(1e6, 0.0625), (1e7, 1.0), (-3e4, 2.0**-9)])
+@pytest.mark.parametrize("columns", [128, 129, 768, 5000])
+def test_an_offset_that_is_much_larger_than_the_spread(columns, offset, spread, device):
+    """The mean has more digits than float32."""
+    generator = torch.Generator().manual_seed(columns)
+    x = (offset + spread * torch.randint(2, (3, columns), generator=generator)).to(device)
+    expected = torch.nn.functional.layer_norm(x.double(), (columns,), eps=1e-12).float()
+    y = cudarelu.layer_norm(x, eps=1e-12)
+    torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("columns", [2, 5, 64, 129, 1000, 9001, 200001])
 def test_rows_whose_sum_overflows(columns, dtype, device):

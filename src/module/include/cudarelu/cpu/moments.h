@@ -23,9 +23,17 @@ template <Isa isa = Isa::unknown, class T>
 Normaliser<Compute<T>> normaliser_of(const T* x, std::int64_t n, double eps) {
   using C = Compute<T>;
   const auto count = static_cast<double>(n);
-  const double mean = mean_of_row<isa>(x, n);
-  const C base = static_cast<C>(mean);
-  const double rest = mean - static_cast<double>(base);
+  // The sum of differences is exact for a row of one value, and for most numbers that are far from
+  // 0 and near one another.
+  const C first = n > 0 ? load(x[0]) : C(0);
+  double apart = sum_of_row<isa>(x, n, [&](C value) { return value - first; }) / count;
+  C base = static_cast<C>(first + apart);
+  double rest = apart - (static_cast<double>(base) - static_cast<double>(first));
+  if (!std::isfinite(rest)) {  // a difference overflowed, unless an element is not finite
+    const double mean = mean_of_row<isa>(x, n);
+    base = static_cast<C>(mean);
+    rest = mean - static_cast<double>(base);
+  }
   const double squares =
       sum_of_row<isa>(x, n, [&](C value) { return (value - base) * (value - base); });
   const double scale = 1 / std::sqrt(squares / count - rest * rest + eps);
