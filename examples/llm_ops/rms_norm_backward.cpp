@@ -48,7 +48,8 @@ void add_row(const Tensors<T>& of, std::int64_t offset, double* grad_weight) {
   const double share = 1 / static_cast<double>(of.columns);
   const double root = std::sqrt(squares.total() * share + of.eps);
   const auto scale = static_cast<C>(1 / root);
-  const auto slope = static_cast<C>(products.total() * share / root);
+  // 0 for squares that overflow, where the products may overflow too.
+  const auto slope = scale == 0 ? C(0) : static_cast<C>(products.total() * share / root);
 
   for_each_block([&](std::int64_t first, std::int64_t count, const C* g, const C* x, const C* w) {
     C* const results = cpu::target(of.grad_x + offset + first, x_block);

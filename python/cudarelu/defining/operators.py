@@ -64,7 +64,7 @@ def _pow(g: Value, y: Value, a: Value, b: Value) -> list[Value | None]:
         power = a if exponent == 2 else apply("Pow", a, exponent - 1)
         return [g * (exponent * power) if exponent != 1 else g, None]
     slope = where(b == 0, 0, b * apply("Pow", a, b - 1))
-    return [g * slope, where(a == 0, 0, g * (y * apply("Log", a)))]
+    return [g * slope, where((a == 0) & (b >= 0), 0, g * (y * apply("Log", a)))]
 
 
 def _fmod(g: Value, y: Value, a: Value, b: Value, fmod: Any) -> list[Value]:

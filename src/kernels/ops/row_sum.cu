@@ -31,7 +31,7 @@ Status scaled_sums(const Call& call, double scale, double divisor) {
 Status RowSum::cuda(const Call& call) { return scaled_sums(call, 1, 1); }
 
 Status RowMean::cuda(const Call& call) {
-  // A power of two, which changes no bit of the result, so that the sum does not overflow.
+  // A power of two, which changes no bit of normal terms, so that the sum does not overflow.
   const auto columns = static_cast<std::uint64_t>(call.inputs[0].shape.back());
   const double scale = 1 / static_cast<double>(std::bit_ceil(columns));
   return scaled_sums(call, scale, static_cast<double>(columns) * scale);

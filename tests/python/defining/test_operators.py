@@ -148,6 +148,20 @@ def differentiable(op_type: str) -> bool:
     return OPERATORS[op_type].gradient is not None
 
 
+def test_the_derivative_of_a_power_of_0_in_its_exponent():
+    """As PyTorch has it: 0 from 0 on, and otherwise y log(a)."""
+    op, *backward = with_gradients(DRAFTS["Pow"], 1)
+    formula = dict(each.split(" = ") for each in op.op.gradient.split("; "))["b"]
+    called = next(each.op for each in backward if formula.startswith(each.op.name + "("))
+    a, b = np.zeros(4), np.array([-1.0, 0.0, 2.0, np.nan])
+    exponents = torch.tensor(b, requires_grad=True)
+    y = torch.zeros(4, dtype=torch.float64) ** exponents
+    (expected,) = torch.autograd.grad(y.sum(), exponents)
+    known = {"a": a, "b": b, "grad_y": np.ones(4), "y": y.detach().numpy()}
+    (actual,) = evaluate(called, {each.name: known[each.name] for each in called.inputs}, {})
+    np.testing.assert_array_equal(actual, expected.numpy())
+
+
 @pytest.mark.parametrize("op_type", [*filter(differentiable, OPERATORS)])
 def test_derivatives(op_type):
     """The gradient, evaluated from its definition, is the difference quotient."""
