@@ -168,6 +168,13 @@ class OpInfo:
         this library, the qualified name for any other."""
         return self.name if self.namespace == OWN_NAMESPACE else self.qualified_name
 
+    @property
+    def parameters(self) -> str:
+        """The parameters of the op's function in Python's syntax."""
+        inputs = [f"{each.name}=None" if each.optional else each.name for each in self.inputs]
+        attributes = [a.name if a.required else f"{a.name}={a.default!r}" for a in self.attributes]
+        return ", ".join(inputs + ["*"] * bool(attributes) + attributes)
+
     def onnx_attributes(self, values: Mapping[str, Any]) -> dict[str, int | float]:
         """The values of attributes in an ONNX model."""
         declared = {each.name: each for each in self.attributes}

@@ -31,7 +31,8 @@ std::vector<std::string> items_of(const Path& list) {
     for (const auto& entry : std::filesystem::directory_iterator(list)) {
       const Path extension = entry.path().extension();
       const bool array = extension == ".npy" || extension == ".npz" || extension == ".pb";
-      const bool folder = std::filesystem::exists(entry.path() / "input_0.pb");
+      std::error_code ignored;  // of an entry that cannot be read
+      const bool folder = std::filesystem::exists(entry.path() / "input_0.pb", ignored);
       if (array || folder) items.push_back(entry.path().string());
     }
     std::ranges::sort(items);

@@ -175,10 +175,14 @@ void write_npy(const std::filesystem::path& path, const Tensor& tensor) {
   header += '\n';
 
   // Follows links, writes a .part file beside the target, and renames it when it is complete.
-  std::error_code ignored;
-  const std::filesystem::path target = std::filesystem::weakly_canonical(path, ignored);
-  if (std::filesystem::exists(target, ignored) &&
-      !std::filesystem::is_regular_file(target, ignored)) {
+  const auto fail = [&](const std::error_code& error) {
+    throw Error(path.string() + ": cannot be written: " + error.message());
+  };
+  std::error_code error;
+  const std::filesystem::path target = std::filesystem::weakly_canonical(path, error);
+  if (error) fail(error);  // for example a name that is too long
+  const std::filesystem::file_status status = std::filesystem::status(target, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
     throw Error(path.string() + ": cannot be replaced, since it is not a regular file");
   }
   const std::filesystem::path part = target.string() + ".part";
@@ -189,11 +193,12 @@ void write_npy(const std::filesystem::path& path, const Tensor& tensor) {
   file.write(reinterpret_cast<const char*>(tensor.data.get()),
              static_cast<std::streamsize>(tensor.bytes()));
   file.close();
-  std::error_code error(file ? 0 : errno, std::generic_category());
+  error.assign(file ? 0 : errno, std::generic_category());
   if (file) std::filesystem::rename(part, target, error);
   if (!file || error) {
+    std::error_code ignored;
     std::filesystem::remove(part, ignored);
-    throw Error(path.string() + ": cannot be written: " + error.message());
+    fail(error);
   }
 }
 

@@ -254,6 +254,12 @@ std::optional<Options> parse_options(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     throw Error(std::string(error.what()) + " (--help lists the options)");
   }
+  for (const CLI::Option* each : app.get_options()) {
+    const std::vector<std::string>& values = each->results();
+    if (std::ranges::find(values, "") != values.end()) {
+      throw Error(each->get_name() + ": must not be empty");
+    }
+  }
   options.device = whole_number<std::int32_t>("--device", texts.device);
   options.require_cuda = !texts.require_provider.empty();
   if (app.count("--max-memcpy") > 0) {

@@ -471,6 +471,8 @@ def test_numbers_that_cannot_be_guessed():
         (["model.onnx", "--seed", "-1"], "--seed: must be an integer from 0"),
         (["model.onnx", "--seed", str(2**64)], "--seed: must be an integer from 0"),
         (["model.onnx", "--input", "x"], "NAME=VALUE"),
+        (["model.onnx", "--inputs", ""], "--inputs: must not be empty"),
+        (["model.onnx", "--compare", "", "--library", ""], ": must not be empty"),
         (["model.onnx", "--input", "x="], "NAME=VALUE"),
         (["model.onnx", "--dim", "N=-1"], "--dim N: must be an integer from 0"),
         (["model.onnx", "--dim", "N=2.5"], "integer"),

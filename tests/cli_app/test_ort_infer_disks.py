@@ -52,6 +52,15 @@ def test_a_disk_that_cannot_be_written(options, kind, items):
         assert (disk / "trace.json").read_text() == "before"
 
 
+def test_an_output_whose_name_the_system_refuses():
+    """No other file is written or removed in its place."""
+    Path(".part").write_text("precious")
+    Path("out").mkdir()
+    Path("out/y.npy").symlink_to("y.npy")
+    assert fail(*RUN, "--output-dir", "out").endswith(": Too many levels of symbolic links\n")
+    assert Path(".part").read_text() == "precious"
+
+
 def test_a_batch_that_is_killed(items):
     """Each run goes on where the last one ended, and reads nothing half written."""
     rng = random.Random(0)

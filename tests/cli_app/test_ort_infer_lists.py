@@ -61,6 +61,11 @@ def test_folder(items):
     assert all(line["error"] is None and line["seconds"] > 0 for line in manifest())
 
 
+def test_folder_with_an_entry_that_cannot_be_read(items):
+    (items / "loop").symlink_to("loop")
+    assert succeed_json(*RUN, "--list", "items")["done"] == 5
+
+
 def test_file(items):
     """The lines of the file are paths relative to its folder. Two items with the same name have
     different outputs."""

@@ -15,16 +15,9 @@ from cudarelu._table import OpInfo, op_named
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of all loaded modules, by qualified name
 
 
-def _parameters(op: OpInfo) -> str:
-    """The parameters of an op's function in Python's syntax."""
-    inputs = [f"{each.name}=None" if each.optional else each.name for each in op.inputs]
-    attributes = [a.name if a.required else f"{a.name}={a.default!r}" for a in op.attributes]
-    return ", ".join(inputs + ["*"] * bool(attributes) + attributes)
-
-
 def _function(op: OpInfo) -> Callable[..., Any]:
     """The function of an op: a builtin, since a Python function would double the cost of a call."""
-    documentation = f"{op.name}({_parameters(op)})\n--\n\n{docstring(op)}"
+    documentation = f"{op.name}({op.parameters})\n--\n\n{docstring(op)}"
     function = _C.make_function(op.namespace, op.name, documentation)
     _builtins._register_builtin(function, op.qualified_name)  # for torch.jit.script
     return function

@@ -6,6 +6,7 @@ import contextvars
 import dataclasses
 import functools
 import hashlib
+import inspect
 import os
 import runpy
 import shutil
@@ -317,6 +318,7 @@ class DefinedOp:
         self.__name__ = op.name
         self.__doc__ = op.summary
         self.__wrapped__ = definition
+        self.__signature__ = inspect.signature(eval(f"lambda {op.parameters}: ..."))
         self._function: Any = None
 
     def __call__(self, *inputs: Any, **attributes: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from cudarelu import _C
 
 from .._table import FLOATING, Attribute, OnnxName, OpInfo, Parameter
+from ..onnx.definitions import check_names
 from ..onnx.expressions import Expression, Input
 from . import texts
 from .gradients import from_output, gradients
@@ -66,7 +67,7 @@ def read_signature(namespace: str, signature: str, dtypes: Sequence[str]) -> OpI
 
     Raises:
         ValueError: for a signature that cannot be parsed, for dtypes that are no list, and for a
-            name of a module's attributes.
+            name that has another meaning in modules or in ONNX.
     """
     if isinstance(dtypes, str) or not dtypes:
         raise ValueError(f"dtypes must be a list of dtypes, not {dtypes!r}")
@@ -74,7 +75,7 @@ def read_signature(namespace: str, signature: str, dtypes: Sequence[str]) -> OpI
     op_type = "".join(word.capitalize() for word in fields["name"].split("_"))
     if fields["name"] in _OF_MODULES:
         raise ValueError(f"{fields['name']}: modules have an attribute of this name")
-    return OpInfo(
+    op = OpInfo(
         namespace=namespace,
         name=fields["name"],
         signature=signature,
@@ -96,6 +97,8 @@ def read_signature(namespace: str, signature: str, dtypes: Sequence[str]) -> OpI
         autocast="promote",
         in_place="",
     )
+    check_names(op)
+    return op
 
 
 def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str) -> OpInfo:

@@ -79,7 +79,9 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor | None:
     """Torch's function by our op; None if the op does not mean the same, or `when` says no."""
-    if dropout_p > 0 or query.is_nested or query.dim() < 3:
+    if dropout_p != 0 or query.is_nested or query.dim() < 3:
+        return None
+    if isinstance(scale, bool | Tensor):
         return None
     if forward_ad._current_level >= 0:  # our gradients have no forward mode, as `hessian` needs it
         return None

@@ -117,6 +117,8 @@ def _source(
     if isinstance(model, str | os.PathLike):
         file = Path(model).resolve()
         return load(file), file.parent
+    if isinstance(model, bytes):
+        raise TypeError("accelerate takes a model or a path, not bytes: onnx.load_from_string")
     import onnx_ir as ir
 
     folders = {

@@ -22,8 +22,21 @@ IR_VERSION = 8
 LOWEST_OPSET = 13  # in earlier opsets, Softmax and the reductions have other semantics
 
 
+# Words that ONNX's text format reads as the type of an input or output.
+_TYPES = {name.lower() for name, _ in onnx.TensorProto.DataType.items()}
+_TYPES |= {"map", "optional", "seq", "sparse_tensor"}
+
+
+def check_names(op: OpInfo) -> None:
+    """Raises ValueError for an input or output whose name is a type in ONNX's text format."""
+    for each in (*op.inputs, *op.outputs):
+        if each.name in _TYPES:
+            raise ValueError(f"{op.name}: {each.name} is a type of ONNX; it must have another name")
+
+
 @functools.cache
 def _parsed(op: OpInfo, domain: str, op_type: str, body: str | None = None) -> onnx.FunctionProto:
+    check_names(op)
     attributes = ", ".join(
         a.name if a.required else f"{a.name}: {a.onnx_type} = {a.onnx_value(a.default)}"
         for a in op.node_attributes(domain, op_type)

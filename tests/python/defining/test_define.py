@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import pickle
 import re
@@ -442,6 +443,8 @@ def branches(x):
             r"test_define.py:\d+: the definition of an op cannot branch on a value",
         ),
         ("f(z: T[*]) -> y: T[*]", relu, TypeError, "the function takes"),
+        ("f(float: T[*]) -> y: T[*]", "y = Exp(float)", ValueError, "f: float is a type of ONNX"),
+        ("f(x: T[*]) -> seq: T[*]", "seq = Exp(x)", ValueError, "f: seq is a type of ONNX"),
         ("f(x: T[*]) -> y: T[*]", lambda x: 3, TypeError, "returned 3, not a symbolic value"),
         ("f(x: T[*]) -> y: T[*]", lambda x: x + "1", TypeError, "neither a number nor"),
         (
@@ -564,6 +567,11 @@ def test_what_does_not_compile():
     bad = cudarelu.define("f(x: T[*]) -> y: T[*]", "y = Neg(x)", functor="return missing;")
     with pytest.raises(RuntimeError, match=r"f\.h[:(]\d+.*error: .*missing"):
         bad(X)
+
+
+def test_the_signature_of_the_function():
+    op = cudarelu.define("f(x: T[*], *, q: float = 1.0) -> y: T[*]")(lambda x, q: x * q)
+    assert str(inspect.signature(op)) == "(x, *, q=1.0)"
 
 
 def test_a_decorator_without_a_signature():

@@ -67,6 +67,8 @@ def test_arguments_by_position_and_by_name():
 
 LEFT = {
     "dropout": (inputs(heads=4), {"dropout_p": 0.5}),
+    "scale-tensor": (inputs(heads=4), {"scale": torch.tensor(0.5)}),
+    "scale-bool": (inputs(heads=4), {"scale": True}),
     "broadcast-batch": ([inputs(heads=4)[0], *inputs(heads=4, batch=(1,))[1:]], {}),
     "broadcast-heads": (inputs(heads=1), {}),
     "heads-of-v": ([*inputs(heads=2)[:2], inputs(heads=4)[2]], {"enable_gqa": True}),

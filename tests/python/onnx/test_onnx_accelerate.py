@@ -1336,6 +1336,11 @@ def test_a_provider_that_is_not_there(monkeypatch):
 # Errors
 
 
+def test_bytes_are_not_a_model():
+    with pytest.raises(TypeError, match="takes a model or a path, not bytes"):
+        cudarelu.onnx.accelerate(b"")
+
+
 def test_an_opset_before_13():
     with pytest.raises(ValueError, match="has opset 12, but accelerate needs opset 13 or later"):
         cudarelu.onnx.accelerate(parse("main (float[N] x) => (float[N] y) { y = Relu(x) }", 12))
