@@ -288,8 +288,9 @@ def _scratch(folder: Path, key: str) -> Iterator[Path]:
 def _is_current(folder: Path, name: str) -> bool:
     """Whether the folder is complete, and the files that the sources include are those of the
     build."""
-    included = folder / "included.json"
-    if not included.is_file() or not (folder / f"lib{name}.so").is_file():
+    library, included = folder / f"lib{name}.so", folder / "included.json"
+    # After a crash of the system, a file may be empty.
+    if not all(each.is_file() and each.stat().st_size > 0 for each in (library, included)):
         return False
     used: dict[str, str] = json.loads(included.read_text(encoding="utf-8"))
     return all(

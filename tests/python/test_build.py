@@ -334,18 +334,19 @@ def test_a_cache_that_cannot_be_written(header, tmp_path, monkeypatch):
         cudarelu.load_inline("twice_ops", HEADER, cuda=False)
 
 
-@pytest.mark.parametrize("missing", ["libtwice_ops.so", "included.json"])
-def test_a_cache_that_lacks_a_file_is_built_again(header, tmp_path, missing):
-    """As a program that cleans folders may leave it."""
+@pytest.mark.parametrize("name", ["libtwice_ops.so", "included.json"])
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"")])
+def test_a_damaged_cache_is_built_again(header, tmp_path, name, damage):
+    """As a program that cleans folders, or a crash of the system, may leave it."""
     code = """
         import torch
         print(cudarelu.load("twice_ops", ["twice.h"], cuda=False).twice(torch.ones(1)))
         """
     assert run(code) == "tensor([2.])\n"
-    (file,) = (tmp_path / "cache/modules").rglob(missing)
-    file.unlink()
+    (file,) = (tmp_path / "cache/modules").rglob(name)
+    damage(file)
     assert run(code) == "tensor([2.])\n"
-    assert file.exists()
+    assert file.stat().st_size > 0
 
 
 # Libraries
