@@ -4,6 +4,7 @@ An op module is a library of ops with a namespace. The first one is the project'
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -169,11 +170,18 @@ class OpInfo:
         return self.name if self.namespace == OWN_NAMESPACE else self.qualified_name
 
     @property
-    def parameters(self) -> str:
-        """The parameters of the op's function in Python's syntax."""
-        inputs = [f"{each.name}=None" if each.optional else each.name for each in self.inputs]
-        attributes = [a.name if a.required else f"{a.name}={a.default!r}" for a in self.attributes]
-        return ", ".join(inputs + ["*"] * bool(attributes) + attributes)
+    def call_signature(self) -> inspect.Signature:
+        """The signature of the op's function in Python."""
+        kind, required = inspect.Parameter, inspect.Parameter.empty
+        inputs = [
+            kind(x.name, kind.POSITIONAL_OR_KEYWORD, default=None if x.optional else required)
+            for x in self.inputs
+        ]
+        attributes = [
+            kind(a.name, kind.KEYWORD_ONLY, default=required if a.required else a.default)
+            for a in self.attributes
+        ]
+        return inspect.Signature(inputs + attributes)
 
     def onnx_attributes(self, values: Mapping[str, Any]) -> dict[str, int | float]:
         """The values of attributes in an ONNX model."""

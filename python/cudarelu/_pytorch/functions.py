@@ -17,7 +17,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of all loaded modules, by quali
 
 def _function(op: OpInfo) -> Callable[..., Any]:
     """The function of an op: a builtin, since a Python function would double the cost of a call."""
-    documentation = f"{op.name}({op.parameters})\n--\n\n{docstring(op)}"
+    documentation = f"{op.name}{op.call_signature}\n--\n\n{docstring(op)}"
     function = _C.make_function(op.namespace, op.name, documentation)
     _builtins._register_builtin(function, op.qualified_name)  # for torch.jit.script
     return function

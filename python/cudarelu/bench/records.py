@@ -23,12 +23,8 @@ IDENTITY = (*_POINT, "contender")
 _GPU_STATE = "clocks.sm,clocks.max.sm,power.draw,temperature.gpu"
 
 
-def key(record: dict[str, Any]) -> str:
+def key(record: dict[str, Any], names: Iterable[str] = IDENTITY) -> str:
     """Returns the key by which records of two runs are matched."""
-    return _key(record, IDENTITY)
-
-
-def _key(record: dict[str, Any], names: Iterable[str]) -> str:
     return json.dumps([record[name] for name in names])
 
 
@@ -170,8 +166,8 @@ class Results:
 
     def lacks(self, points: Iterable[Point]) -> list[Point]:
         """Returns the points without a record. A point that failed has one."""
-        there = {_key(each, _POINT) for each in self.records}
-        return [point for point in points if _key(point.identity, _POINT) not in there]
+        there = {key(each, _POINT) for each in self.records}
+        return [point for point in points if key(point.identity, _POINT) not in there]
 
     def add(self, records: Iterable[dict[str, Any]], missing: dict[str, str]) -> None:
         self.records.extend(map(_rounded, records))

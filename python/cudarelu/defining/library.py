@@ -6,7 +6,6 @@ import contextvars
 import dataclasses
 import functools
 import hashlib
-import inspect
 import os
 import runpy
 import shutil
@@ -318,7 +317,7 @@ class DefinedOp:
         self.__name__ = op.name
         self.__doc__ = op.summary
         self.__wrapped__ = definition
-        self.__signature__ = inspect.signature(eval(f"lambda {op.parameters}: ..."))
+        self.__signature__ = op.call_signature
         self._function: Any = None
 
     def __call__(self, *inputs: Any, **attributes: Any) -> Any:
