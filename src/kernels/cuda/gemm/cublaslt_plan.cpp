@@ -240,13 +240,13 @@ Plan& plan_for(const Key& key, const Gemm& gemm) {
   if (const auto known = plans.find(key); known != plans.end()) return known->second;
 
   const RelaxedCapture relaxed;  // the first question makes a handle and loads code
-  Plan plan;
   cublasLtHandle_t handle = nullptr;
   if (handle_of(key.device, handle) != CUBLAS_STATUS_SUCCESS) {
     // For example out of memory: a later call asks again.
     thread_local Plan without_choice;
-    return without_choice = plan;
+    return without_choice = {};
   }
+  Plan plan;
   if (describe(plan, key, gemm)) {
     const std::scoped_lock lock(choices().mutex);
     auto& all = choices().known;

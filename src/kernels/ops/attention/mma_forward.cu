@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "cudarelu/cuda/alignment.h"
 #include "ops/attention/engines.h"
@@ -24,17 +23,19 @@ using Small = Plan<width, 1, 4, 1, width == 256 ? 32 : 64, 2,
 template <int width>
 using Large = Plan<width, 2, 4, 1, 64, 2, 2>;
 
+constexpr std::int64_t most_rows = INT_MAX - 256;  // tiles may go past the end
+
 bool takes(const Call& call, const Problem& p) {
-  constexpr std::int64_t most = INT_MAX - 256;  // tiles may go past the end
   const DType dtype = call.inputs[0].dtype;
   const auto fits = [](std::int64_t width) { return width > 0 && width <= 256 && width % 8 == 0; };
   const auto aligned = [](const TensorView& t) { return cuda::misalignment(t.data) == 0; };
   const float factor = static_cast<float>(p.scale) * log2_e;
   return (dtype == DType::float16 || dtype == DType::bfloat16) && fits(p.width) &&
-         fits(p.value_width) && p.queries <= most && p.keys <= most && aligned(call.inputs[0]) &&
-         aligned(call.inputs[1]) && aligned(call.inputs[2]) && aligned(call.outputs[0]) &&
+         fits(p.value_width) && p.queries <= most_rows && p.keys <= most_rows &&
+         aligned(call.inputs[0]) && aligned(call.inputs[1]) && aligned(call.inputs[2]) &&
+         aligned(call.outputs[0]) &&
          std::ranges::all_of(std::array{p.q, p.k, p.v, p.y}, has_vectors<Half>) &&
-         p.batch * p.heads <= most && std::isnormal(factor) &&
+         p.batch * p.heads <= most_rows && std::isnormal(factor) &&
          factor > 0 &&  // bases are relative to the largest product
          cuda::is_compiled_for(80, call.execution.device_index);
 }
@@ -106,8 +107,8 @@ Arguments arguments_of(const Call& call, const Problem& p, float* lse, bool join
 
 std::optional<Status> mma_forward(const Call& call, const Problem& p, float* lse) {
   if (!takes(call, p)) return std::nullopt;
-  const bool joins_heads = p.queries < 64 && p.group() > 1 && !p.is_causal &&
-                           p.group() * p.queries <= std::numeric_limits<int>::max();
+  const bool joins_heads =
+      p.queries < 64 && p.group() > 1 && !p.is_causal && p.group() * p.queries <= most_rows;
   Arguments args = arguments_of(call, p, lse, joins_heads);
   args.mask_in_pairs = has_pairs(p);
   if (call.inputs[0].dtype == DType::float16) return attend<Half>(call, args);
