@@ -110,7 +110,8 @@ def test_no_file_contains_a_cache_of_python(tmp_path):
         ),
         (
             ["2d"],
-            "a module cannot have the name '2d': a name consists of lower-case letters, digits",
+            "a module cannot have the name '2d': a name consists of lower-case letters, "
+            "digits and _,",
         ),
         (["class"], "a module cannot have the name class, a keyword of C++, Python or gradients"),
         (["my_ops", "--namespace", "double"], "a module cannot have the name double, a keyword of"),

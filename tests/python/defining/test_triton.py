@@ -292,7 +292,11 @@ def stateful(call):
         (lambda call: call.next_power_of_2(call.c, most=0), TypeError, "must be from 1 to most"),
         (lambda call: call.next_power_of_2(call.c, most=5000), TypeError, "= 5000 must be a power"),
         (lambda call: with_options(call, num_warps=3), TypeError, "num_warps must be 1, 2, 4, 8"),
-        (lambda call: with_options(call, num_stages=call.c), TypeError, "num_stages must be a"),
+        (
+            lambda call: with_options(call, num_stages=call.c),
+            TypeError,
+            "num_stages must be a positive integer",
+        ),
         (lambda call: with_options(call, n=call.x.numel), TypeError, "parameter n of the kernel"),
         (
             lambda call: kept(call),
