@@ -32,6 +32,12 @@ std::vector<NamedCloud> clouds(std::mt19937& random) {
          const double center = static_cast<double>(i * 7 % 20);
          return {center + 1e-4 * unit(random), 1e-4 * unit(random), center * center};
        }},
+      {"some far away",
+       [&random](std::int64_t i) -> Place {
+         std::normal_distribution<double> normal;
+         const double scale = i % 1000 == 0 ? 1e6 : 1;
+         return {scale * normal(random), scale * normal(random), 0.01 * normal(random)};
+       }},
       {"all equal", [](std::int64_t) -> Place { return {0.5, 0.25, 0.125}; }},
       {"a lattice",
        [](std::int64_t i) -> Place {

@@ -96,7 +96,9 @@ __global__ void __launch_bounds__(search_warps * 32)
   C at[3];
   load_point(queries.new_xyz, query, at);
   WarpQuery<C, List> group(tree, batch, at, list, lane);
-  if (is_finite(at)) search_tree(tree, batch, Box<C>::of(at, 0), waiting[warp], group);
+  if (is_finite(at)) {
+    search_tree(tree, batch, Box<C>::of(at, 0), queries.own ? place : -1, waiting[warp], group);
+  }
   group.look();
   list.write(results, query);
 }
@@ -160,7 +162,8 @@ __global__ void __launch_bounds__(Tiling::warps * 32, Tiling::blocks)
     const Batch points = batch_of(batch, queries.offset, queries.points);
     for (std::int64_t base = points.begin; base < points.end; base += tile_points) {
       const auto count = static_cast<int>(min(points.end - base, std::int64_t{tile_points}));
-      const int rows = (count + 31) / 32;
+      const int bits = Tiling::group_bits((count + 31) / 32);
+      const int rows = (count + (32 << bits) - 1) >> (5 + bits) << bits;
       __syncthreads();
       for (int i = threadIdx.x; i < rows * 32; i += threads) {
         Point<float> point = no_point();
@@ -172,7 +175,7 @@ __global__ void __launch_bounds__(Tiling::warps * 32, Tiling::blocks)
       }
       __syncthreads();
       if (wanted != 0) {
-        search_tile<Tiling>(tile, rows, room.at + first_of_warp, wanted,
+        search_tile<Tiling>(tile, rows, bits, room.at + first_of_warp, wanted,
                             room.lists + first_of_warp * k, k, room.rooms[warp]);
       }
     }

@@ -3,6 +3,7 @@
 // thread then processes those leaves that it needs.
 #pragma once
 
+#include "cudarelu/cuda/async_copy.cuh"
 #include "ops/knn_query/call.cuh"
 #include "ops/knn_query/tree.cuh"
 
@@ -10,19 +11,19 @@ namespace cudarelu::ops {
 
 /// The shared memory of a warp.
 struct ThreadsRoom {
-  static constexpr int leaves = 32;     // that are processed together: a bit for each
-  static constexpr int most_found = 8;  // points of a thread that wait
-  static constexpr int columns = 33;    // one more than lanes: rows are read without bank conflicts
-  static constexpr int step = 2;        // points between two checks of how many wait
+  static constexpr int leaves = 32;      // that are processed together: a bit for each
+  static constexpr int most_found = 11;  // points of a thread that wait
+  static constexpr int columns = 33;  // one more than lanes: rows are read without bank conflicts
+  static constexpr int step = 2;      // points between two checks of how many wait
   static constexpr int last_slot = (most_found - step + 1) * columns;  // with room for a step
+  static constexpr int leaf_room = leaf_points + 1;  // leaves begin in different banks
 
-  Point<float> points[leaves][leaf_points + 1];  // one more: leaves begin in different banks
+  Point<float> points[leaves * leaf_room];  // of leaves, or those near the queries
   std::int32_t numbers[leaves];
-  float distances[most_found][columns];
-  std::int32_t indices[most_found][columns];
-  Box<float> queries;              // of the threads that search
-  Box<float> children[32];         // of the node that the warp is at
-  unsigned nodes[max_levels][32];  // of the levels above: keys of children to be visited
+  NeighbourKey found[most_found * columns];  // of points that wait: a column for each thread
+  Box<float> queries;                        // of the threads that search
+  Box<float> children[32];                   // of the node that the warp is at
+  unsigned nodes[max_levels][32];            // of the levels above: keys of children to be visited
 };
 
 /// The queries of a warp, with a list of up to `size` points for each thread in registers. The
@@ -43,77 +44,86 @@ class ThreadQueries {
         slot_(lane) {
 #pragma unroll
     for (int axis = 0; axis < 3; ++axis) at_[axis] = at[axis];
+    // Padding is at the front, so that the last item is the farthest for every nsample.
+#pragma unroll
+    for (int i = 0; i < size; ++i) items_[i] = i < skip_ ? key_before_all : no_key;
   }
 
-  /// The points around position `near` are near the queries; if it is negative, this finds such a
-  /// position first.
+  /// The query of lane 16 is near the point at position `near`, and those of other lanes near the
+  /// points before and after it. If `near` is negative, this finds a position near all queries.
   __device__ void search(int near) {
-    // Padding is at the front, so that the last item is the farthest for every nsample.
-    const auto pad = [&] {
-#pragma unroll
-      for (int i = 0; i < size; ++i) items_[i] = i < skip_ ? key_before_all : no_key;
-    };
-    if (begin_ >= end_) return pad();
+    if (begin_ >= end_) return;
     int top = 0;  // the lowest level of which 32 nodes contain the batch
     while (((end_ - 1) >> node_shift(top)) - (begin_ >> node_shift(top)) >= 32) ++top;
     const Box<float> box = join_lanes<32>(searches_ ? Box<float>::of(at_, 0) : Box<float>::empty());
     if (lane_ == 0) room_.queries = box;
     reach_ = no_key;
     if (near < 0) near = nearest_leaf(top);
-    bound_ = searches_ ? farthest_near(near) : -1.0f;
-    pad();
     update_limit();
-    update_reach();
+    look_at_near_points(near);
 
     int level = top;
     int child = first_child(top) + lane_;
-    unsigned key = look_at_child(level, child);
-    unsigned leaves = 0;  // children of the node, to be tested
-    for (bool ends = false; !ends;) {
-      while (kept_ < ThreadsRoom::leaves) {
-        if (level == 0 && leaves == 0) leaves = __ballot_sync(all_lanes, key != nothing);
-        if (leaves != 0) {
-          const int chosen = __ffs(static_cast<int>(leaves)) - 1;
-          leaves &= leaves - 1;
-          if (leaves == 0) key = nothing;
-          keep_if_wanted(child - lane_ + chosen, room_.children[chosen]);
-          continue;
-        }
+    unsigned key = nothing;        // of the child, until it is visited
+    unsigned threads = all_lanes;  // that may need points of the node
+    unsigned mine = 0;             // leaves that this thread needs
+    // Returns leaves that any thread needs; 0 if the node has other children.
+    const auto look_at_children = [&](const Box<float>& of_child) {
+      key = look_at_child(of_child);
+      if (level == 0 && static_cast<unsigned>(child - near_leaf_) < near_points / leaf_points) {
+        key = nothing;
+      }
+      const unsigned needed = __ballot_sync(all_lanes, key != nothing);
+      if (level > 0 && __popc(needed) <= __popc(threads)) return 0u;  // each is tested at its turn
+      const unsigned wanted = wanted_children(needed, threads, mine);
+      if (level == 0 || (wanted >> lane_ & 1u) == 0) key = nothing;
+      return level == 0 ? wanted : 0;
+    };
+    unsigned leaves = look_at_children(box_of_child(level, child));
+    for (;;) {
+      while (leaves == 0 && level <= top) {  // goes on to the next leaves that are needed
         const unsigned nearest = min_of_lanes(key);
-        if (nearest == nothing || __uint_as_float(nearest & ~31u) > distance_of(reach_)) {
-          ends = ++level > top;
-          if (ends) break;
+        if (nearest == nothing || __uint_as_float(nearest & ~lane_mask) > distance_of(reach_)) {
+          if (++level > top) break;
           child = (level == top ? first_child(top) : child >> node_bits & ~31) + lane_;
           key = room_.nodes[level][lane_];
           continue;
         }
-        const int chosen = static_cast<int>(nearest & 31u);
+        const int chosen = static_cast<int>(nearest & lane_mask);
         const int node = child - lane_ + chosen;
         if (lane_ == chosen) key = nothing;
-        if (!is_wanted(tree_.boxes[level][node])) continue;
+        // Most nodes are wanted, so their children are read at the same time.
+        const Box<float> of_child = box_of_child(level - 1, node << node_bits | lane_);
+        threads = threads_that_want(tree_.boxes[level][node]);
+        if (threads == 0) continue;
         room_.nodes[level][lane_] = key;
         --level;
         child = node << node_bits | lane_;
-        key = look_at_child(level, child);
+        leaves = look_at_children(of_child);
       }
-      look_at_leaves();
+      if (leaves == 0 || kept_ + __popc(leaves) > ThreadsRoom::leaves) look_at_leaves();
+      if (leaves == 0) return;
+      if ((leaves >> lane_ & 1u) != 0) {
+        room_.numbers[kept_ + __popc(leaves & ((1u << lane_) - 1))] = child;
+      }
+      for (; leaves != 0; leaves &= leaves - 1, ++kept_) {
+        if ((mine & leaves & ~(leaves - 1)) != 0) wanted_ |= 1u << kept_;
+      }
     }
   }
 
   /// The warp writes the rows of the threads that search, one after the other.
   template <class T>
   __device__ void write(const Results<T>& results, std::int64_t query) {
-    take_in();
+    take_in_all();
     if (!searches_) query = -1;
-    constexpr int columns = ThreadsRoom::most_found < size ? ThreadsRoom::most_found : size;
+    constexpr int columns = taken;
 #pragma unroll
     for (int base = 0; base < size; base += columns) {
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < columns; ++i) {
-        const Neighbour<float> item = neighbour_of(items_[base + i]);
-        room_.distances[i][lane_] = item.distance;
-        room_.indices[i][lane_] = item.index;
+        room_.found[i * ThreadsRoom::columns + lane_] = items_[base + i];
       }
       __syncwarp();
       for (int i = lane_; i < 32 * columns; i += 32) {
@@ -123,7 +133,7 @@ class ThreadQueries {
         const std::int64_t row_query = __shfl_sync(all_lanes, query, row);
         if (row_query < 0 || rank < 0) continue;
         results.write(row_query, rank,
-                      Neighbour<float>{room_.distances[column][row], room_.indices[column][row]});
+                      neighbour_of(room_.found[column * ThreadsRoom::columns + row]));
       }
     }
   }
@@ -136,84 +146,98 @@ class ThreadQueries {
   __device__ int nearest_leaf(int top) const {
     int child = first_child(top) + lane_;
     for (int level = top;; --level) {
-      const unsigned nearest = min_of_lanes(look_at_child(level, child));
+      const unsigned nearest = min_of_lanes(look_at_child(box_of_child(level, child)));
       if (nearest == nothing) return begin_;
-      child += static_cast<int>(nearest & 31u) - lane_;
+      child += static_cast<int>(nearest & lane_mask) - lane_;
       if (level == 0) return child << leaf_bits;
       child = child << node_bits | lane_;
     }
   }
 
-  /// An upper bound of the distance of neighbours: the nsample-th smallest of the distances of the
-  /// nearest points of 2 * size groups of points around `near`.
-  __device__ float farthest_near(int near) const {
-    constexpr float infinity = std::numeric_limits<float>::infinity();
-    constexpr int points = 8 * size;
-    const int first = max(min(near - points / 2, end_ - points), begin_);
-    if (end_ - first < points) return infinity;
-    const auto* const from = reinterpret_cast<const float4*>(tree_.points + first);
-    float some[size];  // groups' least distances
-    float others[size];
+  /// Looks at the points around position `near`, and so at whole leaves from `near_leaf_` on. Each
+  /// thread begins with those next to its own query.
+  __device__ void look_at_near_points(int near) {
+    near_leaf_ = max(min(near - near_points / 2, end_ + leaf_points - near_points), begin_);
+    near_leaf_ = max(near_leaf_, 0) >> leaf_bits;
+    const int first = near_leaf_ << leaf_bits;
 #pragma unroll
-    for (int i = 0; i < size; ++i) {
-      some[i] = i < skip_ ? -1.0f : infinity;
-      others[i] = infinity;
-    }
-    const auto distance_to = [&](const float4& point) {
-      const float at[3] = {point.x, point.y, point.z};
-      return squared_distance(at_, at);
-    };
+    for (int i = lane_; i < near_points; i += 32) read_point(room_.points[i], first + i);
+    wait_for_points();
+    const int own = near - first + lane_ - 16;
 #pragma unroll 1
-    for (int base = 0; base < points; base += 2 * size) {
-#pragma unroll
-      for (int i = 0; i < size; ++i) some[i] = fminf(some[i], distance_to(from[base + i]));
-#pragma unroll
-      for (int i = 0; i < size; ++i) {
-        others[i] = fminf(others[i], distance_to(from[base + size + i]));
-      }
+    for (int i = 0; i < near_points / 2; ++i) {
+      look_at(room_.points[(own + i) & (near_points - 1)],
+              room_.points[(own - i - 1) & (near_points - 1)], limit_);
     }
-    sort(some);
-    sort(others);
-    float farthest = -1;
-#pragma unroll
-    for (int i = 0; i < size; ++i) {  // the smaller ones of the pairs are the first half of both
-      farthest = fmaxf(farthest, fminf(some[i], others[size - 1 - i]));
-    }
-    return farthest;
+    take_in_all();
+    update_reach();
   }
 
-  /// Each lane reads one child of a node: writes its box to shared memory, and returns its key, or
+  /// Begins to read the point at a position to shared memory; no_point() outside of the batch.
+  __device__ void read_point(Point<float>& to, int place) const {
+    if (place >= begin_ && place < end_) {
+      cuda::copy_async<sizeof(Point<float>)>(&to, tree_.points + place, true);
+    } else {
+      to = no_point();
+    }
+  }
+  __device__ static void wait_for_points() {
+    cuda::commit_copies();
+    cuda::wait_for_copies<0>();
+    __syncwarp();
+  }
+
+  __device__ Box<float> box_of_child(int level, int child) const {
+    const bool exists = child >= first_child(level) && child <= (end_ - 1) >> node_shift(level);
+    return exists ? tree_.boxes[level][child] : Box<float>::empty();
+  }
+
+  /// Each lane has a child of a node: writes its box to shared memory, and returns its key, or
   /// `nothing` if no query needs it.
-  __device__ unsigned look_at_child(int level, int child) const {
+  __device__ unsigned look_at_child(const Box<float>& box) const {
     constexpr float most = std::numeric_limits<float>::max();
-    unsigned key = nothing;
     __syncwarp();
-    if (child >= first_child(level) && child <= (end_ - 1) >> node_shift(level)) {
-      const Box<float> box = tree_.boxes[level][child];
-      room_.children[lane_] = box;
-      const Neighbour<float> nearest = bound(room_.queries, box);
-      if (nearest.distance <= most &&
-          is_before(neighbour_key(nearest.distance, nearest.index), reach_)) {
-        key = (__float_as_uint(nearest.distance) & ~31u) | lane_;
-      }
-    }
+    room_.children[lane_] = box;
     __syncwarp();
-    return key;
+    const Neighbour<float> nearest = bound(room_.queries, box);
+    const bool needed = nearest.distance <= most &&
+                        is_before(neighbour_key(nearest.distance, nearest.index), reach_);
+    return needed ? (__float_as_uint(nearest.distance) & ~lane_mask) | lane_ : nothing;
   }
 
-  /// Whether a thread may need points of the box.
-  __device__ bool is_wanted(const Box<float>& box) const {
+  /// The threads that may need points of the box.
+  __device__ unsigned threads_that_want(const Box<float>& box) const {
     const Neighbour<float> nearest = bound(Box<float>::of(at_, 0), box);
     const bool wants = is_before(neighbour_key(nearest.distance, nearest.index), farthest());
-    return __any_sync(all_lanes, wants && nearest.distance <= limit_) != 0;
+    return __ballot_sync(all_lanes, wants && nearest.distance <= limit_);
   }
 
-  __device__ void keep_if_wanted(int leaf, const Box<float>& box) {
-    const bool wants = bound(Box<float>::of(at_, 0), box).distance <= limit_;
-    if (!__any_sync(all_lanes, wants)) return;
-    if (wants) wanted_ |= 1u << kept_;
-    if (lane_ == 0) room_.numbers[kept_] = leaf;
-    ++kept_;
+  /// Those of the `needed` children of a node that any of the `threads` may need; sets `mine` to
+  /// those that this thread may need.
+  __device__ unsigned wanted_children(unsigned needed, unsigned threads, unsigned& mine) const {
+    mine = 0;
+    if (__popc(needed) <= __popc(threads)) {  // all threads test a child
+      for (; needed != 0; needed &= needed - 1) {
+        const int chosen = __ffs(static_cast<int>(needed)) - 1;
+        const bool wants = bound(Box<float>::of(at_, 0), room_.children[chosen]).distance <= limit_;
+        if (wants) mine |= 1u << chosen;
+      }
+      return union_of_lanes(mine);
+    }
+    unsigned any = 0;
+    const Box<float> box = room_.children[lane_];
+    for (; threads != 0; threads &= threads - 1) {  // each lane tests its child for a thread
+      const int thread = __ffs(static_cast<int>(threads)) - 1;
+      float at[3];
+#pragma unroll
+      for (int axis = 0; axis < 3; ++axis) at[axis] = __shfl_sync(all_lanes, at_[axis], thread);
+      const float limit = __shfl_sync(all_lanes, limit_, thread);
+      const bool wants = bound(Box<float>::of(at, 0), box).distance <= limit;
+      const unsigned children = __ballot_sync(all_lanes, wants) & needed;
+      if (lane_ == thread) mine = children;
+      any |= children;
+    }
+    return any;
   }
 
   __device__ void look_at_leaves() {
@@ -221,54 +245,56 @@ class ThreadQueries {
 #pragma unroll
     for (int base = 0; base < ThreadsRoom::leaves * leaf_points; base += 32) {
       const int leaf = (base + lane_) / leaf_points;
+      const int i = lane_ % leaf_points;
       if (leaf >= kept_) continue;
-      const int place = (room_.numbers[leaf] << leaf_bits) + lane_ % leaf_points;
-      const bool exists = place >= begin_ && place < end_;
-      room_.points[leaf][lane_ % leaf_points] = exists ? tree_.points[place] : no_point();
+      read_point(room_.points[leaf * ThreadsRoom::leaf_room + i],
+                 (room_.numbers[leaf] << leaf_bits) + i);
     }
     kept_ = 0;
-    __syncwarp();
+    wait_for_points();
     while (__any_sync(all_lanes, wanted_ != 0)) {
       const bool looks = wanted_ != 0;
       const int leaf = looks ? __ffs(static_cast<int>(wanted_)) - 1 : 0;
-      const Point<float>* const points = room_.points[leaf];
+      const Point<float>* const points = room_.points + leaf * ThreadsRoom::leaf_room;
       wanted_ &= wanted_ - 1;
 #pragma unroll 1
-      for (int base = 0; base < leaf_points; base += ThreadsRoom::step) {
-        float distances[ThreadsRoom::step];
-        std::int32_t indices[ThreadsRoom::step];
-#pragma unroll
-        for (int i = 0; i < ThreadsRoom::step; ++i) {
-          const Point<float> point = points[base + i];
-          distances[i] = squared_distance(at_, point.at);
-          indices[i] = point.index;
-        }
-#pragma unroll
-        for (int i = 0; i < ThreadsRoom::step; ++i) {
-          if (!looks || !(distances[i] <= limit_)) continue;
-          room_.distances[0][slot_] = distances[i];
-          room_.indices[0][slot_] = indices[i];
-          slot_ += ThreadsRoom::columns;
-        }
-        if (__any_sync(all_lanes, slot_ >= ThreadsRoom::last_slot)) take_in();
+      for (int i = 0; i < leaf_points; i += ThreadsRoom::step) {
+        look_at(points[i], points[i + 1], looks ? limit_ : -1.0f);
       }
     }
     update_reach();
   }
 
-  __device__ void take_in() {
-    NeighbourKey fresh[ThreadsRoom::most_found];
+  /// Keeps those of two points that are at most at distance `limit`, until they are taken in.
+  __device__ void look_at(const Point<float>& a, const Point<float>& b, float limit) {
+    static_assert(ThreadsRoom::step == 2);
+    const float distances[] = {squared_distance(at_, a.at), squared_distance(at_, b.at)};
+    const std::int32_t indices[] = {a.index, b.index};
 #pragma unroll
-    for (int i = 0; i < ThreadsRoom::most_found; ++i) {
-      fresh[i] = slot_ > i * ThreadsRoom::columns + lane_
-                     ? neighbour_key(room_.distances[i][lane_], room_.indices[i][lane_])
-                     : no_key;
+    for (int i = 0; i < 2; ++i) {
+      if (!(distances[i] <= limit)) continue;
+      room_.found[slot_] = neighbour_key(distances[i], indices[i]);
+      slot_ += ThreadsRoom::columns;
     }
-    slot_ = lane_;
-    sort(fresh);
-    constexpr int pairs = ThreadsRoom::most_found < size ? ThreadsRoom::most_found : size;
+    if (__any_sync(all_lanes, slot_ >= ThreadsRoom::last_slot)) take_in();
+  }
+
+  __device__ void take_in_all() {
+    while (__any_sync(all_lanes, slot_ != lane_)) take_in();
+  }
+
+  /// Each thread inserts up to `taken` of the points that wait.
+  __device__ void take_in() {
+    NeighbourKey fresh[taken];
 #pragma unroll
-    for (int i = 0; i < pairs; ++i) {  // as in RegisterList
+    for (int i = 0; i < taken; ++i) {
+      const int slot = slot_ - (i + 1) * ThreadsRoom::columns;
+      fresh[i] = slot >= 0 ? room_.found[slot] : no_key;
+    }
+    slot_ = max(slot_ - taken * ThreadsRoom::columns, lane_);
+    sort(fresh);
+#pragma unroll
+    for (int i = 0; i < taken; ++i) {  // as in RegisterList
       if (is_before(fresh[i], items_[size - 1 - i])) items_[size - 1 - i] = fresh[i];
     }
     merge_bitonic(items_);
@@ -277,16 +303,11 @@ class ThreadQueries {
 
   __device__ void update_limit() {
     constexpr float most = std::numeric_limits<float>::max();
-    limit_ = fminf(fminf(bound_, distance_of(items_[size - 1])), most);
+    limit_ = searches_ ? fminf(distance_of(items_[size - 1]), most) : -1.0f;
   }
 
   /// The thread only needs points that come before this.
-  __device__ NeighbourKey farthest() const {
-    constexpr std::int32_t last = std::numeric_limits<std::int32_t>::max();
-    if (bound_ < 0) return 0;
-    const NeighbourKey bound = neighbour_key(bound_, last);
-    return is_before(items_[size - 1], bound) ? items_[size - 1] : bound;
-  }
+  __device__ NeighbourKey farthest() const { return searches_ ? items_[size - 1] : 0; }
 
   __device__ void update_reach() {
     const NeighbourKey mine = farthest();
@@ -298,6 +319,9 @@ class ThreadQueries {
 
   __device__ static unsigned max_of_lanes(unsigned value) { return ~min_of_lanes(~value); }
 
+  static constexpr int near_points = 8 * size;
+  static constexpr int taken = 8;  // points that are inserted together
+
   const Tree<float>& tree_;
   ThreadsRoom& room_;
   int begin_;  // of the batch
@@ -308,9 +332,9 @@ class ThreadQueries {
   int slot_;             // for the next point that waits
   int kept_ = 0;         // leaves
   unsigned wanted_ = 0;  // those of them that the thread needs
+  int near_leaf_ = 0;    // the first of the leaves near the queries
   float at_[3];
-  float bound_ = -1;        // no neighbour is farther; negative if the thread does not search
-  float limit_ = -1;        // the same from the points so far, and finite
+  float limit_ = -1;  // no neighbour is farther; finite, negative if the thread does not search
   NeighbourKey reach_ = 0;  // threads only need points that come before this
   NeighbourKey items_[size];
 };

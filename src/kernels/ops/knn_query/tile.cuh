@@ -20,6 +20,13 @@ struct Tiling {
   static constexpr int groups = groups_;
   static constexpr int points = points_;
   static constexpr int blocks = blocks_;
+
+  /// log2 of the rows of a group, in a tile of `rows` rows of 32 points.
+  static __device__ int group_bits(int rows) {
+    int bits = 2;  // at least 4, which are processed together
+    while (groups << bits < rows) ++bits;
+    return bits;
+  }
 };
 
 /// The nearest points of a query so far, up to k, and up to 32 new candidates.
@@ -136,16 +143,15 @@ __device__ inline float beyond_rounding(float distance) {
   return fminf(fmaf(distance, 0x1p-20f, distance) + 0x1p-140f, std::numeric_limits<float>::max());
 }
 
-/// Searches `rows` rows of 32 points for the neighbours of the queries at `at` whose bits are set
-/// in `wanted`. Each query has k keys in `lists`, of what was found before; they are updated.
+/// Searches `rows` rows of 32 points, which are whole groups of 2^bits rows, for the neighbours of
+/// the queries at `at` whose bits are set in `wanted`. Each query has k keys in `lists`, of what
+/// was found before; they are updated.
 template <class Tiling>
-__device__ void search_tile(const Point<float>* tile, int rows, const Point<float>* at,
+__device__ void search_tile(const Point<float>* tile, int rows, int bits, const Point<float>* at,
                             unsigned wanted, NeighbourKey* lists, int k, TileRoom<Tiling>& room) {
   constexpr float most = std::numeric_limits<float>::max();
   const int lane = threadIdx.x % 32;
   const int size = rows * 32;
-  int bits = 0;  // of the number of a row within its group
-  while (Tiling::groups << bits < rows) ++bits;
 
   float mine[Tiling::queries][3];
   float bounds[Tiling::queries];
@@ -157,17 +163,20 @@ __device__ void search_tile(const Point<float>* tile, int rows, const Point<floa
     bounds[q] = most;
   }
 #pragma unroll 1
-  for (int group = 0; group << bits < rows; ++group) {
+  for (int group = 0; group < Tiling::groups; ++group) {
     float least[Tiling::queries];
 #pragma unroll
     for (float& distance : least) distance = most;
     const int end = min((group + 1) << bits, rows);
-#pragma unroll 4
-    for (int row = group << bits; row < end; ++row) {
-      const Point<float> point = tile[row * 32 + lane];
+#pragma unroll 1
+    for (int row = group << bits; row < end; row += 4) {
 #pragma unroll
-      for (int q = 0; q < Tiling::queries; ++q) {
-        least[q] = fminf(least[q], rough_distance(mine[q], point.at));  // ignores NaN
+      for (int i = 0; i < 4; ++i) {
+        const Point<float> point = tile[(row + i) * 32 + lane];
+#pragma unroll
+        for (int q = 0; q < Tiling::queries; ++q) {
+          least[q] = fminf(least[q], rough_distance(mine[q], point.at));  // ignores NaN
+        }
       }
     }
 #pragma unroll
@@ -194,7 +203,7 @@ __device__ void search_tile(const Point<float>* tile, int rows, const Point<floa
     unsigned groups = 0;  // of the lane, that may contain neighbours
 #pragma unroll
     for (int group = 0; group < Tiling::groups; ++group) {
-      if (group << bits < rows && room.least[q][group][lane] <= rough_reach) groups |= 1u << group;
+      if (room.least[q][group][lane] <= rough_reach) groups |= 1u << group;
     }
     __syncwarp();
     auto* const hits = reinterpret_cast<std::uint16_t*>(room.least[q]);  // first points of groups

@@ -91,12 +91,15 @@ __device__ void load_point(const T* xyz, std::int64_t i, Compute<T> (&at)[3]) {
 
 // ---- the order ----
 
-/// Maps coordinates to cells of a grid: by rank in a sample, so that outliers and dense regions do
-/// not reduce the resolution, and linearly between two numbers of the sample.
+/// Maps coordinates to cells of a grid, from a sample: three quarters of a cell's number come from
+/// the coordinate itself, with one scale for all axes, so that cells are cubes; a quarter comes
+/// from its rank in the sample, so that dense regions keep some resolution next to outliers.
 template <class C>
 struct Quantiles {
   static constexpr int count = 256;
   C values[3][count];
+  C low[3];    // where the cells begin
+  C width[3];  // of all cells
 };
 
 /// A block for each axis sorts its sample.
@@ -105,6 +108,7 @@ __global__ void __launch_bounds__(Quantiles<T>::count)
     sample_quantiles(const T* xyz, std::int64_t size, Quantiles<Compute<T>>* quantiles) {
   using C = Compute<T>;
   __shared__ C sample[Quantiles<C>::count];
+  __shared__ C sorted[Quantiles<C>::count];
   cuda::wait_for_previous_kernel();
   const int i = threadIdx.x;
   // Golden-ratio steps: evenly distributed, and not aligned with the rows of an image or a scan.
@@ -114,31 +118,86 @@ __global__ void __launch_bounds__(Quantiles<T>::count)
   C value = load(xyz[3 * point + blockIdx.x]);
   if (!isfinite(value)) value = infinity;
   sample[i] = value;
-  __syncthreads();
+  const int last = max(__syncthreads_count(isfinite(value)) - 1, 0);
   int rank = 0;
   for (int j = 0; j < Quantiles<C>::count; ++j) {
     rank += static_cast<int>(sample[j] < value || (sample[j] == value && j < i));
   }
+  sorted[rank] = value;
   quantiles->values[blockIdx.x][rank] = value;
+  __syncthreads();
+  if (i != 0) return;
+  // Beyond the sample, as much as its last 32nd takes; but not much more than twice the rest.
+  const int tail = last / 32;
+  const C spread = sorted[last - tail] - sorted[tail];
+  C low = 2 * sorted[0] - sorted[tail];
+  C high = 2 * sorted[last] - sorted[last - tail];
+  if (spread > 0) {
+    low = max(low, sorted[tail] - spread);
+    high = min(high, sorted[last - tail] + spread);
+  }
+  quantiles->low[blockIdx.x] = low;
+  quantiles->width[blockIdx.x] = high - low;
 }
 
+/// The quantiles for a block, and what is the same for all its points.
 template <class C>
-__device__ std::uint32_t cell_of(const C* quantiles, C value, int bits) {
+struct Cells {
+  Quantiles<C> quantiles;
+  C inverse[3];    // of the width
+  float share[3];  // of the width in that of the widest axis
+};
+
+/// At least 0 and at most 1. A NaN becomes 0.
+template <class C>
+__device__ float to_fraction(C value) {
+  return fminf(fmaxf(static_cast<float>(value), 0.0f), 1.0f);
+}
+
+/// All threads of a block copy the quantiles. Ends with a barrier.
+template <class C>
+__device__ void load_cells(const Quantiles<C>& quantiles, Cells<C>& cells) {
+  static_assert(tree_block == Quantiles<C>::count);
+  const int i = threadIdx.x;
+  for (int axis = 0; axis < 3; ++axis) {
+    cells.quantiles.values[axis][i] = quantiles.values[axis][i];
+  }
+  if (i < 3) {
+    const C widest = max(max(quantiles.width[0], quantiles.width[1]), quantiles.width[2]);
+    cells.quantiles.low[i] = quantiles.low[i];
+    cells.inverse[i] = 1 / quantiles.width[i];
+    cells.share[i] = to_fraction(quantiles.width[i] / widest);
+  }
+  __syncthreads();
+}
+
+/// The number of a coordinate's cell.
+template <class C>
+__device__ std::uint32_t cell_of(const Cells<C>& cells, int axis, C value, int bits) {
   constexpr int count = Quantiles<C>::count;
+  const C* const sorted = cells.quantiles.values[axis];
   int rank = 0;
 #pragma unroll
   for (int step = count / 2; step > 0; step /= 2) {
-    if (quantiles[rank + step - 1] < value) rank += step;
+    if (sorted[rank + step - 1] < value) rank += step;
   }
-  // Between quantiles[rank - 1] and quantiles[rank], except at the ends.
-  float place = static_cast<float>(rank);
+  // Between sorted[rank - 1] and sorted[rank], except at the ends.
+  auto by_rank = static_cast<float>(rank);
   if (rank > 0) {
-    const C low = quantiles[rank - 1];
-    const auto fraction = static_cast<float>((value - low) / (quantiles[rank] - low));
-    place += fminf(fmaxf(fraction, 0.0f), 1.0f) - 1.0f;  // a NaN becomes 0
+    const C below = sorted[rank - 1];
+    by_rank += to_fraction((value - below) / (sorted[rank] - below)) - 1.0f;
   }
-  const auto cell = static_cast<std::uint32_t>(place * (static_cast<float>(1 << bits) / count));
+  const float by_value = to_fraction((value - cells.quantiles.low[axis]) * cells.inverse[axis]);
+  const float place = (0.75f * by_value + 0.25f / count * by_rank) * cells.share[axis];
+  const auto cell = static_cast<std::uint32_t>(place * static_cast<float>(1 << bits));
   return min(cell, (1u << bits) - 1);
+}
+
+/// Spreads 8 bits: two zeros follow each of them.
+__device__ inline std::uint32_t spread(std::uint32_t bits) {
+  bits = (bits | bits << 8) & 0x00f00fu;
+  bits = (bits | bits << 4) & 0x0c30c3u;
+  return (bits | bits << 2) & 0x249249u;
 }
 
 /// The position of a cell on the Hilbert curve (J. Skilling's transposition). Cells that are near
@@ -159,16 +218,17 @@ __device__ inline std::uint64_t hilbert(std::uint32_t (&cell)[3], int bits) {
   }
   cell[1] ^= cell[0];
   cell[2] ^= cell[1];
-  std::uint32_t flips = 0;
-  for (std::uint32_t bit = 1u << (bits - 1); bit > 1; bit >>= 1) {
-    if ((cell[2] & bit) != 0) flips ^= bit - 1;
-  }
+  std::uint32_t flips = cell[2] >> 1;  // a bit is the parity of the higher bits
+  for (int shift = 1; shift < 16; shift *= 2) flips ^= flips >> shift;
   std::uint64_t key = 0;
-  for (int bit = bits - 1; bit >= 0; --bit) {
+#pragma unroll
+  for (int byte = 1; byte >= 0; --byte) {
+    std::uint32_t part = 0;
 #pragma unroll
     for (int axis = 0; axis < 3; ++axis) {
-      key = key << 1 | ((cell[axis] ^ flips) >> bit & 1u);
+      part = part << 1 | spread((cell[axis] ^ flips) >> 8 * byte & 0xffu);
     }
+    key = key << 24 | part;
   }
   return key;
 }
@@ -202,13 +262,9 @@ __global__ void __launch_bounds__(tree_block)
               const Quantiles<Compute<T>>* quantiles, KeyBits bits, std::uint64_t* keys,
               std::int32_t* order) {
   using C = Compute<T>;
-  __shared__ Quantiles<C> table;
+  __shared__ Cells<C> cells;
   cuda::wait_for_previous_kernel();
-  static_assert(tree_block == Quantiles<C>::count);
-  for (int axis = 0; axis < 3; ++axis) {
-    table.values[axis][threadIdx.x] = quantiles->values[axis][threadIdx.x];
-  }
-  __syncthreads();
+  load_cells(*quantiles, cells);
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * tree_block + threadIdx.x;
   if (i >= size) return;
   C at[3];
@@ -218,7 +274,7 @@ __global__ void __launch_bounds__(tree_block)
     std::uint32_t cell[3];
 #pragma unroll
     for (int axis = 0; axis < 3; ++axis) {
-      cell[axis] = cell_of(table.values[axis], at[axis], bits.axis);
+      cell[axis] = cell_of(cells, axis, at[axis], bits.axis);
     }
     place = hilbert(cell, bits.axis);
   }
@@ -285,22 +341,36 @@ __device__ inline unsigned min_of_lanes(unsigned value) {
 #endif
 }
 
+/// The bits that are set in any lane.
+__device__ inline unsigned union_of_lanes(unsigned bits) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __reduce_or_sync(all_lanes, bits);
+#else
+  for (int stride = 16; stride > 0; stride /= 2) bits |= __shfl_xor_sync(all_lanes, bits, stride);
+  return bits;
+#endif
+}
+
 /// The children that the lanes of a warp still have to visit, for the levels above its position.
 using Waiting = unsigned[max_levels][32];
 
 /// The key of a child of a node: a lower bound of the squared distance with the lane in its last
 /// bits, so that the smallest key of a warp gives the lane; `nothing`: the child is not visited.
 inline constexpr unsigned nothing = 0xffffffffu;
+inline constexpr unsigned lane_mask = 31;
 
+/// The key of a child for a query. Keys are one step above the distance, so that the child with the
+/// query's own `position` comes first: other boxes may contain the query, too.
 template <class C>
 __device__ unsigned child_key(const Tree<C>& tree, int level, int child, const Batch& batch,
-                              const Box<C>& queries) {
+                              const Box<C>& query, std::int64_t position) {
   if (child >= tree.counts[level]) return nothing;
   const int shift = node_shift(level);
   const std::int64_t begin = static_cast<std::int64_t>(child) << shift;
   if (begin >= batch.end || begin + (std::int64_t{1} << shift) <= batch.begin) return nothing;
+  if (position >> shift == child) return threadIdx.x % 32;
   constexpr C infinity = std::numeric_limits<C>::infinity();
-  const C distance = bound(queries, tree.boxes[level][child]).distance;
+  const C distance = bound(query, tree.boxes[level][child]).distance;
   if (!(distance < infinity)) return nothing;
   float below;
   if constexpr (std::is_same_v<C, double>) {
@@ -308,30 +378,33 @@ __device__ unsigned child_key(const Tree<C>& tree, int level, int child, const B
   } else {
     below = distance;
   }
-  return (__float_as_uint(below) & ~31u) | (threadIdx.x % 32);
+  return ((__float_as_uint(below) & ~lane_mask) + lane_mask + 1) | (threadIdx.x % 32);
+}
+__device__ inline float distance_of_child(unsigned key) {
+  return __uint_as_float(max(key & ~lane_mask, lane_mask + 1) - (lane_mask + 1));
 }
 
-/// Visits the leaves that may contain neighbours of the queries of a warp, in each node the nearest
-/// first. `group.may_reach(distance)` is false if no query needs points at that distance, and
-/// `group.wants(distance, box)` if no query needs the points of a box at that distance or farther.
-/// Both change as points are found.
+/// Visits the leaves that may contain neighbours of a warp's query, in each node the nearest first.
+/// `position` is the query's among the points, or negative. `group.may_reach(distance)` is false if
+/// the query does not need points at that distance, and `group.wants(distance, box)` if it does not
+/// need the points of a box at that distance or farther. Both change as points are found.
 template <class C, class Group>
-__device__ void search_tree(const Tree<C>& tree, const Batch& batch, const Box<C>& queries,
-                            Waiting& waiting, Group& group) {
+__device__ void search_tree(const Tree<C>& tree, const Batch& batch, const Box<C>& query,
+                            std::int64_t position, Waiting& waiting, Group& group) {
   const int lane = threadIdx.x % 32;
   int level = tree.levels - 1;
   int node = 0;
-  unsigned key = child_key(tree, level, lane, batch, queries);
+  unsigned key = child_key(tree, level, lane, batch, query, position);
   for (;;) {
     const unsigned nearest = min_of_lanes(key);
-    const float distance = __uint_as_float(nearest & ~31u);
+    const float distance = distance_of_child(nearest);
     if (nearest == nothing || !group.may_reach(distance)) {
       if (++level == tree.levels) return;
       node >>= node_bits;
       key = waiting[level][lane];
       continue;
     }
-    const int chosen = static_cast<int>(nearest & 31u);
+    const int chosen = static_cast<int>(nearest & lane_mask);
     if (lane == chosen) key = nothing;
     const int child = node << node_bits | chosen;
     if (!group.wants(distance, tree.boxes[level][child])) continue;
@@ -341,7 +414,7 @@ __device__ void search_tree(const Tree<C>& tree, const Batch& batch, const Box<C
       waiting[level][lane] = key;
       --level;
       node = child;
-      key = child_key(tree, level, child << node_bits | lane, batch, queries);
+      key = child_key(tree, level, child << node_bits | lane, batch, query, position);
     }
   }
 }
