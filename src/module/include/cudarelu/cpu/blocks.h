@@ -28,9 +28,10 @@ template <class C>
 struct alignas(64) Block : std::array<C, block_size> {};
 
 /// Fetches the cache lines of `count` results that follow one block after y, and of no more than
-/// `left` elements from y on. The CPU reads ahead what is loaded, but hardly what is stored.
+/// `left` elements from y on, on CPUs that hardly read ahead what is stored.
 template <class T>
 void prefetch_results(const T* y, std::int64_t count, std::int64_t left) {
+  if (!needs_prefetched_results()) return;
   constexpr std::int64_t line = 64 / sizeof(T);
   const std::int64_t end = std::min(block_size + count, left);
   for (std::int64_t i = block_size; i < end; i += line) __builtin_prefetch(y + i, 1);

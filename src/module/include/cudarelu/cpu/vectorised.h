@@ -64,6 +64,10 @@ inline bool has_avx512() {
 /// Every CPU with AVX2 has F16C.
 inline bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
+/// Whether results in memory are stored faster if their cache lines were fetched: up to 1.6 times
+/// on an Intel Xeon. On an AMD EPYC they are up to 1.2 times slower.
+inline bool needs_prefetched_results() { return __builtin_cpu_is("intel") != 0; }
+
 namespace detail {
 
 template <class F>
@@ -91,6 +95,8 @@ void vectorised(const F& f) {
 }
 
 #else
+
+inline bool needs_prefetched_results() { return false; }
 
 template <Width, class F>
 void vectorised(const F& f) {
