@@ -38,6 +38,10 @@ std::vector<NamedCloud> clouds(std::mt19937& random) {
          const double scale = i % 1000 == 0 ? 1e6 : 1;
          return {scale * normal(random), scale * normal(random), 0.01 * normal(random)};
        }},
+      {"a plane, and points far above",
+       [&random](std::int64_t i) -> Place {
+         return {unit(random), unit(random), i % 100 == 0 ? 1e6 : 0};
+       }},
       {"all equal", [](std::int64_t) -> Place { return {0.5, 0.25, 0.125}; }},
       {"a lattice",
        [](std::int64_t i) -> Place {
@@ -253,7 +257,7 @@ TEST_F(KnnOnCuda, FindsNeighboursOfSmallBatchesInAnyCloud) {
 TEST_F(KnnOnCuda, FindsOtherQueriesNeighboursInAnyCloud) {
   for (const auto& [name, cloud] : clouds(random_)) {
     for (const std::int64_t queries : {std::int64_t{300}, many}) {
-      for (const std::int64_t nsample : {3, 64, 129}) {
+      for (const std::int64_t nsample : {3, 16, 27, 64, 129}) {
         SCOPED_TRACE(std::string(name) + ", nsample " + std::to_string(nsample));
         const auto half = static_cast<std::int32_t>(queries / 2);
         expect_cpu(DType::float32, many, {9000, many}, queries, {half, half + 100}, nsample, cloud);
@@ -281,9 +285,10 @@ TEST_F(KnnOnCuda, KeepsToItsBatch) {
   Offsets tiny;
   for (std::int32_t end = 5; end <= 90'000; end += end % 3 * 7 + 5) tiny.push_back(end);
   const std::vector<Offsets> all{
-      {0, 0, 1, 4, 4, 20'000, 20'003, many, many},  // very different sizes, some empty
-      {30'000, 35'000},                             // the last points are in no batch
-      tiny,                                         // several batches in one warp
+      {0, 0, 1, 4, 4, 20'000, 20'003, many, many},          // very different sizes, some empty
+      {30'000, 35'000},                                     // the last points are in no batch
+      {5, 9, 40, 41, 100, 30'000, 30'001, 30'009, 90'000},  // several in a warp of the tree
+      tiny,                                                 // several batches in one warp
   };
   for (const Offsets& ends : all) {
     const std::int64_t points = std::max<std::int64_t>(many, ends.back());

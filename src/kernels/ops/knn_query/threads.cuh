@@ -64,9 +64,9 @@ class ThreadQueries {
 
     int level = top;
     int child = first_child(top) + lane_;
-    unsigned key = nothing;        // of the child, until it is visited
-    unsigned threads = all_lanes;  // that may need points of the node
-    unsigned mine = 0;             // leaves that this thread needs
+    unsigned key = nothing;                                  // of the child, until it is visited
+    unsigned threads = __ballot_sync(all_lanes, searches_);  // that may need points of the node
+    unsigned mine = 0;                                       // children that this thread needs
     // Returns leaves that any thread needs; 0 if the node has other children.
     const auto look_at_children = [&](const Box<float>& of_child) {
       key = look_at_child(of_child);
@@ -74,8 +74,9 @@ class ThreadQueries {
         key = nothing;
       }
       const unsigned needed = __ballot_sync(all_lanes, key != nothing);
-      if (level > 0 && __popc(needed) <= __popc(threads)) return 0u;  // each is tested at its turn
-      const unsigned wanted = wanted_children(needed, threads, mine);
+      if (level > 0 && __popc(needed) <= __popc(threads))
+        return 0u;  // each is tested when it is visited
+      const unsigned wanted = wanted_children(of_child, needed, threads, mine);
       if (level == 0 || (wanted >> lane_ & 1u) == 0) key = nothing;
       return level == 0 ? wanted : 0;
     };
@@ -154,11 +155,11 @@ class ThreadQueries {
     }
   }
 
-  /// Looks at the points around position `near`, and so at whole leaves from `near_leaf_` on. Each
-  /// thread begins with those next to its own query.
+  /// Looks at the points of the leaves around position `near`, which begin at `near_leaf_`; the
+  /// search skips these leaves. Each thread begins with the points next to its own query.
   __device__ void look_at_near_points(int near) {
-    near_leaf_ = max(min(near - near_points / 2, end_ + leaf_points - near_points), begin_);
-    near_leaf_ = max(near_leaf_, 0) >> leaf_bits;
+    const int from = max(min(near - near_points / 2, end_ + leaf_points - near_points), begin_);
+    near_leaf_ = from >> leaf_bits;
     const int first = near_leaf_ << leaf_bits;
 #pragma unroll
     for (int i = lane_; i < near_points; i += 32) read_point(room_.points[i], first + i);
@@ -214,7 +215,8 @@ class ThreadQueries {
 
   /// Those of the `needed` children of a node that any of the `threads` may need; sets `mine` to
   /// those that this thread may need.
-  __device__ unsigned wanted_children(unsigned needed, unsigned threads, unsigned& mine) const {
+  __device__ unsigned wanted_children(const Box<float>& of_child, unsigned needed, unsigned threads,
+                                      unsigned& mine) const {
     mine = 0;
     if (__popc(needed) <= __popc(threads)) {  // all threads test a child
       for (; needed != 0; needed &= needed - 1) {
@@ -225,14 +227,13 @@ class ThreadQueries {
       return union_of_lanes(mine);
     }
     unsigned any = 0;
-    const Box<float> box = room_.children[lane_];
     for (; threads != 0; threads &= threads - 1) {  // each lane tests its child for a thread
       const int thread = __ffs(static_cast<int>(threads)) - 1;
       float at[3];
 #pragma unroll
       for (int axis = 0; axis < 3; ++axis) at[axis] = __shfl_sync(all_lanes, at_[axis], thread);
       const float limit = __shfl_sync(all_lanes, limit_, thread);
-      const bool wants = bound(Box<float>::of(at, 0), box).distance <= limit;
+      const bool wants = bound(Box<float>::of(at, 0), of_child).distance <= limit;
       const unsigned children = __ballot_sync(all_lanes, wants) & needed;
       if (lane_ == thread) mine = children;
       any |= children;
@@ -340,6 +341,8 @@ class ThreadQueries {
 };
 
 inline constexpr int threads_warps = 4;  // of a block
+static_assert(6 * (threads_warps * sizeof(ThreadsRoom) + 1024) <= 228 * 1024,
+              "six blocks on an H100");
 
 /// A thread for each query, in the tree. The queries are in the order of the curve.
 template <class T, int size>

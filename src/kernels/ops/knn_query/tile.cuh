@@ -164,9 +164,11 @@ __device__ void search_tile(const Point<float>* tile, int rows, int bits, const 
   }
 #pragma unroll 1
   for (int group = 0; group < Tiling::groups; ++group) {
+    // No query reaches a group without rows.
+    const float start = group << bits < rows ? most : std::numeric_limits<float>::infinity();
     float least[Tiling::queries];
 #pragma unroll
-    for (float& distance : least) distance = most;
+    for (float& distance : least) distance = start;
     const int end = min((group + 1) << bits, rows);
 #pragma unroll 1
     for (int row = group << bits; row < end; row += 4) {

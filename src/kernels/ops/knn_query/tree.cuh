@@ -91,18 +91,32 @@ __device__ void load_point(const T* xyz, std::int64_t i, Compute<T> (&at)[3]) {
 
 // ---- the order ----
 
-/// Maps coordinates to cells of a grid, from a sample: three quarters of a cell's number come from
-/// the coordinate itself, with one scale for all axes, so that cells are cubes; a quarter comes
-/// from its rank in the sample, so that dense regions keep some resolution next to outliers.
+/// Maps coordinates to cells of a grid, from a sample. On each axis, three quarters of a cell's
+/// number come from the coordinate itself and a quarter from its rank in the sample, so that dense
+/// regions keep some resolution next to outliers. Cells in the middle of the sample are cubes.
 template <class C>
 struct Quantiles {
   static constexpr int count = 256;
   C values[3][count];
-  C low[3];    // where the cells begin
-  C width[3];  // of all cells
+  C low[3];      // the start of the range of the cells
+  C inverse[3];  // 1 / the width of that range
+  C scale[3];  // the width of the cells if all were as in the middle; 0 if the middle is one number
+  C range[3];  // of the sample
 };
 
-/// A block for each axis sorts its sample.
+/// At least 0 and at most 1. A NaN becomes 0.
+template <class C>
+__device__ float to_fraction(C value) {
+  return fminf(fmaxf(static_cast<float>(value), 0.0f), 1.0f);
+}
+
+/// The place of a number between the first and the last cell of its axis, in [0, 1].
+template <class C>
+__device__ float place_of(C value, C low, C inverse, float rank) {
+  return 0.75f * to_fraction((value - low) * inverse) + 0.25f / Quantiles<C>::count * rank;
+}
+
+/// A block for each axis sorts its sample, and chooses the cells.
 template <class T>
 __global__ void __launch_bounds__(Quantiles<T>::count)
     sample_quantiles(const T* xyz, std::int64_t size, Quantiles<Compute<T>>* quantiles) {
@@ -127,46 +141,55 @@ __global__ void __launch_bounds__(Quantiles<T>::count)
   quantiles->values[blockIdx.x][rank] = value;
   __syncthreads();
   if (i != 0) return;
-  // Beyond the sample, as much as its last 32nd takes; but not much more than twice the rest.
+  // The range goes beyond the sample by the width of its outermost 32nd, for the points that are
+  // not in the sample; and beyond its inner 15/16 by at most their width, whatever the outliers.
   const int tail = last / 32;
-  const C spread = sorted[last - tail] - sorted[tail];
+  const C inner = sorted[last - tail] - sorted[tail];
   C low = 2 * sorted[0] - sorted[tail];
   C high = 2 * sorted[last] - sorted[last - tail];
-  if (spread > 0) {
-    low = max(low, sorted[tail] - spread);
-    high = min(high, sorted[last - tail] + spread);
+  if (inner > 0) {
+    low = max(low, sorted[tail] - inner);
+    high = min(high, sorted[last - tail] + inner);
   }
-  quantiles->low[blockIdx.x] = low;
-  quantiles->width[blockIdx.x] = high - low;
+  const C inverse = 1 / (high - low);
+  const auto place = [&](int at) {
+    return place_of(sorted[at], low, inverse, static_cast<float>(at));
+  };
+  const int quarter = last / 4;
+  const C middle = sorted[last - quarter] - sorted[quarter];
+  const int axis = blockIdx.x;
+  quantiles->low[axis] = low;
+  quantiles->inverse[axis] = inverse;
+  // A 16th of both, which is finite.
+  quantiles->scale[axis] = middle / 16 / (place(last - quarter) - place(quarter));
+  quantiles->range[axis] = sorted[last] / 16 - sorted[0] / 16;
 }
 
-/// The quantiles for a block, and what is the same for all its points.
+/// The cells of the axes, for the points of a block.
 template <class C>
 struct Cells {
-  Quantiles<C> quantiles;
-  C inverse[3];    // of the width
-  float share[3];  // of the width in that of the widest axis
+  C values[3][Quantiles<C>::count];
+  C low[3];
+  C inverse[3];
+  float share[3];  // the width of an axis in cells, relative to the widest one
 };
 
-/// At least 0 and at most 1. A NaN becomes 0.
-template <class C>
-__device__ float to_fraction(C value) {
-  return fminf(fmaxf(static_cast<float>(value), 0.0f), 1.0f);
-}
-
-/// All threads of a block copy the quantiles. Ends with a barrier.
+/// All threads of a block call this. It ends with a barrier.
 template <class C>
 __device__ void load_cells(const Quantiles<C>& quantiles, Cells<C>& cells) {
   static_assert(tree_block == Quantiles<C>::count);
   const int i = threadIdx.x;
-  for (int axis = 0; axis < 3; ++axis) {
-    cells.quantiles.values[axis][i] = quantiles.values[axis][i];
-  }
+  for (int axis = 0; axis < 3; ++axis) cells.values[axis][i] = quantiles.values[axis][i];
   if (i < 3) {
-    const C widest = max(max(quantiles.width[0], quantiles.width[1]), quantiles.width[2]);
-    cells.quantiles.low[i] = quantiles.low[i];
-    cells.inverse[i] = 1 / quantiles.width[i];
-    cells.share[i] = to_fraction(quantiles.width[i] / widest);
+    C widest = 0;
+    for (const C scale : quantiles.scale) widest = max(widest, scale);
+    if (widest == 0) {
+      for (const C range : quantiles.range) widest = max(widest, range);
+    }
+    const C scale = quantiles.scale[i];
+    cells.low[i] = quantiles.low[i];
+    cells.inverse[i] = quantiles.inverse[i];
+    cells.share[i] = to_fraction((scale > 0 ? scale : min(quantiles.range[i], widest)) / widest);
   }
   __syncthreads();
 }
@@ -174,22 +197,21 @@ __device__ void load_cells(const Quantiles<C>& quantiles, Cells<C>& cells) {
 /// The number of a coordinate's cell.
 template <class C>
 __device__ std::uint32_t cell_of(const Cells<C>& cells, int axis, C value, int bits) {
-  constexpr int count = Quantiles<C>::count;
-  const C* const sorted = cells.quantiles.values[axis];
+  const C* const sorted = cells.values[axis];
   int rank = 0;
 #pragma unroll
-  for (int step = count / 2; step > 0; step /= 2) {
+  for (int step = Quantiles<C>::count / 2; step > 0; step /= 2) {
     if (sorted[rank + step - 1] < value) rank += step;
   }
   // Between sorted[rank - 1] and sorted[rank], except at the ends.
-  auto by_rank = static_cast<float>(rank);
+  auto between = static_cast<float>(rank);
   if (rank > 0) {
     const C below = sorted[rank - 1];
-    by_rank += to_fraction((value - below) / (sorted[rank] - below)) - 1.0f;
+    between += to_fraction((value - below) / (sorted[rank] - below)) - 1.0f;
   }
-  const float by_value = to_fraction((value - cells.quantiles.low[axis]) * cells.inverse[axis]);
-  const float place = (0.75f * by_value + 0.25f / count * by_rank) * cells.share[axis];
-  const auto cell = static_cast<std::uint32_t>(place * static_cast<float>(1 << bits));
+  const float place = place_of(value, cells.low[axis], cells.inverse[axis], between);
+  const auto cell =
+      static_cast<std::uint32_t>(place * cells.share[axis] * static_cast<float>(1 << bits));
   return min(cell, (1u << bits) - 1);
 }
 
@@ -218,7 +240,7 @@ __device__ inline std::uint64_t hilbert(std::uint32_t (&cell)[3], int bits) {
   }
   cell[1] ^= cell[0];
   cell[2] ^= cell[1];
-  std::uint32_t flips = cell[2] >> 1;  // a bit is the parity of the higher bits
+  std::uint32_t flips = cell[2] >> 1;  // each bit becomes the parity of the higher bits of cell[2]
   for (int shift = 1; shift < 16; shift *= 2) flips ^= flips >> shift;
   std::uint64_t key = 0;
 #pragma unroll
@@ -354,13 +376,15 @@ __device__ inline unsigned union_of_lanes(unsigned bits) {
 /// The children that the lanes of a warp still have to visit, for the levels above its position.
 using Waiting = unsigned[max_levels][32];
 
-/// The key of a child of a node: a lower bound of the squared distance with the lane in its last
-/// bits, so that the smallest key of a warp gives the lane; `nothing`: the child is not visited.
+/// The key of a child of a node: the bits of a lower bound of the squared distance, with the lane
+/// in the last ones, so that the smallest key of a warp gives the lane; `nothing`: it is not
+/// visited.
 inline constexpr unsigned nothing = 0xffffffffu;
 inline constexpr unsigned lane_mask = 31;
 
-/// The key of a child for a query. Keys are one step above the distance, so that the child with the
-/// query's own `position` comes first: other boxes may contain the query, too.
+/// The key of a child for one query, where distances are stored one step (32) higher: the keys
+/// below are left for the child with the query's own `position`, which comes first, since boxes of
+/// other children may contain the query, too.
 template <class C>
 __device__ unsigned child_key(const Tree<C>& tree, int level, int child, const Batch& batch,
                               const Box<C>& query, std::int64_t position) {
@@ -380,6 +404,7 @@ __device__ unsigned child_key(const Tree<C>& tree, int level, int child, const B
   }
   return ((__float_as_uint(below) & ~lane_mask) + lane_mask + 1) | (threadIdx.x % 32);
 }
+/// The distance in a key of child_key().
 __device__ inline float distance_of_child(unsigned key) {
   return __uint_as_float(max(key & ~lane_mask, lane_mask + 1) - (lane_mask + 1));
 }
