@@ -125,7 +125,8 @@ def check_operands(call: Call) -> None:
     required = call.operands if call.op_type != "Clip" else call.operands[:1]
     if not least <= count <= most or None in required:
         wanted = f"{least}" if least == most else f"{least} or more"
-        raise ValueError(f"{call.op_type} needs {wanted} operands")
+        operands = "operand" if wanted == "1" else "operands"
+        raise ValueError(f"{call.op_type} needs {wanted} {operands}")
 
 
 @functools.cache
@@ -158,6 +159,9 @@ def kind_of(expression: Expression) -> str:
     known = onnx.defs.get_schema(name, OPSET, "").attributes
     if unknown := [each for each, _ in expression.attributes if each not in known]:
         raise ValueError(f"{name} has no attribute {unknown[0]}")
+    for attribute, value in expression.attributes:
+        if not isinstance(value, Attribute | Literal | float | int):
+            raise ValueError(f"the attribute {attribute} of {name} must be a number")
     if name == "Mod" and dict(expression.attributes).get("fmod") != 1:
         raise ValueError("Mod of floating-point numbers needs fmod = 1")
     wanted = {

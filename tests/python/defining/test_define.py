@@ -472,7 +472,15 @@ def branches(x):
             ValueError,
             "does not depend on an input of its shape",
         ),
-        ("f(x: T[*]) -> y: T[*]", "y = Exp(x, x)", ValueError, "line 1 .* Exp needs 1 operands"),
+        ("f(x: T[*]) -> y: T[*]", "y = Exp(x, x)", ValueError, "line 1 .* Exp needs 1 operand"),
+        ("f(x: T[*]) -> y: T[*]", "y = Identity()", ValueError, "y = Identity: it needs 1 operand"),
+        ("f(x: T[*]) -> y: T[*]", "y = CastLike()", ValueError, "CastLike: it needs 2 operands"),
+        (
+            "f(x: T[*]) -> y: T[*]",
+            "y = Elu<alpha = [1.0, 2.0]>(x)",
+            ValueError,
+            "the attribute alpha of Elu must be a number",
+        ),
         (
             "f(x: T[*]) -> y: T[*]",
             "z = Neg(x)\ny = Cast(z)",
