@@ -28,7 +28,7 @@ template <class C>
 struct alignas(64) Block : std::array<C, block_size> {};
 
 /// Fetches the cache lines of `count` results that follow one block after y, and of no more than
-/// `left` elements from y on, on CPUs that hardly read ahead what is stored.
+/// `left` elements from y on, on CPUs whose hardware prefetcher hardly follows stores.
 template <class T>
 void prefetch_results(const T* y, std::int64_t count, std::int64_t left) {
   if (!needs_prefetched_results()) return;
