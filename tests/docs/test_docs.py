@@ -214,7 +214,14 @@ def test_programs(tmp_path):
         program.write_text(code)
         arguments = code.splitlines()[0].removeprefix(LAUNCHED).split()
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", *arguments]
-        run(*launcher, program, env=os.environ)
+        for attempts_left in (2, 1, 0):
+            try:
+                run(*launcher, program, env=os.environ)
+                break
+            except AssertionError as error:
+                # Threads of gloo may abort the process at its end: pytorch/pytorch#190489.
+                if attempts_left == 0 or "without an active exception" not in str(error):
+                    raise
 
 
 def test_the_errors_of_functions_are_those_recorded(monkeypatch):
