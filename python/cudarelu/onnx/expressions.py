@@ -152,11 +152,9 @@ def _read_node(op: OpInfo, node: onnx.NodeProto, known: dict, attributes: dict) 
     if node.op_type == "Constant":
         (value,) = given.values()
         return [value if isinstance(value, Attribute | Literal) else _literal(value)]
-    needed = {"Identity": 1, "CastLike": 2}.get(node.op_type)
-    if needed is not None and (len(operands) != needed or None in operands):
-        raise ValueError("it needs 1 operand" if needed == 1 else f"it needs {needed} operands")
-    is_cast = node.op_type == "CastLike" and isinstance(operands[0], Attribute | Literal)
-    if node.op_type == "Identity" or is_cast:
+    counted = (node.op_type, len(operands)) if None not in operands else None
+    is_cast = counted == ("CastLike", 2) and isinstance(operands[0], Attribute | Literal)
+    if is_cast or counted == ("Identity", 1):
         return [operands[0]]
     named = tuple(sorted(given.items()))
     return [Call(node.op_type, operands, named, i) for i in range(len(node.output))]
