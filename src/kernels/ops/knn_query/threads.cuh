@@ -64,9 +64,9 @@ class ThreadQueries {
 
     int level = top;
     int child = first_child(top) + lane_;
-    unsigned key = nothing;                                  // of the child, until it is visited
-    unsigned threads = __ballot_sync(all_lanes, searches_);  // that may need points of the node
-    unsigned mine = 0;                                       // children that this thread needs
+    unsigned key = nothing;        // of the child, until it is visited
+    unsigned threads = all_lanes;  // that may need points of the node
+    unsigned mine = 0;             // children that this thread needs
     // Returns leaves that any thread needs; 0 if the node has other children.
     const auto look_at_children = [&](const Box<float>& of_child) {
       key = look_at_child(of_child);
@@ -76,7 +76,7 @@ class ThreadQueries {
       const unsigned needed = __ballot_sync(all_lanes, key != nothing);
       if (level > 0 && __popc(needed) <= __popc(threads))
         return 0u;  // each is tested when it is visited
-      const unsigned wanted = wanted_children(of_child, needed, threads, mine);
+      const unsigned wanted = wanted_children(needed, threads, mine);
       if (level == 0 || (wanted >> lane_ & 1u) == 0) key = nothing;
       return level == 0 ? wanted : 0;
     };
@@ -215,8 +215,7 @@ class ThreadQueries {
 
   /// Those of the `needed` children of a node that any of the `threads` may need; sets `mine` to
   /// those that this thread may need.
-  __device__ unsigned wanted_children(const Box<float>& of_child, unsigned needed, unsigned threads,
-                                      unsigned& mine) const {
+  __device__ unsigned wanted_children(unsigned needed, unsigned threads, unsigned& mine) const {
     mine = 0;
     if (__popc(needed) <= __popc(threads)) {  // all threads test a child
       for (; needed != 0; needed &= needed - 1) {
@@ -227,7 +226,8 @@ class ThreadQueries {
       return union_of_lanes(mine);
     }
     unsigned any = 0;
-    for (; threads != 0; threads &= threads - 1) {  // each lane tests its child for a thread
+    const Box<float> of_child = room_.children[lane_];  // read again: registers are scarce
+    for (; threads != 0; threads &= threads - 1) {      // each lane tests its child for a thread
       const int thread = __ffs(static_cast<int>(threads)) - 1;
       float at[3];
 #pragma unroll

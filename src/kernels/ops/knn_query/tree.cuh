@@ -155,13 +155,13 @@ __global__ void __launch_bounds__(Quantiles<T>::count)
   const auto place = [&](int at) {
     return place_of(sorted[at], low, inverse, static_cast<float>(at));
   };
-  const int quarter = last / 4;
-  const C middle = sorted[last - quarter] - sorted[quarter];
+  const int eighth = last / 8;
+  const C middle = sorted[last - eighth] - sorted[eighth];
   const int axis = blockIdx.x;
   quantiles->low[axis] = low;
   quantiles->inverse[axis] = inverse;
   // A 16th of both, which is finite.
-  quantiles->scale[axis] = middle / 16 / (place(last - quarter) - place(quarter));
+  quantiles->scale[axis] = middle / 16 / (place(last - eighth) - place(eighth));
   quantiles->range[axis] = sorted[last] / 16 - sorted[0] / 16;
 }
 
