@@ -12,7 +12,7 @@
 
 #include "arguments.h"
 #include "cudarelu/activation_functions.h"
-#include "cudarelu/cpu/blocks.h"
+#include "cudarelu/cpu/pieces.h"
 #include "cudarelu/onnx.h"
 
 namespace cudarelu::testing {
@@ -250,7 +250,7 @@ TYPED_TEST(MathTest, VectorizedOpsGiveTheSameNumbers) {
   const std::int64_t size = std::ssize(values);
   const TensorView input{values.data(), dtype_of<T>, {&size, 1}};
   const TensorView output{results.data(), dtype_of<T>, {&size, 1}};
-  const auto expect_same = [&](std::string_view name, T (*function)(T)) {
+  const auto expect_same = [&](std::string_view name, const auto& function) {
     const auto op = std::ranges::find(op_table(), name, &Op::name);
     ASSERT_NE(op, op_table().end());
     SerialExecution execution(0);
@@ -259,8 +259,52 @@ TYPED_TEST(MathTest, VectorizedOpsGiveTheSameNumbers) {
       ASSERT_EQ(results[i], function(values[i])) << name << " of " << values[i];
     }
   };
-  expect_same("tanh", math::tanh<T>);
+  if constexpr (sizeof(T) == 4) {
+    expect_same("tanh", math::tanh_pieces);
+  } else {
+    expect_same("tanh", math::tanh<T>);
+  }
   expect_same("asinh", math::asinh<T>);
+}
+
+TEST(Pieces, TanhIsWithinItsError) {
+  std::vector<float> values = numbers<float>();
+  for (std::uint32_t bits = 0; bits < 0x7f800000; bits += 1009) {
+    values.push_back(std::bit_cast<float>(bits));
+  }
+  for (int eighths = 0; eighths <= 80; ++eighths) {  // the ends of all pieces
+    const float end = static_cast<float>(eighths) / 8;
+    values.insert(values.end(), {end, std::nextafter(end, 0.0f), std::nextafter(end, 10.0f)});
+  }
+  const auto exact = [](float x) { return std::tanh(static_cast<double>(x)); };
+  EXPECT_LE(largest_error(values, math::tanh_pieces, exact), 0.61);
+  EXPECT_TRUE(std::isnan(math::tanh_pieces(std::numeric_limits<float>::quiet_NaN())));
+}
+
+TEST(Pieces, VectorsGiveTheSameNumbers) {
+  std::vector<float> values = numbers<float>();
+  values.insert(values.begin() + 3, std::numeric_limits<float>::quiet_NaN());
+  const auto expect_same = [&](std::int64_t n) {
+    constexpr float untouched = 123;
+    std::vector<float> results(static_cast<std::size_t>(n) + 1);
+    const auto evaluate = [&](auto isa) {
+      std::ranges::fill(results, untouched);
+      cpu::evaluate<isa.value>(math::tanh_pieces, values.data(), results.data(), n);
+      ASSERT_EQ(results.back(), untouched);
+      for (std::size_t i = 0; i + 1 < results.size(); ++i) {
+        const float expected = math::tanh_pieces(values[i]);
+        const auto bits = std::bit_cast<std::uint32_t>(results[i]);
+        ASSERT_TRUE(bits == std::bit_cast<std::uint32_t>(expected) || expected != expected)
+            << values[i] << " of " << n;
+        ASSERT_EQ(results[i] != results[i], expected != expected) << values[i] << " of " << n;
+      }
+    };
+    evaluate(cpu::IsaTag<cpu::Isa::unknown>());
+    cpu::vectorised<cpu::Width::half>(evaluate);
+    cpu::vectorised<cpu::Width::full>(evaluate);
+  };
+  for (std::int64_t n = 0; n <= 40; ++n) expect_same(n);
+  expect_same(std::ssize(values));
 }
 
 TEST(Vectorised, FunctionsWithoutAnOpGiveTheSameNumbers) {

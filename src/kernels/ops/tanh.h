@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cudarelu/elementwise.h"
+#include "cudarelu/pieces.h"
 #include "cudarelu/transcendental.h"
 
 namespace cudarelu::ops {
@@ -15,6 +16,7 @@ struct Tanh {
       .definition = "y = Tanh(x)",
   };
   static constexpr Work work = Work::much;
+  static constexpr const math::Pieces& pieces = math::tanh_pieces;
   template <class T>
   CUDARELU_FN T operator()(T x) const {
     return math::tanh(x);

@@ -14,6 +14,9 @@
 // For results of 16 bits, CUDA has faster arithmetic that is precise enough. A functor may name the
 // type of it as `ForHalves`, for example onnx::Approximate, or may have a function that takes the
 // inputs, `static __device__ float for_halves(float, ...)`.
+//
+// A functor of one input may have `static constexpr const math::Pieces& pieces` (pieces.h), which
+// the CPU uses instead of operator() for arithmetic in float32.
 #pragma once
 
 #include <cmath>

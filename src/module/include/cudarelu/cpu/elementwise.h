@@ -5,6 +5,7 @@
 #include <array>
 
 #include "cudarelu/cpu/blocks.h"
+#include "cudarelu/cpu/pieces.h"
 #include "cudarelu/elementwise.h"
 
 namespace cudarelu {
@@ -64,7 +65,10 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
         cpu::for_each_index_of_small_block<T>(count, compute_one);
       };
       bool computed = false;
-      if constexpr (again) {
+      if constexpr (requires { F::pieces; } && std::is_same_v<C, float>) {
+        cpu::evaluate<isa>(F::pieces, inputs[0], y, count);
+        computed = true;
+      } else if constexpr (again) {
         const bool in_place = std::find(inputs.begin(), inputs.end(), y) != inputs.end();
         if (!in_place) {
           math::SmallAngles angles;
