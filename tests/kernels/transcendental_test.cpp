@@ -12,6 +12,7 @@
 
 #include "arguments.h"
 #include "cudarelu/activation_functions.h"
+#include "cudarelu/cpu/exponential.h"
 #include "cudarelu/cpu/pieces.h"
 #include "cudarelu/onnx.h"
 
@@ -281,30 +282,72 @@ TEST(Pieces, TanhIsWithinItsError) {
   EXPECT_TRUE(std::isnan(math::tanh_pieces(std::numeric_limits<float>::quiet_NaN())));
 }
 
-TEST(Pieces, VectorsGiveTheSameNumbers) {
-  std::vector<float> values = numbers<float>();
+/// Compares vectors(isa, x, y, n) with one(x[i]), for the instructions of this CPU and for portable
+/// code, and for the rests of vectors. Bits are compared, except those of NaN.
+template <class One, class Vectors>
+void expect_same_in_vectors(std::vector<float> values, const One& one, const Vectors& vectors) {
   values.insert(values.begin() + 3, std::numeric_limits<float>::quiet_NaN());
   const auto expect_same = [&](std::int64_t n) {
     constexpr float untouched = 123;
     std::vector<float> results(static_cast<std::size_t>(n) + 1);
-    const auto evaluate = [&](auto isa) {
+    const auto compute = [&](auto isa) {
       std::ranges::fill(results, untouched);
-      cpu::evaluate<isa.value>(math::tanh_pieces, values.data(), results.data(), n);
+      vectors(isa, values.data(), results.data(), n);
       ASSERT_EQ(results.back(), untouched);
       for (std::size_t i = 0; i + 1 < results.size(); ++i) {
-        const float expected = math::tanh_pieces(values[i]);
-        const auto bits = std::bit_cast<std::uint32_t>(results[i]);
-        ASSERT_TRUE(bits == std::bit_cast<std::uint32_t>(expected) || expected != expected)
+        const float expected = one(values[i]);
+        ASSERT_EQ(std::isnan(results[i]), std::isnan(expected)) << values[i] << " of " << n;
+        if (std::isnan(expected)) continue;
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(results[i]), std::bit_cast<std::uint32_t>(expected))
             << values[i] << " of " << n;
-        ASSERT_EQ(results[i] != results[i], expected != expected) << values[i] << " of " << n;
       }
     };
-    evaluate(cpu::IsaTag<cpu::Isa::unknown>());
-    cpu::vectorised<cpu::Width::half>(evaluate);
-    cpu::vectorised<cpu::Width::full>(evaluate);
+    compute(cpu::IsaTag<cpu::Isa::unknown>());
+    cpu::vectorised<cpu::Width::half>(compute);
+    cpu::vectorised<cpu::Width::full>(compute);
   };
   for (std::int64_t n = 0; n <= 40; ++n) expect_same(n);
   expect_same(std::ssize(values));
+}
+
+TEST(Pieces, VectorsGiveTheSameNumbers) {
+  const auto vectors = [](auto isa, const float* x, float* y, std::int64_t n) {
+    cpu::evaluate<isa.value>(math::tanh_pieces, x, y, n);
+  };
+  expect_same_in_vectors(numbers<float>(), math::tanh_pieces, vectors);
+}
+
+/// Numbers that are not positive, down to where the result is 0, and those next to the limit.
+std::vector<float> exponents() {
+  std::vector<float> values = numbers<float>();
+  std::erase_if(values, [](float x) { return x > 0; });
+  for (int i = 0; i < 1 << 20; ++i) values.push_back(static_cast<float>(i) * -0x1p-13f);
+  const float lowest = cpu::detail::Exponential::lowest;
+  values.insert(values.end(),
+                {lowest, std::nextafter(lowest, 0.0f), std::nextafter(lowest, -99.0f)});
+  return values;
+}
+
+TEST(Exponentials, AreWithinTheirError) {
+  std::vector<float> values = exponents();
+  std::erase_if(values, [](float x) {
+    const bool is_lower = x < cpu::detail::Exponential::lowest;
+    EXPECT_TRUE(!is_lower || cpu::detail::exponential(x) == 0) << x;
+    return is_lower;
+  });
+  const auto exact = [](float x) { return std::exp(static_cast<double>(x)); };
+  EXPECT_LE(largest_error(values, cpu::detail::exponential, exact), 1.06);
+  EXPECT_EQ(cpu::detail::exponential(0), 1);
+}
+
+TEST(Exponentials, VectorsGiveTheSameNumbers) {
+  const std::vector<float> values = exponents();
+  const std::vector<float> bases(values.size() + 1, -0.25f);
+  const auto vectors = [&](auto isa, const float* x, float* y, std::int64_t n) {
+    cpu::exponentials<isa.value>(x, bases.data(), y, n);
+  };
+  const auto one = [](float x) { return cpu::detail::exponential(x + 0.25f); };
+  expect_same_in_vectors(values, one, vectors);
 }
 
 TEST(Vectorised, FunctionsWithoutAnOpGiveTheSameNumbers) {

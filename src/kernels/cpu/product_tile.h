@@ -171,12 +171,18 @@ Status with_tile_columns(const F& f) {
   }
 }
 
+/// The instructions of the CPUs whose tile has this number of columns.
+template <class T, std::int64_t columns>
+inline constexpr Isa isa_of_tile = columns * sizeof(T) == 128  ? Isa::avx512
+                                   : columns * sizeof(T) == 64 ? Isa::avx2
+                                                               : Isa::unknown;
+
 /// Like vectorised(), compiled only for the CPUs whose tile has this number of columns.
 template <class T, std::int64_t columns, class F>
 void vectorised_for_tile(const F& f) {
 #if defined(__x86_64__) && defined(__GNUC__)
-  if constexpr (columns * sizeof(T) == 128) return detail::run_with_avx512(f);
-  if constexpr (columns * sizeof(T) == 64) return detail::run_with_avx2(f);
+  if constexpr (isa_of_tile<T, columns> == Isa::avx512) return detail::run_with_avx512(f);
+  if constexpr (isa_of_tile<T, columns> == Isa::avx2) return detail::run_with_avx2(f);
 #endif
   f();
 }

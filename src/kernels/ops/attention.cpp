@@ -1,5 +1,6 @@
 #include "ops/attention.h"
 
+#include "cudarelu/cpu/exponential.h"
 #include "ops/attention/cpu.h"
 #include "ops/attention_varlen.h"
 #include "ops/attention_varlen_with_lse.h"
@@ -107,13 +108,10 @@ class Forward : Blocks<T, lanes> {
       base[i] = raised[i] == low ? C(0) : raised[i];  // -infinity less itself is NaN
       factors[i] = largest[i] == raised[i] ? C(1) : math::exp(largest[i] - base[i]);
     });
-    for (std::int64_t j = 0; j < items; ++j) {
-      cpu::for_each_index_of_few(lanes, [&](std::int64_t l) {
-        const auto i = static_cast<std::size_t>(l);
-        C& score = scores[j * lanes + l];
-        score = math::exp(score - base[i]);
-        added[i] += score;
-      });
+    for (C* row = scores; row < scores + items * lanes; row += lanes) {
+      cpu::exponentials<cpu::isa_of_tile<C, lanes>>(row, base.data(), row, lanes);
+      cpu::for_each_index_of_few(
+          lanes, [&](std::int64_t l) { added[static_cast<std::size_t>(l)] += row[l]; });
     }
     bool scales = false;
     for (const C factor : factors) scales = scales || factor != 1;

@@ -1,7 +1,7 @@
 #include "ops/softmax.h"
 
+#include "cudarelu/cpu/exponential.h"
 #include "cudarelu/cpu/rows.h"
-#include "cudarelu/transcendental.h"
 
 namespace cudarelu::ops {
 
@@ -9,7 +9,7 @@ Status Softmax::cpu(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     using C = Compute<T>;
     const std::int64_t columns = call.inputs[0].shape.back();
-    cpu::for_each_row<cpu::Width::full>(call, [&](std::int64_t row) {
+    cpu::for_each_row<cpu::Width::full>(call, [&](auto isa, std::int64_t row) {
       const T* x = static_cast<const T*>(call.inputs[0].data) + row;
       T* y = static_cast<T*>(call.outputs[0].data) + row;
       // Keeps the powers; without conversion they are in the output. Those at the end of a long row
@@ -24,13 +24,16 @@ Status Softmax::cpu(const Call& call) {
       cpu::for_each_block<T>(columns, [&](std::int64_t first, std::int64_t count) {
         maximum.add(cpu::read(x + first, count, blocks[0]), count);
       });
-      const C largest = maximum.value();
+      alignas(64) std::array<C, cpu::small_block_size> base;
+      base.fill(maximum.value());
 
       const auto powers = [&](std::int64_t first, std::int64_t count) {
         const C* const values = cpu::read(x + first, count, block_of(first));
         C* const results = cpu::target(y + first, block_of(first));
-        cpu::for_each_index(count,
-                            [&](std::int64_t i) { results[i] = math::exp(values[i] - largest); });
+        for (std::int64_t i = 0; i < count; i += std::ssize(base)) {
+          cpu::exponentials<isa.value>(values + i, base.data(), results + i,
+                                       std::min(count - i, std::ssize(base)));
+        }
         return results;
       };
       cpu::Sum sum;

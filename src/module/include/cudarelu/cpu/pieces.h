@@ -33,7 +33,8 @@ struct PlaceOfEight {
   __m256 odd;
   __m256 upper;
 };
-[[gnu::target("avx2")]] inline __m256 look_up(const Pieces::Column& column, const PlaceOfEight& at) {
+[[gnu::target("avx2")]] inline __m256 look_up(const Pieces::Column& column,
+                                              const PlaceOfEight& at) {
   const __m256 first = _mm256_permutevar8x32_ps(_mm256_load_ps(column.data()), at.place);
   const __m256 second = _mm256_permutevar8x32_ps(_mm256_load_ps(column.data() + 8), at.place);
   const __m256 third = _mm256_permutevar8x32_ps(_mm256_load_ps(column.data() + 16), at.place);
