@@ -27,6 +27,7 @@ class Operator:
             result.
         result: the kind of the result.
         heavy: whether it takes longer than reading and writing an element.
+        pieces: the C++ name of its pieces (pieces.h), for a functor that is this operator alone.
     """
 
     code: str
@@ -34,6 +35,7 @@ class Operator:
     operands: str = "real"
     result: str = "real"
     heavy: bool = False
+    pieces: str = ""
 
 
 def clip_code(x: str, low: str | None, high: str | None) -> str:
@@ -217,7 +219,12 @@ OPERATORS: dict[str, Operator] = {
     "Sqrt": Operator("onnx::sqrt({0})", _unary(lambda g, y, x: g / (2 * y))),
     "Sub": Operator("{0} - {1}", lambda g, y, a, b: [g, -g]),
     "Tan": Operator("onnx::tan({0})", _unary(lambda g, y, x: g * (1 + y * y)), heavy=True),
-    "Tanh": Operator("onnx::tanh({0})", _unary(lambda g, y, x: g * (1 - y * y)), heavy=True),
+    "Tanh": Operator(
+        "onnx::tanh({0})",
+        _unary(lambda g, y, x: g * (1 - y * y)),
+        heavy=True,
+        pieces="cudarelu::math::tanh_pieces",
+    ),
     "ThresholdedRelu": Operator(
         "onnx::thresholded_relu({0}, {alpha})",
         lambda g, y, x, alpha: [where(x > alpha, g, 0)],

@@ -282,8 +282,12 @@ def _functor(draft: Draft) -> str:
     if draft.functor is None and texts.has_approximate(draft.y):
         approximate = ["#ifdef __CUDACC__", "  using ForHalves = cudarelu::onnx::Approximate;"]
         approximate.append("#endif")
+    pieces = []
+    if draft.functor is None and len(op.inputs) == 1 and (name := texts.pieces(draft.y)):
+        pieces = [f"  static constexpr const cudarelu::math::Pieces& pieces = {name};"]
     members = [
         *approximate,
+        *pieces,
         f"  static constexpr cudarelu::Work work = cudarelu::Work::{heavy};",
         f"  template <{types}>",
         f"  CUDARELU_FN T operator()({parameters}) const {{",

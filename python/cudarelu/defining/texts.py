@@ -132,6 +132,14 @@ def is_heavy(y: Expression) -> bool:
     return any(name in OPERATORS and OPERATORS[name].heavy for name in calls)
 
 
+def pieces(y: Expression) -> str:
+    """The C++ name of the pieces of an expression that is one operator of an input, or ""."""
+    if not isinstance(y, Call) or not all(isinstance(each, Input) for each in y.operands):
+        return ""
+    operator = OPERATORS.get(y.op_type)
+    return operator.pieces if operator else ""
+
+
 def has_approximate(y: Expression) -> bool:
     """Whether an expression has operators that the GPU approximates with fewer instructions."""
     calls = [each.op_type for each in parts(y) if isinstance(each, Call)]

@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "cudarelu/activation_functions.h"
+#include "cudarelu/pieces.h"
 #include "cudarelu/transcendental.h"
 #ifdef __CUDACC__
 #include "cudarelu/cuda/approximate.cuh"

@@ -66,6 +66,7 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
       };
       bool computed = false;
       if constexpr (requires { F::pieces; } && std::is_same_v<C, float>) {
+        static_assert(input_count<F> == 1, "a function in pieces has one input");
         cpu::evaluate<isa>(F::pieces, inputs[0], y, count);
         computed = true;
       } else if constexpr (again) {

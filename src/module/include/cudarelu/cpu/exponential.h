@@ -140,9 +140,8 @@ template <Isa isa, class C>
 void exponentials(const C* x, const C* base, C* y, std::int64_t n) {
   if constexpr (std::is_same_v<C, float>) {
     const std::int64_t i = detail::exponentials_in_vectors<isa>(x, base, y, n);
-    for_each_index_of_few(n - i, [&](std::int64_t j) {
-      y[i + j] = detail::exponential(x[i + j] - base[i + j]);
-    });
+    for_each_index_of_few(
+        n - i, [&](std::int64_t j) { y[i + j] = detail::exponential(x[i + j] - base[i + j]); });
   } else {
     for_each_index(n, [&](std::int64_t i) { y[i] = math::exp(x[i] - base[i]); });
   }
