@@ -189,7 +189,9 @@ __device__ void load_cells(const Quantiles<C>& quantiles, Cells<C>& cells) {
     const C scale = quantiles.scale[i];
     cells.low[i] = quantiles.low[i];
     cells.inverse[i] = quantiles.inverse[i];
-    cells.share[i] = to_fraction((scale > 0 ? scale : min(quantiles.range[i], widest)) / widest);
+    const float share = to_fraction((scale > 0 ? scale : min(quantiles.range[i], widest)) / widest);
+    // Some cells, however far away an eighth of the points is on another axis.
+    cells.share[i] = fmaxf(share, 1.0f / 64);
   }
   __syncthreads();
 }
