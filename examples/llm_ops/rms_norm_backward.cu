@@ -321,7 +321,8 @@ Status launch_in(const Call& call, const Arguments<T>& of) {
   cuda::Pace pace;
   if constexpr (L::lanes != 4) {  // else instructions are the limit
     const std::int64_t bytes_of_turn = groups * of.columns * static_cast<std::int64_t>(sizeof(T));
-    Status status = cuda::set_pace(call, turns, bytes_of_turn, L::lanes != 0, pace);
+    constexpr int step = (L::lanes != 0 ? 16 : 8) * 1024;
+    Status status = cuda::set_pace(call, turns, bytes_of_turn, step, pace);
     if (!status.ok()) return status;
   }
   if (Status status = cuda::launch(call, kernel, grid, of, sums, pace); !status.ok()) return status;

@@ -123,10 +123,16 @@ Status launch_rows(const Call& call, const Arguments<T>& of, std::int64_t vector
   Compute<T>* sums = nullptr;
   if (Status status = allocate(call, parts * 2 * of.columns, sums); !status.ok()) return status;
   cuda::Pace pace;
-  if constexpr (Layout::vector_bytes == cuda::vector_bytes) {  // else instructions are the limit
+  // Elsewhere instructions are the limit, in vectors of 8 bytes on each device, or waiting gains
+  // nothing.
+  const bool is_limited_by_memory = Layout::vector_bytes == cuda::vector_bytes &&
+                                    (cuda::relative_bandwidth(device) == 1 ||
+                                     (sizeof(T) > 2 && period == 1 && grid.cluster <= 8));
+  if (is_limited_by_memory) {
     const std::int64_t bytes_of_turn =
         of.columns * Layout::rows * static_cast<std::int64_t>(sizeof(T)) / grid.blocks.x;
-    Status status = cuda::set_pace(call, turns, bytes_of_turn, Layout::lanes != 0, pace);
+    constexpr int step = Layout::lanes != 0 ? 20480 : 7680;  // 2 turns of 1,000 float32, or 1,024
+    Status status = cuda::set_pace(call, turns, bytes_of_turn, step, pace);
     if (!status.ok()) return status;
   }
   grid.blocks.x *= static_cast<unsigned>(count);

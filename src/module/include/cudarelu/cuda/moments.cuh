@@ -1,6 +1,8 @@
 // The mean and the variance of rows.
 #pragma once
 
+#include <limits>
+
 #include "cudarelu/cuda/row_vector.cuh"
 
 namespace cudarelu::cuda {
@@ -104,9 +106,9 @@ struct Normaliser {
   __device__ Normaliser(const Moments<C>& moments, C share, C eps) : base(moments.base) {
     const C rest = moments.sum * share;
     const C variance = fused(moments.squares, share, fused(-rest, rest, eps));
-    const bool overflows = isfinite(rest) && !isfinite(variance);
-    // By rounding, a variance may be less than 0.
-    scale = overflows ? C(0) : reciprocal_root(variance < eps ? eps : variance);
+    // By rounding, a variance may be less than 0. If it overflows, or is NaN since its terms do,
+    // the scale is 0; if `rest` is NaN or infinite, the shift is NaN.
+    scale = reciprocal_root(max(min(variance, std::numeric_limits<C>::infinity()), eps));
     shift = -rest * scale;
   }
   __device__ C operator()(C x) const { return fused(x - base, scale, shift); }

@@ -1,7 +1,6 @@
 // Persistent blocks that keep pace with one another.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 
 #include "cudarelu/cuda/counters.cuh"
@@ -55,16 +54,27 @@ struct Pace {
   };
 };
 
+/// The peak bandwidth of the memory for each multiprocessor, where 1 is that of an H100, 25 GB/s.
+/// An H200 has 1.47. A little more than 1 is 1, since steps are measured in whole turns.
+inline double relative_bandwidth(int device) {
+  const double kilohertz = number_of<cudaDevAttrMemoryClockRate>(device);  // two transfers each
+  const double bits = number_of<cudaDevAttrGlobalMemoryBusWidth>(device);
+  const double bytes_per_second = 2000 * kilohertz * bits / 8;
+  const double ratio =
+      bytes_per_second / number_of<cudaDevAttrMultiProcessorCount>(device) / (3352e9 / 132);
+  return ratio > 1.2 ? ratio : 1;
+}
+
 /// Sets `pace` for the next kernel of the call, whose blocks have `turns` turns, in each of which
-/// they read `bytes` of an input. `by_warps`: each warp of a block waits; else one waits for all.
-/// With fewer than 16 steps they do not wait, since the gain would be less than the cost of another
-/// kernel, which resets the count.
-inline Status set_pace(const Call& call, std::int64_t turns, std::int64_t bytes, bool by_warps,
+/// they read `bytes` of an input. A step is at least `step` bytes on an H100, and takes as long on
+/// other devices: in shorter ones, blocks wait for the count. With fewer than 16 steps they do not
+/// wait, since the gain would be less than the cost of another kernel, which resets the count.
+inline Status set_pace(const Call& call, std::int64_t turns, std::int64_t bytes, int step,
                        Pace& pace) {
-  if (!has_programmatic_launch(call.execution.device_index)) return {};  // older ones: not measured
-  const unsigned least =
-      by_warps ? std::max(blocks_for(16384, bytes), 2u) : blocks_for(8192, bytes);
-  const unsigned of_step = std::bit_ceil(least);
+  const int device = call.execution.device_index;
+  if (!has_programmatic_launch(device)) return {};  // older ones: not measured
+  const auto bytes_of_step = static_cast<std::int64_t>(step * relative_bandwidth(device));
+  const unsigned of_step = std::bit_ceil(blocks_for(bytes_of_step, bytes));
   if (turns < std::int64_t{16} * of_step) return {};
   pace.turns = static_cast<int>(of_step);
   return allocate_counters(call, 1, pace.begun);

@@ -28,6 +28,7 @@ class RegisterRows {
  public:
   using Part = RowPart<T, inputs + shared, Layout::vectors, Layout::width>;
   static constexpr int most_threads = Layout::most_threads;
+  static constexpr int least_blocks = 0;  // for __launch_bounds__(): the compiler decides
   static constexpr int warp_lanes = Layout::lanes != 0 ? Layout::lanes : 32;  // of a row
   static constexpr bool one_warp = Layout::lanes != 0;                        // has the row
 

@@ -54,6 +54,9 @@ class StagedRows {
  public:
   using Part = RowPart<T, inputs + shared, vectors, width>;
   static constexpr int most_threads = RowStages::threads;
+  /// For __launch_bounds__(): 1 allows all registers to the one block that fits; 0: the compiler
+  /// decides, and takes fewer.
+  static constexpr int least_blocks = sizeof(T) == 2 ? 1 : 0;
   static constexpr int warp_lanes = 32;
   static constexpr bool one_warp = false;
 
