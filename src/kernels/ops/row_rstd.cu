@@ -11,8 +11,10 @@ __global__ void __launch_bounds__(Rows::most_threads)
              Compute<T> eps) {
   using C = Compute<T>;
   cuda::write_normalised<C>(
-      Rows(x, rows, columns), y, columns, eps,
-      [](const auto&, int, const auto& normaliser) { return normaliser.scale; });
+      Rows(x, rows, columns), y, columns, eps, [](const auto&, int, const auto& normaliser) {
+        // The scale is 0 for an infinite variance, and for a NaN, which the shift has, too.
+        return normaliser.scale > 0 ? normaliser.scale : fabs(normaliser.shift);
+      });
 }
 
 }  // namespace
