@@ -274,20 +274,19 @@ def _functor(draft: Draft) -> str:
     heavy = "much" if texts.is_heavy(draft.y) else "little"
     parameters = ", ".join(f"T {name}" if name in used else "T" for name in names)
     types = "class T"
-    if draft.functor is None and any(map(texts.takes_angles, parts(draft.y))):
-        types += ", class Angles = cudarelu::math::AnyAngles"
-        parameters += ", Angles&& angles = {}"
     shortcut = ["namespace onnx = cudarelu::onnx;"] if "onnx" in used else []
-    approximate = []
-    if draft.functor is None and texts.has_approximate(draft.y):
-        approximate = ["#ifdef __CUDACC__", "  using ForHalves = cudarelu::onnx::Approximate;"]
-        approximate.append("#endif")
-    pieces = []
-    if draft.functor is None and len(op.inputs) == 1 and (name := texts.pieces(draft.y)):
-        pieces = [f"  static constexpr const cudarelu::math::Pieces& pieces = {name};"]
+    special = []
+    if draft.functor is None:
+        if any(map(texts.takes_angles, parts(draft.y))):
+            types += ", class Angles = cudarelu::math::AnyAngles"
+            parameters += ", Angles&& angles = {}"
+        if texts.has_approximate(draft.y):
+            special += ["#ifdef __CUDACC__", "  using ForHalves = cudarelu::onnx::Approximate;"]
+            special.append("#endif")
+        if len(names) == 1 and (name := texts.pieces(draft.y)):
+            special.append(f"  static constexpr const cudarelu::math::Pieces& pieces = {name};")
     members = [
-        *approximate,
-        *pieces,
+        *special,
         f"  static constexpr cudarelu::Work work = cudarelu::Work::{heavy};",
         f"  template <{types}>",
         f"  CUDARELU_FN T operator()({parameters}) const {{",

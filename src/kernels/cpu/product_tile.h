@@ -189,9 +189,9 @@ void vectorised_for_tile(const F& f) {
 
 /// The rows of the tile that has this number of columns.
 template <class T, std::int64_t columns>
-inline constexpr std::int64_t rows_of_tile = columns * sizeof(T) == 128  ? 12
-                                             : columns * sizeof(T) == 64 ? 6
-                                                                         : 4;
+inline constexpr std::int64_t rows_of_tile = isa_of_tile<T, columns> == Isa::avx512 ? 12
+                                             : isa_of_tile<T, columns> == Isa::avx2 ? 6
+                                                                                    : 4;
 
 inline std::int64_t parts(std::int64_t size, std::int64_t part) { return (size + part - 1) / part; }
 

@@ -24,16 +24,12 @@ Status Softmax::cpu(const Call& call) {
       cpu::for_each_block<T>(columns, [&](std::int64_t first, std::int64_t count) {
         maximum.add(cpu::read(x + first, count, blocks[0]), count);
       });
-      alignas(64) std::array<C, cpu::small_block_size> base;
-      base.fill(maximum.value());
+      const C base = maximum.value();
 
       const auto powers = [&](std::int64_t first, std::int64_t count) {
         const C* const values = cpu::read(x + first, count, block_of(first));
         C* const results = cpu::target(y + first, block_of(first));
-        for (std::int64_t i = 0; i < count; i += std::ssize(base)) {
-          cpu::exponentials<isa.value>(values + i, base.data(), results + i,
-                                       std::min(count - i, std::ssize(base)));
-        }
+        cpu::exponentials<isa.value>(values, base, results, count);
         return results;
       };
       cpu::Sum sum;

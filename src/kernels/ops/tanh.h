@@ -2,7 +2,6 @@
 
 #include "cudarelu/elementwise.h"
 #include "cudarelu/pieces.h"
-#include "cudarelu/transcendental.h"
 
 namespace cudarelu::ops {
 

@@ -165,7 +165,8 @@ def test_one_plus_erf_does_not_cancel_out(ops):
 
 
 def test_the_same_numbers_as_ops_of_this_library(ops):
-    x = X.float().requires_grad_()
+    # By a quotient, as in other functions, 1.5 % of these numbers would differ by a unit.
+    x = torch.linspace(-10, 10, 10_001).requires_grad_()
     y, own = ops.tanh_of(x), cudarelu.tanh(x)
     assert torch.equal(y, own)
     grad = torch.randn_like(y)

@@ -67,11 +67,34 @@ def draft(op_type: str) -> Draft:
     inputs = inputs[:1] if op_type in FURTHER else inputs
     name = "op_" + op_type.lower()
     signature = f"{name}({', '.join(f'{each}: T[*]' for each in inputs)}) -> y: T[*]"
+    return drafted(signature, text)
+
+
+def drafted(signature: str, definition: str) -> Draft:
     op = declared("operators", signature, ("float32", "float64"), "An operator.")
-    return defined(op, read_text(dataclasses.replace(op, definition=text)))
+    return defined(op, read_text(dataclasses.replace(op, definition=definition)))
 
 
 DRAFTS = {op_type: draft(op_type) for op_type in (*OPERATORS, *FURTHER)}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "definition", "expected"),
+    [
+        ("x: T[*]", "y = Tanh(x)", True),
+        ("x: T[*]", "t = Tanh(x) y = Mul(t, x)", False),
+        ("x: T[*]", "t = Add(x, x) y = Tanh(t)", False),
+        ("x: T[*]", "t = Tanh(x) y = Tanh(t)", False),
+        ("x: T[*], z: T[*]", "t = Tanh(x) y = Mul(t, z)", False),
+        ("x: T[*], z: T[*]", "y = Tanh(z)", False),
+        ("x: T[*], *, a: float", "y = Tanh(x)", False),
+    ],
+)
+def test_only_tanh_of_an_input_is_computed_in_pieces(inputs, definition, expected):
+    one = drafted(f"op_of({inputs}) -> y: T[*]", definition)
+    assert ("tanh_pieces" in Functors([one]).header("operators")) == expected
+    with_functor = dataclasses.replace(one, functor="return x;")
+    assert "tanh_pieces" not in Functors([with_functor]).header("operators")
 
 
 def arguments(op: OpInfo, values: tuple[float, ...], dtype: str) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@
 #include <type_traits>
 
 #include "cudarelu/activation_functions.h"
-#include "cudarelu/pieces.h"
+#include "cudarelu/pieces.h"  // for generated functors
 #include "cudarelu/transcendental.h"
 #ifdef __CUDACC__
 #include "cudarelu/cuda/approximate.cuh"

@@ -66,8 +66,8 @@ void run_range(const Call& call, Extent extent, std::int64_t begin, std::int64_t
       };
       bool computed = false;
       if constexpr (requires { F::pieces; } && std::is_same_v<C, float>) {
-        static_assert(input_count<F> == 1, "a function in pieces has one input");
-        cpu::evaluate<isa>(F::pieces, inputs[0], y, count);
+        static_assert(input_count<F> == 1 && attribute_count<F> == 0, "pieces are of one number");
+        cpu::evaluate_pieces<isa>(F::pieces, inputs[0], y, count);
         computed = true;
       } else if constexpr (again) {
         const bool in_place = std::find(inputs.begin(), inputs.end(), y) != inputs.end();

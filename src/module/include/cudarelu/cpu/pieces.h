@@ -13,21 +13,22 @@
 
 namespace cudarelu::cpu {
 
-using math::Pieces;
-
 namespace detail {
+
+using math::Pieces;
 
 // These return how many elements they computed, the first ones.
 
 template <Isa>
-std::int64_t in_vectors(const Pieces& /*f*/, const float* /*x*/, float* /*y*/, std::int64_t /*n*/) {
+std::int64_t pieces_in_vectors(const Pieces& /*f*/, const float* /*x*/, float* /*y*/,
+                               std::int64_t /*n*/) {
   return 0;
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-// The bits of 1 + |x| select an element: the lowest 3 or 5 of `place`, and in a part of the table
-// of 32 two more, which are the signs of `odd` and `upper`.
+// Where the element for 1 + |x| is: the lowest 3 bits of `place` select one of 8, and the signs of
+// `odd` and `upper`, which are the next 2 bits, one of 4 such vectors. AVX-512 reads all 5 bits.
 struct PlaceOfEight {
   __m256i place;
   __m256 odd;
@@ -42,7 +43,7 @@ struct PlaceOfEight {
   return _mm256_blendv_ps(_mm256_blendv_ps(first, second, at.odd),
                           _mm256_blendv_ps(third, fourth, at.odd), at.upper);
 }
-[[gnu::target("avx2,fma")]] inline __m256 evaluate(const Pieces& f, __m256 x) {
+[[gnu::target("avx2,fma")]] inline __m256 pieces_of(const Pieces& f, __m256 x) {
   const __m256 sign = _mm256_and_ps(x, _mm256_set1_ps(-0.0f));
   const __m256 a = _mm256_min_ps(_mm256_set1_ps(f.limit), _mm256_xor_ps(x, sign));
   const __m256 sum = _mm256_add_ps(a, _mm256_set1_ps(1.0f));
@@ -59,23 +60,23 @@ struct PlaceOfEight {
   }
   const __m256 is_near = _mm256_cmp_ps(sum, _mm256_set1_ps(f.near), _CMP_LT_OQ);
   const __m256 start = _mm256_blendv_ps(look_up(f.table[1], at), a, is_near);
-  return _mm256_or_ps(_mm256_fmadd_ps(slope, r, start), sign);
+  return _mm256_xor_ps(_mm256_fmadd_ps(slope, r, start), sign);
 }
 template <>
-[[gnu::target("avx2,fma")]] inline std::int64_t in_vectors<Isa::avx2>(const Pieces& f,
-                                                                      const float* x, float* y,
-                                                                      std::int64_t n) {
+[[gnu::target("avx2,fma")]] inline std::int64_t pieces_in_vectors<Isa::avx2>(const Pieces& f,
+                                                                             const float* x,
+                                                                             float* y,
+                                                                             std::int64_t n) {
   std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, evaluate(f, _mm256_loadu_ps(x + i)));
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, pieces_of(f, _mm256_loadu_ps(x + i)));
   return i;
 }
 
-// Instructions have a mask where GCC 12 would warn of uninitialised values.
 [[gnu::target("avx512f")]] inline __m512 look_up(const Pieces::Column& column, __m512i place) {
   return _mm512_permutex2var_ps(_mm512_load_ps(column.data()), place,
                                 _mm512_load_ps(column.data() + 16));
 }
-[[gnu::target("avx512f,avx512dq")]] inline __m512 evaluate(const Pieces& f, __m512 x) {
+[[gnu::target("avx512f,avx512dq")]] inline __m512 pieces_of(const Pieces& f, __m512 x) {
   const __m512 sign = _mm512_and_ps(x, _mm512_set1_ps(-0.0f));
   const __m512 a = _mm512_maskz_min_ps(every, _mm512_set1_ps(f.limit), _mm512_xor_ps(x, sign));
   const __m512 sum = _mm512_add_ps(a, _mm512_set1_ps(1.0f));
@@ -87,18 +88,16 @@ template <>
   }
   const __mmask16 is_near = _mm512_cmp_ps_mask(sum, _mm512_set1_ps(f.near), _CMP_LT_OQ);
   const __m512 start = _mm512_mask_mov_ps(look_up(f.table[1], place), is_near, a);
-  return _mm512_or_ps(_mm512_fmadd_ps(slope, r, start), sign);
+  return _mm512_xor_ps(_mm512_fmadd_ps(slope, r, start), sign);
 }
 template <>
-[[gnu::target("avx512f,avx512dq")]] inline std::int64_t in_vectors<Isa::avx512>(const Pieces& f,
-                                                                                const float* x,
-                                                                                float* y,
-                                                                                std::int64_t n) {
+[[gnu::target("avx512f,avx512dq")]] inline std::int64_t pieces_in_vectors<Isa::avx512>(
+    const Pieces& f, const float* x, float* y, std::int64_t n) {
   std::int64_t i = 0;
-  for (; i + 16 <= n; i += 16) _mm512_storeu_ps(y + i, evaluate(f, _mm512_loadu_ps(x + i)));
+  for (; i + 16 <= n; i += 16) _mm512_storeu_ps(y + i, pieces_of(f, _mm512_loadu_ps(x + i)));
   if (i < n) {
-    const auto rest = static_cast<__mmask16>((1 << (n - i)) - 1);
-    _mm512_mask_storeu_ps(y + i, rest, evaluate(f, _mm512_maskz_loadu_ps(rest, x + i)));
+    const __mmask16 rest = first_lanes(n - i);
+    _mm512_mask_storeu_ps(y + i, rest, pieces_of(f, _mm512_maskz_loadu_ps(rest, x + i)));
   }
   return n;
 }
@@ -109,8 +108,8 @@ template <>
 
 /// y[i] = f(x[i]) for n elements; x and y are the same memory or do not overlap.
 template <Isa isa>
-void evaluate(const Pieces& f, const float* x, float* y, std::int64_t n) {
-  const std::int64_t i = detail::in_vectors<isa>(f, x, y, n);
+void evaluate_pieces(const math::Pieces& f, const float* x, float* y, std::int64_t n) {
+  const std::int64_t i = detail::pieces_in_vectors<isa>(f, x, y, n);
   for_each_index_of_few(n - i, [&](std::int64_t j) { y[i + j] = f(x[i + j]); });
 }
 
