@@ -37,7 +37,7 @@ RECORDS = [
     load(DOCS.parent / "benchmarks/results" / name)
     for name in (
         "2026-11-28-h100.jsonl",
-        "2026-11-22-h200.jsonl",
+        "2026-11-28-h200.jsonl",
         "2026-11-26-h100-every-op.jsonl",
         "2026-11-25-cpu-every-op.jsonl",
         "2026-11-27-cpu-linear_add.jsonl",
