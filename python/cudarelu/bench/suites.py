@@ -272,6 +272,15 @@ def _cpu_threads() -> Iterator:
                 yield limited, "loop", ("cudarelu", "torch")
 
 
+def _short_rows() -> Iterator:
+    for name in ("softmax", "softmax_backward", "layer_norm", "layer_norm_backward"):
+        for dtype in ("float32", "bfloat16"):
+            for columns in (2, 8, 16, 21, 33, 64, 100, 128):
+                rows = (1 << 16) // columns
+                case = with_rows(op_named(name), dtype, rows, columns, device="cpu", threads=1)
+                yield _whole(case), "loop", ("cudarelu", "torch")
+
+
 def _cpu_products(*contenders: str) -> Iterator:
     cases: list[Case] = []
     for rows in (32, 512):
@@ -557,6 +566,14 @@ SUITES = {
             lambda: _cpu("cudarelu in ORT", "ORT"),
             (Target("every op, ONNX Runtime, CPU", "ORT", 1.0),),
             seconds=0.15,
+        ),
+        Suite(
+            "cpu-short-rows",
+            "cpu",
+            "softmax, layer_norm and their gradients, rows of 2 to 128 elements, 1 thread",
+            _short_rows,
+            (Target("short rows, CPU", "torch", 1.0),),
+            seconds=0.1,
         ),
         Suite(
             "cpu-threads",

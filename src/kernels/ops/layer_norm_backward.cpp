@@ -33,26 +33,21 @@ struct Sums {
 };
 
 /// Adds the `count` elements of a block, which are summed in C.
-template <class C>
+template <std::int64_t lanes, class C>
 void add_block(Sums& sums, std::int64_t count, C base, const C* grad_y, const C* x,
                const C* weight) {
-  std::array<C, cpu::lanes> d{};
-  std::array<C, cpu::lanes> squares{};
-  std::array<C, cpu::lanes> g{};
-  std::array<C, cpu::lanes> products{};
-  const auto add = [&](std::int64_t i, std::int64_t lane) {
+  std::array<C, lanes> d{};
+  std::array<C, lanes> squares{};
+  std::array<C, lanes> g{};
+  std::array<C, lanes> products{};
+  cpu::for_lanes<lanes>(count, [&](std::int64_t lane, std::int64_t i) {
     const C d_i = x[i] - base;
     const C g_i = grad_y[i] * weight[i];
     d[lane] += d_i;
     squares[lane] += d_i * d_i;
     g[lane] += g_i;
     products[lane] += g_i * d_i;
-  };
-  std::int64_t i = 0;
-  for (; i + cpu::lanes <= count; i += cpu::lanes) {
-    for (std::int64_t lane = 0; lane < cpu::lanes; ++lane) add(i + lane, lane);
-  }
-  for (std::int64_t lane = 0; i + lane < count; ++lane) add(i + lane, lane);
+  });
   sums.d += cpu::reduce(d, std::plus<C>());
   sums.squares += cpu::reduce(squares, std::plus<C>());
   sums.g += cpu::reduce(g, std::plus<C>());
@@ -91,7 +86,9 @@ void add_row(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bia
   const auto add_up = [&] {
     sums = {};
     for_each_block([&](std::int64_t, std::int64_t count, const C* g, const C* values, const C* w) {
-      add_block(sums, count, base, g, values, w);
+      // A vector of lanes for short rows, as in sum_of_few().
+      of.columns <= cpu::short_row ? add_block<16>(sums, count, base, g, values, w)
+                                   : add_block<cpu::lanes>(sums, count, base, g, values, w);
     });
   };
   add_up();

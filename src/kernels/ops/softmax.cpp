@@ -16,6 +16,17 @@ Status Softmax::cpu(const Call& call) {
       // are computed again.
       constexpr std::int64_t kept = cpu::is_narrow<T> ? 16 : 1;
       std::array<cpu::Block<C>, kept> blocks;
+      if (columns <= cpu::short_row) {
+        const C* const values = cpu::read(x, columns, blocks[0]);
+        const C base = cpu::maximum_of_few(values, columns);
+        C* const results = cpu::target(y, blocks[0]);
+        cpu::exponentials<isa.value>(values, base, results, columns);
+        const double sum = cpu::sum_of_few(columns, [&](std::int64_t i) { return results[i]; });
+        const C scale = static_cast<C>(1 / sum);
+        cpu::for_each_index(columns, [&](std::int64_t i) { results[i] *= scale; });
+        cpu::write(y, columns, blocks[0]);
+        return;
+      }
       const auto block_of = [&](std::int64_t first) -> cpu::Block<C>& {
         return blocks[std::min(first / cpu::block_size, kept - 1)];
       };

@@ -15,14 +15,22 @@ Status SoftmaxBackward::cpu(const Call& call) {
       T* grad_x = static_cast<T*>(call.outputs[0].data) + row;
       cpu::Block<C> grad_y_block;
       cpu::Block<C> y_block;
-      cpu::Sum sum;
-      cpu::for_each_block<T, cpu::sum_block_size>(
-          columns, [&](std::int64_t first, std::int64_t count) {
-            const C* const g = cpu::read<isa>(grad_y + first, count, grad_y_block);
-            const C* const p = cpu::read<isa>(y + first, count, y_block);
-            sum.add(count, [&](std::int64_t i) { return g[i] * p[i]; });
-          });
-      const C dot = static_cast<C>(sum.total());
+      const auto total = [&] {
+        if (columns <= cpu::short_row) {
+          const C* const g = cpu::read<isa>(grad_y, columns, grad_y_block);
+          const C* const p = cpu::read<isa>(y, columns, y_block);
+          return cpu::sum_of_few(columns, [&](std::int64_t i) { return g[i] * p[i]; });
+        }
+        cpu::Sum sum;
+        cpu::for_each_block<T, cpu::sum_block_size>(
+            columns, [&](std::int64_t first, std::int64_t count) {
+              const C* const g = cpu::read<isa>(grad_y + first, count, grad_y_block);
+              const C* const p = cpu::read<isa>(y + first, count, y_block);
+              sum.add(count, [&](std::int64_t i) { return g[i] * p[i]; });
+            });
+        return sum.total();
+      };
+      const C dot = static_cast<C>(total());
       cpu::for_each_block<T, cpu::small_block_size>(
           columns, [&](std::int64_t first, std::int64_t count) {
             const C* const g = cpu::read<isa>(grad_y + first, count, grad_y_block);

@@ -932,6 +932,7 @@ def test_suites_of_a_device():
         "cpu-every-op",
         "cpu-sizes",
         "ort-cpu-sizes",
+        "cpu-short-rows",
         "cpu-threads",
         "cpu-libraries",
         "cpu-products",

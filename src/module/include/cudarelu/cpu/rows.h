@@ -49,6 +49,38 @@ T reduce(const std::array<T, count>& x, const F& f) {
   }
 }
 
+/// Rows shorter than the blocks of Sum have sums and maxima in few lanes: the reduction of 32 takes
+/// longer than such a row.
+inline constexpr std::int64_t few_lanes = 8;
+inline constexpr std::int64_t short_row = 127;
+
+/// f(lane, i) for n numbers, `count` lanes at a time. The condition becomes a mask.
+template <std::int64_t count, class F>
+void for_lanes(std::int64_t n, const F& f) {
+  std::int64_t i = 0;
+  for (; i + count <= n; i += count) {
+    for (std::int64_t lane = 0; lane < count; ++lane) f(lane, i + lane);
+  }
+  for (std::int64_t lane = 0; lane < count; ++lane) {
+    if (i + lane < n) f(lane, i + lane);
+  }
+}
+
+template <class C>
+C larger(C a, C b) {
+  return a < b ? b : a;
+}
+
+/// The maximum of a short row; ignores NaN.
+template <class C>
+C maximum_of_few(const C* x, std::int64_t n) {
+  std::array<C, few_lanes> values;
+  values.fill(-std::numeric_limits<C>::infinity());
+  for_lanes<few_lanes>(
+      n, [&](std::int64_t lane, std::int64_t i) { values[lane] = larger(values[lane], x[i]); });
+  return reduce(values, larger<C>);
+}
+
 /// The maximum of numbers that come in blocks; ignores NaN.
 template <class C>
 class Maximum {
@@ -65,16 +97,15 @@ class Maximum {
     for (std::int64_t i = n - n % lanes; i < n; ++i) values[0] = larger(values[0], x[i]);
     values_ = values;
   }
-  C value() const { return reduce(values_, larger); }
+  C value() const { return reduce(values_, larger<C>); }
 
  private:
-  static C larger(C a, C b) { return a < b ? b : a; }
-
   std::array<C, lanes> values_;
 };
 
 /// Terms that Sum adds at once: of narrow elements, a block of this size stays in registers.
 inline constexpr std::int64_t sum_block_size = 4 * lanes;
+static_assert(short_row < sum_block_size);
 
 /// A sum whose order depends only on the number of terms: four terms at a time are added in their
 /// own type, then in float64.
@@ -103,12 +134,24 @@ class Sum {
   std::array<double, lanes> totals_{};
 };
 
+/// term(0) + ... + term(n - 1) for a short row.
+template <class Term>
+double sum_of_few(std::int64_t n, const Term& term) {
+  std::array<double, few_lanes> totals{};
+  for_lanes<few_lanes>(n, [&](std::int64_t lane, std::int64_t i) { totals[lane] += term(i); });
+  return reduce(totals, std::plus<double>());
+}
+
 /// The sum of term(x[i]) over a row of n elements.
 template <Isa isa = Isa::unknown, class T, class Term>
 double sum_of_row(const T* x, std::int64_t n, const Term& term) {
   using C = Compute<T>;
-  Sum sum;
   Block<C> block;
+  if (n <= short_row) {
+    const C* const values = read<isa>(x, n, block);
+    return sum_of_few(n, [&](std::int64_t i) { return term(values[i]); });
+  }
+  Sum sum;
   for_each_block<T, sum_block_size>(n, [&](std::int64_t first, std::int64_t count) {
     const C* const values = read<isa>(x + first, count, block);
     sum.add(count, [&](std::int64_t i) { return term(values[i]); });
