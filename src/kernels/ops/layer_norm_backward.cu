@@ -123,8 +123,8 @@ Status launch_rows(const Call& call, const Arguments<T>& of, std::int64_t vector
   Compute<T>* sums = nullptr;
   if (Status status = allocate(call, parts * 2 * of.columns, sums); !status.ok()) return status;
   cuda::Pace pace;
-  // Elsewhere instructions are the limit, in vectors of 8 bytes on each device, or waiting gains
-  // nothing.
+  // With vectors of 8 bytes, instructions are the limit. On an H200 they are for 16 bits, too, and
+  // rows with edges and large clusters gain nothing by waiting.
   const bool is_limited_by_memory = Layout::vector_bytes == cuda::vector_bytes &&
                                     (cuda::relative_bandwidth(device) == 1 ||
                                      (sizeof(T) > 2 && period == 1 && grid.cluster <= 8));

@@ -49,10 +49,13 @@ T reduce(const std::array<T, count>& x, const F& f) {
   }
 }
 
-/// Rows shorter than the blocks of Sum have sums and maxima in few lanes: the reduction of 32 takes
+/// Terms that Sum adds at once: of narrow elements, a block of this size stays in registers.
+inline constexpr std::int64_t sum_block_size = 4 * lanes;
+
+/// Rows of up to `short_row` elements have sums and maxima in few lanes: the reduction of 32 takes
 /// longer than such a row.
 inline constexpr std::int64_t few_lanes = 8;
-inline constexpr std::int64_t short_row = 127;
+inline constexpr std::int64_t short_row = sum_block_size - 1;
 
 /// f(lane, i) for n numbers, `count` lanes at a time. The condition becomes a mask.
 template <std::int64_t count, class F>
@@ -102,10 +105,6 @@ class Maximum {
  private:
   std::array<C, lanes> values_;
 };
-
-/// Terms that Sum adds at once: of narrow elements, a block of this size stays in registers.
-inline constexpr std::int64_t sum_block_size = 4 * lanes;
-static_assert(short_row < sum_block_size);
 
 /// A sum whose order depends only on the number of terms: four terms at a time are added in their
 /// own type, then in float64.
