@@ -251,7 +251,9 @@ def relu_times() -> tuple[float, float]:
 
 def cuda_graph(colors: Colors) -> str:
     call_us, kernel_us = relu_times()
-    count, scale, left = 6, 22.0, 130
+    count, left = 6, 130
+    total_us = count * call_us + kernel_us
+    scale = 700 / total_us
     drawing = Drawing(880, 365, colors)
     drawing.text(20, 26, f"{count} calls of relu, 1,024 float32, on an H200", "bold")
 
@@ -283,7 +285,7 @@ def cuda_graph(colors: Colors) -> str:
         drawing.box(
             start + scale * kernel_us * number, 250, scale * kernel_us - 1, 30, colors.module
         )
-    for microseconds in range(0, 31, 5):
+    for microseconds in range(0, int(total_us) + 1, 5):
         x = left + scale * microseconds
         drawing.line(x, 300, x, 306)
         drawing.text(x, 322, f"{microseconds} µs", "quiet", anchor="middle", size=12)
