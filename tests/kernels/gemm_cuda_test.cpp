@@ -155,7 +155,12 @@ TEST_F(GemmOnCuda, SkinnyMatchesFloat64) {
           Case{.m = 64, .n = 770, .k = 136, .sum = false, .activation = Activation::gelu_tanh},
           Case{.m = 17, .n = 258, .k = 520, .activation = Activation::silu},
           Case{.m = 7, .n = 24, .k = 4096, .bias = false},
-          Case{.m = 32, .n = 258, .k = 768, .offset = 8}}) {
+          // Clusters of 3 to 8 blocks that divide k, of which the last may have fewer results:
+          Case{.m = 3, .n = 34, .k = 2056, .activation = Activation::relu},
+          Case{.m = 9, .n = 1000, .k = 3080}, Case{.m = 12, .n = 40, .k = 8200},
+          Case{.m = 20, .n = 258, .k = 8200, .activation = Activation::silu},
+          Case{.m = 33, .n = 98, .k = 4104}, Case{.m = 64, .n = 770, .k = 2056, .sum = false},
+          Case{.m = 50, .n = 1286, .k = 4096}, Case{.m = 32, .n = 258, .k = 768, .offset = 8}}) {
       expect_right(dtype, c, cuda::takes_skinny, cuda::skinny_gemm);
     }
   }

@@ -196,6 +196,15 @@ def _small_linear() -> Iterator:
             yield case, "graph, hot", contenders
 
 
+def _few_rows() -> Iterator:
+    for dtype in ("bfloat16", "float32"):
+        for k, n in ((1536, 384), (3072, 768), (4096, 1024), (11008, 768), (4096, 4096)):
+            for m in (1, 16, 32, 64):
+                for regime in ("graph, hot", "graph, rotating"):
+                    case = _linear("linear_relu", dtype, m, k, n)
+                    yield case, regime, ("cudarelu", "torch", "cublaslt", "cublaslt, fused")
+
+
 def _tiny_linear() -> Iterator:
     names = ("linear", "linear_gelu", "linear_input_backward", "linear_weight_backward")
     shapes = (64, 64, 64), (200, 256, 256), (600, 2, 64), (600, 64, 64), (600, 64, 3)
@@ -481,6 +490,16 @@ SUITES = {
                 for keep in (
                     _of(op="linear_gelu", dtype=dtype, attributes={"approximate": "tanh"}),
                 )
+            ),
+        ),
+        Suite(
+            "linear-few-rows",
+            "cuda",
+            "a linear layer with relu, 1 to 64 rows, k from 1,536 to 11,008",
+            _few_rows,
+            (
+                Target("linear_relu, 1 to 64 rows", "cublaslt", 1.0),
+                Target("linear_relu, 1 to 64 rows", "cublaslt, fused", 1.0),
             ),
         ),
         Suite(

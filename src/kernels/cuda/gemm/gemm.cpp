@@ -28,11 +28,12 @@ bool prefers_hopper(const Gemm& gemm) {
   return gemm.b_transposed && gemm.m * gemm.n >= std::int64_t{1} << 22;
 }
 
-/// The same for skinny_gemm(). It does not split k: in float32, for few columns and a long k,
-/// cuBLASLt is faster for one row and for many rows.
+/// The same for skinny_gemm(), on an H100. In float32 with a long k, cuBLASLt is as fast for one
+/// row, and divides k into more parts where there are few columns.
 bool prefers_skinny(const Gemm& gemm) {
   if (gemm.dtype != DType::float32 || gemm.k <= gemm.n) return true;
-  return gemm.m > 1 && gemm.m <= 32 && gemm.n <= 1024 && gemm.k <= 4 * gemm.n;
+  if (gemm.m == 1) return false;
+  return gemm.n >= 256 ? gemm.k <= 16 * gemm.n : gemm.m <= 32 && gemm.k <= 4 * gemm.n;
 }
 
 /// How to multiply float32 if the host does not allow TF32; read at the first product.

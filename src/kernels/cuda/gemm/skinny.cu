@@ -2,7 +2,8 @@
 // memory in parts: 128 bytes of k of all rows. Each warp takes its parts and adds up their products
 // for all elements; then the sums of the warps are added in a fixed order. So each weight is read
 // by one block, copies take few instructions, and most operands are in flight at the same time. The
-// code is short, since most of it is executed once.
+// code is short, since most of it is executed once. If the columns do not suffice for all
+// multiprocessors, the blocks of a cluster may divide k.
 #include <algorithm>
 #include <cuda/ptx>
 
@@ -11,6 +12,7 @@
 #include "cuda/gemm/tensor_map.h"
 #include "cuda/gemm/tiles.cuh"
 #include "cudarelu/cuda/alignment.h"
+#include "cudarelu/cuda/cluster.cuh"
 #include "cudarelu/cuda/launch.cuh"
 #include "cudarelu/types.h"
 
@@ -20,24 +22,32 @@ namespace {
 constexpr int most_shared_bytes = 227 * 1024;
 constexpr int half_shared_bytes = 113 * 1024;  // for each of two blocks on a multiprocessor
 constexpr int line = 128;                      // bytes of a row in a part
+constexpr int most_splits = 8;                 // blocks that divide k
 
 /// The shape of a block: its rows (at least those of x), its most columns, and its warps.
-template <class T_, int rows_, int columns_, int warps_>
+/// `split_k`: the blocks of a cluster have the same columns and divide k. They exchange their sums,
+/// and each finishes some of the results.
+template <class T_, int rows_, int columns_, int warps_, bool split_k_ = false>
 struct Slice {
   using T = T_;
   static constexpr int rows = rows_;
   static constexpr int columns = columns_;
   static constexpr int warps = warps_;
+  static constexpr bool split_k = split_k_;
   static constexpr int threads = 32 * warps;
   static constexpr int part = line / sizeof(T);  // elements of k
   static constexpr int part_bytes = (rows + columns) * line;
-  /// For `slots` slots for parts in each warp. With two, only one block fits on a multiprocessor:
-  /// the blocks of the next kernel, which start early, do not crowd on a few multiprocessors.
-  static constexpr int shared_bytes(int slots) { return warps * slots * (part_bytes + 8); }
+  static constexpr int pairs = rows * columns / 2;  // of neighbours in a row of the result
+  /// For `slots` slots for parts in each warp, and for the sums of the blocks that divide k, with a
+  /// barrier. With two slots, only one block fits on a multiprocessor: the blocks of the next
+  /// kernel, which start early, do not crowd on a few multiprocessors.
+  static constexpr int shared_bytes(int slots) {
+    return warps * slots * (part_bytes + 8) + (split_k ? (pairs + most_splits) * 8 + 8 : 0);
+  }
   static_assert(shared_bytes(2) <= most_shared_bytes && shared_bytes(2) > half_shared_bytes);
   static_assert(shared_bytes(1) <= half_shared_bytes);
-  static constexpr int pairs = rows * columns / 2;  // of neighbours in a row of the result
-  static constexpr int own_pairs = (pairs + threads - 1) / threads;
+  // The pairs that a thread finishes. At least two blocks divide k.
+  static constexpr int own_pairs = ((split_k ? pairs / 2 : pairs) + threads - 1) / threads;
   // Of the sums in shared memory: the rows that a warp writes are in different banks.
   static constexpr int pitch = columns + (columns % 16 == 0 ? 8 : 0);
 };
@@ -62,6 +72,7 @@ struct Arguments {
 #if __CUDA_ARCH__ >= 900
 
 namespace ptx = ::cuda::ptx;
+using Cluster = cooperative_groups::cluster_group;
 
 /// Whether this is the thread of the warp that acts for it.
 __device__ __forceinline__ bool is_elected() {
@@ -217,10 +228,25 @@ __global__ void __launch_bounds__(S::threads, 2)
   char* const mine = shared + warp * slots * S::part_bytes;
   auto* const barriers =
       reinterpret_cast<std::uint64_t*>(shared + S::warps * slots * S::part_bytes) + warp * slots;
-  const auto block = static_cast<int>(blockIdx.x);
+  auto block = static_cast<int>(blockIdx.x);
+  int splits = 1;
+  int rank = 0;
+  if constexpr (S::split_k) {
+    splits = static_cast<int>(Cluster::num_blocks());
+    rank = static_cast<int>(Cluster::block_rank());
+    block /= splits;
+  }
   const int n0 = (block * args.shares.each + min(block, args.shares.more)) * 8;
   const int n1 = min(n0 + (args.shares.each + (block < args.shares.more ? 1 : 0)) * 8, args.n);
   const int parts = (args.k + S::part - 1) / S::part;
+  const int first_part = rank * S::warps + static_cast<int>(warp);
+  const int part_step = splits * S::warps;
+  // The pairs that the block finishes, and their sums in the blocks of the cluster.
+  const int share = (S::pairs + splits - 1) / splits;
+  const int first_pair = rank * share;
+  auto* const sums_of_blocks =
+      reinterpret_cast<std::uint64_t*>(shared + S::warps * slots * (S::part_bytes + 8));
+  std::uint64_t* const have_sums = sums_of_blocks + splits * share;
   const bool leads = is_elected();
   const auto fetch = [&](int slot, int part) {
     if (!leads || part >= parts) return;
@@ -239,16 +265,25 @@ __global__ void __launch_bounds__(S::threads, 2)
     prefetch(args.w);
 #pragma unroll 1
     for (int slot = 0; slot < slots; ++slot) ptx::mbarrier_init(&barriers[slot], 1);
+    if (S::split_k && warp == 0) {
+      const int pairs = min(max(args.m * (S::columns / 2) - first_pair, 0), share);
+      ptx::mbarrier_init(have_sums, 1);
+      ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, have_sums,
+                                     splits * pairs * 8);
+    }
     ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
   }
   __syncwarp();
+  if constexpr (S::split_k) arrive_at_cluster();
   Products<S> products(static_cast<unsigned>(__cvta_generic_to_shared(mine)));
   // The pairs that the thread finishes begin with the bias, which is loaded early.
   float values[S::own_pairs][2] = {};
   const auto for_each_own = [&](const auto& visit) {
 #pragma unroll
     for (int i = 0; i < S::own_pairs; ++i) {
-      const unsigned pair = threadIdx.x + i * S::threads;
+      const unsigned of_share = threadIdx.x + i * S::threads;
+      if (S::split_k && of_share >= static_cast<unsigned>(share)) break;
+      const unsigned pair = first_pair + of_share;
       const auto row = static_cast<int>(pair / (S::columns / 2));
       const auto column = static_cast<int>(pair % (S::columns / 2) * 2);
       if (row < args.m && n0 + column < n1) visit(values[i], row, column);
@@ -257,7 +292,7 @@ __global__ void __launch_bounds__(S::threads, 2)
 
   wait_for_previous_kernel();
 #pragma unroll 1
-  for (int slot = 0; slot < slots; ++slot) fetch(slot, static_cast<int>(warp) + slot * S::warps);
+  for (int slot = 0; slot < slots; ++slot) fetch(slot, first_part + slot * part_step);
   if (args.results.bias != nullptr) {
     for_each_own([&](float (&value)[2], int, int column) {
       const T* const bias = static_cast<const T*>(args.results.bias) + n0 + column;
@@ -269,23 +304,48 @@ __global__ void __launch_bounds__(S::threads, 2)
   int slot = 0;
   unsigned parity = 0;
 #pragma unroll 1
-  for (auto part = static_cast<int>(warp); part < parts; part += S::warps) {
+  for (int part = first_part; part < parts; part += part_step) {
     while (!ptx::mbarrier_try_wait_parity(&barriers[slot], parity)) {
     }
     products.add_part(slot * S::part_bytes);
     __syncwarp();
-    fetch(slot, part + slots * S::warps);
+    fetch(slot, part + slots * part_step);
     slot = slot + 1 == slots ? 0 : slot + 1;
     if (slot == 0) parity ^= 1;
   }
   static_assert(S::rows * S::pitch * sizeof(float) <= S::part_bytes);
   products.write(reinterpret_cast<float*>(mine));
   __syncthreads();
-  for_each_own([&](float (&value)[2], int row, int column) {
+  const auto add_warps = [&](float (&value)[2], int row, int column) {
     const char* sums = shared + (row * S::pitch + column) * sizeof(float);
 #pragma unroll
     for (int i = 0; i < S::warps; ++i, sums += slots * S::part_bytes) {
       add(value, reinterpret_cast<const float*>(sums));
+    }
+  };
+  if constexpr (S::split_k) {
+    wait_for_cluster();
+#pragma unroll 1
+    for (auto pair = static_cast<int>(threadIdx.x); pair < args.m * (S::columns / 2);
+         pair += S::threads) {
+      float value[2] = {};
+      add_warps(value, pair / (S::columns / 2), pair % (S::columns / 2) * 2);
+      const int owner = pair / share;
+      const std::uint64_t second = __float_as_uint(value[1]);
+      ptx::st_async(of_cluster(sums_of_blocks + rank * share + pair - owner * share, owner),
+                    second << 32 | __float_as_uint(value[0]), of_cluster(have_sums, owner));
+    }
+    while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, have_sums, 0)) {
+    }
+  }
+  for_each_own([&](float (&value)[2], int row, int column) {
+    if constexpr (S::split_k) {
+      const auto* sums = sums_of_blocks + (row * S::columns + column) / 2 - first_pair;
+      for (int i = 0; i < splits; ++i, sums += share) {
+        add(value, reinterpret_cast<const float*>(sums));
+      }
+    } else {
+      add_warps(value, row, column);
     }
     Results without_bias = args.results;
     without_bias.bias = nullptr;
@@ -294,24 +354,21 @@ __global__ void __launch_bounds__(S::threads, 2)
 #endif
 }
 
+int units_of(const Gemm& gemm) { return static_cast<int>(ceil_div(gemm.n, 8)); }
+
 template <class S>
-Status launch_slices(const Call& call, const Gemm& gemm) {
+std::int64_t parts_of(const Gemm& gemm) {
+  return ceil_div(gemm.k, S::part);
+}
+
+/// Starts `blocks` blocks, or as many clusters of `splits` blocks, for all columns.
+template <class S>
+Status launch_blocks(const Call& call, const Gemm& gemm, int blocks, int slots, int splits) {
   constexpr auto kernel = skinny_kernel<S>;
   if (Status status = allow_shared_memory<kernel>(call, S::shared_bytes(2)); !status.ok()) {
     return status;
   }
-  const int multiprocessors =
-      number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
-  const auto units = static_cast<int>((gemm.n + 7) / 8);
-  auto blocks = static_cast<int>(blocks_for(units, S::columns / 8));
-  // One block on each multiprocessor, if each then reads at most one unit that it does not need.
-  if (blocks < multiprocessors && units >= (S::columns / 8 - 1) * multiprocessors) {
-    blocks = multiprocessors;
-  }
-  // If the warps need no second slot and no multiprocessor is idle, a block of the next kernel can
-  // be ready beside each of these.
-  const auto parts = (gemm.k + S::part - 1) / S::part;
-  const int slots = blocks == multiprocessors && parts <= S::warps ? 1 : 2;
+  const int units = units_of(gemm);
   Arguments args{.x = {},
                  .w = {},
                  .results = results_of(gemm),
@@ -327,28 +384,78 @@ Status launch_slices(const Call& call, const Gemm& gemm) {
   if (Status status = describe_rows(args.w, gemm.b, gemm.n, S::columns); !status.ok()) {
     return status;
   }
-  return launch(
-      call, kernel,
-      {static_cast<unsigned>(blocks), S::threads, static_cast<std::size_t>(S::shared_bytes(slots))},
-      args);
+  const auto shared_bytes = static_cast<std::size_t>(S::shared_bytes(slots));
+  const Grid grid{static_cast<unsigned>(blocks * splits), S::threads, shared_bytes,
+                  S::split_k ? static_cast<unsigned>(splits) : 0};
+  return launch(call, kernel, grid, args);
+}
+
+template <class S>
+Status launch_slices(const Call& call, const Gemm& gemm) {
+  const int multiprocessors =
+      number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
+  const int units = units_of(gemm);
+  auto blocks = static_cast<int>(blocks_for(units, S::columns / 8));
+  // One block on each multiprocessor, if each then reads at most one unit that it does not need.
+  if (blocks < multiprocessors && units >= (S::columns / 8 - 1) * multiprocessors) {
+    blocks = multiprocessors;
+  }
+  // If the warps need no second slot and no multiprocessor is idle, a block of the next kernel can
+  // be ready beside each of these.
+  const int slots = blocks == multiprocessors && parts_of<S>(gemm) <= S::warps ? 1 : 2;
+  return launch_blocks<S>(call, gemm, blocks, slots, 1);
+}
+
+/// The number of blocks that divide k, or 1 if slices without clusters are as fast. Measured on an
+/// H100: for 16 bits and few rows, a long k is needed to make up for the exchange.
+template <class S>
+int splits_of(const Call& call, const Gemm& gemm, int multiprocessors) {
+  constexpr bool is_half = sizeof(typename S::T) == 2;
+  const std::int64_t parts = parts_of<S>(gemm);
+  if (is_half && S::rows <= 32 && parts < 128) return 1;
+  const std::int64_t clusters = ceil_div(gemm.n, S::columns);
+  const std::int64_t most =
+      std::min({parts / S::warps, multiprocessors / clusters, std::int64_t{most_splits}});
+  auto splits = static_cast<int>(most);
+  const auto run_at_once = [&] {
+    const auto blocks = static_cast<unsigned>(splits);
+    const Grid grid{blocks, S::threads, static_cast<std::size_t>(S::shared_bytes(2)), blocks};
+    return clusters <=
+           resident<skinny_kernel<S>, most_splits + 1>(call, grid, splits, S::shared_bytes(2));
+  };
+  while (splits > 1 && !run_at_once()) --splits;
+  // With 32 rows in float32, few columns have slices of 8, which all multiprocessors share.
+  const bool narrow = S::rows == 32 && !is_half && gemm.n <= 8 * multiprocessors;
+  const int least = narrow ? 4 : S::rows <= 16 ? 3 : parts < 64 ? 3 : 2;
+  return splits < least ? 1 : splits;
+}
+
+template <class T, int rows, int warps>
+Status launch_rows(const Call& call, const Gemm& gemm) {
+  const int multiprocessors =
+      number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
+  using Split = Slice<T, rows, 32, warps, true>;
+  if (const int splits = splits_of<Split>(call, gemm, multiprocessors); splits > 1) {
+    const auto clusters = static_cast<int>(ceil_div(gemm.n, Split::columns));
+    return launch_blocks<Split>(call, gemm, clusters, 2, splits);
+  }
+  if constexpr (rows == 32) {
+    if (gemm.n <= 8 * multiprocessors) return launch_slices<Slice<T, rows, 8, warps>>(call, gemm);
+  }
+  if (gemm.n <= 24 * multiprocessors) {
+    return launch_slices<Slice<T, rows, 24, warps>>(call, gemm);
+  }
+  return launch_slices<Slice<T, rows, 32, warps>>(call, gemm);
 }
 
 template <class T>
 Status launch_type(const Call& call, const Gemm& gemm) {
-  const int multiprocessors =
-      number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
-  const bool few_columns = gemm.n <= 24 * multiprocessors;
-  if (gemm.m <= 16) {
-    if (few_columns) return launch_slices<Slice<T, 16, 24, 16>>(call, gemm);
-    return launch_slices<Slice<T, 16, 32, 16>>(call, gemm);
+  if constexpr (sizeof(T) == 4) {
+    if (gemm.m <= 8) return launch_rows<T, 8, 16>(call, gemm);
   }
-  if (gemm.m <= 32) {
-    if (gemm.n <= 8 * multiprocessors) return launch_slices<Slice<T, 32, 8, 12>>(call, gemm);
-    if (few_columns) return launch_slices<Slice<T, 32, 24, 12>>(call, gemm);
-    return launch_slices<Slice<T, 32, 32, 12>>(call, gemm);
-  }
-  if (few_columns) return launch_slices<Slice<T, 64, 24, 8>>(call, gemm);
-  return launch_slices<Slice<T, 64, 32, 8>>(call, gemm);
+  if (gemm.m <= 16) return launch_rows<T, 16, 16>(call, gemm);
+  if (gemm.m <= 32) return launch_rows<T, 32, 12>(call, gemm);
+  return launch_rows<T, 64, 8>(call, gemm);
 }
 
 }  // namespace
