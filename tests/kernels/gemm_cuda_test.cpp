@@ -155,12 +155,16 @@ TEST_F(GemmOnCuda, SkinnyMatchesFloat64) {
           Case{.m = 64, .n = 770, .k = 136, .sum = false, .activation = Activation::gelu_tanh},
           Case{.m = 17, .n = 258, .k = 520, .activation = Activation::silu},
           Case{.m = 7, .n = 24, .k = 4096, .bias = false},
-          // Clusters of 3 to 8 blocks that divide k, of which the last may have fewer results:
+          // Clusters of 2 to 8 blocks that divide k, of which the last may finish fewer results:
           Case{.m = 3, .n = 34, .k = 2056, .activation = Activation::relu},
-          Case{.m = 9, .n = 1000, .k = 3080}, Case{.m = 12, .n = 40, .k = 8200},
+          Case{.m = 8, .n = 130, .k = 3080, .offset = 8}, Case{.m = 9, .n = 1000, .k = 3080},
+          Case{.m = 12, .n = 40, .k = 8200}, Case{.m = 16, .n = 98, .k = 1544},
           Case{.m = 20, .n = 258, .k = 8200, .activation = Activation::silu},
-          Case{.m = 33, .n = 98, .k = 4104}, Case{.m = 64, .n = 770, .k = 2056, .sum = false},
-          Case{.m = 50, .n = 1286, .k = 4096}, Case{.m = 32, .n = 258, .k = 768, .offset = 8}}) {
+          Case{.m = 32, .n = 98, .k = 2696}, Case{.m = 33, .n = 98, .k = 4104},
+          Case{.m = 64, .n = 98, .k = 1800}, Case{.m = 64, .n = 770, .k = 2056, .sum = false},
+          Case{.m = 64, .n = 2050, .k = 4096, .bias = false},
+          Case{.m = 5, .n = 5002, .k = 72},  // wider slices of 8 rows in float32
+          Case{.m = 32, .n = 258, .k = 768, .offset = 8}}) {
       expect_right(dtype, c, cuda::takes_skinny, cuda::skinny_gemm);
     }
   }
@@ -169,40 +173,43 @@ TEST_F(GemmOnCuda, SkinnyMatchesFloat64) {
 /// The kernel lets the next one start early. A chain of products must give the same results as the
 /// products one at a time.
 TEST_F(GemmOnCuda, SkinnyWaitsForThePreviousProduct) {
-  constexpr std::int64_t m = 32;
-  constexpr std::int64_t narrow = 384;
-  constexpr std::int64_t wide = 3072;  // blocks of two such products fit on a multiprocessor
-  for (const DType dtype : {DType::float32, DType::bfloat16}) {
-    GuardedTensor widen = random_tensor(dtype, {wide, narrow}, 0, 1 / std::sqrt(narrow));
-    GuardedTensor back = random_tensor(dtype, {narrow, wide}, 0, 1 / std::sqrt(wide));
-    GuardedTensor first = random_tensor(dtype, {m, narrow}, 0, 1);
-    GuardedTensor second(dtype, {m, wide}, 0);
-    DeviceTensor device_widen(widen);
-    DeviceTensor device_back(back);
-    DeviceTensor device_first(first);
-    DeviceTensor device_second(second);
-    CudaExecution execution;
-    const Call call{"relu", {}, {}, {}, execution};
-    std::vector<double> results[2];
-    for (const bool one_at_a_time : {true, false}) {
-      device_first.upload();
-      for (int i = 0; i < 21; ++i) {
-        void* const small = device_first.view().data;
-        void* const large = device_second.view().data;
-        Gemm gemm = i % 2 == 0
-                        ? Gemm{dtype, 1, m, wide, narrow, small, device_widen.view().data, large}
-                        : Gemm{dtype, 1, m, narrow, wide, large, device_back.view().data, small};
-        gemm.b_transposed = true;
-        if (!cuda::takes_skinny(gemm, 0)) GTEST_SKIP() << "needs CUDA: compute capability 9.0";
-        ASSERT_TRUE(cuda::skinny_gemm(call, gemm).ok());
-        if (one_at_a_time)
-          check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+  struct Sizes {
+    std::int64_t m, narrow, wide;
+  };
+  // Blocks of two products that widen fit on a multiprocessor; clusters that divide k.
+  for (const auto& [m, narrow, wide] : {Sizes{32, 384, 3072}, Sizes{64, 1536, 1536}}) {
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      GuardedTensor widen = random_tensor(dtype, {wide, narrow}, 0, 1 / std::sqrt(narrow));
+      GuardedTensor back = random_tensor(dtype, {narrow, wide}, 0, 1 / std::sqrt(wide));
+      GuardedTensor first = random_tensor(dtype, {m, narrow}, 0, 1);
+      GuardedTensor second(dtype, {m, wide}, 0);
+      DeviceTensor device_widen(widen);
+      DeviceTensor device_back(back);
+      DeviceTensor device_first(first);
+      DeviceTensor device_second(second);
+      CudaExecution execution;
+      const Call call{"relu", {}, {}, {}, execution};
+      std::vector<double> results[2];
+      for (const bool one_at_a_time : {true, false}) {
+        device_first.upload();
+        for (int i = 0; i < 21; ++i) {
+          void* const small = device_first.view().data;
+          void* const large = device_second.view().data;
+          Gemm gemm = i % 2 == 0
+                          ? Gemm{dtype, 1, m, wide, narrow, small, device_widen.view().data, large}
+                          : Gemm{dtype, 1, m, narrow, wide, large, device_back.view().data, small};
+          gemm.b_transposed = true;
+          if (!cuda::takes_skinny(gemm, 0)) GTEST_SKIP() << "needs CUDA: compute capability 9.0";
+          ASSERT_TRUE(cuda::skinny_gemm(call, gemm).ok());
+          if (one_at_a_time)
+            check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+        }
+        check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+        device_second.download();
+        results[one_at_a_time ? 0 : 1] = values(second);
       }
-      check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
-      device_second.download();
-      results[one_at_a_time ? 0 : 1] = values(second);
+      EXPECT_EQ(results[0], results[1]) << name_of(dtype) << ' ' << m << " rows";
     }
-    EXPECT_EQ(results[0], results[1]) << name_of(dtype);
   }
 }
 
@@ -303,7 +310,8 @@ TEST_F(GemmOnCuda, CombinesWithAnotherMatrix) {
     for (Case c : {Case{.m = 36, .n = 20, .k = 8192, .activation = Activation::silu},
                    Case{.m = 33, .n = 36, .k = 600, .batch = 2}, Case{.m = 7, .n = 5, .k = 3},
                    Case{.m = 130, .n = 68, .k = 1032, .sum = false, .offset = 1},
-                   Case{.m = 64, .n = 770, .k = 136, .activation = Activation::relu}}) {
+                   Case{.m = 64, .n = 770, .k = 136, .activation = Activation::relu},
+                   Case{.m = 40, .n = 98, .k = 4096, .activation = Activation::relu}}) {
       c.combine = combine;
       for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
         const Gemm like{dtype, c.batch, c.m, c.n, c.k, nullptr, nullptr, nullptr, false, true};

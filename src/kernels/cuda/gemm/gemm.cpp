@@ -29,11 +29,14 @@ bool prefers_hopper(const Gemm& gemm) {
 }
 
 /// The same for skinny_gemm(), on an H100. In float32 with a long k, cuBLASLt is as fast for one
-/// row, and divides k into more parts where there are few columns.
+/// row, and divides k into more parts where there are few columns. It may use tensor cores with
+/// TF32.
 bool prefers_skinny(const Gemm& gemm) {
   if (gemm.dtype != DType::float32 || gemm.k <= gemm.n) return true;
   if (gemm.m == 1) return false;
-  return gemm.n >= 256 ? gemm.k <= 16 * gemm.n : gemm.m <= 32 && gemm.k <= 4 * gemm.n;
+  if (gemm.m <= 32 && gemm.n <= 1024 && gemm.k <= 4 * gemm.n) return true;
+  const bool few_columns = gemm.m <= 32 ? gemm.n <= 4096 : gemm.n <= 2048 && gemm.k > 1024;
+  return few_columns && gemm.n >= 256 && gemm.k <= 16 * gemm.n && !gemm.allow_tf32;
 }
 
 /// How to multiply float32 if the host does not allow TF32; read at the first product.

@@ -241,7 +241,8 @@ __global__ void __launch_bounds__(S::threads, 2)
   const int parts = (args.k + S::part - 1) / S::part;
   const int first_part = rank * S::warps + static_cast<int>(warp);
   const int part_step = splits * S::warps;
-  // The pairs that the block finishes, and their sums in the blocks of the cluster.
+  // The block finishes `share` pairs. It receives their sums from each block of the cluster:
+  // [splits, share].
   const int share = (S::pairs + splits - 1) / splits;
   const int first_pair = rank * share;
   auto* const sums_of_blocks =
@@ -332,9 +333,10 @@ __global__ void __launch_bounds__(S::threads, 2)
       add_warps(value, pair / (S::columns / 2), pair % (S::columns / 2) * 2);
       const int owner = pair / share;
       const std::uint64_t second = __float_as_uint(value[1]);
-      ptx::st_async(of_cluster(sums_of_blocks + rank * share + pair - owner * share, owner),
+      ptx::st_async(of_cluster(sums_of_blocks + rank * share + pair % share, owner),
                     second << 32 | __float_as_uint(value[0]), of_cluster(have_sums, owner));
     }
+    // The block does not end before, so that no block sends to one that has ended.
     while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, have_sums, 0)) {
     }
   }
@@ -406,8 +408,8 @@ Status launch_slices(const Call& call, const Gemm& gemm) {
   return launch_blocks<S>(call, gemm, blocks, slots, 1);
 }
 
-/// The number of blocks that divide k, or 1 if slices without clusters are as fast. Measured on an
-/// H100: for 16 bits and few rows, a long k is needed to make up for the exchange.
+/// The number of blocks that divide k, or 1: slices without clusters. All clusters are resident at
+/// the same time, and each warp has a part of k.
 template <class S>
 int splits_of(const Call& call, const Gemm& gemm, int multiprocessors) {
   constexpr bool is_half = sizeof(typename S::T) == 2;
@@ -424,9 +426,10 @@ int splits_of(const Call& call, const Gemm& gemm, int multiprocessors) {
            resident<skinny_kernel<S>, most_splits + 1>(call, grid, splits, S::shared_bytes(2));
   };
   while (splits > 1 && !run_at_once()) --splits;
-  // With 32 rows in float32, few columns have slices of 8, which all multiprocessors share.
+  // Fewer blocks do not make up for the exchange, as measured on an H100. Of 32 rows in float32,
+  // few columns have slices of 8, which all multiprocessors share.
   const bool narrow = S::rows == 32 && !is_half && gemm.n <= 8 * multiprocessors;
-  const int least = narrow ? 4 : S::rows <= 16 ? 3 : parts < 64 ? 3 : 2;
+  const int least = narrow ? 4 : S::rows <= 16 || parts < 64 ? 3 : 2;
   return splits < least ? 1 : splits;
 }
 
