@@ -1,50 +1,84 @@
 #include "ops/layer_norm.h"
 
+#include <array>
+
 #include "cudarelu/cpu/moments.h"
 
 namespace cudarelu::ops {
+namespace {
+
+template <class T>
+struct Tensors {
+  const T* weight;  // or nullptr
+  const T* bias;    // or nullptr
+  std::int64_t columns;
+  double eps;
+};
+
+/// For `rows` rows from x on. They read weight and bias once.
+template <cpu::Isa isa, std::int64_t rows, class T>
+void normalise(const Tensors<T>& of, const T* x, T* y) {
+  using C = Compute<T>;
+  std::array<cpu::Normaliser<C>, rows> normalised;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    normalised[row] = cpu::normaliser_of<isa>(x + row * of.columns, of.columns, of.eps);
+  }
+  cpu::Block<C> weight_block;
+  cpu::Block<C> bias_block;
+  std::array<cpu::Block<C>, rows> blocks;
+  cpu::for_each_small_block(of.columns, [&](std::int64_t first, std::int64_t count) {
+    const auto read = [&](const T* from, cpu::Block<C>& block) {
+      return from == nullptr ? nullptr : cpu::read<isa>(from + first, count, block);
+    };
+    const C* const w = read(of.weight, weight_block);
+    const C* const b = read(of.bias, bias_block);
+    std::array<const C*, rows> values;
+    std::array<C*, rows> results;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      values[row] = read(x + row * of.columns, blocks[row]);
+      results[row] = cpu::target(y + row * of.columns + first, blocks[row]);
+    }
+    const auto write = [&](const auto& value) {
+      cpu::for_each_index_of_small_block<T>(count, [&](std::int64_t i) {
+        std::array<C, rows> of_rows;  // all are read before one is written
+        for (std::int64_t row = 0; row < rows; ++row) {
+          of_rows[row] = value(normalised[row](values[row][i]), i);
+        }
+        for (std::int64_t row = 0; row < rows; ++row) results[row][i] = of_rows[row];
+      });
+    };
+    if (w != nullptr && b != nullptr) {
+      write([&](C normal, std::int64_t i) { return math::multiply_add(normal, w[i], b[i]); });
+    } else if (w != nullptr) {
+      write([&](C normal, std::int64_t i) { return normal * w[i]; });
+    } else if (b != nullptr) {
+      write([&](C normal, std::int64_t i) { return normal + b[i]; });
+    } else {
+      write([&](C normal, std::int64_t) { return normal; });
+    }
+    for (std::int64_t row = 0; row < rows; ++row) {
+      cpu::write<isa>(y + row * of.columns + first, count, blocks[row]);
+    }
+  });
+}
+
+}  // namespace
 
 Status LayerNorm::cpu(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    using C = Compute<T>;
-    const std::int64_t columns = call.inputs[0].shape.back();
     const auto input = [&](std::size_t i) {
       return call.inputs[i].present ? static_cast<const T*>(call.inputs[i].data) : nullptr;
     };
-    const T* const weight = input(1);
-    const T* const bias = input(2);
-    cpu::for_each_row<cpu::Width::full>(call, [&](auto tag, std::int64_t row) {
-      constexpr cpu::Isa isa = decltype(tag)::value;
-      const T* x = static_cast<const T*>(call.inputs[0].data) + row;
-      T* y = static_cast<T*>(call.outputs[0].data) + row;
-      const cpu::Normaliser<C> normalised = cpu::normaliser_of<isa>(x, columns, call.real(0));
-      cpu::Block<C> block;
-      cpu::Block<C> weight_block;
-      cpu::Block<C> bias_block;
-      cpu::for_each_block<T, cpu::small_block_size>(
-          columns, [&](std::int64_t first, std::int64_t count) {
-            const C* const values = cpu::read<isa>(x + first, count, block);
-            C* const results = cpu::target(y + first, block);
-            const auto write = [&](const auto& value) {
-              cpu::for_each_index_of_small_block<T>(count,
-                                                    [&](std::int64_t i) { results[i] = value(i); });
-            };
-            const C* const w =
-                weight == nullptr ? nullptr : cpu::read<isa>(weight + first, count, weight_block);
-            const C* const b =
-                bias == nullptr ? nullptr : cpu::read<isa>(bias + first, count, bias_block);
-            if (w != nullptr && b != nullptr) {
-              write([&](std::int64_t i) { return normalised(values[i]) * w[i] + b[i]; });
-            } else if (w != nullptr) {
-              write([&](std::int64_t i) { return normalised(values[i]) * w[i]; });
-            } else if (b != nullptr) {
-              write([&](std::int64_t i) { return normalised(values[i]) + b[i]; });
-            } else {
-              write([&](std::int64_t i) { return normalised(values[i]); });
-            }
-            cpu::write<isa>(y + first, count, block);
-          });
-    });
+    const Tensors<T> tensors{input(1), input(2), call.inputs[0].shape.back(), call.real(0)};
+    // Without conversions, groups of short rows are slower: while a row waits to be stored, the
+    // next one is read.
+    const std::int64_t row_bytes = tensors.columns * static_cast<std::int64_t>(sizeof(T));
+    const bool by_groups = row_bytes <= 65536 && (cpu::is_narrow<T> || row_bytes >= 8192);
+    cpu::for_each_group_of_rows<cpu::Width::full, 4>(
+        call, by_groups, [&](auto isa, auto rows, std::int64_t offset) {
+          normalise<decltype(isa)::value, decltype(rows)::value>(
+              tensors, input(0) + offset, static_cast<T*>(call.outputs[0].data) + offset);
+        });
     return Status();
   });
 }

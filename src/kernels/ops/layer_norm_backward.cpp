@@ -44,9 +44,9 @@ void add_block(Sums& sums, std::int64_t count, C base, const C* grad_y, const C*
     const C d_i = x[i] - base;
     const C g_i = grad_y[i] * weight[i];
     d[lane] += d_i;
-    squares[lane] += d_i * d_i;
+    squares[lane] = math::multiply_add(d_i, d_i, squares[lane]);
     g[lane] += g_i;
-    products[lane] += g_i * d_i;
+    products[lane] = math::multiply_add(g_i, d_i, products[lane]);
   });
   sums.d += cpu::reduce(d, std::plus<C>());
   sums.squares += cpu::reduce(squares, std::plus<C>());
@@ -54,26 +54,22 @@ void add_block(Sums& sums, std::int64_t count, C base, const C* grad_y, const C*
   sums.products += cpu::reduce(products, std::plus<C>());
 }
 
-/// Computes grad_x of a row, and adds its part to the gradients of weight and bias.
-template <class T, class C>
-void add_row(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bias) {
+/// What the gradient of a row needs: grad_x is scale * (g - mean - normal * slope).
+template <class C>
+struct RowGradient {
+  cpu::Normaliser<C> normalised;
+  C mean;   // of g
+  C slope;  // the mean of g * normal
+};
+
+template <cpu::Isa isa, class C, class T>
+RowGradient<C> gradient_of(const Tensors<T>& of, std::int64_t row) {
   const T* const grad_y = of.grad_y + row * of.columns;
   const T* const x = of.x + row * of.columns;
-  T* const grad_x = of.grad_x + row * of.columns;
   cpu::Block<C> grad_y_block;
   cpu::Block<C> x_block;
   cpu::Block<C> weight_block;
   if (of.weight == nullptr) weight_block.fill(C(1));
-  // Blocks of one size for all dtypes, since an absent weight is a block of ones.
-  const auto for_each_block = [&](const auto& body) {
-    for (std::int64_t first = 0; first < of.columns; first += cpu::block_size) {
-      const std::int64_t count = std::min(cpu::block_size, of.columns - first);
-      const C* const w = of.weight == nullptr ? weight_block.data()
-                                              : cpu::read(of.weight + first, count, weight_block);
-      body(first, count, cpu::read(grad_y + first, count, grad_y_block),
-           cpu::read(x + first, count, x_block), w);
-    }
-  };
 
   // The base is the median of three elements: near the mean unless two of them are outliers. If it
   // is too far for precise sums, or if its distance overflows, they are computed again about the
@@ -85,11 +81,17 @@ void add_row(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bia
   Sums sums;
   const auto add_up = [&] {
     sums = {};
-    for_each_block([&](std::int64_t, std::int64_t count, const C* g, const C* values, const C* w) {
+    // Blocks of one size for all dtypes, since an absent weight is a block of ones.
+    for (std::int64_t i = 0; i < of.columns; i += cpu::block_size) {
+      const std::int64_t count = std::min(cpu::block_size, of.columns - i);
+      const C* const g = cpu::read<isa>(grad_y + i, count, grad_y_block);
+      const C* const values = cpu::read<isa>(x + i, count, x_block);
+      const C* const w = of.weight == nullptr ? weight_block.data()
+                                              : cpu::read<isa>(of.weight + i, count, weight_block);
       // A vector of lanes for short rows, as in sum_of_few().
       of.columns <= cpu::short_row ? add_block<16>(sums, count, base, g, values, w)
                                    : add_block<cpu::lanes>(sums, count, base, g, values, w);
-    });
+    }
   };
   add_up();
   const double share = 1 / static_cast<double>(of.columns);
@@ -106,23 +108,55 @@ void add_row(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bia
     rest = 0;
     sums.products = 0;
   }
-  const cpu::Normaliser<C> normalised{base, static_cast<C>(scale), static_cast<C>(-rest * scale)};
-  const auto mean = static_cast<C>(sums.g * share);
-  const auto slope = static_cast<C>((sums.products - rest * sums.g) * scale * share);
+  return {{base, static_cast<C>(scale), static_cast<C>(-rest * scale)},
+          static_cast<C>(sums.g * share),
+          static_cast<C>((sums.products - rest * sums.g) * scale * share)};
+}
 
-  for_each_block(
-      [&](std::int64_t first, std::int64_t count, const C* g, const C* values, const C* w) {
-        C* const results = cpu::target(grad_x + first, x_block);
-        C* const of_weight = grad_weight + first;
-        C* const of_bias = grad_bias + first;
-        cpu::for_each_index(count, [&](std::int64_t i) {
-          const C normal = normalised(values[i]);
-          of_weight[i] += g[i] * normal;
-          of_bias[i] += g[i];
-          results[i] = normalised.scale * (g[i] * w[i] - mean - normal * slope);
-        });
-        cpu::write(grad_x + first, count, x_block);
-      });
+/// Computes grad_x of `rows` rows, and adds their part to the gradients of weight and bias.
+template <cpu::Isa isa, std::int64_t rows, class T, class C>
+void add_rows(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bias) {
+  std::array<RowGradient<C>, rows> gradients;
+  for (std::int64_t r = 0; r < rows; ++r) gradients[r] = gradient_of<isa, C>(of, row + r);
+  std::array<cpu::Block<C>, rows> grad_y_blocks;
+  std::array<cpu::Block<C>, rows> x_blocks;
+  cpu::Block<C> weight_block;
+  if (of.weight == nullptr) weight_block.fill(C(1));
+  cpu::for_each_small_block(of.columns, [&](std::int64_t first, std::int64_t count) {
+    const C* const w = of.weight == nullptr
+                           ? weight_block.data()
+                           : cpu::read<isa>(of.weight + first, count, weight_block);
+    std::array<const C*, rows> g;
+    std::array<const C*, rows> values;
+    std::array<C*, rows> results;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const std::int64_t at = (row + r) * of.columns + first;
+      g[r] = cpu::read<isa>(of.grad_y + at, count, grad_y_blocks[r]);
+      values[r] = cpu::read<isa>(of.x + at, count, x_blocks[r]);
+      results[r] = cpu::target(of.grad_x + at, x_blocks[r]);
+    }
+    C* const of_weight = grad_weight + first;
+    C* const of_bias = grad_bias + first;
+    cpu::for_each_index_of_small_block<T>(count, [&](std::int64_t i) {
+      C weight_sum = of_weight[i];
+      C bias_sum = of_bias[i];
+      std::array<C, rows> of_rows;  // all are read before one is written
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const auto& [normalised, mean, slope] = gradients[r];
+        const C normal = normalised(values[r][i]);
+        weight_sum = math::multiply_add(g[r][i], normal, weight_sum);
+        bias_sum += g[r][i];
+        const C centered = g[r][i] * w[i] - mean;  // rounded as in the mean: 0 for one column
+        of_rows[r] = normalised.scale * math::multiply_add(-normal, slope, centered);
+      }
+      of_weight[i] = weight_sum;
+      of_bias[i] = bias_sum;
+      for (std::int64_t r = 0; r < rows; ++r) results[r][i] = of_rows[r];
+    });
+    for (std::int64_t r = 0; r < rows; ++r) {
+      cpu::write<isa>(of.grad_x + (row + r) * of.columns + first, count, x_blocks[r]);
+    }
+  });
 }
 
 }  // namespace
@@ -136,6 +170,9 @@ Status LayerNormBackward::cpu(const Call& call) {
     const std::int64_t columns = call.inputs[0].shape.back();
     const Tensors<T> tensors{input(0), input(1),    input(2), static_cast<T*>(call.outputs[0].data),
                              columns,  call.real(0)};
+    // Pairs of long rows read and write less; short ones from memory are slower in pairs.
+    const std::int64_t row_bytes = columns * static_cast<std::int64_t>(sizeof(T));
+    const bool by_pairs = row_bytes >= 8192 && row_bytes <= 65536;
     const std::int64_t rows = columns == 0 ? 0 : call.inputs[0].size() / columns;
     const std::int64_t of_part =
         std::max((rows + most_parts - 1) / most_parts,
@@ -152,7 +189,8 @@ Status LayerNormBackward::cpu(const Call& call) {
     }
     auto* const sums = reinterpret_cast<C*>(totals + parts * 2 * columns);
     call.execution.parallel_for(parts, 1, [&](std::int64_t begin, std::int64_t end) {
-      cpu::vectorised<cpu::Width::full>([&] {
+      cpu::vectorised<cpu::Width::full>([&](auto tag) {
+        constexpr cpu::Isa isa = decltype(tag)::value;
         C* const sum = sums + begin * 2 * columns;
         for (std::int64_t part = begin; part < end; ++part) {
           double* const total = totals + part * 2 * columns;
@@ -160,9 +198,11 @@ Status LayerNormBackward::cpu(const Call& call) {
           const std::int64_t last = std::min(rows, (part + 1) * of_part);
           for (std::int64_t row = part * of_part; row < last;) {
             std::fill_n(sum, 2 * columns, C(0));
-            for (const std::int64_t stop = std::min(last, row + group); row < stop; ++row) {
-              add_row(tensors, row, sum, sum + columns);
+            const std::int64_t stop = std::min(last, row + group);
+            for (; by_pairs && row + 2 <= stop; row += 2) {
+              add_rows<isa, 2>(tensors, row, sum, sum + columns);
             }
+            for (; row < stop; ++row) add_rows<isa, 1>(tensors, row, sum, sum + columns);
             cpu::for_each_index(2 * columns, [&](std::int64_t i) { total[i] += sum[i]; });
           }
         }

@@ -22,12 +22,13 @@ Status SoftmaxBackward::cpu(const Call& call) {
           return cpu::sum_of_few(columns, [&](std::int64_t i) { return g[i] * p[i]; });
         }
         cpu::Sum sum;
-        cpu::for_each_block<T, cpu::sum_block_size>(
-            columns, [&](std::int64_t first, std::int64_t count) {
-              const C* const g = cpu::read<isa>(grad_y + first, count, grad_y_block);
-              const C* const p = cpu::read<isa>(y + first, count, y_block);
-              sum.add(count, [&](std::int64_t i) { return g[i] * p[i]; });
-            });
+        cpu::for_each_block<T, cpu::sum_block_size>(columns, [&](std::int64_t first,
+                                                                 std::int64_t count) {
+          const C* const g = cpu::read<isa>(grad_y + first, count, grad_y_block);
+          const C* const p = cpu::read<isa>(y + first, count, y_block);
+          sum.add_products(
+              count, [&](std::int64_t i) { return g[i]; }, [&](std::int64_t i) { return p[i]; });
+        });
         return sum.total();
       };
       const C dot = static_cast<C>(total());

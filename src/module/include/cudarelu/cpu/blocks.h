@@ -176,6 +176,15 @@ void for_each_block(std::int64_t n, const Body& body) {
   if (first < n) body(first, n - first);
 }
 
+/// Calls body(first, count) for small blocks of n elements of any dtype. All but the last have a
+/// size that the compiler knows.
+template <class Body>
+void for_each_small_block(std::int64_t n, const Body& body) {
+  std::int64_t first = 0;
+  for (; first + small_block_size <= n; first += small_block_size) body(first, small_block_size);
+  if (first < n) body(first, n - first);
+}
+
 /// The `count` elements from x on, converted into `block` if necessary.
 template <Isa isa = Isa::unknown, class T>
 const Compute<T>* read(const T* x, std::int64_t count, Block<Compute<T>>& block) {

@@ -15,7 +15,7 @@ struct Normaliser {
   C scale;
   C shift;
 
-  C operator()(C x) const { return (x - base) * scale + shift; }
+  C operator()(C x) const { return math::multiply_add(x - base, scale, shift); }
 };
 
 /// The Normaliser of a row of n elements.
@@ -34,8 +34,7 @@ Normaliser<Compute<T>> normaliser_of(const T* x, std::int64_t n, double eps) {
     base = static_cast<C>(mean);
     rest = mean - static_cast<double>(base);
   }
-  const double squares =
-      sum_of_row<isa>(x, n, [&](C value) { return (value - base) * (value - base); });
+  const double squares = sum_of_squares<isa>(x, n, [&](C value) { return value - base; });
   const double scale = 1 / std::sqrt(squares / count - rest * rest + eps);
   return {base, static_cast<C>(scale), static_cast<C>(-rest * scale)};
 }

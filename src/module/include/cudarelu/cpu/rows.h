@@ -9,6 +9,7 @@
 
 #include "cudarelu/call.h"
 #include "cudarelu/cpu/blocks.h"
+#include "cudarelu/transcendental.h"
 
 namespace cudarelu::cpu {
 
@@ -16,22 +17,50 @@ namespace cudarelu::cpu {
 template <class T>
 inline constexpr Width sum_width = is_narrow<T> ? Width::full : Width::half;
 
-/// Calls body(offset of the row), or body(IsaTag, offset), for each row, on the host's threads,
-/// compiled for their CPU.
+namespace detail {
+
+/// Calls body(IsaTag, begin, end) for parts of the rows, on the host's threads, compiled for their
+/// CPU.
 template <Width width, class Body>
-void for_each_row(const Call& call, const Body& body) {
+void for_parts_of_rows(const Call& call, const Body& body) {
   const TensorView& tensor = call.inputs[0];
   const std::int64_t columns = tensor.shape.back();
   if (columns == 0) return;
   const std::int64_t grain = std::max<std::int64_t>(1, 16384 / columns);
   call.execution.parallel_for(tensor.size() / columns, grain,
                               [&](std::int64_t begin, std::int64_t end) {
-                                vectorised<width>([&](auto isa) {
-                                  for (std::int64_t row = begin; row < end; ++row) {
-                                    detail::call_for<isa.value>(body, row * columns);
-                                  }
-                                });
+                                vectorised<width>([&](auto isa) { body(isa, begin, end); });
                               });
+}
+
+}  // namespace detail
+
+/// Calls body(offset of the row), or body(IsaTag, offset), for each row, on the host's threads,
+/// compiled for their CPU.
+template <Width width, class Body>
+void for_each_row(const Call& call, const Body& body) {
+  const std::int64_t columns = call.inputs[0].shape.back();
+  detail::for_parts_of_rows<width>(call, [&](auto isa, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      detail::call_for<isa.value>(body, row * columns);
+    }
+  });
+}
+
+/// A number of rows that the compiler knows.
+template <std::int64_t rows>
+using Rows = std::integral_constant<std::int64_t, rows>;
+
+/// Calls body(IsaTag, Rows, offset of the first row) for groups of `group` rows if `by_groups`, and
+/// for each of the others.
+template <Width width, std::int64_t group, class Body>
+void for_each_group_of_rows(const Call& call, bool by_groups, const Body& body) {
+  const std::int64_t columns = call.inputs[0].shape.back();
+  detail::for_parts_of_rows<width>(call, [&](auto isa, std::int64_t begin, std::int64_t end) {
+    std::int64_t row = begin;
+    for (; by_groups && row + group <= end; row += group) body(isa, Rows<group>(), row * columns);
+    for (; row < end; ++row) body(isa, Rows<1>(), row * columns);
+  });
 }
 
 /// Columns that are reduced side by side. GCC unrolls shorter loops before it vectorises them.
@@ -113,12 +142,33 @@ class Sum {
   /// Adds term(0), ..., term(n - 1). Except in the last call, n is a multiple of sum_block_size.
   template <class Term>
   void add(std::int64_t n, const Term& term) {
+    add(n, term, [&](std::int64_t i) {
+      return term(i) + term(i + lanes) + term(i + 2 * lanes) + term(i + 3 * lanes);
+    });
+  }
+
+  /// Adds a(0) * b(0), ..., in the same way, with fused operations.
+  template <class A, class B>
+  void add_products(std::int64_t n, const A& a, const B& b) {
+    const auto product = [&](std::int64_t i) { return a(i) * b(i); };
+    add(n, product, [&](std::int64_t i) {
+      auto four = product(i);
+      for (const std::int64_t j : {i + lanes, i + 2 * lanes, i + 3 * lanes}) {
+        four = math::multiply_add(a(j), b(j), four);
+      }
+      return four;
+    });
+  }
+
+  double total() const { return reduce(totals_, std::plus<double>()); }
+
+ private:
+  template <class Term, class Four>
+  void add(std::int64_t n, const Term& term, const Four& four) {
     std::array<double, lanes> totals = totals_;  // a copy, which stays in registers
     std::int64_t i = 0;
     for (; i + sum_block_size <= n; i += sum_block_size) {
-      for (std::int64_t j = i; j < i + lanes; ++j) {
-        totals[j - i] += (term(j) + term(j + lanes)) + (term(j + 2 * lanes) + term(j + 3 * lanes));
-      }
+      for (std::int64_t j = i; j < i + lanes; ++j) totals[j - i] += four(j);
     }
     for (; i + lanes <= n; i += lanes) {
       for (std::int64_t lane = 0; lane < lanes; ++lane) totals[lane] += term(i + lane);
@@ -127,9 +177,7 @@ class Sum {
     for (std::int64_t lane = 0; lane < rest; ++lane) totals[lane] += term(n - rest + lane);
     totals_ = totals;
   }
-  double total() const { return reduce(totals_, std::plus<double>()); }
 
- private:
   std::array<double, lanes> totals_{};
 };
 
@@ -141,9 +189,11 @@ double sum_of_few(std::int64_t n, const Term& term) {
   return reduce(totals, std::plus<double>());
 }
 
-/// The sum of term(x[i]) over a row of n elements.
-template <Isa isa = Isa::unknown, class T, class Term>
-double sum_of_row(const T* x, std::int64_t n, const Term& term) {
+namespace detail {
+
+/// The sum of term(x[i]) over a row of n elements; add(sum, count, values) adds those of a block.
+template <Isa isa, class T, class Term, class Add>
+double sum_of_blocks(const T* x, std::int64_t n, const Term& term, const Add& add) {
   using C = Compute<T>;
   Block<C> block;
   if (n <= short_row) {
@@ -152,10 +202,32 @@ double sum_of_row(const T* x, std::int64_t n, const Term& term) {
   }
   Sum sum;
   for_each_block<T, sum_block_size>(n, [&](std::int64_t first, std::int64_t count) {
-    const C* const values = read<isa>(x + first, count, block);
-    sum.add(count, [&](std::int64_t i) { return term(values[i]); });
+    add(sum, count, read<isa>(x + first, count, block));
   });
   return sum.total();
+}
+
+}  // namespace detail
+
+/// The sum of term(x[i]) over a row of n elements.
+template <Isa isa = Isa::unknown, class T, class Term>
+double sum_of_row(const T* x, std::int64_t n, const Term& term) {
+  return detail::sum_of_blocks<isa>(
+      x, n, term, [&](Sum& sum, std::int64_t count, const Compute<T>* values) {
+        sum.add(count, [&](std::int64_t i) { return term(values[i]); });
+      });
+}
+
+/// The same for the squares of term(x[i]).
+template <Isa isa = Isa::unknown, class T, class Term>
+double sum_of_squares(const T* x, std::int64_t n, const Term& term) {
+  using C = Compute<T>;
+  return detail::sum_of_blocks<isa>(
+      x, n, [&](C value) { return term(value) * term(value); },
+      [&](Sum& sum, std::int64_t count, const C* values) {
+        const auto of_block = [&](std::int64_t i) { return term(values[i]); };
+        sum.add_products(count, of_block, of_block);
+      });
 }
 
 /// The mean of a row of n elements, which is finite if they are.
