@@ -70,8 +70,8 @@ Status LayerNorm::cpu(const Call& call) {
       return call.inputs[i].present ? static_cast<const T*>(call.inputs[i].data) : nullptr;
     };
     const Tensors<T> tensors{input(1), input(2), call.inputs[0].shape.back(), call.real(0)};
-    // Without conversions, groups of short rows are slower: while a row waits to be stored, the
-    // next one is read.
+    // Short rows without conversions are faster one at a time: the next one is read while the
+    // results of this one are on their way to memory.
     const std::int64_t row_bytes = tensors.columns * static_cast<std::int64_t>(sizeof(T));
     const bool by_groups = row_bytes <= 65536 && (cpu::is_narrow<T> || row_bytes >= 8192);
     cpu::for_each_group_of_rows<cpu::Width::full, 4>(

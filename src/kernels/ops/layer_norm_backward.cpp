@@ -170,7 +170,8 @@ Status LayerNormBackward::cpu(const Call& call) {
     const std::int64_t columns = call.inputs[0].shape.back();
     const Tensors<T> tensors{input(0), input(1),    input(2), static_cast<T*>(call.outputs[0].data),
                              columns,  call.real(0)};
-    // Pairs of long rows read and write less; short ones from memory are slower in pairs.
+    // Two rows read weight once, and add to the sums once. Short rows that come from memory are
+    // slower in pairs.
     const std::int64_t row_bytes = columns * static_cast<std::int64_t>(sizeof(T));
     const bool by_pairs = row_bytes >= 8192 && row_bytes <= 65536;
     const std::int64_t rows = columns == 0 ? 0 : call.inputs[0].size() / columns;
