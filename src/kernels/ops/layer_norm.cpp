@@ -26,7 +26,7 @@ void normalise(const Tensors<T>& of, const T* x, T* y) {
   cpu::Block<C> weight_block;
   cpu::Block<C> bias_block;
   std::array<cpu::Block<C>, rows> blocks;
-  cpu::for_each_small_block(of.columns, [&](std::int64_t first, std::int64_t count) {
+  cpu::for_blocks(of.columns, [&](std::int64_t first, std::int64_t count) {
     const auto read = [&](const T* from, cpu::Block<C>& block) {
       return from == nullptr ? nullptr : cpu::read<isa>(from + first, count, block);
     };
@@ -73,11 +73,15 @@ Status LayerNorm::cpu(const Call& call) {
     // Short rows without conversions are faster one at a time: the next one is read while the
     // results of this one are on their way to memory.
     const std::int64_t row_bytes = tensors.columns * static_cast<std::int64_t>(sizeof(T));
-    const bool by_groups = row_bytes <= 65536 && (cpu::is_narrow<T> || row_bytes >= 8192);
-    cpu::for_each_group_of_rows<cpu::Width::full, 4>(
-        call, by_groups, [&](auto isa, auto rows, std::int64_t offset) {
-          normalise<decltype(isa)::value, decltype(rows)::value>(
-              tensors, input(0) + offset, static_cast<T*>(call.outputs[0].data) + offset);
+    const bool by_groups = row_bytes <= cpu::most_group_row_bytes &&
+                           (cpu::is_narrow<T> || row_bytes >= cpu::long_row_bytes);
+    cpu::for_parts_of_rows<cpu::Width::full>(
+        call, [&](auto isa, std::int64_t begin, std::int64_t end) {
+          cpu::for_groups_of_rows<4>(begin, end, by_groups, [&](auto rows, std::int64_t row) {
+            const std::int64_t offset = row * tensors.columns;
+            normalise<decltype(isa)::value, decltype(rows)::value>(
+                tensors, input(0) + offset, static_cast<T*>(call.outputs[0].data) + offset);
+          });
         });
     return Status();
   });

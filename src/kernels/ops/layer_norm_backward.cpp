@@ -62,14 +62,19 @@ struct RowGradient {
   C slope;  // the mean of g * normal
 };
 
-template <cpu::Isa isa, class C, class T>
-RowGradient<C> gradient_of(const Tensors<T>& of, std::int64_t row) {
+/// A block of the weight. If it is absent, `block` has ones.
+template <cpu::Isa isa, class T, class C>
+const C* weight_of(const Tensors<T>& of, std::int64_t first, std::int64_t count,
+                   cpu::Block<C>& block) {
+  return of.weight == nullptr ? block.data() : cpu::read<isa>(of.weight + first, count, block);
+}
+
+template <cpu::Isa isa, class T, class C>
+RowGradient<C> gradient_of(const Tensors<T>& of, std::int64_t row, cpu::Block<C>& weight_block) {
   const T* const grad_y = of.grad_y + row * of.columns;
   const T* const x = of.x + row * of.columns;
   cpu::Block<C> grad_y_block;
   cpu::Block<C> x_block;
-  cpu::Block<C> weight_block;
-  if (of.weight == nullptr) weight_block.fill(C(1));
 
   // The base is the median of three elements: near the mean unless two of them are outliers. If it
   // is too far for precise sums, or if its distance overflows, they are computed again about the
@@ -86,8 +91,7 @@ RowGradient<C> gradient_of(const Tensors<T>& of, std::int64_t row) {
       const std::int64_t count = std::min(cpu::block_size, of.columns - i);
       const C* const g = cpu::read<isa>(grad_y + i, count, grad_y_block);
       const C* const values = cpu::read<isa>(x + i, count, x_block);
-      const C* const w = of.weight == nullptr ? weight_block.data()
-                                              : cpu::read<isa>(of.weight + i, count, weight_block);
+      const C* const w = weight_of<isa>(of, i, count, weight_block);
       // A vector of lanes for short rows, as in sum_of_few().
       of.columns <= cpu::short_row ? add_block<16>(sums, count, base, g, values, w)
                                    : add_block<cpu::lanes>(sums, count, base, g, values, w);
@@ -116,16 +120,16 @@ RowGradient<C> gradient_of(const Tensors<T>& of, std::int64_t row) {
 /// Computes grad_x of `rows` rows, and adds their part to the gradients of weight and bias.
 template <cpu::Isa isa, std::int64_t rows, class T, class C>
 void add_rows(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bias) {
-  std::array<RowGradient<C>, rows> gradients;
-  for (std::int64_t r = 0; r < rows; ++r) gradients[r] = gradient_of<isa, C>(of, row + r);
-  std::array<cpu::Block<C>, rows> grad_y_blocks;
-  std::array<cpu::Block<C>, rows> x_blocks;
   cpu::Block<C> weight_block;
   if (of.weight == nullptr) weight_block.fill(C(1));
-  cpu::for_each_small_block(of.columns, [&](std::int64_t first, std::int64_t count) {
-    const C* const w = of.weight == nullptr
-                           ? weight_block.data()
-                           : cpu::read<isa>(of.weight + first, count, weight_block);
+  std::array<RowGradient<C>, rows> gradients;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    gradients[r] = gradient_of<isa>(of, row + r, weight_block);
+  }
+  std::array<cpu::Block<C>, rows> grad_y_blocks;
+  std::array<cpu::Block<C>, rows> x_blocks;
+  cpu::for_blocks(of.columns, [&](std::int64_t first, std::int64_t count) {
+    const C* const w = weight_of<isa>(of, first, count, weight_block);
     std::array<const C*, rows> g;
     std::array<const C*, rows> values;
     std::array<C*, rows> results;
@@ -173,7 +177,8 @@ Status LayerNormBackward::cpu(const Call& call) {
     // Two rows read weight once, and add to the sums once. Short rows that come from memory are
     // slower in pairs.
     const std::int64_t row_bytes = columns * static_cast<std::int64_t>(sizeof(T));
-    const bool by_pairs = row_bytes >= 8192 && row_bytes <= 65536;
+    const bool by_pairs =
+        row_bytes >= cpu::long_row_bytes && row_bytes <= cpu::most_group_row_bytes;
     const std::int64_t rows = columns == 0 ? 0 : call.inputs[0].size() / columns;
     const std::int64_t of_part =
         std::max((rows + most_parts - 1) / most_parts,
@@ -200,10 +205,10 @@ Status LayerNormBackward::cpu(const Call& call) {
           for (std::int64_t row = part * of_part; row < last;) {
             std::fill_n(sum, 2 * columns, C(0));
             const std::int64_t stop = std::min(last, row + group);
-            for (; by_pairs && row + 2 <= stop; row += 2) {
-              add_rows<isa, 2>(tensors, row, sum, sum + columns);
-            }
-            for (; row < stop; ++row) add_rows<isa, 1>(tensors, row, sum, sum + columns);
+            cpu::for_groups_of_rows<2>(row, stop, by_pairs, [&](auto count, std::int64_t first) {
+              add_rows<isa, decltype(count)::value>(tensors, first, sum, sum + columns);
+            });
+            row = stop;
             cpu::for_each_index(2 * columns, [&](std::int64_t i) { total[i] += sum[i]; });
           }
         }

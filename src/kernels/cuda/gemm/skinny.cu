@@ -38,11 +38,13 @@ struct Slice {
   static constexpr int part = line / sizeof(T);  // elements of k
   static constexpr int part_bytes = (rows + columns) * line;
   static constexpr int pairs = rows * columns / 2;  // of neighbours in a row of the result
+  /// The slots for parts of all warps, and their barriers.
+  static constexpr int slots_bytes(int slots) { return warps * slots * (part_bytes + 8); }
   /// For `slots` slots for parts in each warp, and for the sums of the blocks that divide k, with a
   /// barrier. With two slots, only one block fits on a multiprocessor: the blocks of the next
   /// kernel, which start early, do not crowd on a few multiprocessors.
   static constexpr int shared_bytes(int slots) {
-    return warps * slots * (part_bytes + 8) + (split_k ? (pairs + most_splits) * 8 + 8 : 0);
+    return slots_bytes(slots) + (split_k ? (pairs + most_splits) * 8 + 8 : 0);
   }
   static_assert(shared_bytes(2) <= most_shared_bytes && shared_bytes(2) > half_shared_bytes);
   static_assert(shared_bytes(1) <= half_shared_bytes);
@@ -245,8 +247,7 @@ __global__ void __launch_bounds__(S::threads, 2)
   // [splits, share].
   const int share = (S::pairs + splits - 1) / splits;
   const int first_pair = rank * share;
-  auto* const sums_of_blocks =
-      reinterpret_cast<std::uint64_t*>(shared + S::warps * slots * (S::part_bytes + 8));
+  auto* const sums_of_blocks = reinterpret_cast<std::uint64_t*>(shared + S::slots_bytes(slots));
   std::uint64_t* const have_sums = sums_of_blocks + splits * share;
   const bool leads = is_elected();
   const auto fetch = [&](int slot, int part) {
@@ -393,9 +394,7 @@ Status launch_blocks(const Call& call, const Gemm& gemm, int blocks, int slots, 
 }
 
 template <class S>
-Status launch_slices(const Call& call, const Gemm& gemm) {
-  const int multiprocessors =
-      number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
+Status launch_slices(const Call& call, const Gemm& gemm, int multiprocessors) {
   const int units = units_of(gemm);
   auto blocks = static_cast<int>(blocks_for(units, S::columns / 8));
   // One block on each multiprocessor, if each then reads at most one unit that it does not need.
@@ -443,12 +442,14 @@ Status launch_rows(const Call& call, const Gemm& gemm) {
     return launch_blocks<Split>(call, gemm, clusters, 2, splits);
   }
   if constexpr (rows == 32) {
-    if (gemm.n <= 8 * multiprocessors) return launch_slices<Slice<T, rows, 8, warps>>(call, gemm);
+    if (gemm.n <= 8 * multiprocessors) {
+      return launch_slices<Slice<T, rows, 8, warps>>(call, gemm, multiprocessors);
+    }
   }
   if (gemm.n <= 24 * multiprocessors) {
-    return launch_slices<Slice<T, rows, 24, warps>>(call, gemm);
+    return launch_slices<Slice<T, rows, 24, warps>>(call, gemm, multiprocessors);
   }
-  return launch_slices<Slice<T, rows, 32, warps>>(call, gemm);
+  return launch_slices<Slice<T, rows, 32, warps>>(call, gemm, multiprocessors);
 }
 
 template <class T>

@@ -166,23 +166,23 @@ void for_each_index_of_small_block(std::int64_t n, const Body& body) {
   }
 }
 
-/// Calls body(first, count) for the blocks of n elements, or once for all without conversion.
-template <class T, std::int64_t size = block_size, class Body>
-void for_each_block(std::int64_t n, const Body& body) {
+/// Calls body(first, count) for blocks of n elements. All but the last have a size that the
+/// compiler knows.
+template <std::int64_t size = small_block_size, class Body>
+void for_blocks(std::int64_t n, const Body& body) {
   std::int64_t first = 0;
-  if constexpr (is_narrow<T>) {
-    for (; first + size <= n; first += size) body(first, size);
-  }
+  for (; first + size <= n; first += size) body(first, size);
   if (first < n) body(first, n - first);
 }
 
-/// Calls body(first, count) for small blocks of n elements of any dtype. All but the last have a
-/// size that the compiler knows.
-template <class Body>
-void for_each_small_block(std::int64_t n, const Body& body) {
-  std::int64_t first = 0;
-  for (; first + small_block_size <= n; first += small_block_size) body(first, small_block_size);
-  if (first < n) body(first, n - first);
+/// The same for a dtype that is converted, or once for all elements without conversion.
+template <class T, std::int64_t size = block_size, class Body>
+void for_each_block(std::int64_t n, const Body& body) {
+  if constexpr (is_narrow<T>) {
+    for_blocks<size>(n, body);
+  } else {
+    if (n > 0) body(std::int64_t{0}, n);
+  }
 }
 
 /// The `count` elements from x on, converted into `block` if necessary.

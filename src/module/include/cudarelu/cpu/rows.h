@@ -17,8 +17,6 @@ namespace cudarelu::cpu {
 template <class T>
 inline constexpr Width sum_width = is_narrow<T> ? Width::full : Width::half;
 
-namespace detail {
-
 /// Calls body(IsaTag, begin, end) for parts of the rows, on the host's threads, compiled for their
 /// CPU.
 template <Width width, class Body>
@@ -33,14 +31,12 @@ void for_parts_of_rows(const Call& call, const Body& body) {
                               });
 }
 
-}  // namespace detail
-
 /// Calls body(offset of the row), or body(IsaTag, offset), for each row, on the host's threads,
 /// compiled for their CPU.
 template <Width width, class Body>
 void for_each_row(const Call& call, const Body& body) {
   const std::int64_t columns = call.inputs[0].shape.back();
-  detail::for_parts_of_rows<width>(call, [&](auto isa, std::int64_t begin, std::int64_t end) {
+  for_parts_of_rows<width>(call, [&](auto isa, std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       detail::call_for<isa.value>(body, row * columns);
     }
@@ -51,16 +47,19 @@ void for_each_row(const Call& call, const Body& body) {
 template <std::int64_t rows>
 using Rows = std::integral_constant<std::int64_t, rows>;
 
-/// Calls body(IsaTag, Rows, offset of the first row) for groups of `group` rows if `by_groups`, and
-/// for each of the others.
-template <Width width, std::int64_t group, class Body>
-void for_each_group_of_rows(const Call& call, bool by_groups, const Body& body) {
-  const std::int64_t columns = call.inputs[0].shape.back();
-  detail::for_parts_of_rows<width>(call, [&](auto isa, std::int64_t begin, std::int64_t end) {
-    std::int64_t row = begin;
-    for (; by_groups && row + group <= end; row += group) body(isa, Rows<group>(), row * columns);
-    for (; row < end; ++row) body(isa, Rows<1>(), row * columns);
-  });
+/// With weights and results, rows from this size on do not fit the L1 cache.
+inline constexpr std::int64_t long_row_bytes = 8192;
+
+/// Several rows of up to this size fit the L2 cache.
+inline constexpr std::int64_t most_group_row_bytes = 65536;
+
+/// Calls body(Rows, first row) for groups of `group` rows if `by_groups`, and for each of the
+/// others.
+template <std::int64_t group, class Body>
+void for_groups_of_rows(std::int64_t begin, std::int64_t end, bool by_groups, const Body& body) {
+  std::int64_t row = begin;
+  for (; by_groups && row + group <= end; row += group) body(Rows<group>(), row);
+  for (; row < end; ++row) body(Rows<1>(), row);
 }
 
 /// Columns that are reduced side by side. GCC unrolls shorter loops before it vectorises them.
