@@ -9,6 +9,7 @@
 
 #include "activated.h"
 #include "cuda/gemm/cublaslt_library.h"
+#include "cuda/gemm/cublaslt_plan.h"
 #include "cuda/gemm/tuning.h"
 #include "cuda_device.h"
 
@@ -299,6 +300,116 @@ TEST_P(CublasLtOnCuda, ComputesEveryEpilogue) {
     }
   }
 }
+
+/// The first row of the product, and a bias and another matrix that cancel it.
+std::vector<double> cancel_first_row(const Case& c, Operands& operands) {
+  std::vector<double> products(static_cast<std::size_t>(c.n));
+  for (std::int64_t column = 0; column < c.n; ++column) {
+    double& sum = products[static_cast<std::size_t>(column)];
+    for (std::int64_t i = 0; i < c.k; ++i) {
+      sum += item(operands.a, i) *
+             item(operands.b, c.b_transposed ? column * c.k + i : i * c.n + column);
+    }
+    (void)visit_dtype<floating_types>(c.dtype, [&]<class T>(TypeTag<T>) {
+      for (GuardedTensor* tensor : {&operands.bias, &operands.other}) {
+        reinterpret_cast<T*>(tensor->data().data())[column] =
+            store<T>(static_cast<Compute<T>>(-sum));
+      }
+      return Status();
+    });
+  }
+  operands.device_bias.upload();
+  operands.device_other.upload();
+  return products;
+}
+
+using CublasLtHalvesOnCuda = CublasLtOnCuda;
+
+/// Each algorithm of the heuristics, which may divide k, adds the bias or the other matrix to the
+/// sum before it rounds.
+TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
+  struct Way {
+    cublasLtEpilogue_t epilogue;
+    Activation activation;
+    std::uint8_t alignment;
+  };
+  // Only these are used for operands that are not aligned.
+  constexpr std::array ways{Way{CUBLASLT_EPILOGUE_BIAS, Activation::none, 2},
+                            Way{CUBLASLT_EPILOGUE_RELU_BIAS, Activation::relu, 2},
+                            Way{CUBLASLT_EPILOGUE_DEFAULT, Activation::none, 16},
+                            Way{CUBLASLT_EPILOGUE_BIAS, Activation::none, 16},
+                            Way{CUBLASLT_EPILOGUE_RELU_BIAS, Activation::relu, 16},
+                            Way{CUBLASLT_EPILOGUE_GELU_BIAS, Activation::gelu_tanh, 16}};
+  constexpr std::array<std::array<std::int64_t, 3>, 5> shapes{
+      {{65, 768, 3072}, {128, 64, 11008}, {8, 8, 4096}, {200, 384, 1536}, {300, 264, 2056}}};
+  CudaExecution execution;
+  auto* const stream = static_cast<cudaStream_t>(execution.stream);
+  std::mt19937 random(8);
+  void* const workspace = execution.allocate(32 << 20);  // the most that the heuristics may choose
+  cublasLtHandle_t handle = nullptr;
+  ASSERT_EQ(cuda::lt::handle_of(0, handle), CUBLAS_STATUS_SUCCESS);
+  for (const auto& [m, n, k] : shapes) {
+    for (const bool b_transposed : {false, true}) {
+      const Case c{.dtype = GetParam(),
+                   .batch = 1,
+                   .m = m,
+                   .n = n,
+                   .k = k,
+                   .b_transposed = b_transposed,
+                   .bias = true,
+                   .combine = Combine::add};
+      Operands operands(c, random);
+      const std::vector<double> products = cancel_first_row(c, operands);
+      const double largest = std::abs(*std::ranges::max_element(
+          products, {}, [](double product) { return std::abs(product); }));
+      for (const auto& [epilogue, activation, alignment] : ways) {
+        const bool adds_other = epilogue == CUBLASLT_EPILOGUE_DEFAULT;
+        Gemm gemm = operands.gemm(c);
+        if (adds_other) gemm.bias = nullptr;
+        SCOPED_TRACE(describe(c) + " epilogue " + std::to_string(epilogue) + " alignment " +
+                     std::to_string(alignment));
+        const cuda::lt::Key key{.m = static_cast<std::int32_t>(m),
+                                .n = static_cast<std::int32_t>(n),
+                                .k = static_cast<std::int32_t>(k),
+                                .batch = 1,
+                                .device = 0,
+                                .epilogue = epilogue,
+                                .dtype = c.dtype,
+                                .a_transposed = false,
+                                .b_transposed = b_transposed,
+                                .tf32 = false,
+                                .workspace = true,
+                                .a_alignment = alignment,
+                                .b_alignment = alignment,
+                                .rest_alignment = alignment};
+        cuda::lt::Plan& plan = cuda::lt::plan_for(key, gemm);
+        ASSERT_TRUE(cuda::lt::set_pointers(plan, key, gemm));
+        const float one = 1;
+        const float of_other = adds_other ? 1 : 0;
+        for (const cuda::lt::Choice& choice : cuda::lt::ask_heuristics(plan, key, 32)) {
+          ASSERT_EQ(
+              cuda::cublaslt().multiply(handle, &plan.product, &one, gemm.b, &plan.b, gemm.a,
+                                        &plan.a, &of_other, gemm.other, &plan.d, gemm.d, &plan.d,
+                                        &choice.algorithm, workspace, choice.workspace, stream),
+              CUBLAS_STATUS_SUCCESS);
+          check(cudaStreamSynchronize(stream));
+          operands.device_d.download();
+          for (std::int64_t column = 0; column < n; ++column) {
+            const double sum =
+                products[static_cast<std::size_t>(column)] + item(operands.bias, column);
+            const double expected = activated(sum, activation);
+            // The products that are rounded by the most have four times this error.
+            const double error = rounding(c.dtype, false) * (largest / 8 + std::abs(expected));
+            ASSERT_NEAR(item(operands.d, column), expected, error) << "column " << column;
+          }
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, CublasLtHalvesOnCuda, ::testing::Values(DType::float16, DType::bfloat16),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
 
 TEST_P(CublasLtOnCuda, PropagatesNaN) {
   CudaExecution execution;

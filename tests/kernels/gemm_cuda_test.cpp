@@ -164,7 +164,13 @@ TEST_F(GemmOnCuda, SkinnyMatchesFloat64) {
           Case{.m = 64, .n = 98, .k = 1800}, Case{.m = 64, .n = 770, .k = 2056, .sum = false},
           Case{.m = 64, .n = 2050, .k = 4096, .bias = false},
           Case{.m = 5, .n = 5002, .k = 72},  // wider slices of 8 rows in float32
-          Case{.m = 32, .n = 258, .k = 768, .offset = 8}}) {
+          Case{.m = 32, .n = 258, .k = 768, .offset = 8},
+          // Tiles of rows, in slices and in clusters:
+          Case{.m = 65, .n = 2050, .k = 136, .activation = Activation::gelu_erf},
+          Case{.m = 130, .n = 5002, .k = 72, .sum = false}, Case{.m = 511, .n = 34, .k = 264},
+          Case{.m = 129, .n = 258, .k = 3080, .activation = Activation::relu},
+          Case{.m = 200, .n = 98, .k = 2056, .bias = false, .offset = 8}}) {
+      if (dtype == DType::float32 && c.m > 64) continue;
       expect_right(dtype, c, cuda::takes_skinny, cuda::skinny_gemm);
     }
   }
@@ -176,9 +182,11 @@ TEST_F(GemmOnCuda, SkinnyWaitsForThePreviousProduct) {
   struct Sizes {
     std::int64_t m, narrow, wide;
   };
-  // Blocks of two products that widen fit on a multiprocessor; clusters that divide k.
-  for (const auto& [m, narrow, wide] : {Sizes{32, 384, 3072}, Sizes{64, 1536, 1536}}) {
+  // Blocks of two products that widen fit on a multiprocessor; clusters that divide k; tiles.
+  for (const auto& [m, narrow, wide] :
+       {Sizes{32, 384, 3072}, Sizes{64, 1536, 1536}, Sizes{130, 384, 768}}) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      if (dtype == DType::float32 && m > 64) continue;
       GuardedTensor widen = random_tensor(dtype, {wide, narrow}, 0, 1 / std::sqrt(narrow));
       GuardedTensor back = random_tensor(dtype, {narrow, wide}, 0, 1 / std::sqrt(wide));
       GuardedTensor first = random_tensor(dtype, {m, narrow}, 0, 1);
@@ -223,7 +231,11 @@ TEST_F(GemmOnCuda, SkinnyRejectsUnsupportedProducts) {
     change(gemm);
     return !cuda::takes_skinny(gemm, 0);
   };
-  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.m = 65; }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.m = 64 * 65535 + 1; }));
+  EXPECT_TRUE(refused([&](Gemm& gemm) {
+    gemm.m = 65;
+    gemm.dtype = DType::float32;
+  }));
   EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.n = 15; }));
   EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.k = 12; }));
   EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.batch = 2; }));
@@ -311,7 +323,8 @@ TEST_F(GemmOnCuda, CombinesWithAnotherMatrix) {
                    Case{.m = 33, .n = 36, .k = 600, .batch = 2}, Case{.m = 7, .n = 5, .k = 3},
                    Case{.m = 130, .n = 68, .k = 1032, .sum = false, .offset = 1},
                    Case{.m = 64, .n = 770, .k = 136, .activation = Activation::relu},
-                   Case{.m = 40, .n = 98, .k = 4096, .activation = Activation::relu}}) {
+                   Case{.m = 40, .n = 98, .k = 4096, .activation = Activation::relu},
+                   Case{.m = 150, .n = 98, .k = 2048}}) {
       c.combine = combine;
       for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
         const Gemm like{dtype, c.batch, c.m, c.n, c.k, nullptr, nullptr, nullptr, false, true};

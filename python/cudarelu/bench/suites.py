@@ -196,13 +196,20 @@ def _small_linear() -> Iterator:
             yield case, "graph, hot", contenders
 
 
+def _small(dtype: str, m: int, k: int, n: int) -> Iterator:
+    for regime in ("graph, hot", "graph, rotating"):
+        case = _linear("linear_relu", dtype, m, k, n)
+        yield case, regime, ("cudarelu", "torch", "cublaslt", "cublaslt, fused")
+
+
 def _few_rows() -> Iterator:
     for dtype in ("bfloat16", "float32"):
         for k, n in ((1536, 384), (3072, 768), (4096, 1024), (11008, 768), (4096, 4096)):
-            for m in (1, 16, 32, 64):
-                for regime in ("graph, hot", "graph, rotating"):
-                    case = _linear("linear_relu", dtype, m, k, n)
-                    yield case, regime, ("cudarelu", "torch", "cublaslt", "cublaslt, fused")
+            for m in (1, 16, 32, 40, 64):
+                yield from _small(dtype, m, k, n)
+    for k, n in ((384, 384), (384, 1536), (1536, 384), (768, 768), (3072, 768), (11008, 768)):
+        for m in (65, 128, 256):
+            yield from _small("bfloat16", m, k, n)
 
 
 def _tiny_linear() -> Iterator:
@@ -495,11 +502,11 @@ SUITES = {
         Suite(
             "linear-few-rows",
             "cuda",
-            "a linear layer with relu, 1 to 64 rows, k from 1,536 to 11,008",
+            "a linear layer with relu, 1 to 256 rows, k from 384 to 11,008",
             _few_rows,
             (
-                Target("linear_relu, 1 to 64 rows", "cublaslt", 1.0),
-                Target("linear_relu, 1 to 64 rows", "cublaslt, fused", 1.0),
+                Target("linear_relu, 1 to 256 rows", "cublaslt", 1.0),
+                Target("linear_relu, 1 to 256 rows", "cublaslt, fused", 1.0),
             ),
         ),
         Suite(

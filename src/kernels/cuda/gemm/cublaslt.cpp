@@ -10,7 +10,6 @@
 #include "cuda/gemm/cublaslt_library.h"
 #include "cuda/gemm/cublaslt_plan.h"
 #include "cuda/gemm/tuning.h"
-#include "cudarelu/cuda/alignment.h"
 #include "cudarelu/cuda/capture.h"
 #include "cudarelu/cuda/check.h"
 
@@ -44,34 +43,19 @@ Steps in_two(const Gemm& gemm) {
           gemm.activation != Activation::none || gemm.sum != nullptr};
 }
 
-/// Whether all operands and all of their rows are aligned to vectors.
-bool is_aligned(const Gemm& gemm) {
-  const std::int64_t row_of_a = gemm.a_transposed ? gemm.m : gemm.k;
-  const std::int64_t row_of_b = gemm.b_transposed ? gemm.k : gemm.n;
-  const auto elements = static_cast<std::int64_t>(vector_bytes / size_of(gemm.dtype));
-  for (const std::int64_t row : {row_of_a, row_of_b, gemm.n}) {
-    if (row % elements != 0) return false;
-  }
-  for (const void* operand : {gemm.a, gemm.b, gemm.bias, static_cast<const void*>(gemm.d),
-                              static_cast<const void*>(gemm.sum)}) {
-    if (misalignment(operand) != 0) return false;
-  }
-  return true;
-}
-
 /// Whether the ReLU of cuBLASLt's epilogue keeps NaN. On an H100, it makes 0 of NaN for k = 1, and
 /// in halves for operands that are not aligned, for which it has other kernels.
-bool relu_keeps_nan(const Gemm& gemm) {
-  return gemm.k > 1 && (size_of(gemm.dtype) > 2 || is_aligned(gemm));
+bool relu_keeps_nan(const lt::Key& key) {
+  return key.k > 1 && (size_of(key.dtype) > 2 || is_aligned(key));
 }
 
 /// The GELU of cuBLASLt's epilogue is the one with tanh, with an error of 5e-6 in float32 and 3e-10
 /// in float64. A second step, as fast on an H200, is more precise. For operands that are not
 /// aligned, the epilogue gives results as if the product were rounded before the bias is added.
-Steps in_one(const Gemm& gemm) {
+Steps in_one(const Gemm& gemm, const lt::Key& key) {
   const bool tanh =
-      gemm.activation == Activation::gelu_tanh && size_of(gemm.dtype) == 2 && is_aligned(gemm);
-  const bool relu = gemm.activation == Activation::relu && relu_keeps_nan(gemm);
+      gemm.activation == Activation::gelu_tanh && size_of(gemm.dtype) == 2 && is_aligned(key);
+  const bool relu = gemm.activation == Activation::relu && relu_keeps_nan(key);
   if (gemm.sum == nullptr) {
     if (tanh) return {with_bias(gemm, CUBLASLT_EPILOGUE_GELU), gemm.d, false};
     if (relu) return {with_bias(gemm, CUBLASLT_EPILOGUE_RELU), gemm.d, false};
@@ -87,13 +71,14 @@ std::uint8_t alignment_of(Pointers... pointers) {
   return static_cast<std::uint8_t>(bits & -bits);
 }
 
-lt::Key key_of(const Gemm& gemm, const Steps& steps, int device) {
+/// The key of all ways to compute a product, except the epilogue.
+lt::Key key_of(const Gemm& gemm, int device) {
   return {.m = static_cast<std::int32_t>(gemm.m),
           .n = static_cast<std::int32_t>(gemm.n),
           .k = static_cast<std::int32_t>(gemm.k),
           .batch = static_cast<std::int32_t>(gemm.batch),
           .device = device,
-          .epilogue = steps.epilogue,
+          .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
           .dtype = gemm.dtype,
           .a_transposed = gemm.a_transposed,
           .b_transposed = gemm.b_transposed,
@@ -101,18 +86,18 @@ lt::Key key_of(const Gemm& gemm, const Steps& steps, int device) {
           .workspace = true,
           .a_alignment = alignment_of(gemm.a),
           .b_alignment = alignment_of(gemm.b),
-          .rest_alignment = alignment_of(steps.target, gemm.bias, gemm.sum, gemm.other)};
-}
-
-Way way_by(const Steps& steps, const Gemm& gemm, int device) {
-  const lt::Key key = key_of(gemm, steps, device);
-  return {steps, key, &lt::plan_for(key, gemm)};
+          .rest_alignment = alignment_of(gemm.d, gemm.bias, gemm.sum, gemm.other)};
 }
 
 /// The way to compute a product: in one step if cuBLASLt has an algorithm for it, else in two.
 Way way_for(const Gemm& gemm, int device) {
-  const Way way = way_by(in_one(gemm), gemm, device);
-  return way.plan->choice.found ? way : way_by(in_two(gemm), gemm, device);
+  lt::Key key = key_of(gemm, device);
+  const auto way_by = [&](const Steps& steps) {
+    key.epilogue = steps.epilogue;
+    return Way{steps, key, &lt::plan_for(key, gemm)};
+  };
+  const Way way = way_by(in_one(gemm, key));
+  return way.plan->choice.found ? way : way_by(in_two(gemm));
 }
 
 Status status_of(const Call& call, cublasStatus_t status) {

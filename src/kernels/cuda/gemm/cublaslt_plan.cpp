@@ -12,6 +12,7 @@
 
 #include "cuda/gemm/cublaslt_library.h"
 #include "cuda/gemm/tuning.h"
+#include "cudarelu/cuda/alignment.h"
 #include "cudarelu/cuda/capture.h"
 #include "cudarelu/cuda/device.h"
 
@@ -65,6 +66,13 @@ cudaDataType_t data_type(DType dtype) {
 cublasComputeType_t compute_type(const Key& key) {
   if (key.dtype == DType::float64) return CUBLAS_COMPUTE_64F;
   return key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+/// Whether an epilogue gets the sum of the parts of k before it is rounded. All algorithms for
+/// aligned operands of 16 bits do this, measured with cuBLASLt 13.1 on an H100.
+bool epilogue_gets_exact_sum(const Key& key) {
+  return is_aligned(key) && CUBLAS_VER_MAJOR == 13 &&
+         number_of<cudaDevAttrComputeCapabilityMajor>(key.device) == 9;
 }
 
 bool writes_sum(const Key& key) {
@@ -174,6 +182,14 @@ cublasStatus_t handle_of(int device, cublasLtHandle_t& handle) {
                      [](cublasLtHandle_t& created) { return cublaslt().create(&created); });
 }
 
+bool is_aligned(const Key& key) {
+  const auto elements = static_cast<std::int32_t>(vector_bytes / size_of(key.dtype));
+  const std::int32_t row_of_a = key.a_transposed ? key.m : key.k;
+  const std::int32_t row_of_b = key.b_transposed ? key.k : key.n;
+  return row_of_a % elements == 0 && row_of_b % elements == 0 && key.n % elements == 0 &&
+         std::min({key.a_alignment, key.b_alignment, key.rest_alignment}) >= vector_bytes;
+}
+
 bool set_pointers(Plan& plan, const Key& key, const Gemm& gemm) {
   return (gemm.bias == nullptr || set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias)) &&
          (!writes_sum(key) || set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, gemm.sum));
@@ -193,11 +209,11 @@ std::vector<Choice> ask_heuristics(Plan& plan, const Key& key, int count) {
                 CUBLAS_STATUS_SUCCESS;
   };
   // If k is split, the parts of a float16 or bfloat16 product are added in float32, but an epilogue
-  // may get the rounded sum: with an epilogue, k must not be split.
+  // may get the rounded sum: then k must not be split.
   std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   if (size_of(key.dtype) > 2) {
     reductions |= CUBLASLT_REDUCTION_SCHEME_INPLACE;
-  } else if (key.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
+  } else if (key.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !epilogue_gets_exact_sum(key)) {
     reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
   }
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);

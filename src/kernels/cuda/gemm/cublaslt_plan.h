@@ -33,6 +33,9 @@ struct Key {
 };
 static_assert(std::has_unique_object_representations_v<Key>);  // the hash is of its bytes
 
+/// Whether all operands and all of their rows are aligned to 16 bytes.
+bool is_aligned(const Key& key);
+
 /// An algorithm, if one is found.
 struct Choice {
   bool found = false;

@@ -1,9 +1,9 @@
-// A block computes some columns of the result. The copy engine brings x and the weights to shared
-// memory in parts: 128 bytes of k of all rows. Each warp takes its parts and adds up their products
-// for all elements; then the sums of the warps are added in a fixed order. So each weight is read
-// by one block, copies take few instructions, and most operands are in flight at the same time. The
-// code is short, since most of it is executed once. If the columns do not suffice for all
-// multiprocessors, the blocks of a cluster may divide k.
+// A block computes some columns of up to 64 rows of the result. The copy engine brings x and the
+// weights to shared memory in parts: 128 bytes of k of these rows. Each warp takes its parts and
+// adds up their products for all elements; then the sums of the warps are added in a fixed order.
+// So each weight is read by one block for these rows, copies take few instructions, and most
+// operands are in flight at the same time. The code is short, since most of it is executed once. If
+// the columns do not suffice for all multiprocessors, the blocks of a cluster may divide k.
 #include <algorithm>
 #include <cuda/ptx>
 
@@ -24,7 +24,7 @@ constexpr int half_shared_bytes = 113 * 1024;  // for each of two blocks on a mu
 constexpr int line = 128;                      // bytes of a row in a part
 constexpr int most_splits = 8;                 // blocks that divide k
 
-/// The shape of a block: its rows (at least those of x), its most columns, and its warps.
+/// The shape of a block: its most rows, its most columns, and its warps.
 /// `split_k`: the blocks of a cluster have the same columns and divide k. They exchange their sums,
 /// and each finishes some of the results.
 template <class T_, int rows_, int columns_, int warps_, bool split_k_ = false>
@@ -68,6 +68,7 @@ struct Arguments {
   int m;
   int n;
   int k;
+  int rows;   // of a block; the last ones may have fewer
   int slots;  // for parts, of a warp: 1 or 2
 };
 
@@ -238,6 +239,8 @@ __global__ void __launch_bounds__(S::threads, 2)
     rank = static_cast<int>(Cluster::block_rank());
     block /= splits;
   }
+  const int m0 = static_cast<int>(blockIdx.y) * args.rows;
+  const auto rows = [&] { return min(args.m - m0, args.rows); };  // a value would be spilled
   const int n0 = (block * args.shares.each + min(block, args.shares.more)) * 8;
   const int n1 = min(n0 + (args.shares.each + (block < args.shares.more ? 1 : 0)) * 8, args.n);
   const int parts = (args.k + S::part - 1) / S::part;
@@ -254,11 +257,11 @@ __global__ void __launch_bounds__(S::threads, 2)
     if (!leads || part >= parts) return;
     char* const to = mine + slot * S::part_bytes;
     ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared,
-                                   &barriers[slot], S::part_bytes);
+                                   &barriers[slot], (args.rows + S::columns) * line);
     const std::int32_t at_w[3] = {part * S::part, n0, 0};
     ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to + S::rows * line, &args.w,
                               at_w, &barriers[slot]);
-    const std::int32_t at_x[3] = {part * S::part, 0, 0};
+    const std::int32_t at_x[3] = {part * S::part, m0, 0};
     ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &args.x, at_x,
                               &barriers[slot]);
   };
@@ -268,7 +271,7 @@ __global__ void __launch_bounds__(S::threads, 2)
 #pragma unroll 1
     for (int slot = 0; slot < slots; ++slot) ptx::mbarrier_init(&barriers[slot], 1);
     if (S::split_k && warp == 0) {
-      const int pairs = min(max(args.m * (S::columns / 2) - first_pair, 0), share);
+      const int pairs = min(max(rows() * (S::columns / 2) - first_pair, 0), share);
       ptx::mbarrier_init(have_sums, 1);
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, have_sums,
                                      splits * pairs * 8);
@@ -281,6 +284,7 @@ __global__ void __launch_bounds__(S::threads, 2)
   // The pairs that the thread finishes begin with the bias, which is loaded early.
   float values[S::own_pairs][2] = {};
   const auto for_each_own = [&](const auto& visit) {
+    const int m = rows();
 #pragma unroll
     for (int i = 0; i < S::own_pairs; ++i) {
       const unsigned of_share = threadIdx.x + i * S::threads;
@@ -288,7 +292,7 @@ __global__ void __launch_bounds__(S::threads, 2)
       const unsigned pair = first_pair + of_share;
       const auto row = static_cast<int>(pair / (S::columns / 2));
       const auto column = static_cast<int>(pair % (S::columns / 2) * 2);
-      if (row < args.m && n0 + column < n1) visit(values[i], row, column);
+      if (row < m && n0 + column < n1) visit(values[i], row, column);
     }
   };
 
@@ -328,7 +332,7 @@ __global__ void __launch_bounds__(S::threads, 2)
   if constexpr (S::split_k) {
     wait_for_cluster();
 #pragma unroll 1
-    for (auto pair = static_cast<int>(threadIdx.x); pair < args.m * (S::columns / 2);
+    for (auto pair = static_cast<int>(threadIdx.x); pair < rows() * (S::columns / 2);
          pair += S::threads) {
       float value[2] = {};
       add_warps(value, pair / (S::columns / 2), pair % (S::columns / 2) * 2);
@@ -352,9 +356,15 @@ __global__ void __launch_bounds__(S::threads, 2)
     }
     Results without_bias = args.results;
     without_bias.bias = nullptr;
-    finish<T>(without_bias, value, static_cast<std::int64_t>(row) * args.n + n0 + column, 0);
+    finish<T>(without_bias, value, static_cast<std::int64_t>(m0 + row) * args.n + n0 + column, 0);
   });
 #endif
+}
+
+/// A block's rows of the result are one of these tiles, of about the same size.
+template <class S>
+int tiles_of(const Gemm& gemm) {
+  return static_cast<int>(ceil_div(gemm.m, S::rows));
 }
 
 int units_of(const Gemm& gemm) { return static_cast<int>(ceil_div(gemm.n, 8)); }
@@ -364,7 +374,7 @@ std::int64_t parts_of(const Gemm& gemm) {
   return ceil_div(gemm.k, S::part);
 }
 
-/// Starts `blocks` blocks, or as many clusters of `splits` blocks, for all columns.
+/// Starts `blocks` blocks, or as many clusters of `splits` blocks, for all columns of each tile.
 template <class S>
 Status launch_blocks(const Call& call, const Gemm& gemm, int blocks, int slots, int splits) {
   constexpr auto kernel = skinny_kernel<S>;
@@ -372,6 +382,7 @@ Status launch_blocks(const Call& call, const Gemm& gemm, int blocks, int slots, 
     return status;
   }
   const int units = units_of(gemm);
+  const int tiles = tiles_of<S>(gemm);
   Arguments args{.x = {},
                  .w = {},
                  .results = results_of(gemm),
@@ -379,16 +390,19 @@ Status launch_blocks(const Call& call, const Gemm& gemm, int blocks, int slots, 
                  .m = static_cast<int>(gemm.m),
                  .n = static_cast<int>(gemm.n),
                  .k = static_cast<int>(gemm.k),
+                 .rows = static_cast<int>(ceil_div(gemm.m, tiles)),
                  .slots = slots};
   const auto describe_rows = [&](CUtensorMap& map, const void* data, std::int64_t rows, int box) {
     return describe(call, map, gemm.dtype, data, 1, rows, gemm.k, box);
   };
-  if (Status status = describe_rows(args.x, gemm.a, gemm.m, S::rows); !status.ok()) return status;
+  // The copy engine takes up to 1.7 times as long if it fills rows that x does not have (H100).
+  if (Status status = describe_rows(args.x, gemm.a, gemm.m, args.rows); !status.ok()) return status;
   if (Status status = describe_rows(args.w, gemm.b, gemm.n, S::columns); !status.ok()) {
     return status;
   }
   const auto shared_bytes = static_cast<std::size_t>(S::shared_bytes(slots));
-  const Grid grid{static_cast<unsigned>(blocks * splits), S::threads, shared_bytes,
+  const dim3 all_blocks(static_cast<unsigned>(blocks * splits), static_cast<unsigned>(tiles));
+  const Grid grid{all_blocks, S::threads, shared_bytes,
                   S::split_k ? static_cast<unsigned>(splits) : 0};
   return launch(call, kernel, grid, args);
 }
@@ -396,14 +410,14 @@ Status launch_blocks(const Call& call, const Gemm& gemm, int blocks, int slots, 
 template <class S>
 Status launch_slices(const Call& call, const Gemm& gemm, int multiprocessors) {
   const int units = units_of(gemm);
+  const int tiles = tiles_of<S>(gemm);
   auto blocks = static_cast<int>(blocks_for(units, S::columns / 8));
   // One block on each multiprocessor, if each then reads at most one unit that it does not need.
-  if (blocks < multiprocessors && units >= (S::columns / 8 - 1) * multiprocessors) {
-    blocks = multiprocessors;
-  }
+  const int for_tile = multiprocessors / tiles;
+  if (blocks < for_tile && units >= (S::columns / 8 - 1) * for_tile) blocks = for_tile;
   // If the warps need no second slot and no multiprocessor is idle, a block of the next kernel can
   // be ready beside each of these.
-  const int slots = blocks == multiprocessors && parts_of<S>(gemm) <= S::warps ? 1 : 2;
+  const int slots = blocks * tiles == multiprocessors && parts_of<S>(gemm) <= S::warps ? 1 : 2;
   return launch_blocks<S>(call, gemm, blocks, slots, 1);
 }
 
@@ -414,7 +428,7 @@ int splits_of(const Call& call, const Gemm& gemm, int multiprocessors) {
   constexpr bool is_half = sizeof(typename S::T) == 2;
   const std::int64_t parts = parts_of<S>(gemm);
   if (is_half && S::rows <= 32 && parts < 128) return 1;
-  const std::int64_t clusters = ceil_div(gemm.n, S::columns);
+  const std::int64_t clusters = ceil_div(gemm.n, S::columns) * tiles_of<S>(gemm);
   const std::int64_t most =
       std::min({parts / S::warps, multiprocessors / clusters, std::int64_t{most_splits}});
   auto splits = static_cast<int>(most);
@@ -441,12 +455,15 @@ Status launch_rows(const Call& call, const Gemm& gemm) {
     const auto clusters = static_cast<int>(ceil_div(gemm.n, Split::columns));
     return launch_blocks<Split>(call, gemm, clusters, 2, splits);
   }
+  const auto fit_at_once = [&](int columns) {
+    return ceil_div(gemm.n, columns) * tiles_of<Split>(gemm) <= multiprocessors;
+  };
   if constexpr (rows == 32) {
-    if (gemm.n <= 8 * multiprocessors) {
+    if (fit_at_once(8)) {
       return launch_slices<Slice<T, rows, 8, warps>>(call, gemm, multiprocessors);
     }
   }
-  if (gemm.n <= 24 * multiprocessors) {
+  if (fit_at_once(24)) {
     return launch_slices<Slice<T, rows, 24, warps>>(call, gemm, multiprocessors);
   }
   return launch_slices<Slice<T, rows, 32, warps>>(call, gemm, multiprocessors);
@@ -469,7 +486,9 @@ bool takes_skinny(const Gemm& gemm, int device) {
   const bool dtype =
       gemm.dtype == DType::float32 || gemm.dtype == DType::float16 || gemm.dtype == DType::bfloat16;
   if (!dtype || gemm.batch != 1 || gemm.a_transposed || !gemm.b_transposed) return false;
-  if (gemm.m < 1 || gemm.m > 64 || gemm.n < 1 || gemm.n > most || gemm.k < 1 || gemm.k > most) {
+  const std::int64_t most_rows = gemm.dtype == DType::float32 ? 64 : 64 * 65535;  // of a grid
+  if (gemm.m < 1 || gemm.m > most_rows || gemm.n < 1 || gemm.n > most || gemm.k < 1 ||
+      gemm.k > most) {
     return false;
   }
   const auto size = static_cast<std::int64_t>(size_of(gemm.dtype));

@@ -1,4 +1,5 @@
-// Products of few rows with a weight [n, k]: memory-bound, the weight is read once.
+// Products with a weight [n, k] that are small or have few rows. For each 64 rows, the weight is
+// read once.
 #pragma once
 
 #include "cudarelu/call.h"
@@ -6,8 +7,8 @@
 
 namespace cudarelu::cuda {
 
-/// Whether skinny_gemm() can compute the product on the device: up to 64 rows, one batch, b
-/// transposed and a not, float32, float16 or bfloat16; a, b and their rows aligned to 16 bytes; n
+/// Whether skinny_gemm() can compute the product on the device: float16, bfloat16, or float32 of up
+/// to 64 rows; one batch, b transposed and a not; a, b and their rows aligned to 16 bytes; n
 /// even, the results and the bias aligned to two elements; compute capability 9.0 or later with 227
 /// KiB of shared memory for a block.
 bool takes_skinny(const Gemm& gemm, int device);
