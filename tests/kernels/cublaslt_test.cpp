@@ -301,7 +301,8 @@ TEST_P(CublasLtOnCuda, ComputesEveryEpilogue) {
   }
 }
 
-/// The first row of the product, and a bias and another matrix that cancel it.
+/// Returns the first row of the product. The bias becomes its negative in odd columns, the other
+/// matrix in even ones, and 0 elsewhere.
 std::vector<double> cancel_first_row(const Case& c, Operands& operands) {
   std::vector<double> products(static_cast<std::size_t>(c.n));
   for (std::int64_t column = 0; column < c.n; ++column) {
@@ -311,10 +312,12 @@ std::vector<double> cancel_first_row(const Case& c, Operands& operands) {
              item(operands.b, c.b_transposed ? column * c.k + i : i * c.n + column);
     }
     (void)visit_dtype<floating_types>(c.dtype, [&]<class T>(TypeTag<T>) {
-      for (GuardedTensor* tensor : {&operands.bias, &operands.other}) {
-        reinterpret_cast<T*>(tensor->data().data())[column] =
-            store<T>(static_cast<Compute<T>>(-sum));
-      }
+      const auto set = [&](GuardedTensor& tensor, double value) {
+        reinterpret_cast<T*>(tensor.data().data())[column] =
+            store<T>(static_cast<Compute<T>>(value));
+      };
+      set(operands.bias, column % 2 == 0 ? 0 : -sum);
+      set(operands.other, column % 2 == 0 ? -sum : 0);
       return Status();
     });
   }
@@ -325,29 +328,31 @@ std::vector<double> cancel_first_row(const Case& c, Operands& operands) {
 
 using CublasLtHalvesOnCuda = CublasLtOnCuda;
 
-/// Each algorithm of the heuristics, which may divide k, adds the bias or the other matrix to the
+/// Each algorithm of the heuristics, which may split k, adds the bias and the other matrix to the
 /// sum before it rounds.
 TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
   struct Way {
     cublasLtEpilogue_t epilogue;
+    bool adds_other;
     Activation activation;
     std::uint8_t alignment;
   };
-  // Only these are used for operands that are not aligned.
-  constexpr std::array ways{Way{CUBLASLT_EPILOGUE_BIAS, Activation::none, 2},
-                            Way{CUBLASLT_EPILOGUE_RELU_BIAS, Activation::relu, 2},
-                            Way{CUBLASLT_EPILOGUE_DEFAULT, Activation::none, 16},
-                            Way{CUBLASLT_EPILOGUE_BIAS, Activation::none, 16},
-                            Way{CUBLASLT_EPILOGUE_RELU_BIAS, Activation::relu, 16},
-                            Way{CUBLASLT_EPILOGUE_GELU_BIAS, Activation::gelu_tanh, 16}};
+  constexpr std::array ways{Way{CUBLASLT_EPILOGUE_BIAS, false, Activation::none, 2},
+                            Way{CUBLASLT_EPILOGUE_DEFAULT, true, Activation::none, 128},
+                            Way{CUBLASLT_EPILOGUE_BIAS, true, Activation::none, 128},
+                            Way{CUBLASLT_EPILOGUE_BIAS, false, Activation::none, 16},
+                            Way{CUBLASLT_EPILOGUE_RELU_BIAS, false, Activation::relu, 16},
+                            Way{CUBLASLT_EPILOGUE_GELU_BIAS, false, Activation::gelu_tanh, 16}};
   constexpr std::array<std::array<std::int64_t, 3>, 5> shapes{
       {{65, 768, 3072}, {128, 64, 11008}, {8, 8, 4096}, {200, 384, 1536}, {300, 264, 2056}}};
   CudaExecution execution;
   auto* const stream = static_cast<cudaStream_t>(execution.stream);
   std::mt19937 random(8);
   void* const workspace = execution.allocate(32 << 20);  // the most that the heuristics may choose
+  ASSERT_NE(workspace, nullptr);
   cublasLtHandle_t handle = nullptr;
   ASSERT_EQ(cuda::lt::handle_of(0, handle), CUBLAS_STATUS_SUCCESS);
+  int splits = 0;  // of algorithms with a bias
   for (const auto& [m, n, k] : shapes) {
     for (const bool b_transposed : {false, true}) {
       const Case c{.dtype = GetParam(),
@@ -362,12 +367,12 @@ TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
       const std::vector<double> products = cancel_first_row(c, operands);
       const double largest = std::abs(*std::ranges::max_element(
           products, {}, [](double product) { return std::abs(product); }));
-      for (const auto& [epilogue, activation, alignment] : ways) {
-        const bool adds_other = epilogue == CUBLASLT_EPILOGUE_DEFAULT;
-        Gemm gemm = operands.gemm(c);
-        if (adds_other) gemm.bias = nullptr;
+      for (const auto& [epilogue, adds_other, activation, alignment] : ways) {
         SCOPED_TRACE(describe(c) + " epilogue " + std::to_string(epilogue) + " alignment " +
-                     std::to_string(alignment));
+                     std::to_string(alignment) + (adds_other ? " adds other" : ""));
+        Gemm gemm = operands.gemm(c);
+        const bool bias = epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+        if (!bias) gemm.bias = nullptr;
         const cuda::lt::Key key{.m = static_cast<std::int32_t>(m),
                                 .n = static_cast<std::int32_t>(n),
                                 .k = static_cast<std::int32_t>(k),
@@ -386,7 +391,13 @@ TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
         ASSERT_TRUE(cuda::lt::set_pointers(plan, key, gemm));
         const float one = 1;
         const float of_other = adds_other ? 1 : 0;
-        for (const cuda::lt::Choice& choice : cuda::lt::ask_heuristics(plan, key, 32)) {
+        const auto choices = cuda::lt::ask_heuristics(plan, key, 32);
+        ASSERT_FALSE(choices.empty());
+        for (const cuda::lt::Choice& choice : choices) {
+          ASSERT_FALSE(choice.splits_k && cuda::lt::has_activation(epilogue));
+          if (choice.splits_k && bias) ++splits;
+          std::ranges::fill(operands.d.data(), std::uint8_t{0xff});  // NaN
+          operands.device_d.upload();
           ASSERT_EQ(
               cuda::cublaslt().multiply(handle, &plan.product, &one, gemm.b, &plan.b, gemm.a,
                                         &plan.a, &of_other, gemm.other, &plan.d, gemm.d, &plan.d,
@@ -395,16 +406,22 @@ TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
           check(cudaStreamSynchronize(stream));
           operands.device_d.download();
           for (std::int64_t column = 0; column < n; ++column) {
-            const double sum =
-                products[static_cast<std::size_t>(column)] + item(operands.bias, column);
+            double sum = products[static_cast<std::size_t>(column)];
+            if (bias) sum += item(operands.bias, column);
+            if (adds_other) sum += item(operands.other, column);
             const double expected = activated(sum, activation);
-            // The products that are rounded by the most have four times this error.
+            // To round the largest product causes up to four times the first part of this error.
             const double error = rounding(c.dtype, false) * (largest / 8 + std::abs(expected));
             ASSERT_NEAR(item(operands.d, column), expected, error) << "column " << column;
           }
         }
       }
     }
+  }
+  int capability = 0;
+  check(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, 0));
+  if (CUBLAS_VER_MAJOR >= 13 && capability == 9) {
+    EXPECT_GT(splits, 0);
   }
 }
 
@@ -414,28 +431,31 @@ INSTANTIATE_TEST_SUITE_P(, CublasLtHalvesOnCuda, ::testing::Values(DType::float1
 TEST_P(CublasLtOnCuda, PropagatesNaN) {
   CudaExecution execution;
   std::mt19937 random(3);
-  for (const Activation activation : activations) {
-    const Case c{.dtype = GetParam(),
-                 .batch = 1,
-                 .m = 8,
-                 .n = 64,
-                 .k = 64,
-                 .bias = true,
-                 .activation = activation};
-    SCOPED_TRACE(describe(c));
-    Operands operands(c, random);
-    (void)visit_dtype<floating_types>(c.dtype, [&]<class T>(TypeTag<T>) {
-      reinterpret_cast<T*>(operands.bias.data().data())[5] =
-          store<T>(std::numeric_limits<Compute<T>>::quiet_NaN());
-      return Status();
-    });
-    operands.device_bias.upload();
-    ASSERT_TRUE(cuda::takes_cublaslt(operands.gemm(c), 0));
-    ASSERT_TRUE(multiply(operands.gemm(c), execution).ok());
-    check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
-    operands.device_d.download();
-    for (std::int64_t i = 0; i < c.m * c.n; ++i) {
-      EXPECT_EQ(std::isnan(item(operands.d, i)), i % c.n == 5) << "at " << i;
+  for (const auto& [m, k] : {std::pair{8, 64}, std::pair{96, 8192}}) {  // and k that may be split
+    for (const Activation activation : activations) {
+      const Case c{.dtype = GetParam(),
+                   .batch = 1,
+                   .m = m,
+                   .n = 64,
+                   .k = k,
+                   .b_transposed = true,
+                   .bias = true,
+                   .activation = activation};
+      SCOPED_TRACE(describe(c));
+      Operands operands(c, random);
+      (void)visit_dtype<floating_types>(c.dtype, [&]<class T>(TypeTag<T>) {
+        reinterpret_cast<T*>(operands.bias.data().data())[5] =
+            store<T>(std::numeric_limits<Compute<T>>::quiet_NaN());
+        return Status();
+      });
+      operands.device_bias.upload();
+      ASSERT_TRUE(cuda::takes_cublaslt(operands.gemm(c), 0));
+      ASSERT_TRUE(multiply(operands.gemm(c), execution).ok());
+      check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+      operands.device_d.download();
+      for (std::int64_t i = 0; i < c.m * c.n; ++i) {
+        EXPECT_EQ(std::isnan(item(operands.d, i)), i % c.n == 5) << "at " << i;
+      }
     }
   }
 }

@@ -13,5 +13,6 @@ void cublasLtMatmulPreferenceInit_internal() {}
 void cublasLtMatmulPreferenceSetAttribute() {}
 void cublasLtMatmulAlgoGetHeuristic() {}
 void cublasLtMatmulAlgoCheck() {}
+void cublasLtMatmulAlgoConfigGetAttribute() {}
 void cublasLtMatmul() {}
 }

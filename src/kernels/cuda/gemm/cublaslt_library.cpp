@@ -49,6 +49,7 @@ CublasLt open_cublaslt(std::span<const std::string> names) {
   find(result.set_preference, "cublasLtMatmulPreferenceSetAttribute");
   find(result.heuristics, "cublasLtMatmulAlgoGetHeuristic");
   find(result.check, "cublasLtMatmulAlgoCheck");
+  find(result.get_algorithm, "cublasLtMatmulAlgoConfigGetAttribute");
   find(result.multiply, "cublasLtMatmul");
   if (!result.problem.empty()) return result;
   const auto major = result.version() / versions_per_major;

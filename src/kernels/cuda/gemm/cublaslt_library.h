@@ -21,6 +21,7 @@ struct CublasLt {
   decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristics;
   decltype(&cublasLtMatmulAlgoCheck) check;
+  decltype(&cublasLtMatmulAlgoConfigGetAttribute) get_algorithm;
   decltype(&cublasLtMatmul) multiply;
 
   std::string problem;  // why there is no library, and how to fix it; else empty

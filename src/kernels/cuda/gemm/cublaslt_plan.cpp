@@ -68,13 +68,6 @@ cublasComputeType_t compute_type(const Key& key) {
   return key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
-/// Whether an epilogue gets the sum of the parts of k before it is rounded. All algorithms for
-/// aligned operands of 16 bits do this, measured with cuBLASLt 13.1 on an H100.
-bool epilogue_gets_exact_sum(const Key& key) {
-  return is_aligned(key) && CUBLAS_VER_MAJOR == 13 &&
-         number_of<cudaDevAttrComputeCapabilityMajor>(key.device) == 9;
-}
-
 bool writes_sum(const Key& key) {
   return (key.epilogue & CUBLASLT_EPILOGUE_GELU_AUX) == CUBLASLT_EPILOGUE_GELU_AUX;
 }
@@ -147,6 +140,29 @@ std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
   return text.str();
 }
 
+std::uint32_t attribute_of(const cublasLtMatmulAlgo_t& algorithm,
+                           cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  std::uint32_t value = 0;
+  std::size_t written = 0;
+  const cublasStatus_t status =
+      cublaslt().get_algorithm(&algorithm, attribute, &value, sizeof value, &written);
+  return status == CUBLAS_STATUS_SUCCESS ? value : 0;
+}
+
+Choice choice_of(const cublasLtMatmulHeuristicResult_t& result, bool measured) {
+  const bool splits_k = attribute_of(result.algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) !=
+                        CUBLASLT_REDUCTION_SCHEME_NONE;
+  return {true, measured, splits_k, result.algo, result.workspaceSize};
+}
+
+/// Whether the bias is added to the sum of the parts of k before it is rounded to 16 bits. Of the
+/// algorithms that split k with cuBLASLt 13.1 on an H100, those of this ID always do it.
+bool adds_bias_to_exact_sum(const Choice& choice) {
+  constexpr std::uint32_t exact = 66;
+  return !choice.splits_k || (CUBLAS_VER_MAJOR >= 13 &&
+                              attribute_of(choice.algorithm, CUBLASLT_ALGO_CONFIG_ID) == exact);
+}
+
 /// The choice for a plan in the file of measurements, if the library accepts it.
 std::optional<Choice> recorded_choice(Plan& plan, const Key& key) {
   if (tuning_folder().empty()) return {};
@@ -163,7 +179,43 @@ std::optional<Choice> recorded_choice(Plan& plan, const Key& key) {
                        &result) != CUBLAS_STATUS_SUCCESS) {
     return {};
   }
-  return Choice{true, true, algorithm, result.workspaceSize};
+  result.algo = algorithm;
+  return choice_of(result, true);
+}
+
+/// The choices of the heuristics with any of the `reductions`, as a mask.
+std::vector<Choice> ask_heuristics(Plan& plan, const Key& key, int count,
+                                   std::uint32_t reductions) {
+  const CublasLt& library = cublaslt();
+  cublasLtHandle_t handle = nullptr;
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  if (handle_of(key.device, handle) != CUBLAS_STATUS_SUCCESS ||
+      library.init_preference(&preference, sizeof preference) != CUBLAS_STATUS_SUCCESS) {
+    return {};
+  }
+  bool complete = true;
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    complete &= library.set_preference(&preference, attribute, &value, sizeof value) ==
+                CUBLAS_STATUS_SUCCESS;
+  };
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, key.workspace ? workspace_limit : 0);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, std::uint32_t{key.b_alignment});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, std::uint32_t{key.a_alignment});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, std::uint32_t{key.rest_alignment});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::uint32_t{key.rest_alignment});
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(count));
+  int found = 0;
+  if (!complete ||
+      library.heuristics(handle, &plan.product, &plan.b, &plan.a, &plan.d, &plan.d, &preference,
+                         count, results.data(), &found) != CUBLAS_STATUS_SUCCESS) {
+    return {};
+  }
+  std::vector<Choice> choices;
+  for (const auto& result : std::span(results).first(static_cast<std::size_t>(found))) {
+    if (result.state == CUBLAS_STATUS_SUCCESS) choices.push_back(choice_of(result, false));
+  }
+  return choices;
 }
 
 Choice choose(Plan& plan, const Key& key) {
@@ -182,6 +234,10 @@ cublasStatus_t handle_of(int device, cublasLtHandle_t& handle) {
                      [](cublasLtHandle_t& created) { return cublaslt().create(&created); });
 }
 
+bool has_activation(cublasLtEpilogue_t epilogue) {
+  return epilogue != CUBLASLT_EPILOGUE_DEFAULT && epilogue != CUBLASLT_EPILOGUE_BIAS;
+}
+
 bool is_aligned(const Key& key) {
   const auto elements = static_cast<std::int32_t>(vector_bytes / size_of(key.dtype));
   const std::int32_t row_of_a = key.a_transposed ? key.m : key.k;
@@ -196,45 +252,17 @@ bool set_pointers(Plan& plan, const Key& key, const Gemm& gemm) {
 }
 
 std::vector<Choice> ask_heuristics(Plan& plan, const Key& key, int count) {
-  const CublasLt& library = cublaslt();
-  cublasLtHandle_t handle = nullptr;
-  cublasLtMatmulPreferenceOpaque_t preference{};
-  if (handle_of(key.device, handle) != CUBLAS_STATUS_SUCCESS ||
-      library.init_preference(&preference, sizeof preference) != CUBLAS_STATUS_SUCCESS) {
-    return {};
-  }
-  bool complete = true;
-  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    complete &= library.set_preference(&preference, attribute, &value, sizeof value) ==
-                CUBLAS_STATUS_SUCCESS;
-  };
-  // If k is split, the parts of a float16 or bfloat16 product are added in float32, but an epilogue
-  // may get the rounded sum: then k must not be split.
+  // With split k, an activation is applied in another kernel, which may not keep NaN. Otherwise the
+  // parts of a float16 or bfloat16 product are added in float32.
+  const bool is_half = size_of(key.dtype) == 2;
   std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-  if (size_of(key.dtype) > 2) {
-    reductions |= CUBLASLT_REDUCTION_SCHEME_INPLACE;
-  } else if (key.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !epilogue_gets_exact_sum(key)) {
-    reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
-  }
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, key.workspace ? workspace_limit : 0);
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, std::uint32_t{key.b_alignment});
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, std::uint32_t{key.a_alignment});
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, std::uint32_t{key.rest_alignment});
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::uint32_t{key.rest_alignment});
-  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(count));
-  int found = 0;
-  if (!complete ||
-      library.heuristics(handle, &plan.product, &plan.b, &plan.a, &plan.d, &plan.d, &preference,
-                         count, results.data(), &found) != CUBLAS_STATUS_SUCCESS) {
-    return {};
-  }
-  std::vector<Choice> choices;
-  for (const auto& result : std::span(results).first(static_cast<std::size_t>(found))) {
-    if (result.state != CUBLAS_STATUS_SUCCESS) continue;
-    choices.push_back({true, false, result.algo, result.workspaceSize});
-  }
-  return choices;
+  if (!is_half) reductions |= CUBLASLT_REDUCTION_SCHEME_INPLACE;
+  if (has_activation(key.epilogue)) reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
+  std::vector<Choice> choices = ask_heuristics(plan, key, count, reductions);
+  if (!is_half || key.epilogue != CUBLASLT_EPILOGUE_BIAS) return choices;
+  std::erase_if(choices, [](const Choice& choice) { return !adds_bias_to_exact_sum(choice); });
+  if (!choices.empty()) return choices;
+  return ask_heuristics(plan, key, count, CUBLASLT_REDUCTION_SCHEME_NONE);
 }
 
 Choice known_choice(const Key& key) {

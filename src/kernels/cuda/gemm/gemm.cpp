@@ -30,15 +30,14 @@ bool prefers_hopper(const Gemm& gemm) {
 
 bool has_few_rows(const Gemm& gemm) { return gemm.m <= 64; }
 
-/// The same for skinny_gemm(), on an H100. Its blocks of up to 64 rows and 32 columns take too long
-/// if there are more than multiprocessors, or if k is long for each of them. In float32 with a long
-/// k, cuBLASLt is as fast for one row, and divides k into more parts where there are few columns.
-/// It may use tensor cores with TF32.
+/// The same for skinny_gemm(), on an H100. Of more rows than a block has, there are tiles; blocks
+/// of 64 rows and 32 columns take too long if there are more than multiprocessors, or if k is long
+/// for each of them. In float32 with a long k, cuBLASLt is as fast for one row, and divides k into
+/// more parts where there are few columns. It may use tensor cores with TF32.
 bool prefers_skinny(const Gemm& gemm) {
   const std::int64_t blocks = (gemm.m + 63) / 64 * ((gemm.n + 31) / 32);
   if (!has_few_rows(gemm)) return blocks <= 128 && gemm.k * blocks <= 3 << 16;
-  if (gemm.dtype != DType::float32) return gemm.m <= 32 || blocks <= 128;
-  if (gemm.k <= gemm.n) return true;
+  if (gemm.dtype != DType::float32 || gemm.k <= gemm.n) return true;
   if (gemm.m == 1) return false;
   if (gemm.m <= 32 && gemm.n <= 1024 && gemm.k <= 4 * gemm.n) return true;
   const bool few_columns = gemm.m <= 32 ? gemm.n <= 4096 : gemm.n <= 2048 && gemm.k > 1024;

@@ -1,5 +1,5 @@
-// Products with a weight [n, k] that are small or have few rows. For each 64 rows, the weight is
-// read once.
+// Products with a weight [n, k] that are small or have few rows. The weight is read once for each
+// tile of up to 64 rows.
 #pragma once
 
 #include "cudarelu/call.h"
