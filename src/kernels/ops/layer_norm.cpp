@@ -62,6 +62,29 @@ void normalise(const Tensors<T>& of, const T* x, T* y) {
   });
 }
 
+/// For the short rows from `begin` to `end`.
+template <cpu::Isa isa, class T>
+void normalise_short_rows(const Tensors<T>& of, const T* x, T* y, std::int64_t begin,
+                          std::int64_t end) {
+  using C = Compute<T>;
+  cpu::Block<C> weight_block;
+  cpu::Block<C> bias_block;
+  const auto read_all = [&](const T* from, cpu::Block<C>& to) {
+    return from == nullptr ? nullptr : cpu::read<isa>(from, of.columns, to);
+  };
+  const Tensors<C> converted{read_all(of.weight, weight_block), read_all(of.bias, bias_block),
+                             of.columns, of.eps};
+  cpu::Block<C> block;
+  cpu::for_blocks_of_rows(begin, end, of.columns, [&](std::int64_t first, std::int64_t count) {
+    const C* const values = cpu::read<isa>(x + first, count, block);
+    C* const results = cpu::target(y + first, block);
+    for (std::int64_t i = 0; i < count; i += of.columns) {
+      normalise<isa, 1>(converted, values + i, results + i);
+    }
+    cpu::write<isa>(y + first, count, block);
+  });
+}
+
 }  // namespace
 
 Status LayerNorm::cpu(const Call& call) {
@@ -70,17 +93,22 @@ Status LayerNorm::cpu(const Call& call) {
       return call.inputs[i].present ? static_cast<const T*>(call.inputs[i].data) : nullptr;
     };
     const Tensors<T> tensors{input(1), input(2), call.inputs[0].shape.back(), call.real(0)};
-    // Short rows without conversions are faster one at a time: the next one is read while the
-    // results of this one are on their way to memory.
+    const T* const x = input(0);
+    T* const y = static_cast<T*>(call.outputs[0].data);
+    // Rows without conversions that fit the L1 cache are faster one at a time: the next one is read
+    // while the results of this one are on their way to memory.
     const std::int64_t row_bytes = tensors.columns * static_cast<std::int64_t>(sizeof(T));
     const bool by_groups = row_bytes <= cpu::most_group_row_bytes &&
                            (cpu::is_narrow<T> || row_bytes >= cpu::long_row_bytes);
     cpu::for_parts_of_rows<cpu::Width::full>(
-        call, [&](auto isa, std::int64_t begin, std::int64_t end) {
+        call, [&](auto tag, std::int64_t begin, std::int64_t end) {
+          constexpr cpu::Isa isa = decltype(tag)::value;
+          if (tensors.columns <= cpu::short_row) {
+            return normalise_short_rows<isa>(tensors, x, y, begin, end);
+          }
           cpu::for_groups_of_rows<4>(begin, end, by_groups, [&](auto rows, std::int64_t row) {
             const std::int64_t offset = row * tensors.columns;
-            normalise<decltype(isa)::value, decltype(rows)::value>(
-                tensors, input(0) + offset, static_cast<T*>(call.outputs[0].data) + offset);
+            normalise<isa, decltype(rows)::value>(tensors, x + offset, y + offset);
           });
         });
     return Status();

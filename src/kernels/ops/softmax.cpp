@@ -4,11 +4,47 @@
 #include "cudarelu/cpu/rows.h"
 
 namespace cudarelu::ops {
+namespace {
+
+template <cpu::Isa isa, class C>
+void softmax_of_few(const C* x, C* y, std::int64_t columns) {
+  cpu::exponentials<isa>(x, cpu::maximum_of_few(x, columns), y, columns);
+  const double sum = cpu::sum_of_few(columns, [&](std::int64_t i) { return y[i]; });
+  const C scale = static_cast<C>(1 / sum);
+  cpu::for_each_index(columns, [&](std::int64_t i) { y[i] *= scale; });
+}
+
+template <class T>
+void softmax_of_short_rows(const Call& call) {
+  using C = Compute<T>;
+  const std::int64_t columns = call.inputs[0].shape.back();
+  const auto* const x = static_cast<const T*>(call.inputs[0].data);
+  auto* const y = static_cast<T*>(call.outputs[0].data);
+  cpu::for_parts_of_rows<cpu::Width::full>(
+      call, [&](auto tag, std::int64_t begin, std::int64_t end) {
+        constexpr cpu::Isa isa = decltype(tag)::value;
+        cpu::Block<C> block;
+        cpu::for_blocks_of_rows(begin, end, columns, [&](std::int64_t first, std::int64_t count) {
+          const C* const values = cpu::read<isa>(x + first, count, block);
+          C* const results = cpu::target(y + first, block);
+          for (std::int64_t i = 0; i < count; i += columns) {
+            softmax_of_few<isa>(values + i, results + i, columns);
+          }
+          cpu::write<isa>(y + first, count, block);
+        });
+      });
+}
+
+}  // namespace
 
 Status Softmax::cpu(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     using C = Compute<T>;
     const std::int64_t columns = call.inputs[0].shape.back();
+    if (columns <= cpu::short_row) {
+      softmax_of_short_rows<T>(call);
+      return Status();
+    }
     cpu::for_each_row<cpu::Width::full>(call, [&](auto isa, std::int64_t row) {
       const T* x = static_cast<const T*>(call.inputs[0].data) + row;
       T* y = static_cast<T*>(call.outputs[0].data) + row;
@@ -16,17 +52,6 @@ Status Softmax::cpu(const Call& call) {
       // are computed again.
       constexpr std::int64_t kept = cpu::is_narrow<T> ? 16 : 1;
       std::array<cpu::Block<C>, kept> blocks;
-      if (columns <= cpu::short_row) {
-        const C* const values = cpu::read(x, columns, blocks[0]);
-        const C base = cpu::maximum_of_few(values, columns);
-        C* const results = cpu::target(y, blocks[0]);
-        cpu::exponentials<isa.value>(values, base, results, columns);
-        const double sum = cpu::sum_of_few(columns, [&](std::int64_t i) { return results[i]; });
-        const C scale = static_cast<C>(1 / sum);
-        cpu::for_each_index(columns, [&](std::int64_t i) { results[i] *= scale; });
-        cpu::write(y, columns, blocks[0]);
-        return;
-      }
       const auto block_of = [&](std::int64_t first) -> cpu::Block<C>& {
         return blocks[std::min(first / cpu::block_size, kept - 1)];
       };

@@ -3,11 +3,45 @@
 #include "cudarelu/cpu/rows.h"
 
 namespace cudarelu::ops {
+namespace {
+
+template <class T>
+void gradient_of_short_rows(const Call& call) {
+  using C = Compute<T>;
+  const std::int64_t columns = call.inputs[0].shape.back();
+  const auto* const grad_y = static_cast<const T*>(call.inputs[0].data);
+  const auto* const y = static_cast<const T*>(call.inputs[1].data);
+  auto* const grad_x = static_cast<T*>(call.outputs[0].data);
+  cpu::for_parts_of_rows<cpu::sum_width<T>>(
+      call, [&](auto tag, std::int64_t begin, std::int64_t end) {
+        constexpr cpu::Isa isa = decltype(tag)::value;
+        cpu::Block<C> grad_y_block;
+        cpu::Block<C> y_block;
+        cpu::for_blocks_of_rows(begin, end, columns, [&](std::int64_t first, std::int64_t count) {
+          const C* g = cpu::read<isa>(grad_y + first, count, grad_y_block);
+          const C* p = cpu::read<isa>(y + first, count, y_block);
+          C* results = cpu::target(grad_x + first, y_block);
+          for (std::int64_t i = 0; i < count; i += columns) {
+            const C dot = static_cast<C>(
+                cpu::sum_of_few(columns, [&](std::int64_t j) { return g[i + j] * p[i + j]; }));
+            cpu::for_each_index(
+                columns, [&](std::int64_t j) { results[i + j] = p[i + j] * (g[i + j] - dot); });
+          }
+          cpu::write<isa>(grad_x + first, count, y_block);
+        });
+      });
+}
+
+}  // namespace
 
 Status SoftmaxBackward::cpu(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     using C = Compute<T>;
     const std::int64_t columns = call.inputs[0].shape.back();
+    if (columns <= cpu::short_row) {
+      gradient_of_short_rows<T>(call);
+      return Status();
+    }
     cpu::for_each_row<cpu::sum_width<T>>(call, [&](auto tag, std::int64_t row) {
       constexpr cpu::Isa isa = decltype(tag)::value;
       const T* grad_y = static_cast<const T*>(call.inputs[0].data) + row;
@@ -15,23 +49,15 @@ Status SoftmaxBackward::cpu(const Call& call) {
       T* grad_x = static_cast<T*>(call.outputs[0].data) + row;
       cpu::Block<C> grad_y_block;
       cpu::Block<C> y_block;
-      const auto total = [&] {
-        if (columns <= cpu::short_row) {
-          const C* const g = cpu::read<isa>(grad_y, columns, grad_y_block);
-          const C* const p = cpu::read<isa>(y, columns, y_block);
-          return cpu::sum_of_few(columns, [&](std::int64_t i) { return g[i] * p[i]; });
-        }
-        cpu::Sum sum;
-        cpu::for_each_block<T, cpu::sum_block_size>(columns, [&](std::int64_t first,
-                                                                 std::int64_t count) {
-          const C* const g = cpu::read<isa>(grad_y + first, count, grad_y_block);
-          const C* const p = cpu::read<isa>(y + first, count, y_block);
-          sum.add_products(
-              count, [&](std::int64_t i) { return g[i]; }, [&](std::int64_t i) { return p[i]; });
-        });
-        return sum.total();
-      };
-      const C dot = static_cast<C>(total());
+      cpu::Sum sum;
+      cpu::for_each_block<T, cpu::sum_block_size>(
+          columns, [&](std::int64_t first, std::int64_t count) {
+            const C* const g = cpu::read<isa>(grad_y + first, count, grad_y_block);
+            const C* const p = cpu::read<isa>(y + first, count, y_block);
+            sum.add_products(
+                count, [&](std::int64_t i) { return g[i]; }, [&](std::int64_t i) { return p[i]; });
+          });
+      const C dot = static_cast<C>(sum.total());
       cpu::for_each_block<T, cpu::small_block_size>(
           columns, [&](std::int64_t first, std::int64_t count) {
             const C* const g = cpu::read<isa>(grad_y + first, count, grad_y_block);

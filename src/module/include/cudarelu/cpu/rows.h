@@ -43,6 +43,17 @@ void for_each_row(const Call& call, const Body& body) {
   });
 }
 
+/// Calls body(first, count) for blocks of whole rows of up to block_size elements: short rows are
+/// converted together.
+template <class Body>
+void for_blocks_of_rows(std::int64_t begin, std::int64_t end, std::int64_t columns,
+                        const Body& body) {
+  const std::int64_t rows = block_size / columns;
+  for (std::int64_t row = begin; row < end; row += rows) {
+    body(row * columns, std::min(rows, end - row) * columns);
+  }
+}
+
 /// A number of rows that the compiler knows.
 template <std::int64_t rows>
 using Rows = std::integral_constant<std::int64_t, rows>;
