@@ -163,6 +163,29 @@ void add_rows(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bi
   });
 }
 
+/// The same for the short rows from `begin` to `end`.
+template <cpu::Isa isa, class T, class C>
+void add_short_rows(const Tensors<T>& of, std::int64_t begin, std::int64_t end, C* grad_weight,
+                    C* grad_bias) {
+  cpu::Block<C> weight_block;
+  cpu::Block<C> grad_y_block;
+  cpu::Block<C> x_block;
+  const C* const weight =
+      of.weight == nullptr ? nullptr : cpu::read<isa>(of.weight, of.columns, weight_block);
+  cpu::for_blocks_of_rows(begin, end, of.columns, [&](std::int64_t first, std::int64_t count) {
+    const Tensors<C> converted{cpu::read<isa>(of.grad_y + first, count, grad_y_block),
+                               cpu::read<isa>(of.x + first, count, x_block),
+                               weight,
+                               cpu::target(of.grad_x + first, x_block),
+                               of.columns,
+                               of.eps};
+    for (std::int64_t row = 0; row < count / of.columns; ++row) {
+      add_rows<isa, 1>(converted, row, grad_weight, grad_bias);
+    }
+    cpu::write<isa>(of.grad_x + first, count, x_block);
+  });
+}
+
 }  // namespace
 
 Status LayerNormBackward::cpu(const Call& call) {
@@ -205,9 +228,13 @@ Status LayerNormBackward::cpu(const Call& call) {
           for (std::int64_t row = part * of_part; row < last;) {
             std::fill_n(sum, 2 * columns, C(0));
             const std::int64_t stop = std::min(last, row + group);
-            cpu::for_groups_of_rows<2>(row, stop, by_pairs, [&](auto count, std::int64_t first) {
-              add_rows<isa, decltype(count)::value>(tensors, first, sum, sum + columns);
-            });
+            if (columns <= cpu::short_row) {
+              add_short_rows<isa>(tensors, row, stop, sum, sum + columns);
+            } else {
+              cpu::for_groups_of_rows<2>(row, stop, by_pairs, [&](auto count, std::int64_t first) {
+                add_rows<isa, decltype(count)::value>(tensors, first, sum, sum + columns);
+              });
+            }
             row = stop;
             cpu::for_each_index(2 * columns, [&](std::int64_t i) { total[i] += sum[i]; });
           }
