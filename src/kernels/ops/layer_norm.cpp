@@ -74,15 +74,12 @@ void normalise_short_rows(const Tensors<T>& of, const T* x, T* y, std::int64_t b
   };
   const Tensors<C> converted{read_all(of.weight, weight_block), read_all(of.bias, bias_block),
                              of.columns, of.eps};
-  cpu::Block<C> block;
-  cpu::for_blocks_of_rows(begin, end, of.columns, [&](std::int64_t first, std::int64_t count) {
-    const C* const values = cpu::read<isa>(x + first, count, block);
-    C* const results = cpu::target(y + first, block);
-    for (std::int64_t i = 0; i < count; i += of.columns) {
-      normalise<isa, 1>(converted, values + i, results + i);
-    }
-    cpu::write<isa>(y + first, count, block);
-  });
+  cpu::for_blocks_of_rows<isa>(std::array{x}, y, begin, end, of.columns,
+                               [&](const auto& inputs, C* results, std::int64_t count) {
+                                 for (std::int64_t i = 0; i < count; i += of.columns) {
+                                   normalise<isa, 1>(converted, inputs[0] + i, results + i);
+                                 }
+                               });
 }
 
 }  // namespace

@@ -168,22 +168,16 @@ template <cpu::Isa isa, class T, class C>
 void add_short_rows(const Tensors<T>& of, std::int64_t begin, std::int64_t end, C* grad_weight,
                     C* grad_bias) {
   cpu::Block<C> weight_block;
-  cpu::Block<C> grad_y_block;
-  cpu::Block<C> x_block;
-  const C* const weight =
-      of.weight == nullptr ? nullptr : cpu::read<isa>(of.weight, of.columns, weight_block);
-  cpu::for_blocks_of_rows(begin, end, of.columns, [&](std::int64_t first, std::int64_t count) {
-    const Tensors<C> converted{cpu::read<isa>(of.grad_y + first, count, grad_y_block),
-                               cpu::read<isa>(of.x + first, count, x_block),
-                               weight,
-                               cpu::target(of.grad_x + first, x_block),
-                               of.columns,
-                               of.eps};
-    for (std::int64_t row = 0; row < count / of.columns; ++row) {
-      add_rows<isa, 1>(converted, row, grad_weight, grad_bias);
-    }
-    cpu::write<isa>(of.grad_x + first, count, x_block);
-  });
+  if (of.weight == nullptr) weight_block.fill(C(1));
+  const C* const weight = weight_of<isa>(of, 0, of.columns, weight_block);
+  cpu::for_blocks_of_rows<isa>(std::array{of.grad_y, of.x}, of.grad_x, begin, end, of.columns,
+                               [&](const auto& inputs, C* grad_x, std::int64_t count) {
+                                 const Tensors<C> converted{inputs[0], inputs[1],  weight,
+                                                            grad_x,    of.columns, of.eps};
+                                 for (std::int64_t row = 0; row < count / of.columns; ++row) {
+                                   add_rows<isa, 1>(converted, row, grad_weight, grad_bias);
+                                 }
+                               });
 }
 
 }  // namespace

@@ -16,22 +16,18 @@ void softmax_of_few(const C* x, C* y, std::int64_t columns) {
 
 template <class T>
 void softmax_of_short_rows(const Call& call) {
-  using C = Compute<T>;
   const std::int64_t columns = call.inputs[0].shape.back();
-  const auto* const x = static_cast<const T*>(call.inputs[0].data);
-  auto* const y = static_cast<T*>(call.outputs[0].data);
+  const std::array input{static_cast<const T*>(call.inputs[0].data)};
+  auto* const output = static_cast<T*>(call.outputs[0].data);
   cpu::for_parts_of_rows<cpu::Width::full>(
       call, [&](auto tag, std::int64_t begin, std::int64_t end) {
         constexpr cpu::Isa isa = decltype(tag)::value;
-        cpu::Block<C> block;
-        cpu::for_blocks_of_rows(begin, end, columns, [&](std::int64_t first, std::int64_t count) {
-          const C* const values = cpu::read<isa>(x + first, count, block);
-          C* const results = cpu::target(y + first, block);
-          for (std::int64_t i = 0; i < count; i += columns) {
-            softmax_of_few<isa>(values + i, results + i, columns);
-          }
-          cpu::write<isa>(y + first, count, block);
-        });
+        cpu::for_blocks_of_rows<isa>(input, output, begin, end, columns,
+                                     [&](const auto& inputs, auto* results, std::int64_t count) {
+                                       for (std::int64_t i = 0; i < count; i += columns) {
+                                         softmax_of_few<isa>(inputs[0] + i, results + i, columns);
+                                       }
+                                     });
       });
 }
 

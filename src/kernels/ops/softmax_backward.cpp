@@ -9,26 +9,23 @@ template <class T>
 void gradient_of_short_rows(const Call& call) {
   using C = Compute<T>;
   const std::int64_t columns = call.inputs[0].shape.back();
-  const auto* const grad_y = static_cast<const T*>(call.inputs[0].data);
-  const auto* const y = static_cast<const T*>(call.inputs[1].data);
-  auto* const grad_x = static_cast<T*>(call.outputs[0].data);
+  const std::array input{static_cast<const T*>(call.inputs[0].data),
+                         static_cast<const T*>(call.inputs[1].data)};
+  auto* const output = static_cast<T*>(call.outputs[0].data);
   cpu::for_parts_of_rows<cpu::sum_width<T>>(
       call, [&](auto tag, std::int64_t begin, std::int64_t end) {
-        constexpr cpu::Isa isa = decltype(tag)::value;
-        cpu::Block<C> grad_y_block;
-        cpu::Block<C> y_block;
-        cpu::for_blocks_of_rows(begin, end, columns, [&](std::int64_t first, std::int64_t count) {
-          const C* g = cpu::read<isa>(grad_y + first, count, grad_y_block);
-          const C* p = cpu::read<isa>(y + first, count, y_block);
-          C* results = cpu::target(grad_x + first, y_block);
-          for (std::int64_t i = 0; i < count; i += columns) {
-            const C dot = static_cast<C>(
-                cpu::sum_of_few(columns, [&](std::int64_t j) { return g[i + j] * p[i + j]; }));
-            cpu::for_each_index(
-                columns, [&](std::int64_t j) { results[i + j] = p[i + j] * (g[i + j] - dot); });
-          }
-          cpu::write<isa>(grad_x + first, count, y_block);
-        });
+        cpu::for_blocks_of_rows<decltype(tag)::value>(
+            input, output, begin, end, columns,
+            [&](const auto& inputs, C* results, std::int64_t count) {
+              const C* const g = inputs[0];
+              const C* const p = inputs[1];
+              for (std::int64_t i = 0; i < count; i += columns) {
+                const C dot = static_cast<C>(
+                    cpu::sum_of_few(columns, [&](std::int64_t j) { return g[i + j] * p[i + j]; }));
+                cpu::for_each_index(
+                    columns, [&](std::int64_t j) { results[i + j] = p[i + j] * (g[i + j] - dot); });
+              }
+            });
       });
 }
 

@@ -43,17 +43,6 @@ void for_each_row(const Call& call, const Body& body) {
   });
 }
 
-/// Calls body(first, count) for blocks of whole rows of up to block_size elements: short rows are
-/// converted together.
-template <class Body>
-void for_blocks_of_rows(std::int64_t begin, std::int64_t end, std::int64_t columns,
-                        const Body& body) {
-  const std::int64_t rows = block_size / columns;
-  for (std::int64_t row = begin; row < end; row += rows) {
-    body(row * columns, std::min(rows, end - row) * columns);
-  }
-}
-
 /// A number of rows that the compiler knows.
 template <std::int64_t rows>
 using Rows = std::integral_constant<std::int64_t, rows>;
@@ -95,6 +84,27 @@ inline constexpr std::int64_t sum_block_size = 4 * lanes;
 /// longer than such a row.
 inline constexpr std::int64_t few_lanes = 8;
 inline constexpr std::int64_t short_row = sum_block_size - 1;
+
+/// Calls body(inputs, results, elements), with pointers to the type of arithmetic, for blocks of
+/// the short rows from `begin` to `end`, which are converted together. Where they are converted,
+/// the results take the place of the last input.
+template <Isa isa, std::size_t inputs, class T, class Body>
+void for_blocks_of_rows(const std::array<const T*, inputs>& x, T* y, std::int64_t begin,
+                        std::int64_t end, std::int64_t columns, const Body& body) {
+  using C = Compute<T>;
+  std::array<Block<C>, inputs> blocks;
+  const std::int64_t rows = block_size / columns;
+  for (std::int64_t row = begin; row < end; row += rows) {
+    const std::int64_t first = row * columns;
+    const std::int64_t count = std::min(rows, end - row) * columns;
+    std::array<const C*, inputs> values;
+    for (std::size_t i = 0; i < inputs; ++i) {
+      values[i] = read<isa>(x[i] + first, count, blocks[i]);
+    }
+    body(values, target(y + first, blocks.back()), count);
+    write<isa>(y + first, count, blocks.back());
+  }
+}
 
 /// f(lane, i) for n numbers, `count` lanes at a time. The condition becomes a mask.
 template <std::int64_t count, class F>
