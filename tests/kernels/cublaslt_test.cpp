@@ -328,8 +328,8 @@ std::vector<double> cancel_first_row(const Case& c, Operands& operands) {
 
 using CublasLtHalvesOnCuda = CublasLtOnCuda;
 
-/// Each algorithm of the heuristics, which may split k, adds the bias and the other matrix to the
-/// sum before it rounds.
+/// Each algorithm of the heuristics, which may split k, adds the bias and the other matrix and
+/// applies the activation to the sum before it rounds, and keeps the NaN of the second row.
 TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
   struct Way {
     cublasLtEpilogue_t epilogue;
@@ -352,7 +352,7 @@ TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
   ASSERT_NE(workspace, nullptr);
   cublasLtHandle_t handle = nullptr;
   ASSERT_EQ(cuda::lt::handle_of(0, handle), CUBLAS_STATUS_SUCCESS);
-  int splits = 0;  // of algorithms with a bias
+  int splits = 0;  // of algorithms with an activation
   for (const auto& [m, n, k] : shapes) {
     for (const bool b_transposed : {false, true}) {
       const Case c{.dtype = GetParam(),
@@ -365,6 +365,12 @@ TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
                    .combine = Combine::add};
       Operands operands(c, random);
       const std::vector<double> products = cancel_first_row(c, operands);
+      (void)visit_dtype<floating_types>(c.dtype, [&]<class T>(TypeTag<T>) {
+        reinterpret_cast<T*>(operands.a.data().data())[k + k / 2] =
+            store<T>(std::numeric_limits<Compute<T>>::quiet_NaN());
+        return Status();
+      });
+      operands.device_a.upload();
       const double largest = std::abs(*std::ranges::max_element(
           products, {}, [](double product) { return std::abs(product); }));
       for (const auto& [epilogue, adds_other, activation, alignment] : ways) {
@@ -394,9 +400,8 @@ TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
         const auto choices = cuda::lt::ask_heuristics(plan, key, 32);
         ASSERT_FALSE(choices.empty());
         for (const cuda::lt::Choice& choice : choices) {
-          ASSERT_FALSE(choice.splits_k && cuda::lt::has_activation(epilogue));
-          if (choice.splits_k && bias) ++splits;
-          std::ranges::fill(operands.d.data(), std::uint8_t{0xff});  // NaN
+          if (choice.splits_k && activation != Activation::none) ++splits;
+          std::ranges::fill(operands.d.data(), std::uint8_t{0x42});  // neither NaN nor near a sum
           operands.device_d.upload();
           ASSERT_EQ(
               cuda::cublaslt().multiply(handle, &plan.product, &one, gemm.b, &plan.b, gemm.a,
@@ -413,6 +418,7 @@ TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
             // To round the largest product causes up to four times the first part of this error.
             const double error = rounding(c.dtype, false) * (largest / 8 + std::abs(expected));
             ASSERT_NEAR(item(operands.d, column), expected, error) << "column " << column;
+            ASSERT_TRUE(std::isnan(item(operands.d, n + column))) << "column " << column;
           }
         }
       }

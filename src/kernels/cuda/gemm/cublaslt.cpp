@@ -89,20 +89,15 @@ lt::Key key_of(const Gemm& gemm, int device) {
           .rest_alignment = alignment_of(gemm.d, gemm.bias, gemm.sum, gemm.other)};
 }
 
-/// The way to compute a product: in one step if cuBLASLt has an algorithm for it and would not
-/// split k for the first of two, else in two. Where it would, not to split k takes up to 30 times
-/// as long.
+/// The way to compute a product: in one step if cuBLASLt has an algorithm for it, else in two.
 Way way_for(const Gemm& gemm, int device) {
   lt::Key key = key_of(gemm, device);
   const auto way_by = [&](const Steps& steps) {
     key.epilogue = steps.epilogue;
     return Way{steps, key, &lt::plan_for(key, gemm)};
   };
-  const Steps one = in_one(gemm, key);
-  if (lt::has_activation(one.epilogue) && !way_by(in_two(gemm)).plan->choice.splits_k) {
-    if (const Way way = way_by(one); way.plan->choice.found) return way;
-  }
-  return way_by(in_two(gemm));
+  const Way way = way_by(in_one(gemm, key));
+  return way.plan->choice.found ? way : way_by(in_two(gemm));
 }
 
 Status status_of(const Call& call, cublasStatus_t status) {

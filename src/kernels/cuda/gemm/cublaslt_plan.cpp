@@ -155,9 +155,10 @@ Choice choice_of(const cublasLtMatmulHeuristicResult_t& result, bool measured) {
   return {true, measured, splits_k, result.algo, result.workspaceSize};
 }
 
-/// Whether the bias is added to the sum of the parts of k before it is rounded to 16 bits. Of the
-/// algorithms that split k with cuBLASLt 13.1 on an H100, those of this ID always do it.
-bool adds_bias_to_exact_sum(const Choice& choice) {
+/// Whether the epilogue gets the sum of the parts of k before it is rounded to 16 bits. Of the
+/// algorithms that split k with cuBLASLt 13.1 on an H100 and an H200, those of this ID always do
+/// it.
+bool finishes_exact_sum(const Choice& choice) {
   constexpr std::uint32_t exact = 66;
   return !choice.splits_k || (CUBLAS_VER_MAJOR >= 13 &&
                               attribute_of(choice.algorithm, CUBLASLT_ALGO_CONFIG_ID) == exact);
@@ -234,10 +235,6 @@ cublasStatus_t handle_of(int device, cublasLtHandle_t& handle) {
                      [](cublasLtHandle_t& created) { return cublaslt().create(&created); });
 }
 
-bool has_activation(cublasLtEpilogue_t epilogue) {
-  return epilogue != CUBLASLT_EPILOGUE_DEFAULT && epilogue != CUBLASLT_EPILOGUE_BIAS;
-}
-
 bool is_aligned(const Key& key) {
   const auto elements = static_cast<std::int32_t>(vector_bytes / size_of(key.dtype));
   const std::int32_t row_of_a = key.a_transposed ? key.m : key.k;
@@ -252,15 +249,13 @@ bool set_pointers(Plan& plan, const Key& key, const Gemm& gemm) {
 }
 
 std::vector<Choice> ask_heuristics(Plan& plan, const Key& key, int count) {
-  // With split k, an activation is applied in another kernel, which may not keep NaN. Otherwise the
-  // parts of a float16 or bfloat16 product are added in float32.
+  // The parts of a float16 or bfloat16 product are added in float32.
   const bool is_half = size_of(key.dtype) == 2;
   std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   if (!is_half) reductions |= CUBLASLT_REDUCTION_SCHEME_INPLACE;
-  if (has_activation(key.epilogue)) reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
   std::vector<Choice> choices = ask_heuristics(plan, key, count, reductions);
-  if (!is_half || key.epilogue != CUBLASLT_EPILOGUE_BIAS) return choices;
-  std::erase_if(choices, [](const Choice& choice) { return !adds_bias_to_exact_sum(choice); });
+  if (!is_half || key.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return choices;
+  std::erase_if(choices, [](const Choice& choice) { return !finishes_exact_sum(choice); });
   if (!choices.empty()) return choices;
   return ask_heuristics(plan, key, count, CUBLASLT_REDUCTION_SCHEME_NONE);
 }

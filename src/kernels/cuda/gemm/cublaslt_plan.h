@@ -33,9 +33,6 @@ struct Key {
 };
 static_assert(std::has_unique_object_representations_v<Key>);  // the hash is of its bytes
 
-/// Whether an epilogue is more than a bias.
-bool has_activation(cublasLtEpilogue_t epilogue);
-
 /// Whether all operands and all of their rows are aligned to 16 bytes.
 bool is_aligned(const Key& key);
 
@@ -64,8 +61,8 @@ Plan& plan_for(const Key& key, const Gemm& gemm);
 /// Sets the pointers of the epilogue in a plan.
 bool set_pointers(Plan& plan, const Key& key, const Gemm& gemm);
 
-/// Up to `count` algorithms from cuBLASLt's heuristics, the one expected to be fastest first. None
-/// splits k before an activation.
+/// Up to `count` algorithms from cuBLASLt's heuristics, the one expected to be fastest first. In 16
+/// bits, the sum is rounded once, after the epilogue.
 std::vector<Choice> ask_heuristics(Plan& plan, const Key& key, int count);
 
 /// The choice of the process for a key.
