@@ -14,30 +14,42 @@
 namespace cudarelu::cuda {
 namespace {
 
+bool has_few_rows(const Gemm& gemm) { return gemm.m <= 64; }
+
+/// Whether cuBLASLt's epilogue lacks a part of the product.
+bool takes_two_steps(const Gemm& gemm) {
+  return gemm.activation == Activation::gelu_erf || gemm.activation == Activation::silu ||
+         (gemm.other != nullptr && !adds_other(gemm));
+}
+
 /// Whether hopper_gemm() is at least as fast as the first choice of cuBLASLt's heuristics, measured
-/// on an H200. Only it has the exact GELU and SiLU in its epilogue, and another matrix that
-/// cuBLASLt does not add; for small results, a second step takes less time (H100).
+/// on an H200. Its epilogue is complete; for small results, a second step takes less time (H100).
+/// Half of its tiles of few rows would be empty.
 bool prefers_hopper(const Gemm& gemm) {
-  if (gemm.activation == Activation::gelu_erf || gemm.activation == Activation::silu ||
-      (gemm.other != nullptr && !adds_other(gemm))) {
-    return gemm.m * gemm.n >= 3 << 19;
-  }
+  if (has_few_rows(gemm)) return false;
+  if (takes_two_steps(gemm)) return gemm.m * gemm.n >= 3 << 19;
   if (gemm.a_transposed) return false;
   // For a small k, reading and writing take longer than multiplying.
   if (gemm.batch > 1) return gemm.k <= 128 && gemm.m >= 128 && gemm.n >= 128;
   return gemm.b_transposed && gemm.m * gemm.n >= std::int64_t{1} << 22;
 }
 
-bool has_few_rows(const Gemm& gemm) { return gemm.m <= 64; }
+bool is_half(const Gemm& gemm) { return size_of(gemm.dtype) == 2; }
 
-/// The same for skinny_gemm(), on an H100. Of more rows than a block has, there are tiles; blocks
-/// of 64 rows and 32 columns take too long if there are more than multiprocessors, or if k is long
-/// for each of them. In float32 with a long k, cuBLASLt is as fast for one row, and divides k into
-/// more parts where there are few columns. It may use tensor cores with TF32.
+/// The same for skinny_gemm(), on an H100 and an H200. Of more rows than a block has, there are
+/// tiles; blocks of 64 rows and 32 columns take too long if there are more than multiprocessors, or
+/// if k is long for each of them. With many columns in 16 bits, cuBLASLt reads x less often. In
+/// float32 with a long k, it is as fast for one row, and divides k into more parts where there are
+/// few columns. It may use tensor cores with TF32.
 bool prefers_skinny(const Gemm& gemm) {
   const std::int64_t blocks = (gemm.m + 63) / 64 * ((gemm.n + 31) / 32);
   if (!has_few_rows(gemm)) return blocks <= 128 && gemm.k * blocks <= 3 << 16;
-  if (gemm.dtype != DType::float32 || gemm.k <= gemm.n) return true;
+  if (is_half(gemm)) {
+    const bool takes_vectors = gemm.n % 8 == 0;
+    if (blocks <= 128 || !takes_vectors) return true;
+    return gemm.m <= (gemm.n <= 16384 || takes_two_steps(gemm) ? 32 : 16);
+  }
+  if (gemm.k <= gemm.n) return true;
   if (gemm.m == 1) return false;
   if (gemm.m <= 32 && gemm.n <= 1024 && gemm.k <= 4 * gemm.n) return true;
   const bool few_columns = gemm.m <= 32 ? gemm.n <= 4096 : gemm.n <= 2048 && gemm.k > 1024;
@@ -65,8 +77,6 @@ const Float32Matmul& float32_matmul() {
 bool wants_tf32x3(const Gemm& gemm) {
   return gemm.dtype == DType::float32 && !gemm.allow_tf32 && float32_matmul().tf32x3;
 }
-
-bool is_half(const Gemm& gemm) { return size_of(gemm.dtype) == 2; }
 
 bool always(const Gemm& /*gemm*/) { return true; }
 

@@ -21,6 +21,7 @@ namespace {
 
 constexpr int most_shared_bytes = 227 * 1024;
 constexpr int half_shared_bytes = 113 * 1024;  // for each of two blocks on a multiprocessor
+constexpr int third_shared_bytes = 75 * 1024;  // for each of three
 constexpr int line = 128;                      // bytes of a row in a part
 constexpr int most_splits = 8;                 // blocks that divide k
 
@@ -41,10 +42,11 @@ struct Slice {
   /// The slots for parts of all warps, and their barriers.
   static constexpr int slots_bytes(int slots) { return warps * slots * (part_bytes + 8); }
   /// For `slots` slots for parts in each warp, and for the sums of the blocks that divide k, with a
-  /// barrier. With two slots, only one block fits on a multiprocessor: the blocks of the next
-  /// kernel, which start early, do not crowd on a few multiprocessors.
+  /// barrier. With two slots, only one block fits on a multiprocessor, with one slot two: the
+  /// blocks of the next kernel, which start early, do not crowd on a few multiprocessors.
   static constexpr int shared_bytes(int slots) {
-    return slots_bytes(slots) + (split_k ? (pairs + most_splits) * 8 + 8 : 0);
+    const int bytes = slots_bytes(slots) + (split_k ? (pairs + most_splits) * 8 + 8 : 0);
+    return std::max(bytes, third_shared_bytes + 1);
   }
   static_assert(shared_bytes(2) <= most_shared_bytes && shared_bytes(2) > half_shared_bytes);
   static_assert(shared_bytes(1) <= half_shared_bytes);
@@ -412,13 +414,16 @@ Status launch_slices(const Call& call, const Gemm& gemm, int multiprocessors) {
   const int units = units_of(gemm);
   const int tiles = tiles_of<S>(gemm);
   auto blocks = static_cast<int>(blocks_for(units, S::columns / 8));
-  // One block on each multiprocessor, if each then reads at most one unit that it does not need.
-  const int for_tile = multiprocessors / tiles;
-  if (blocks < for_tile && units >= (S::columns / 8 - 1) * for_tile) blocks = for_tile;
+  // If there are more blocks than multiprocessors, they run in pairs, of which one may start or end
+  // while the other multiplies.
+  const bool in_pairs = blocks * tiles > multiprocessors;
+  // A block in each place, if each then reads at most one unit that it does not need.
+  const int places = (in_pairs ? 2 : 1) * multiprocessors / tiles;
+  if (blocks < places && units >= (S::columns / 8 - 1) * places) blocks = places;
   // If the warps need no second slot and no multiprocessor is idle, a block of the next kernel can
   // be ready beside each of these.
-  const int slots = blocks * tiles == multiprocessors && parts_of<S>(gemm) <= S::warps ? 1 : 2;
-  return launch_blocks<S>(call, gemm, blocks, slots, 1);
+  const bool leaves_place = blocks * tiles == multiprocessors && parts_of<S>(gemm) <= S::warps;
+  return launch_blocks<S>(call, gemm, blocks, in_pairs || leaves_place ? 1 : 2, 1);
 }
 
 /// The number of blocks that divide k, or 1: slices without clusters. All clusters are resident at
@@ -455,15 +460,17 @@ Status launch_rows(const Call& call, const Gemm& gemm) {
     const auto clusters = static_cast<int>(ceil_div(gemm.n, Split::columns));
     return launch_blocks<Split>(call, gemm, clusters, 2, splits);
   }
-  const auto fit_at_once = [&](int columns) {
-    return ceil_div(gemm.n, columns) * tiles_of<Split>(gemm) <= multiprocessors;
+  // How often the blocks fill the multiprocessors in pairs; 0 if each has its own.
+  const auto waves = [&](int columns) {
+    const std::int64_t blocks = ceil_div(gemm.n, columns) * tiles_of<Split>(gemm);
+    return blocks <= multiprocessors ? 0 : ceil_div(blocks, 2 * multiprocessors);
   };
   if constexpr (rows == 32) {
-    if (fit_at_once(8)) {
+    if (waves(8) == 0) {
       return launch_slices<Slice<T, rows, 8, warps>>(call, gemm, multiprocessors);
     }
   }
-  if (fit_at_once(24)) {
+  if (waves(24) == waves(32)) {  // wider blocks would not end earlier
     return launch_slices<Slice<T, rows, 24, warps>>(call, gemm, multiprocessors);
   }
   return launch_slices<Slice<T, rows, 32, warps>>(call, gemm, multiprocessors);
