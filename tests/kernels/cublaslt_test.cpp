@@ -326,10 +326,63 @@ std::vector<double> cancel_first_row(const Case& c, Operands& operands) {
   return products;
 }
 
+/// Computes a product by each algorithm of the heuristics for an epilogue, and calls
+/// visit(algorithm) with the result in operands.d.
+template <class Visit>
+void for_each_algorithm(Operands& operands, const Gemm& gemm, cublasLtEpilogue_t epilogue,
+                        std::uint8_t alignment, CudaExecution& execution, const Visit& visit) {
+  SCOPED_TRACE("epilogue " + std::to_string(epilogue) + " alignment " + std::to_string(alignment));
+  const cuda::lt::Key key{.m = static_cast<std::int32_t>(gemm.m),
+                          .n = static_cast<std::int32_t>(gemm.n),
+                          .k = static_cast<std::int32_t>(gemm.k),
+                          .batch = 1,
+                          .device = 0,
+                          .epilogue = epilogue,
+                          .dtype = gemm.dtype,
+                          .a_transposed = false,
+                          .b_transposed = gemm.b_transposed,
+                          .tf32 = false,
+                          .workspace = true,
+                          .a_alignment = alignment,
+                          .b_alignment = alignment,
+                          .rest_alignment = alignment};
+  void* const workspace = execution.allocate(32 << 20);  // the most that the heuristics may choose
+  ASSERT_NE(workspace, nullptr);
+  cublasLtHandle_t handle = nullptr;
+  ASSERT_EQ(cuda::lt::handle_of(0, handle), CUBLAS_STATUS_SUCCESS);
+  cuda::lt::Plan& plan = cuda::lt::plan_for(key, gemm);
+  ASSERT_TRUE(cuda::lt::set_pointers(plan, key, gemm));
+  const double one_in_double = 1;
+  const double of_other_in_double = gemm.other == nullptr ? 0 : 1;
+  const auto one = static_cast<float>(one_in_double);
+  const auto of_other = static_cast<float>(of_other_in_double);
+  const bool in_double = gemm.dtype == DType::float64;
+  const auto scalar = [&](const double& of_double, const float& of_float) -> const void* {
+    return in_double ? static_cast<const void*>(&of_double) : &of_float;
+  };
+  auto* const stream = static_cast<cudaStream_t>(execution.stream);
+  const auto choices = cuda::lt::ask_heuristics(plan, key, 32);
+  ASSERT_FALSE(choices.empty());
+  for (const cuda::lt::Choice& choice : choices) {
+    std::ranges::fill(operands.d.data(), std::uint8_t{0x7b});  // a large number
+    operands.device_d.upload();
+    ASSERT_EQ(
+        cuda::cublaslt().multiply(handle, &plan.product, scalar(one_in_double, one), gemm.b,
+                                  &plan.b, gemm.a, &plan.a, scalar(of_other_in_double, of_other),
+                                  gemm.other == nullptr ? gemm.d : gemm.other, &plan.d, gemm.d,
+                                  &plan.d, &choice.algorithm, workspace, choice.workspace, stream),
+        CUBLAS_STATUS_SUCCESS);
+    check(cudaStreamSynchronize(stream));
+    operands.device_d.download();
+    visit(choice);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
 using CublasLtHalvesOnCuda = CublasLtOnCuda;
 
-/// Each algorithm of the heuristics, which may split k, adds the bias and the other matrix and
-/// applies the activation to the sum before it rounds, and keeps the NaN of the second row.
+/// Each algorithm, which may split k, adds the bias and the other matrix and applies the activation
+/// to the sum before it rounds.
 TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
   struct Way {
     cublasLtEpilogue_t epilogue;
@@ -342,16 +395,12 @@ TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
                             Way{CUBLASLT_EPILOGUE_BIAS, true, Activation::none, 128},
                             Way{CUBLASLT_EPILOGUE_BIAS, false, Activation::none, 16},
                             Way{CUBLASLT_EPILOGUE_RELU_BIAS, false, Activation::relu, 16},
-                            Way{CUBLASLT_EPILOGUE_GELU_BIAS, false, Activation::gelu_tanh, 16}};
+                            Way{CUBLASLT_EPILOGUE_GELU_BIAS, false, Activation::gelu_tanh, 16},
+                            Way{CUBLASLT_EPILOGUE_GELU_AUX_BIAS, false, Activation::gelu_tanh, 16}};
   constexpr std::array<std::array<std::int64_t, 3>, 5> shapes{
       {{65, 768, 3072}, {128, 64, 11008}, {8, 8, 4096}, {200, 384, 1536}, {300, 264, 2056}}};
   CudaExecution execution;
-  auto* const stream = static_cast<cudaStream_t>(execution.stream);
   std::mt19937 random(8);
-  void* const workspace = execution.allocate(32 << 20);  // the most that the heuristics may choose
-  ASSERT_NE(workspace, nullptr);
-  cublasLtHandle_t handle = nullptr;
-  ASSERT_EQ(cuda::lt::handle_of(0, handle), CUBLAS_STATUS_SUCCESS);
   int splits = 0;  // of algorithms with an activation
   for (const auto& [m, n, k] : shapes) {
     for (const bool b_transposed : {false, true}) {
@@ -362,54 +411,20 @@ TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
                    .k = k,
                    .b_transposed = b_transposed,
                    .bias = true,
+                   .sum = true,
                    .combine = Combine::add};
+      SCOPED_TRACE(describe(c));
       Operands operands(c, random);
       const std::vector<double> products = cancel_first_row(c, operands);
-      (void)visit_dtype<floating_types>(c.dtype, [&]<class T>(TypeTag<T>) {
-        reinterpret_cast<T*>(operands.a.data().data())[k + k / 2] =
-            store<T>(std::numeric_limits<Compute<T>>::quiet_NaN());
-        return Status();
-      });
-      operands.device_a.upload();
       const double largest = std::abs(*std::ranges::max_element(
           products, {}, [](double product) { return std::abs(product); }));
       for (const auto& [epilogue, adds_other, activation, alignment] : ways) {
-        SCOPED_TRACE(describe(c) + " epilogue " + std::to_string(epilogue) + " alignment " +
-                     std::to_string(alignment) + (adds_other ? " adds other" : ""));
         Gemm gemm = operands.gemm(c);
         const bool bias = epilogue != CUBLASLT_EPILOGUE_DEFAULT;
         if (!bias) gemm.bias = nullptr;
-        const cuda::lt::Key key{.m = static_cast<std::int32_t>(m),
-                                .n = static_cast<std::int32_t>(n),
-                                .k = static_cast<std::int32_t>(k),
-                                .batch = 1,
-                                .device = 0,
-                                .epilogue = epilogue,
-                                .dtype = c.dtype,
-                                .a_transposed = false,
-                                .b_transposed = b_transposed,
-                                .tf32 = false,
-                                .workspace = true,
-                                .a_alignment = alignment,
-                                .b_alignment = alignment,
-                                .rest_alignment = alignment};
-        cuda::lt::Plan& plan = cuda::lt::plan_for(key, gemm);
-        ASSERT_TRUE(cuda::lt::set_pointers(plan, key, gemm));
-        const float one = 1;
-        const float of_other = adds_other ? 1 : 0;
-        const auto choices = cuda::lt::ask_heuristics(plan, key, 32);
-        ASSERT_FALSE(choices.empty());
-        for (const cuda::lt::Choice& choice : choices) {
+        if (!adds_other) gemm.other = nullptr;
+        const auto expect_rounded_once = [&](const cuda::lt::Choice& choice) {
           if (choice.splits_k && activation != Activation::none) ++splits;
-          std::ranges::fill(operands.d.data(), std::uint8_t{0x42});  // neither NaN nor near a sum
-          operands.device_d.upload();
-          ASSERT_EQ(
-              cuda::cublaslt().multiply(handle, &plan.product, &one, gemm.b, &plan.b, gemm.a,
-                                        &plan.a, &of_other, gemm.other, &plan.d, gemm.d, &plan.d,
-                                        &choice.algorithm, workspace, choice.workspace, stream),
-              CUBLAS_STATUS_SUCCESS);
-          check(cudaStreamSynchronize(stream));
-          operands.device_d.download();
           for (std::int64_t column = 0; column < n; ++column) {
             double sum = products[static_cast<std::size_t>(column)];
             if (bias) sum += item(operands.bias, column);
@@ -418,9 +433,10 @@ TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
             // To round the largest product causes up to four times the first part of this error.
             const double error = rounding(c.dtype, false) * (largest / 8 + std::abs(expected));
             ASSERT_NEAR(item(operands.d, column), expected, error) << "column " << column;
-            ASSERT_TRUE(std::isnan(item(operands.d, n + column))) << "column " << column;
           }
-        }
+        };
+        for_each_algorithm(operands, gemm, epilogue, alignment, execution, expect_rounded_once);
+        if (HasFatalFailure()) return;
       }
     }
   }
@@ -462,6 +478,56 @@ TEST_P(CublasLtOnCuda, PropagatesNaN) {
       for (std::int64_t i = 0; i < c.m * c.n; ++i) {
         EXPECT_EQ(std::isnan(item(operands.d, i)), i % c.n == 5) << "at " << i;
       }
+    }
+  }
+}
+
+/// Each algorithm, which may split k, keeps NaN in an operand, of infinities, and in the bias.
+TEST_P(CublasLtOnCuda, EachAlgorithmKeepsNaN) {
+  CudaExecution execution;
+  std::mt19937 random(9);
+  for (const auto& [m, n, k] : {std::array{96, 64, 8192}, std::array{65, 768, 3072}}) {
+    const Case c{.dtype = GetParam(),
+                 .batch = 1,
+                 .m = m,
+                 .n = n,
+                 .k = k,
+                 .b_transposed = true,
+                 .bias = true,
+                 .sum = true};
+    SCOPED_TRACE(describe(c));
+    Operands operands(c, random);
+    (void)visit_dtype<floating_types>(c.dtype, [&]<class T>(TypeTag<T>) {
+      using Limits = std::numeric_limits<Compute<T>>;
+      auto* const a = reinterpret_cast<T*>(operands.a.data().data());
+      a[k + k / 2] = store<T>(Limits::quiet_NaN());
+      a[2 * k] = store<T>(Limits::infinity());
+      a[3 * k - 1] = store<T>(-Limits::infinity());
+      reinterpret_cast<T*>(operands.bias.data().data())[5] = store<T>(Limits::quiet_NaN());
+      return Status();
+    });
+    operands.device_a.upload();
+    operands.device_bias.upload();
+    for (const cublasLtEpilogue_t epilogue :
+         {CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS, CUBLASLT_EPILOGUE_GELU_BIAS,
+          CUBLASLT_EPILOGUE_GELU_AUX_BIAS}) {
+      Gemm gemm = operands.gemm(c);
+      const bool bias = epilogue != CUBLASLT_EPILOGUE_RELU;
+      if (!bias) gemm.bias = nullptr;
+      const auto expect_nan = [&](const cuda::lt::Choice& /*choice*/) {
+        for (std::int64_t row = 0; row < m; ++row) {
+          for (std::int64_t column = 0; column < n; ++column) {
+            const double first = item(operands.b, column * k);
+            const double last = item(operands.b, column * k + k - 1);
+            const bool of_infinities = row == 2 && (first > 0) == (last > 0);
+            const bool expected = row == 1 || (bias && column == 5) || of_infinities;
+            ASSERT_EQ(std::isnan(item(operands.d, row * n + column)), expected)
+                << "row " << row << ", column " << column;
+          }
+        }
+      };
+      for_each_algorithm(operands, gemm, epilogue, 16, execution, expect_nan);
+      if (HasFatalFailure()) return;
     }
   }
 }

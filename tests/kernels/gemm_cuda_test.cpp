@@ -148,10 +148,13 @@ TEST_F(GemmOnCuda, SkinnyMatchesFloat64) {
          {Case{.m = 1, .n = 2, .k = 8}, Case{.m = 5, .n = 34, .k = 40},
           Case{.m = 16, .n = 130, .k = 776},
           Case{.m = 32, .n = 3072, .k = 64, .activation = Activation::gelu_erf},
-          // More slices than multiprocessors, of 24 and of 32 columns, whose parts reuse the slots:
-          Case{.m = 9, .n = 5002, .k = 72}, Case{.m = 5, .n = 4610, .k = 2056},
-          Case{.m = 18, .n = 8202, .k = 1032, .bias = false},
-          Case{.m = 40, .n = 9000, .k = 72, .activation = Activation::silu},
+          Case{.m = 9, .n = 5002, .k = 72},
+          // More slices than multiprocessors, whose parts reuse the slot: of 24 columns, and of 32
+          Case{.m = 5, .n = 4610, .k = 2056},
+          Case{.m = 18, .n = 5002, .k = 1032, .activation = Activation::silu},
+          Case{.m = 5, .n = 8202, .k = 2056, .bias = false}, Case{.m = 9, .n = 8202, .k = 2056},
+          Case{.m = 40, .n = 8202, .k = 1032, .activation = Activation::relu},
+          Case{.m = 40, .n = 9000, .k = 72}, Case{.m = 100, .n = 3000, .k = 1032},
           Case{.m = 20, .n = 2500, .k = 1608},  // unequal slices, whose parts reuse the slots
           Case{.m = 30, .n = 1000, .k = 1608, .activation = Activation::relu},  // narrow slices
           Case{.m = 33, .n = 98, .k = 1032, .activation = Activation::relu},
@@ -186,8 +189,8 @@ TEST_F(GemmOnCuda, SkinnyWaitsForThePreviousProduct) {
   struct Sizes {
     std::int64_t m, narrow, wide;
   };
-  // Blocks of two products that widen fit on a multiprocessor; two of one product; clusters that
-  // divide k; tiles.
+  // Blocks of two products that widen fit on a multiprocessor; two blocks of one product; clusters
+  // that divide k; tiles.
   for (const auto& [m, narrow, wide] :
        {Sizes{32, 384, 3072}, Sizes{16, 1536, 8192}, Sizes{64, 1536, 1536}, Sizes{130, 384, 768}}) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {

@@ -103,6 +103,23 @@ def test_halves_are_rounded_once(dtype):
         assert (y != expected.to(dtype)).double().mean() < 0.005
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("offset", [0, 2])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(5, 4104), (17, 8200), (33, 4104), (40, 4106), (17, 16392), (64, 16392)]
+)
+@pytest.mark.parametrize(("ours", "activation"), FORMS)
+def test_few_rows_of_many_columns(ours, activation, rows, columns, offset, device):
+    """On CUDA, the rows, the columns and the alignment of the bias decide which kernel runs."""
+    x, weight, bias = arguments((rows, 96), (columns, 96), (columns + offset,), device, HALVES[1])
+    bias = bias[offset:]
+    exact = [each.double() for each in (x, weight, bias)]
+    expected = activation(torch.nn.functional.linear(*exact))
+    y = ours(x, weight, bias).double()
+    # A bfloat16 is rounded by up to 2^-9 of its value; tanh's GELU has an error of 1e-5.
+    torch.testing.assert_close(y, expected, rtol=2**-8, atol=0.01)
+
+
 def test_strips_of_rows_and_of_matrices():
     """The bias and the activation are applied in strips, of one matrix with many rows and of many
     matrices."""

@@ -155,10 +155,10 @@ Choice choice_of(const cublasLtMatmulHeuristicResult_t& result, bool measured) {
   return {true, measured, splits_k, result.algo, result.workspaceSize};
 }
 
-/// Whether the epilogue gets the sum of the parts of k before it is rounded to 16 bits. Of the
+/// Whether the bias is added to the sum of the parts of k before it is rounded to 16 bits. Of the
 /// algorithms that split k with cuBLASLt 13.1 on an H100 and an H200, those of this ID always do
 /// it.
-bool finishes_exact_sum(const Choice& choice) {
+bool adds_bias_to_exact_sum(const Choice& choice) {
   constexpr std::uint32_t exact = 66;
   return !choice.splits_k || (CUBLAS_VER_MAJOR >= 13 &&
                               attribute_of(choice.algorithm, CUBLASLT_ALGO_CONFIG_ID) == exact);
@@ -254,8 +254,8 @@ std::vector<Choice> ask_heuristics(Plan& plan, const Key& key, int count) {
   std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   if (!is_half) reductions |= CUBLASLT_REDUCTION_SCHEME_INPLACE;
   std::vector<Choice> choices = ask_heuristics(plan, key, count, reductions);
-  if (!is_half || key.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return choices;
-  std::erase_if(choices, [](const Choice& choice) { return !finishes_exact_sum(choice); });
+  if (!is_half || (key.epilogue & CUBLASLT_EPILOGUE_BIAS) == 0) return choices;
+  std::erase_if(choices, [](const Choice& choice) { return !adds_bias_to_exact_sum(choice); });
   if (!choices.empty()) return choices;
   return ask_heuristics(plan, key, count, CUBLASLT_REDUCTION_SCHEME_NONE);
 }

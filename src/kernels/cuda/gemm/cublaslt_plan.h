@@ -62,7 +62,7 @@ Plan& plan_for(const Key& key, const Gemm& gemm);
 bool set_pointers(Plan& plan, const Key& key, const Gemm& gemm);
 
 /// Up to `count` algorithms from cuBLASLt's heuristics, the one expected to be fastest first. In 16
-/// bits, the sum is rounded once, after the epilogue.
+/// bits, the sum of the parts of k is not rounded before a bias is added.
 std::vector<Choice> ask_heuristics(Plan& plan, const Key& key, int count);
 
 /// The choice of the process for a key.

@@ -10,24 +10,25 @@
 #include "cuda/gemm/mma.h"
 #include "cuda/gemm/simple.h"
 #include "cuda/gemm/skinny.h"
+#include "cudarelu/cuda/alignment.h"
 
 namespace cudarelu::cuda {
 namespace {
 
 bool has_few_rows(const Gemm& gemm) { return gemm.m <= 64; }
 
-/// Whether cuBLASLt's epilogue lacks a part of the product.
-bool takes_two_steps(const Gemm& gemm) {
+/// Whether cuBLASLt has no epilogue for the product, in any alignment.
+bool lacks_epilogue(const Gemm& gemm) {
   return gemm.activation == Activation::gelu_erf || gemm.activation == Activation::silu ||
          (gemm.other != nullptr && !adds_other(gemm));
 }
 
 /// Whether hopper_gemm() is at least as fast as the first choice of cuBLASLt's heuristics, measured
-/// on an H200. Its epilogue is complete; for small results, a second step takes less time (H100).
-/// Half of its tiles of few rows would be empty.
+/// on an H200. It has every epilogue; for small results, a second step takes less time (H100). Its
+/// tiles have 128 rows, so that it computes at least twice as much as few rows need.
 bool prefers_hopper(const Gemm& gemm) {
   if (has_few_rows(gemm)) return false;
-  if (takes_two_steps(gemm)) return gemm.m * gemm.n >= 3 << 19;
+  if (lacks_epilogue(gemm)) return gemm.m * gemm.n >= 3 << 19;
   if (gemm.a_transposed) return false;
   // For a small k, reading and writing take longer than multiplying.
   if (gemm.batch > 1) return gemm.k <= 128 && gemm.m >= 128 && gemm.n >= 128;
@@ -36,18 +37,25 @@ bool prefers_hopper(const Gemm& gemm) {
 
 bool is_half(const Gemm& gemm) { return size_of(gemm.dtype) == 2; }
 
-/// The same for skinny_gemm(), on an H100 and an H200. Of more rows than a block has, there are
-/// tiles; blocks of 64 rows and 32 columns take too long if there are more than multiprocessors, or
-/// if k is long for each of them. With many columns in 16 bits, cuBLASLt reads x less often. In
-/// float32 with a long k, it is as fast for one row, and divides k into more parts where there are
-/// few columns. It may use tensor cores with TF32.
+/// Whether vectors can be stored and loaded in all rows of all operands but a and b.
+bool has_aligned_results(const Gemm& gemm) {
+  const auto elements = static_cast<std::int64_t>(vector_bytes / size_of(gemm.dtype));
+  return gemm.n % elements == 0 && misalignment(gemm.d) == 0 && misalignment(gemm.bias) == 0 &&
+         misalignment(gemm.sum) == 0 && misalignment(gemm.other) == 0;
+}
+
+/// The same for skinny_gemm(), on an H100 and an H200. More rows than a block has are tiles; their
+/// blocks, of 64 rows and 32 columns, take too long if there are more than multiprocessors, or if k
+/// is long for each of them. With many columns in 16 bits, cuBLASLt reads x less often. In float32
+/// with a long k, it is as fast for one row, and divides k into more parts where there are few
+/// columns. It may use tensor cores with TF32.
 bool prefers_skinny(const Gemm& gemm) {
   const std::int64_t blocks = (gemm.m + 63) / 64 * ((gemm.n + 31) / 32);
   if (!has_few_rows(gemm)) return blocks <= 128 && gemm.k * blocks <= 3 << 16;
   if (is_half(gemm)) {
-    const bool takes_vectors = gemm.n % 8 == 0;
-    if (blocks <= 128 || !takes_vectors) return true;
-    return gemm.m <= (gemm.n <= 16384 || takes_two_steps(gemm) ? 32 : 16);
+    if (blocks <= 128 || !has_aligned_results(gemm)) return true;
+    const std::int64_t rows = lacks_epilogue(gemm) ? 32 : 16;
+    return gemm.m <= (gemm.n <= 16384 ? 2 * rows : rows);
   }
   if (gemm.k <= gemm.n) return true;
   if (gemm.m == 1) return false;

@@ -49,7 +49,7 @@ struct Slice {
     return std::max(bytes, third_shared_bytes + 1);
   }
   static_assert(shared_bytes(2) <= most_shared_bytes && shared_bytes(2) > half_shared_bytes);
-  static_assert(shared_bytes(1) <= half_shared_bytes);
+  static_assert(shared_bytes(1) <= half_shared_bytes && shared_bytes(1) > third_shared_bytes);
   // The pairs that a thread finishes. At least two blocks divide k.
   static constexpr int own_pairs = ((split_k ? pairs / 2 : pairs) + threads - 1) / threads;
   // Of the sums in shared memory: the rows that a warp writes are in different banks.
