@@ -5,28 +5,34 @@
 
 The models are the encoder of encoder.py and the Llama block of examples/llm_ops, in inference and
 in a training step (forward and backward), with PyTorch's modules and with ours, each compiled too;
-and in inference in ONNX Runtime in float16, before and after `cudarelu.onnx.accelerate`. With
-`--llm`, the block has the ops of that library, which examples/llm_ops/README.md says how to build.
+and in inference in ONNX Runtime, in float16 on CUDA and float32 on the CPU, before and after
+`cudarelu.onnx.accelerate`. With `--llm`, the block has the ops of that library, which
+examples/llm_ops/README.md says how to build.
 
 `us` is the time of a step, the median of rounds in which the contenders take turns. PyTorch's
 profiler, in a run of its own, gives the duration and the number of the kernels of a step, those of
 ONNX Runtime too. `waiting` is what the union of their durations leaves of the step. On the CPU, the
-operators of PyTorch take the place of kernels, and ONNX Runtime is left out.
+operators of PyTorch and the nodes of ONNX Runtime, by its own profiler, take the place of kernels.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
 import re
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import encoder
+import numpy as np
+import onnx
+import onnxruntime
 import report
 import torch
 from torch import nn
@@ -35,6 +41,7 @@ import cudarelu
 import cudarelu.inductor
 import cudarelu.nn
 import cudarelu.onnx
+import cudarelu.ort
 from cudarelu.bench.regimes import in_turns
 from cudarelu.onnx.measure import Running, random_inputs
 
@@ -122,8 +129,44 @@ def profiled(call: Callable[[], object], on_cuda: bool) -> dict[str, object]:
     }
 
 
-def shares(calls: dict[str, Callable[[], object]], on_cuda: bool) -> dict[str, object]:
-    """The times of each contender. Those that fail have the error instead."""
+def profiled_nodes(
+    model: onnx.ModelProto, inputs: dict[str, np.ndarray], library: Path | None
+) -> dict[str, object]:
+    """The same of the nodes of a session on the CPU."""
+    options = cudarelu.ort.register(onnxruntime.SessionOptions())
+    if library is not None:
+        options.register_custom_ops_library(str(library))
+    options.enable_profiling = True
+    times: dict[str, float] = dict.fromkeys([*KINDS, REST], 0.0)
+    counts = 0
+    with tempfile.TemporaryDirectory() as folder:
+        options.profile_file_prefix = str(Path(folder) / "nodes")
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        for _ in range(CALLS):
+            session.run(None, inputs)
+        events = json.loads(Path(session.end_profiling()).read_text())
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            times[kind_of(event["args"]["op_name"])] += event["dur"]
+            counts += 1
+    return {
+        "kinds": {kind: round(us / CALLS, 1) for kind, us in times.items()},
+        "kernels": round(counts / CALLS),
+        "busy": sum(times.values()) / CALLS,
+    }
+
+
+def shares(
+    calls: dict[str, Callable[[], object]],
+    on_cuda: bool,
+    profiles: dict[str, Callable[[], dict[str, object]]] | None = None,
+) -> dict[str, object]:
+    """The times of each contender. Those that fail have the error instead.
+
+    `profiles` profile the contenders in place of PyTorch's profiler.
+    """
 
     def seconds(call: Callable[[], object]) -> float:
         start = time.perf_counter()
@@ -140,24 +183,35 @@ def shares(calls: dict[str, Callable[[], object]], on_cuda: bool) -> dict[str, o
     found: dict[str, object] = {name: {"failed": text} for name, text in (failed | later).items()}
     for name, each in times.items():
         us = 1e6 * statistics.median(each)
-        parts = profiled(calls[name], on_cuda)
+        parts = profiles[name]() if profiles else profiled(calls[name], on_cuda)
         waiting = round(max(0.0, us - parts.pop("busy")), 1)
         found[name] = {"us": round(us, 1), **parts, "waiting": waiting}
     return found
 
 
-def in_onnxruntime(model: nn.Module, x: torch.Tensor) -> dict[str, Callable[[], object]]:
+def in_onnxruntime(model: nn.Module, x: torch.Tensor, on_cuda: bool) -> dict[str, object]:
+    dtype, provider = (torch.float16, "cuda") if on_cuda else (torch.float32, "cpu")
     program = torch.onnx.export(
-        model.eval().half().cpu(), (x.half().cpu(),), dynamo=True, verbose=False
+        model.eval().to("cpu", dtype), (x.to("cpu", dtype),), dynamo=True, verbose=False
     )
-    onnx_model = program.model_proto
-    inputs = random_inputs(onnx_model, {}, {})
-    faster, said = cudarelu.onnx.accelerate(
-        onnx_model, provider="cuda", fuse=True, only_if_faster=True
+    before = program.model_proto
+    inputs = random_inputs(before, {}, {})
+    after, said = cudarelu.onnx.accelerate(
+        before, provider=provider, fuse=True, only_if_faster=True
     )
-    before = Running(onnx_model, None, "cuda", inputs)
-    after = Running(faster, None, "cuda", inputs, said.library)
-    return {"ONNX Runtime": before.run, "ours in ONNX Runtime": after.run}
+    variants = {
+        "ONNX Runtime": (before, None),
+        "ours in ONNX Runtime": (after, said.library),
+    }
+    calls = {
+        name: Running(each, None, provider, inputs, library).run
+        for name, (each, library) in variants.items()
+    }
+    profiles = {
+        name: partial(profiled_nodes, each, inputs, library)
+        for name, (each, library) in variants.items()
+    }
+    return shares(calls, on_cuda, None if on_cuda else profiles)
 
 
 def main() -> None:
@@ -192,8 +246,8 @@ def main() -> None:
         for way in (encoder.inference, encoder.training):
             calls = {each: way(model, x) for each, model in contenders.items()}
             results[f"{name}, {way.__name__}"] = shares(calls, on_cuda)
-        if on_cuda and not options.without_ort:
-            results[f"{name}, ONNX Runtime"] = shares(in_onnxruntime(theirs, x), on_cuda)
+        if not options.without_ort:
+            results[f"{name}, ONNX Runtime"] = in_onnxruntime(theirs, x, on_cuda)
     report.write(results, options.out)
 
 

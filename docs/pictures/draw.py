@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,6 +100,14 @@ class Drawing:
             ' stroke-width="1.5"/>'
         )
 
+    def curve(self, points: Iterable[tuple[float, float]], *, dashed: bool) -> None:
+        path = " L".join(f"{x:.4g},{y:.4g}" for x, y in points)
+        color = self.colors.line if dashed else self.colors.text
+        dashes = ' stroke-dasharray="5 4"' if dashed else ""
+        self.elements.append(
+            f'<path d="M{path}" fill="none" stroke="{color}" stroke-width="2"{dashes}/>'
+        )
+
     def svg(self, title: str) -> str:
         width, height = self.size
         head = (
@@ -113,6 +121,45 @@ class Drawing:
             f'<rect width="{width}" height="{height}" fill="{self.colors.ground}"/>\n'
         )
         return head + "\n".join(self.elements) + "\n</svg>\n"
+
+
+class Plot:
+    """Two logarithmic axes in a picture, from the lower left corner `left`, `bottom` on."""
+
+    def __init__(
+        self,
+        drawing: Drawing,
+        place: tuple[float, float, float, float],
+        columns: tuple[float, float],
+        rows: tuple[float, float],
+    ) -> None:
+        self.drawing = drawing
+        self.left, self.bottom, self.width, self.height = place
+        self.columns, self.rows = columns, rows
+        drawing.line(self.left, self.bottom, self.left + self.width, self.bottom)
+        drawing.line(self.left, self.bottom, self.left, self.bottom - self.height)
+
+    def x(self, value: float) -> float:
+        low, high = self.columns
+        return self.left + self.width * math.log(value / low) / math.log(high / low)
+
+    def y(self, value: float) -> float:
+        low, high = self.rows
+        return self.bottom - self.height * math.log(value / low) / math.log(high / low)
+
+    def ticks(self, columns: Mapping[float, str], rows: Mapping[float, str]) -> None:
+        for value, label in columns.items():
+            x = self.x(value)
+            self.drawing.line(x, self.bottom, x, self.bottom + 6)
+            self.drawing.text(x, self.bottom + 22, label, "quiet", anchor="middle", size=12)
+        for value, label in rows.items():
+            y = self.y(value)
+            self.drawing.line(self.left - 6, y, self.left, y)
+            self.drawing.text(self.left - 12, y + 4, label, "quiet", anchor="end", size=12)
+
+    def curve(self, points: Mapping[float, float], *, dashed: bool = False) -> None:
+        places = [(self.x(x), self.y(y)) for x, y in sorted(points.items())]
+        self.drawing.curve(places, dashed=dashed)
 
 
 def overview(colors: Colors) -> str:
@@ -228,9 +275,9 @@ def call(colors: Colors) -> str:
     return drawing.svg("The life of a call, from PyTorch and from ONNX Runtime to the kernel")
 
 
-def records() -> list[dict[str, Any]]:
-    """The results of the benchmarks on an H200."""
-    _, *lines = (RESULTS / "2026-11-28-h200.jsonl").read_text().splitlines()
+def records(name: str = "2026-11-28-h200") -> list[dict[str, Any]]:
+    """The results of benchmarks, by default those on an H200."""
+    _, *lines = (RESULTS / f"{name}.jsonl").read_text().splitlines()
     return [each for each in map(json.loads, lines) if "failed" not in each]
 
 
@@ -318,28 +365,15 @@ def roofline(colors: Colors) -> str:
     bandwidth = copy["gb_per_s"] / 1000
     peak = max(operations(each) / each["median_us"] / 1e6 for each in bare)
 
-    left, bottom, width, height = 90, 400, 760, 340
+    left, bottom, width = 90, 400, 760
     drawing = Drawing(880, 460, colors)
-
-    def x(per_byte: float) -> float:
-        return left + width * (math.log10(per_byte) + 1) / 5  # 0.1 to 10,000
-
-    def y(tera: float) -> float:
-        return bottom - height * (math.log10(tera) + 1) / 4.2
-
+    plot = Plot(drawing, (left, bottom, width, 340), (0.1, 1e4), (0.1, 10**3.2))
+    x, y = plot.x, plot.y
     drawing.text(20, 28, "bfloat16 on an H200: operations a second, and operations a byte", "bold")
-    for exponent in range(-1, 5):
-        drawing.line(x(10**exponent), bottom, x(10**exponent), bottom + 6)
-        label = f"{10**exponent:,g}"
-        drawing.text(x(10**exponent), bottom + 22, label, "quiet", anchor="middle", size=12)
+    powers = {10.0**exponent: f"{10.0**exponent:,g}" for exponent in range(-1, 5)}
+    plot.ticks(powers, {each: label for each, label in powers.items() if each < 1e4})
     drawing.text(left + width, bottom + 44, "operations a byte", "quiet", anchor="end", size=12)
-    for exponent in range(-1, 4):
-        drawing.line(left - 6, y(10**exponent), left, y(10**exponent))
-        label = f"{10**exponent:,g}"
-        drawing.text(left - 12, y(10**exponent) + 4, label, "quiet", anchor="end", size=12)
     drawing.text(20, 54, "TFLOP/s", "quiet", size=12)
-    drawing.line(left, bottom, left + width, bottom)
-    drawing.line(left, bottom, left, bottom - height)
 
     ridge = peak / bandwidth
     drawing.line(x(0.1), y(0.1 * bandwidth), x(ridge), y(peak))
@@ -368,11 +402,54 @@ def roofline(colors: Colors) -> str:
     )
 
 
+def growth(colors: Colors) -> str:
+    drawing = Drawing(880, 330, colors)
+    bottom, width, height = 260, 220, 190
+    drawing.text(20, 26, "As work grows: ours, and PyTorch dashed", "bold")
+
+    def times(each: list[dict[str, Any]], op: str, by: str, who: str) -> dict[float, float]:
+        return {r[by]: r["median_us"] for r in each if r["op"] == op and r["contender"] == who}
+
+    def draw(
+        plot: Plot, title: str, name: str, by: str, labels: Mapping[str, tuple[float, float]]
+    ) -> None:
+        drawing.text(plot.left, 56, title, "quiet", size=12)
+        each = records(name)
+        for op, (column, row) in labels.items():
+            plot.curve(times(each, op, by, "torch"), dashed=True)
+            plot.curve(times(each, op, by, "cudarelu"))
+            drawing.text(plot.x(column), plot.y(row), op, anchor="middle", size=12)
+
+    plot = Plot(drawing, (70, bottom, width, height), (1, 2**31), (1, 1e4))
+    sizes = {2.0**power: f"2^{power}" for power in (0, 10, 20, 31)}
+    plot.ticks(sizes, {10.0**power: f"{10**power:,}" for power in range(5)})
+    labels = {"relu": (8, 2.4), "softmax": (2**14, 9)}
+    draw(plot, "µs, elements, one H100", "2026-11-27-h100-growth", "elements", labels)
+
+    plot = Plot(drawing, (370, bottom, width, height), (1, 64), (10, 1e4))
+    threads = {float(count): str(count) for count in (1, 2, 4, 8, 16, 32, 64)}
+    plot.ticks(threads, {10.0**power: f"{10**power:,}" for power in range(1, 5)})
+    labels = {"sum_rows": (2, 150), "softmax": (4, 3000)}
+    draw(plot, "µs, threads, 2^22 elements", "2026-11-27-cpu-threads", "threads", labels)
+
+    plot = Plot(drawing, (660, bottom, width - 20, height), (1, 4), (2e6, 2e7))
+    plot.ticks({1.0: "1", 2.0: "2", 4.0: "4"}, {2e6: "2", 5e6: "5", 1e7: "10", 2e7: "20"})
+    title = "million tokens a second, GPUs, training"
+    drawing.text(plot.left - 24, 56, title, "quiet", size=12)
+    scaling = json.loads((RESULTS / "2026-11-27-h100-x4-scaling.json").read_text())
+    weak = scaling["2048 sequences"]["weak"]
+    for who, dashed in (("torch", True), ("ours", False)):
+        speeds = {int(gpus): each[who]["tokens per second"] for gpus, each in weak.items()}
+        plot.curve(speeds, dashed=dashed)
+    return drawing.svg("Time against elements and threads, and speed against the number of GPUs")
+
+
 PICTURES: dict[str, Callable[[Colors], str]] = {
     "overview": overview,
     "call": call,
     "cuda-graph": cuda_graph,
     "roofline": roofline,
+    "growth": growth,
 }
 
 
