@@ -103,6 +103,28 @@ def test_halves_are_rounded_once(dtype):
         assert (y != expected.to(dtype)).double().mean() < 0.005
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_products_of_the_engines_and_of_the_host(threads, dtype):
+    """The CPU, the number of threads and the sizes decide which of the two multiplies."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for m, n, k in ((48, 32, 16), (97, 257, 321), (200, 300, 40), (47, 64, 64)):
+            x, weight, bias = arguments((m, k), (n, k), (n,), dtype=dtype)
+            grad = arguments((m, n), (1,), None, dtype=dtype)[0]
+            for ours, theirs in (
+                (cudarelu.linear(x, weight, bias), x.double() @ weight.mT.double() + bias.double()),
+                (cudarelu.matmul(x, weight.mT.contiguous()), x.double() @ weight.mT.double()),
+                (cudarelu.linear_input_backward(grad, weight), grad.double() @ weight.double()),
+                (cudarelu.linear_weight_backward(grad, x), grad.mT.double() @ x.double()),
+            ):
+                error = 1e-5 if dtype == torch.float32 else 1e-12
+                torch.testing.assert_close(ours.double(), theirs, rtol=error, atol=20 * error)
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("offset", [0, 2])
 @pytest.mark.parametrize(

@@ -245,30 +245,38 @@ def _in_ort(device: str, dtypes: tuple[str, ...]) -> Iterator:
                 yield case, "loop", ("cudarelu in ORT", "ORT")
 
 
+def _few_matrices(op: OpInfo, dtype: str, device: str) -> Case:
+    """A case of an op that does not stream: matrices, points or packed sequences."""
+    if leads(op):
+        side = 32 if has_many_dimensions(op) else 256
+        sizes = op.with_multiples(dict.fromkeys(op.named_dimensions, side))
+        return Case(op, dtype, (4,), sizes, default_attributes(op), device=device)
+    case = sized(op, dtype, 1 << 11, device=device)
+    if has_many_dimensions(op):  # packed sequences, not points
+        inner = {str(dim): 32 for each in op.inputs for dim in each.dims[1:]}
+        case = replace(case, sizes=case.sizes | inner)
+    return case
+
+
 def _every_op(device: str, regime: str) -> Iterator:
     """Every op in each dtype of floating-point numbers, 2^20 of them or a few matrices."""
     for op in all_ops():
         for dtype in (each for each in op.dtypes if getattr(torch, each).is_floating_point):
-            if streams(op):
-                case = sized(op, dtype, 1 << 20, device=device)
-            elif leads(op):
-                side = 32 if has_many_dimensions(op) else 256
-                sizes = op.with_multiples(dict.fromkeys(op.named_dimensions, side))
-                case = Case(op, dtype, (4,), sizes, default_attributes(op), device=device)
-            else:
-                case = sized(op, dtype, 1 << 11, device=device)
-                if has_many_dimensions(op):  # packed sequences, not points
-                    inner = {str(dim): 32 for each in op.inputs for dim in each.dims[1:]}
-                    case = replace(case, sizes=case.sizes | inner)
+            case = (
+                sized(op, dtype, 1 << 20, device=device)
+                if streams(op)
+                else _few_matrices(op, dtype, device)
+            )
             yield case, regime, _rivals_of(op, _listed(op)) if op.elementwise else _listed(op)
 
 
 def _cpu(*contenders: str) -> Iterator:
     for op in all_ops():
-        # The work of an op without rows, and of its definition, may grow faster than its data.
-        exponents = range(10, 27, 4) if streams(op) else (10, 14)
-        kept = _rivals_of(op, contenders) if streams(op) else contenders[:1]
-        cases = [sized(op, op.dtypes[0], 1 << each, device="cpu") for each in exponents]
+        dtype, kept = op.dtypes[0], contenders[:1]
+        cases = [_few_matrices(op, dtype, "cpu")]
+        if streams(op):
+            kept = _rivals_of(op, contenders)
+            cases = [sized(op, dtype, 1 << each, device="cpu") for each in range(10, 27, 4)]
         for case in cases[:1] if cases[0] == cases[-1] else cases:  # shapes may be fixed numbers
             for threads in (1, 2):
                 yield replace(case, threads=threads), "loop", kept

@@ -350,6 +350,13 @@ def test_every_op_has_cases(name):
     assert not OPS[name].elementwise or "sizes" in measured
 
 
+def test_no_case_of_the_cpu_is_larger_than_the_elements_of_its_suite():
+    """A few dimensions of 1,024 each would take gigabytes."""
+    cases = [point.case for point in suites.points(["cpu-sizes", "ort-cpu-sizes"])]
+    assert max(case.elements for case in cases) == 1 << 26
+    assert all(case.elements <= 1 << 22 for case in cases if not streams(case.op))
+
+
 @pytest.mark.parametrize(
     ("name", "dtype"), [(op.name, dtype) for op in OPS.values() for dtype in op.dtypes]
 )
