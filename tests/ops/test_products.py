@@ -110,7 +110,13 @@ def test_products_of_the_engines_and_of_the_host(threads, dtype):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        for m, n, k in ((48, 32, 16), (97, 257, 321), (200, 300, 40), (47, 64, 64)):
+        for m, n, k in (
+            (48, 32, 16),
+            (97, 257, 321),
+            (200, 300, 40),
+            (47, 64, 64),
+            (27000, 32, 320),
+        ):
             x, weight, bias = arguments((m, k), (n, k), (n,), dtype=dtype)
             grad = arguments((m, n), (1,), None, dtype=dtype)[0]
             for ours, theirs in (
