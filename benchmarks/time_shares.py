@@ -100,6 +100,15 @@ def kind_of(name: str) -> str:
     return next((kind for kind, pattern in KINDS.items() if re.search(pattern, name, re.I)), REST)
 
 
+def summary(times: dict[str, float], counts: int, busy: float) -> dict[str, object]:
+    """The results of a profile of `CALLS` calls, for one."""
+    return {
+        "kinds": {kind: round(us / CALLS, 1) for kind, us in times.items()},
+        "kernels": round(counts / CALLS),
+        "busy": busy / CALLS,
+    }
+
+
 def profiled(call: Callable[[], object], on_cuda: bool) -> dict[str, object]:
     """The microseconds and the number of kernels of each kind in a call, and of their union."""
     activity = torch.profiler.ProfilerActivity
@@ -122,11 +131,7 @@ def profiled(call: Callable[[], object], on_cuda: bool) -> dict[str, object]:
     for start, end in sorted(spans):
         busy += max(0.0, end - max(start, last))
         last = max(last, end)
-    return {
-        "kinds": {kind: round(us / CALLS, 1) for kind, us in times.items()},
-        "kernels": round(counts / CALLS),
-        "busy": busy / CALLS,
-    }
+    return summary(times, counts, busy)
 
 
 def profiled_nodes(
@@ -151,11 +156,7 @@ def profiled_nodes(
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             times[kind_of(event["args"]["op_name"])] += event["dur"]
             counts += 1
-    return {
-        "kinds": {kind: round(us / CALLS, 1) for kind, us in times.items()},
-        "kernels": round(counts / CALLS),
-        "busy": sum(times.values()) / CALLS,
-    }
+    return summary(times, counts, sum(times.values()))
 
 
 def shares(

@@ -17,41 +17,20 @@
 #include <array>
 #include <cstdint>
 #include <exception>
-#if defined(__x86_64__) && defined(__GNUC__)
-#include <cpuid.h>
-#endif
 
 #include "cudarelu/call.h"
+#include "cudarelu/cpu/vectorised.h"
 #include "cudarelu/op.h"
 #include "dtypes.h"
 #include "errors.h"
 
 namespace cudarelu::binding {
 
-/// Whether this is an AMD CPU whose arithmetic units are as wide as AVX-512, from Zen 5 on.
-inline bool is_wide_amd() {
-#if defined(__x86_64__) && defined(__GNUC__)
-  static const bool is_one = [] {
-    unsigned eax = 0;
-    unsigned ebx = 0;
-    unsigned ecx = 0;
-    unsigned edx = 0;
-    if (!__builtin_cpu_is("amd") || !__builtin_cpu_supports("avx512f")) return false;
-    if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return false;
-    const unsigned family = (eax >> 8 & 0xf) + (eax >> 20 & 0xff);
-    return family >= 0x1a;
-  }();
-  return is_one;
-#else
-  return false;
-#endif
-}
-
 /// Whether plain_gemm() is faster than PyTorch's product, measured with one and two threads. On
 /// such a CPU, MKL uses vectors of 256 bits. Threads share blocks of 96 rows and 256 columns. Few
 /// rows do not make up for the copy of b to panels, which takes longer from rows.
 inline bool prefers_plain_gemm(const Gemm& gemm) {
-  if (!is_wide_amd() || !at::hasMKL() || gemm.batch != 1) return false;
+  if (!cpu::is_wide_amd() || !at::hasMKL() || gemm.batch != 1) return false;
   if (gemm.dtype != DType::float32 && gemm.dtype != DType::float64) return false;
   const std::int64_t blocks = (gemm.m + 95) / 96 * ((gemm.n + 255) / 256);
   return gemm.m >= (gemm.b_transposed ? 24 : 48) && gemm.n >= 32 && gemm.k >= 16 &&

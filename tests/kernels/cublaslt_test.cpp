@@ -121,6 +121,13 @@ double item(GuardedTensor& tensor, std::int64_t i) {
   return value;
 }
 
+void set_item(GuardedTensor& tensor, std::int64_t i, double value) {
+  (void)visit_dtype<floating_types>(tensor.view().dtype, [&]<class T>(TypeTag<T>) {
+    reinterpret_cast<T*>(tensor.data().data())[i] = store<T>(static_cast<Compute<T>>(value));
+    return Status();
+  });
+}
+
 /// The largest relative error of rounding to the dtype, or to the dtype of its sums.
 double rounding(DType dtype, bool of_sums) {
   switch (dtype) {
@@ -311,15 +318,8 @@ std::vector<double> cancel_first_row(const Case& c, Operands& operands) {
       sum += item(operands.a, i) *
              item(operands.b, c.b_transposed ? column * c.k + i : i * c.n + column);
     }
-    (void)visit_dtype<floating_types>(c.dtype, [&]<class T>(TypeTag<T>) {
-      const auto set = [&](GuardedTensor& tensor, double value) {
-        reinterpret_cast<T*>(tensor.data().data())[column] =
-            store<T>(static_cast<Compute<T>>(value));
-      };
-      set(operands.bias, column % 2 == 0 ? 0 : -sum);
-      set(operands.other, column % 2 == 0 ? -sum : 0);
-      return Status();
-    });
+    set_item(operands.bias, column, column % 2 == 0 ? 0 : -sum);
+    set_item(operands.other, column, column % 2 == 0 ? -sum : 0);
   }
   operands.device_bias.upload();
   operands.device_other.upload();
@@ -330,8 +330,9 @@ std::vector<double> cancel_first_row(const Case& c, Operands& operands) {
 /// visit(algorithm) with the result in operands.d.
 template <class Visit>
 void for_each_algorithm(Operands& operands, const Gemm& gemm, cublasLtEpilogue_t epilogue,
-                        std::uint8_t alignment, CudaExecution& execution, const Visit& visit) {
-  SCOPED_TRACE("epilogue " + std::to_string(epilogue) + " alignment " + std::to_string(alignment));
+                        std::uint8_t alignment, const Visit& visit) {
+  SCOPED_TRACE("epilogue " + std::to_string(epilogue) + " alignment " + std::to_string(alignment) +
+               (gemm.other == nullptr ? "" : " adds other"));
   const cuda::lt::Key key{.m = static_cast<std::int32_t>(gemm.m),
                           .n = static_cast<std::int32_t>(gemm.n),
                           .k = static_cast<std::int32_t>(gemm.k),
@@ -346,19 +347,21 @@ void for_each_algorithm(Operands& operands, const Gemm& gemm, cublasLtEpilogue_t
                           .a_alignment = alignment,
                           .b_alignment = alignment,
                           .rest_alignment = alignment};
+  CudaExecution execution;
   void* const workspace = execution.allocate(32 << 20);  // the most that the heuristics may choose
   ASSERT_NE(workspace, nullptr);
   cublasLtHandle_t handle = nullptr;
   ASSERT_EQ(cuda::lt::handle_of(0, handle), CUBLAS_STATUS_SUCCESS);
   cuda::lt::Plan& plan = cuda::lt::plan_for(key, gemm);
   ASSERT_TRUE(cuda::lt::set_pointers(plan, key, gemm));
-  const double one_in_double = 1;
-  const double of_other_in_double = gemm.other == nullptr ? 0 : 1;
-  const auto one = static_cast<float>(one_in_double);
-  const auto of_other = static_cast<float>(of_other_in_double);
-  const bool in_double = gemm.dtype == DType::float64;
-  const auto scalar = [&](const double& of_double, const float& of_float) -> const void* {
-    return in_double ? static_cast<const void*>(&of_double) : &of_float;
+  const bool adds_other = gemm.other != nullptr;
+  const struct {
+    float in_float;
+    double in_double;
+  } one{1, 1}, zero{0, 0};
+  const auto scalar = [&](const auto& number) -> const void* {
+    if (gemm.dtype == DType::float64) return &number.in_double;
+    return &number.in_float;
   };
   auto* const stream = static_cast<cudaStream_t>(execution.stream);
   const auto choices = cuda::lt::ask_heuristics(plan, key, 32);
@@ -366,12 +369,11 @@ void for_each_algorithm(Operands& operands, const Gemm& gemm, cublasLtEpilogue_t
   for (const cuda::lt::Choice& choice : choices) {
     std::ranges::fill(operands.d.data(), std::uint8_t{0x7b});  // a large number
     operands.device_d.upload();
-    ASSERT_EQ(
-        cuda::cublaslt().multiply(handle, &plan.product, scalar(one_in_double, one), gemm.b,
-                                  &plan.b, gemm.a, &plan.a, scalar(of_other_in_double, of_other),
-                                  gemm.other == nullptr ? gemm.d : gemm.other, &plan.d, gemm.d,
-                                  &plan.d, &choice.algorithm, workspace, choice.workspace, stream),
-        CUBLAS_STATUS_SUCCESS);
+    ASSERT_EQ(cuda::cublaslt().multiply(handle, &plan.product, scalar(one), gemm.b, &plan.b, gemm.a,
+                                        &plan.a, scalar(adds_other ? one : zero),
+                                        adds_other ? gemm.other : gemm.d, &plan.d, gemm.d, &plan.d,
+                                        &choice.algorithm, workspace, choice.workspace, stream),
+              CUBLAS_STATUS_SUCCESS);
     check(cudaStreamSynchronize(stream));
     operands.device_d.download();
     visit(choice);
@@ -399,7 +401,6 @@ TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
                             Way{CUBLASLT_EPILOGUE_GELU_AUX_BIAS, false, Activation::gelu_tanh, 16}};
   constexpr std::array<std::array<std::int64_t, 3>, 5> shapes{
       {{65, 768, 3072}, {128, 64, 11008}, {8, 8, 4096}, {200, 384, 1536}, {300, 264, 2056}}};
-  CudaExecution execution;
   std::mt19937 random(8);
   int splits = 0;  // of algorithms with an activation
   for (const auto& [m, n, k] : shapes) {
@@ -435,7 +436,7 @@ TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
             ASSERT_NEAR(item(operands.d, column), expected, error) << "column " << column;
           }
         };
-        for_each_algorithm(operands, gemm, epilogue, alignment, execution, expect_rounded_once);
+        for_each_algorithm(operands, gemm, epilogue, alignment, expect_rounded_once);
         if (HasFatalFailure()) return;
       }
     }
@@ -465,11 +466,7 @@ TEST_P(CublasLtOnCuda, PropagatesNaN) {
                    .activation = activation};
       SCOPED_TRACE(describe(c));
       Operands operands(c, random);
-      (void)visit_dtype<floating_types>(c.dtype, [&]<class T>(TypeTag<T>) {
-        reinterpret_cast<T*>(operands.bias.data().data())[5] =
-            store<T>(std::numeric_limits<Compute<T>>::quiet_NaN());
-        return Status();
-      });
+      set_item(operands.bias, 5, std::numeric_limits<double>::quiet_NaN());
       operands.device_bias.upload();
       ASSERT_TRUE(cuda::takes_cublaslt(operands.gemm(c), 0));
       ASSERT_TRUE(multiply(operands.gemm(c), execution).ok());
@@ -484,7 +481,8 @@ TEST_P(CublasLtOnCuda, PropagatesNaN) {
 
 /// Each algorithm, which may split k, keeps NaN in an operand, of infinities, and in the bias.
 TEST_P(CublasLtOnCuda, EachAlgorithmKeepsNaN) {
-  CudaExecution execution;
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double infinity = std::numeric_limits<double>::infinity();
   std::mt19937 random(9);
   for (const auto& [m, n, k] : {std::array{96, 64, 8192}, std::array{65, 768, 3072}}) {
     const Case c{.dtype = GetParam(),
@@ -497,17 +495,18 @@ TEST_P(CublasLtOnCuda, EachAlgorithmKeepsNaN) {
                  .sum = true};
     SCOPED_TRACE(describe(c));
     Operands operands(c, random);
-    (void)visit_dtype<floating_types>(c.dtype, [&]<class T>(TypeTag<T>) {
-      using Limits = std::numeric_limits<Compute<T>>;
-      auto* const a = reinterpret_cast<T*>(operands.a.data().data());
-      a[k + k / 2] = store<T>(Limits::quiet_NaN());
-      a[2 * k] = store<T>(Limits::infinity());
-      a[3 * k - 1] = store<T>(-Limits::infinity());
-      reinterpret_cast<T*>(operands.bias.data().data())[5] = store<T>(Limits::quiet_NaN());
-      return Status();
-    });
+    set_item(operands.a, k + k / 2, nan);
+    set_item(operands.a, 2 * k, infinity);
+    set_item(operands.a, 3 * k - 1, -infinity);
+    set_item(operands.bias, 5, nan);
     operands.device_a.upload();
     operands.device_bias.upload();
+    std::vector<bool> infinities_differ;  // in their signs, after the products
+    for (std::int64_t column = 0; column < n; ++column) {
+      const double first = item(operands.b, column * k);
+      const double last = item(operands.b, column * k + k - 1);
+      infinities_differ.push_back((first > 0) == (last > 0));
+    }
     for (const cublasLtEpilogue_t epilogue :
          {CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS, CUBLASLT_EPILOGUE_GELU_BIAS,
           CUBLASLT_EPILOGUE_GELU_AUX_BIAS}) {
@@ -517,16 +516,14 @@ TEST_P(CublasLtOnCuda, EachAlgorithmKeepsNaN) {
       const auto expect_nan = [&](const cuda::lt::Choice& /*choice*/) {
         for (std::int64_t row = 0; row < m; ++row) {
           for (std::int64_t column = 0; column < n; ++column) {
-            const double first = item(operands.b, column * k);
-            const double last = item(operands.b, column * k + k - 1);
-            const bool of_infinities = row == 2 && (first > 0) == (last > 0);
-            const bool expected = row == 1 || (bias && column == 5) || of_infinities;
+            const bool expected = row == 1 || (bias && column == 5) ||
+                                  (row == 2 && infinities_differ[static_cast<std::size_t>(column)]);
             ASSERT_EQ(std::isnan(item(operands.d, row * n + column)), expected)
                 << "row " << row << ", column " << column;
           }
         }
       };
-      for_each_algorithm(operands, gemm, epilogue, 16, execution, expect_nan);
+      for_each_algorithm(operands, gemm, epilogue, 16, expect_nan);
       if (HasFatalFailure()) return;
     }
   }

@@ -188,6 +188,8 @@ bool takes_cublaslt(const Gemm& gemm, int device) {
   return way_for(gemm, device).plan->choice.found;
 }
 
+bool suits_cublaslt(const Gemm& gemm) { return lt::is_aligned(key_of(gemm, 0)); }
+
 Status cublaslt_gemm(const Call& call, const Gemm& gemm) {
   Way way = way_for(gemm, call.execution.device_index);
   if (!tuning_folder().empty() && !way.plan->choice.measured) {

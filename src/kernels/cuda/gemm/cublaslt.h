@@ -15,6 +15,9 @@ std::string cublaslt_problem();
 /// once for each shape, and then looks the answer up.
 bool takes_cublaslt(const Gemm& gemm, int device);
 
+/// Whether all operands and their rows are aligned to 16 bytes, which cuBLASLt's fast kernels need.
+bool suits_cublaslt(const Gemm& gemm);
+
 /// Whether cuBLASLt adds the other matrix itself, which it does before an activation.
 inline bool adds_other(const Gemm& gemm) {
   return gemm.other != nullptr && gemm.combine == Combine::add && gemm.sum == nullptr &&

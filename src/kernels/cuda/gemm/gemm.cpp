@@ -10,7 +10,6 @@
 #include "cuda/gemm/mma.h"
 #include "cuda/gemm/simple.h"
 #include "cuda/gemm/skinny.h"
-#include "cudarelu/cuda/alignment.h"
 
 namespace cudarelu::cuda {
 namespace {
@@ -37,13 +36,6 @@ bool prefers_hopper(const Gemm& gemm) {
 
 bool is_half(const Gemm& gemm) { return size_of(gemm.dtype) == 2; }
 
-/// Whether vectors can be stored and loaded in all rows of all operands but a and b.
-bool has_aligned_results(const Gemm& gemm) {
-  const auto elements = static_cast<std::int64_t>(vector_bytes / size_of(gemm.dtype));
-  return gemm.n % elements == 0 && misalignment(gemm.d) == 0 && misalignment(gemm.bias) == 0 &&
-         misalignment(gemm.sum) == 0 && misalignment(gemm.other) == 0;
-}
-
 /// The same for skinny_gemm(), on an H100 and an H200. More rows than a block has are tiles; their
 /// blocks, of 64 rows and 32 columns, take too long if there are more than multiprocessors, or if k
 /// is long for each of them. With many columns in 16 bits, cuBLASLt reads x less often. In float32
@@ -53,7 +45,7 @@ bool prefers_skinny(const Gemm& gemm) {
   const std::int64_t blocks = (gemm.m + 63) / 64 * ((gemm.n + 31) / 32);
   if (!has_few_rows(gemm)) return blocks <= 128 && gemm.k * blocks <= 3 << 16;
   if (is_half(gemm)) {
-    if (blocks <= 128 || !has_aligned_results(gemm)) return true;
+    if (blocks <= 128 || !suits_cublaslt(gemm)) return true;
     const std::int64_t rows = lacks_epilogue(gemm) ? 32 : 16;
     return gemm.m <= (gemm.n <= 16384 ? 2 * rows : rows);
   }

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int most_shared_bytes = 227 * 1024;
 constexpr int half_shared_bytes = 113 * 1024;  // for each of two blocks on a multiprocessor
-constexpr int third_shared_bytes = 75 * 1024;  // for each of three
+constexpr int third_shared_bytes = 75 * 1024;  // for each of three, of 228 KiB, less 1 KiB a block
 constexpr int line = 128;                      // bytes of a row in a part
 constexpr int most_splits = 8;                 // blocks that divide k
 
@@ -49,7 +49,7 @@ struct Slice {
     return std::max(bytes, third_shared_bytes + 1);
   }
   static_assert(shared_bytes(2) <= most_shared_bytes && shared_bytes(2) > half_shared_bytes);
-  static_assert(shared_bytes(1) <= half_shared_bytes && shared_bytes(1) > third_shared_bytes);
+  static_assert(shared_bytes(1) <= half_shared_bytes && 3 * (shared_bytes(1) + 1024) > 228 * 1024);
   // The pairs that a thread finishes. At least two blocks divide k.
   static constexpr int own_pairs = ((split_k ? pairs / 2 : pairs) + threads - 1) / threads;
   // Of the sums in shared memory: the rows that a warp writes are in different banks.
