@@ -118,7 +118,8 @@ docs: $(DOCS)/.packages
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build -f docs/site/mkdocs.yml
 
 tidy: $(VENV)/.dev build
-	@printf '%s\n' $(TIDY_FILES) | xargs -r -P 2 -n 4 $(BIN)/clang-tidy -p build --quiet
+	@mkdir -p build/tidy && $(BIN)/python tools/compile_commands.py build >build/tidy/compile_commands.json
+	@printf '%s\n' $(TIDY_FILES) | xargs -r -P 2 -n 4 $(BIN)/clang-tidy -p build/tidy --quiet
 
 # Runs the C++ tests; then, with the Python package of build/, the tests of the plugin and of
 # ort_infer. Leaks are not detected, since Python, PyTorch and ONNX Runtime keep memory until the

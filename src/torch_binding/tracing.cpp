@@ -13,7 +13,7 @@
 namespace cudarelu::binding {
 namespace {
 
-void (*check)(const Op& op) = nullptr;
+void (*check_write)(const Op& op) = nullptr;
 
 class TracerKernel final : public c10::OperatorKernel {
  public:
@@ -22,7 +22,7 @@ class TracerKernel final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) const {
     namespace tracer = torch::jit::tracer;
-    if (check != nullptr) check(op_);
+    if (check_write != nullptr) check_write(op_);
     auto state = tracer::getTracingState();
     const std::string& name = handle.schema().name();
     torch::jit::Node* const node = state->graph->create(c10::Symbol::fromQualString(name), 0);
@@ -55,9 +55,9 @@ class TracerKernel final : public c10::OperatorKernel {
 
 }  // namespace
 
-void check_traced_writes(void (*with)(const Op& op)) { check = with; }
+void check_traced_writes(void (*with)(const Op& op)) { check_write = with; }
 void check_interpreted_write(const Op& op) {
-  if (check != nullptr && !torch::jit::currentCallstack().empty()) check(op);
+  if (check_write != nullptr && !torch::jit::currentCallstack().empty()) check_write(op);
 }
 
 torch::CppFunction tracer_kernel(const Op& op) {
