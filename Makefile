@@ -2,8 +2,11 @@
 # compiler if none is installed, and the build in build/. A second run does only what has changed.
 #
 #   make demo     build all but the tests, write build/myrelu.onnx, run ./build/ort_infer on it
-#   make test     build, install old ONNX Runtimes for the tests, run ctest, which runs pytest too
+#   make test     build, install old ONNX Runtimes for the tests, run ctest, which runs pytest too:
+#                 the first tier of the tests (docs/testing.md)
+#   make test-all the same with all tests
 #   make test-tensorflow   install TensorFlow, 274 MB, and an old one; run the tests that need it
+#   make budget   compare the seconds of the last build and tests with tools/budget.toml
 #   make check    build, then check formatting, lint and types, and correct what can be corrected
 #   make docs     the site of the documents, in build/site; its search needs a server
 #   make tidy     clang-tidy
@@ -28,7 +31,7 @@ ifneq ($(words $(CURDIR)),1)
 $(error make does not work in a folder whose path contains a space: $(CURDIR))
 endif
 
-.PHONY: demo test test-tensorflow build packages kernels runtimes check docs tidy asan asan-torch tsan \
+.PHONY: demo test test-all budget test-tensorflow build packages kernels runtimes check docs tidy asan asan-torch tsan \
  fuzz clean
 .DEFAULT_GOAL := build
 
@@ -80,6 +83,9 @@ runtimes: $(VENV)/.packages
 test: $(VENV)/.packages
 	@$(MAKE) --no-print-directory -j 3 build $(VENV)/.dev runtimes
 	@$(PROGRESS) $(BIN)/ctest --test-dir build --output-on-failure -j 2
+
+test-all:
+	@PYTEST_ADDOPTS="$(PYTEST_ADDOPTS) --slow=all" $(MAKE) --no-print-directory test
 
 # TensorFlow is in folders of their own, since it brings its own NumPy, and old versions need old
 # packages.

@@ -10,6 +10,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 pytest_plugins = ["cudarelu.testing.plugin"]
 
+# Its options, which pytest has read, are not those of the processes that tests start.
+os.environ.pop("PYTEST_ADDOPTS", None)
+
 # The first two are read when torch is imported, also in the processes that tests start. Waiting
 # OpenMP threads would spin and slow down other tests. Inductor would spend 8 s for each new cache
 # to test the compiler's vector instructions.

@@ -140,7 +140,7 @@ def check(arguments: argparse.Namespace) -> None:
     from .testing.report import check_library
 
     hosts = arguments.host.split(",") if arguments.host else ()
-    if check_library(arguments.path, arguments.op, hosts, arguments.provider):
+    if check_library(arguments.path, arguments.op, hosts, arguments.provider, arguments.all):
         raise SystemExit(1)
 
 
@@ -279,6 +279,9 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     )
     command.add_argument(
         "--provider", choices=["cpu", "cuda"], help="check only on this device (default: both)"
+    )
+    command.add_argument(
+        "--all", action="store_true", help="run the second tier too, four times as many checks"
     )
     command.set_defaults(run=check)
 

@@ -42,6 +42,7 @@ class Feature:
     run: Callable[[OpInfo, str], None]  # takes the op and the device; raises AssertionError
     applies: Callable[[OpInfo], bool] = lambda op: True
     devices: tuple[str, ...] = ("cpu", "cuda")
+    compiles: bool = False  # or traces, for a second and more
 
 
 def wide_dtype(op: OpInfo) -> str:
@@ -60,9 +61,10 @@ def features(op: OpInfo) -> Iterator[tuple[str, Feature]]:
         if feature.applies(op):
             yield wide_dtype(op), feature
     for dtype in op.dtypes:
-        yield dtype, Feature("opcheck", functools.partial(_opcheck, dtype, False))
+        yield dtype, Feature("opcheck", functools.partial(_opcheck, dtype, False), compiles=True)
         if op.in_place:
-            yield dtype, Feature("opcheck-in-place", functools.partial(_opcheck, dtype, True))
+            run = functools.partial(_opcheck, dtype, True)
+            yield dtype, Feature("opcheck-in-place", run, compiles=True)
 
 
 def _equal(actual: Any, expected: Any) -> None:
@@ -477,14 +479,15 @@ FEATURES = [
         Feature(f"meta-{layout}", functools.partial(_meta, layout), devices=_CPU)
         for layout in LAYOUTS
     ),
-    Feature("compile", _compile, devices=_CPU),
-    Feature("compiled-backward", _compiled_backward, _has_gradient),
+    Feature("compile", _compile, devices=_CPU, compiles=True),
+    Feature("compiled-backward", _compiled_backward, _has_gradient, compiles=True),
     *(
         Feature(
             f"compiled-backward-in-place-{form}",
             functools.partial(_compiled_backward_in_place, view),
             _has_both,
             _CPU,
+            compiles=True,
         )
         for form, view in _FORMS.items()
     ),

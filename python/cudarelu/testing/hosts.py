@@ -20,7 +20,7 @@ from .._modules import module_named
 from .._pytorch.functions import FUNCTIONS, overload_of
 from .._table import OWN_NAMESPACE, OpInfo
 from ..ort.library import PROVIDERS, register
-from .cases import Case, cases, unchanged
+from .cases import Case, unchanged
 from .environment import (
     cupy_missing,
     jax_missing,
@@ -30,6 +30,7 @@ from .environment import (
     torch_cuda_missing,
     tvm_ffi_missing,
 )
+from .tiers import batch, is_first
 from .torch_calls import as_tuple
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -108,7 +109,7 @@ def one_op_model(op: OpInfo, runs: list[Case]) -> onnx.ModelProto:
                 op.onnx.op_type,
                 names,
                 [f"{p.name}_{number}" for p in op.outputs],
-                name=case.id,
+                name=f"{variable}-{case.id}",
                 domain=op.onnx.domain,
                 **attributes,
             )
@@ -260,7 +261,17 @@ class Ort(OnDevice):
         return ort_cuda_missing() if self.device == "cuda" else ort_missing()
 
     def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
-        return _ort_results(self.device, op, dtype_of(case))[case.id]
+        return _ort_results(self.device, op, in_first_tier(self, op, case))[_key(case)]
+
+
+def in_first_tier(host: Host, op: OpInfo, case: Case) -> bool:
+    """Whether the case is of the first tier in the host."""
+    return is_first(op, host.runtime, dtype_of(case).name, case.id)
+
+
+def _key(case: Case) -> tuple[str, str]:
+    """Names a case among those of several dtypes."""
+    return dtype_of(case).name, case.id
 
 
 def full_precision(device: str) -> tuple[str, dict[str, str]]:
@@ -268,14 +279,14 @@ def full_precision(device: str) -> tuple[str, dict[str, str]]:
     return PROVIDERS[device], {"use_tf32": "0"} if device == "cuda" else {}
 
 
-@functools.lru_cache(maxsize=2)  # one for each device
-def _ort_results(device: str, op: OpInfo, dtype: np.dtype) -> dict[str, list[np.ndarray]]:
-    """The outputs of all cases of an op and a dtype, by case. The cases are nodes of one model,
-    since it takes longer to create a session than to run them. An error names the node, whose name
-    is that of its case."""
+@functools.lru_cache(maxsize=4)  # one for each device and tier
+def _ort_results(device: str, op: OpInfo, first: bool) -> dict[tuple[str, str], list[np.ndarray]]:
+    """The outputs of the cases of an op and a tier, by dtype and case. The cases are nodes of one
+    model, since it takes longer to create a session than to run them. An error names the node,
+    whose name is that of its dtype and case."""
     import onnxruntime as ort
 
-    runs = cases(op, dtype)
+    runs = list(batch(op, "onnxruntime", op.dtypes, first))
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 2
@@ -299,7 +310,7 @@ def _ort_results(device: str, op: OpInfo, dtype: np.dtype) -> dict[str, list[np.
     }
     with unchanged(*runs):
         results = iter(session.run_with_ort_values(None, feeds))
-    return {case.id: [from_ort(next(results)) for _ in op.outputs] for case in runs}
+    return {_key(case): [from_ort(next(results)) for _ in op.outputs] for case in runs}
 
 
 def from_ort(value: Any) -> np.ndarray:
@@ -320,13 +331,16 @@ class OrtInfer(OnDevice):
         return reason or (None if ort_infer() else "ort_infer was not built")
 
     def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
-        return _ort_infer_results(self.device, op, dtype_of(case))[case.id]
+        return _ort_infer_results(self.device, op, in_first_tier(self, op, case))[_key(case)]
 
 
-@functools.lru_cache(maxsize=2)  # one for each device
-def _ort_infer_results(device: str, op: OpInfo, dtype: np.dtype) -> dict[str, list[np.ndarray]]:
-    """The outputs of all cases of an op and a dtype, by case. The cases are nodes of one model."""
-    runs = cases(op, dtype)
+@functools.lru_cache(maxsize=4)  # one for each device and tier
+def _ort_infer_results(
+    device: str, op: OpInfo, first: bool
+) -> dict[tuple[str, str], list[np.ndarray]]:
+    """The outputs of the cases of an op and a tier, by dtype and case, which are nodes of one
+    model: a process for each would take longer."""
+    runs = list(batch(op, "ort_infer", op.dtypes, first))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         onnx.save(one_op_model(op, runs), path / "model.onnx")
@@ -343,7 +357,7 @@ def _ort_infer_results(device: str, op: OpInfo, dtype: np.dtype) -> dict[str, li
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return {
-            case.id: [_load_npy(path / "out" / f"{p.name}_{number}.npy") for p in op.outputs]
+            _key(case): [_load_npy(path / "out" / f"{p.name}_{number}.npy") for p in op.outputs]
             for number, case in enumerate(runs)
         }
 

@@ -12,11 +12,12 @@ import torch
 from .._gradients import derivative_of, has_second_derivative
 from .._pytorch.functions import FUNCTIONS, overload_of
 from .._table import OpInfo
-from .cases import Case, cases, unchanged
+from .cases import Case, unchanged
 from .environment import jax_missing
 from .features import Feature, has_gradient_in_float64, samples_of, subsets
-from .hosts import OnDevice, Torch, dtype_of, numpy_of
+from .hosts import OnDevice, Torch, dtype_of, in_first_tier, numpy_of
 from .reference import largest_finite
+from .tiers import batch
 from .torch_calls import as_tuple, attributes_of, call_of, inputs_of, loss_of, with_grad
 
 Arrays = list[Any]  # of JAX or NumPy; None for an absent input
@@ -32,8 +33,8 @@ def _is_float(x: Any) -> bool:
 
 
 class JaxJit(OnDevice):
-    """The ops under `jax.jit`. The cases of an op and a dtype are one program, since it takes
-    longer to compile than to run."""
+    """The ops under `jax.jit`. The cases of an op, a dtype and a tier are one program, since it
+    takes longer to compile than to run."""
 
     prefix = runtime = "jax-jit"
 
@@ -41,7 +42,8 @@ class JaxJit(OnDevice):
         return jax_missing(self.device)
 
     def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
-        results, expected_gradients = _results(self, op, dtype_of(case))
+        first = in_first_tier(self, op, case)
+        results, expected_gradients = _results(self, op, dtype_of(case).name, first)
         outputs, gradients = results[case.id]
         expected = expected_gradients(case)
         # The terms of a gradient may cancel out, as of a row of one element that is normalized. If
@@ -129,12 +131,13 @@ def _assert_alike(actual: Any, expected: np.ndarray, largest: float, what: str) 
     )
 
 
-@functools.lru_cache(maxsize=4)  # one for each host
-def _results(host: JaxJit, op: OpInfo, dtype: np.dtype) -> tuple[dict[str, Any], Any]:
-    """The outputs and gradients of all cases, by case, and the function for what is expected."""
+@functools.lru_cache(maxsize=8)  # one for each host and tier
+def _results(host: JaxJit, op: OpInfo, dtype: str, first: bool) -> tuple[dict[str, Any], Any]:
+    """The outputs and gradients of the cases of a tier, by case, and the function for what is
+    expected."""
     import jax
 
-    runs = cases(op, dtype)
+    runs = list(batch(op, host.runtime, [dtype], first))
     (device, *_) = jax.devices(host.device)
 
     @jax.jit
@@ -284,9 +287,10 @@ JAX_FEATURES = [
         "second-derivatives",
         _second_derivatives,
         lambda op: has_gradient_in_float64(op) and has_second_derivative(op),
+        compiles=True,
     ),
-    Feature("vmap", _vmap_values),
-    Feature("vmap-gradients", _vmap_gradients, has_gradient_in_float64),
-    Feature("scan", _scan),
-    Feature("export", _export),
+    Feature("vmap", _vmap_values, compiles=True),
+    Feature("vmap-gradients", _vmap_gradients, has_gradient_in_float64, compiles=True),
+    Feature("scan", _scan, compiles=True),
+    Feature("export", _export, compiles=True),
 ]

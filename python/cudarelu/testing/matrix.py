@@ -19,6 +19,7 @@ from .jax import JAX_FEATURES, JaxGrad, JaxJit
 from .memory import check_memory
 from .reference import assert_close, attribute_rounding, reference
 from .tensorflow import TENSORFLOW_FEATURES, TensorFlow
+from .tiers import is_first, represents_others
 
 HOSTS: list[Host] = [
     Torch("cpu"),
@@ -50,6 +51,9 @@ class Check:
     A case compares a call with the op's definition, evaluated in float64, and checks that the
     inputs are not overwritten. A feature is a property of the host, such as "gradients". The
     check "memory" finds writes outside the outputs, on the CPU.
+
+    The checks that are not slow are the first tier: each op in each host and each dtype, and each
+    kind of mistake in one place. docs/testing.md says which they are.
     """
 
     op: OpInfo
@@ -57,6 +61,7 @@ class Check:
     dtype: str
     name: str  # of the case or the feature
     run: Callable[[], None]  # raises an exception that says what is wrong
+    slow: bool = False  # whether it belongs to the second tier
 
     @property
     def id(self) -> str:
@@ -97,28 +102,35 @@ def checks(ops: Iterable[OpInfo]) -> Iterator[Check]:
         for dtype in op.dtypes:  # first, since such an op may crash or disturb other hosts
             for host in hosts:
                 if host.runtime == "numpy":
-                    yield Check(op, host, dtype, "memory", functools.partial(_memory, op, dtype))
+                    run = functools.partial(_memory, op, dtype)
+                    yield Check(op, host, dtype, "memory", run, slow=dtype != op.dtypes[0])
         for dtype in op.dtypes:
             for plan in plans(op, DTYPES[dtype]):
                 for host in hosts:
                     if not host.serves(op, dtype):
                         continue
                     run = functools.partial(_check_case, op, host, dtype, plan)
-                    yield Check(op, host, dtype, plan.id, run)
+                    slow = not is_first(op, host.runtime, dtype, plan.id)
+                    yield Check(op, host, dtype, plan.id, run, slow)
         for host in hosts:
             if host.runtime == "torch":
                 for dtype, feature in features(op):
                     if host.device in feature.devices:
                         run = functools.partial(feature.run, op, host.device)
-                        yield Check(op, host, dtype, feature.name, run)
+                        # PyTorch compiles an op, as it exports one, whatever its dtype is.
+                        others = feature.compiles and dtype not in (op.dtypes[0], wide_dtype(op))
+                        slow = others or (feature.compiles and not represents_others(op))
+                        yield Check(op, host, dtype, feature.name, run, slow)
             elif host.runtime in FEATURES_OF:
                 for feature in FEATURES_OF[host.runtime]:
                     if feature.applies(op):
                         run = functools.partial(feature.run, op, host.device)
-                        yield Check(op, host, wide_dtype(op), feature.name, run)
+                        slow = feature.compiles and not represents_others(op)
+                        yield Check(op, host, wide_dtype(op), feature.name, run, slow)
             elif host.runtime == "onnxruntime":
                 run = functools.partial(check_export, op, host.device)
-                yield Check(op, host, op.dtypes[0], "exported", run)
+                slow = not represents_others(op)
+                yield Check(op, host, op.dtypes[0], "exported", run, slow)
 
 
 def check(op: str, host: str, dtype: str, name: str) -> None:

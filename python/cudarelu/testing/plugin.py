@@ -12,10 +12,16 @@ A test with the argument `op_check` then runs once for each `cudarelu.testing.Ch
 The ops are those of the libraries that the option --cudarelu-library names. The mark
 `cudarelu_library` names them for a single test. -k selects by host, op, dtype and case, for example
 `-k "torch-cpu and swish and float16"`. A host that cannot run here has one skipped test.
+
+Checks of the second tier, and other tests with the mark `slow`, are left out unless the option
+--slow=all is given, or --slow=K/N for a share of them: the same N shares together have each once.
 """
 
 from __future__ import annotations
 
+import argparse
+import re
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,13 +40,49 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE.so",
         help="check the ops of this library in tests with the argument op_check; repeatable",
     )
+    parser.getgroup("cudarelu").addoption(
+        "--slow",
+        default="none",
+        metavar="none|all|K/N",
+        type=_share,
+        help="which tests with the mark `slow` to run: none (default), all, or share K of N",
+    )
+
+
+def _share(text: str) -> tuple[int, int]:
+    """(k, n) for share k of n; n is 0 for none."""
+    if text in ("none", "all"):
+        return (0, int(text == "all"))
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or int(match[1]) >= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not none, all or K/N with K below N")
+    return int(match[1]), int(match[2])
 
 
 def pytest_configure(config: pytest.Config) -> None:
     mark = "cudarelu_library(path, ...): check the ops of these libraries with op_check"
     config.addinivalue_line("markers", mark)
+    config.addinivalue_line("markers", "slow: of the second tier, which the option --slow selects")
     if not config.pluginmanager.hasplugin("xdist"):
         config.addinivalue_line("markers", "xdist_group(name): a mark of pytest-xdist")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    k, n = config.getoption("--slow")
+    kept, left_out = [], []
+    for item in items:
+        is_slow = item.get_closest_marker("slow") is not None
+        is_kept = not is_slow or (n > 0 and zlib.crc32(_unit_of(item).encode()) % n == k)
+        (kept if is_kept else left_out).append(item)
+    if left_out:
+        items[:] = kept
+        config.hook.pytest_deselected(items=left_out)
+
+
+def _unit_of(item: pytest.Item) -> str:
+    """What a share has as a whole: tests that share a group also share what is slow to make."""
+    group = item.get_closest_marker("xdist_group")
+    return str(group.args[0]) if group and group.args else item.nodeid
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -62,8 +104,10 @@ def _parameters(metafunc: pytest.Metafunc) -> Iterator[Any]:
         module = load_library(path)
         for each in checks(module.ops()):
             # In one worker, so that it evaluates the references and runs ort_infer only once.
-            group = f"{each.op.short_name}-{each.dtype}"
-            yield pytest.param(each, id=each.id, marks=pytest.mark.xdist_group(group))
+            marks = [pytest.mark.xdist_group(each.op.short_name)]
+            if each.slow:
+                marks.append(pytest.mark.slow)
+            yield pytest.param(each, id=each.id, marks=marks)
         ops += module.ops()
     for name, reason in missing_hosts(ops).items():
         yield pytest.param(None, id=name, marks=pytest.mark.skip(reason=reason))

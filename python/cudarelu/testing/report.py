@@ -20,6 +20,7 @@ def check_library(
     only_ops: Collection[str] = (),
     runtimes: Collection[str] = (),
     device: str | None = None,
+    slow: bool = False,
 ) -> int:
     """Checks the ops of a library, and prints a line for each op and host, and for each failure.
 
@@ -28,6 +29,7 @@ def check_library(
         only_ops: names of ops; all if there are none.
         runtimes: names of hosts without their device, such as "torch"; all if there are none.
         device: "cpu" or "cuda"; None: both.
+        slow: whether to run the second tier too; see `Check`.
 
     Returns:
         The number of checks that failed.
@@ -59,7 +61,8 @@ def check_library(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for op in ops:
-            failed += _check_op([each for each in checks([op]) if each.host.name in chosen], width)
+            selected = [c for c in checks([op]) if c.host.name in chosen and (slow or not c.slow)]
+            failed += _check_op(selected, width)
     for name, why in missing.items():
         print(f"not checked: {name}: {why}")
     if failed:

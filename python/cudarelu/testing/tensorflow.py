@@ -11,16 +11,17 @@ import torch
 from .._gradients import has_second_derivative
 from .._pytorch.functions import FUNCTIONS, overload_of
 from .._table import OpInfo
-from .cases import Case, cases, unchanged
+from .cases import Case, unchanged
 from .environment import tensorflow_missing
 from .features import Feature, has_gradient_in_float64
-from .hosts import ForAllOps, dtype_of
+from .hosts import ForAllOps, dtype_of, in_first_tier
+from .tiers import batch
 from .torch_calls import as_tuple, attributes_of, inputs_of, loss_of, with_grad
 
 
 class TensorFlow(ForAllOps):
-    """The ops in a `tf.function` whose sizes are unknown. The cases of an op and a dtype are one
-    graph, since it takes longer to make than to run."""
+    """The ops in a `tf.function` whose sizes are unknown. The cases of an op, a dtype and a tier
+    are one graph, since it takes longer to make than to run."""
 
     name = "tensorflow-cpu"
     runtime = "tensorflow"
@@ -30,15 +31,15 @@ class TensorFlow(ForAllOps):
         return tensorflow_missing()
 
     def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
-        return _results(op, dtype_of(case))[case.id]
+        return _results(op, dtype_of(case).name, in_first_tier(self, op, case))[case.id]
 
 
-@functools.lru_cache(maxsize=1)
-def _results(op: OpInfo, dtype: np.dtype) -> dict[str, list[np.ndarray]]:
-    """The outputs of all cases, by case."""
+@functools.lru_cache(maxsize=2)  # one for each tier
+def _results(op: OpInfo, dtype: str, first: bool) -> dict[str, list[np.ndarray]]:
+    """The outputs of the cases of a tier, by case."""
     import tensorflow as tf
 
-    runs = cases(op, dtype)
+    runs = list(batch(op, "tensorflow", [dtype], first))
     function = FUNCTIONS[op.qualified_name]
 
     @tf.function(autograph=False)
@@ -122,10 +123,16 @@ def _derivatives(op: OpInfo, device: str, second: bool) -> None:
 
 
 TENSORFLOW_FEATURES = [
-    Feature("gradients", functools.partial(_derivatives, second=False), has_gradient_in_float64),
+    Feature(
+        "gradients",
+        functools.partial(_derivatives, second=False),
+        has_gradient_in_float64,
+        compiles=True,
+    ),
     Feature(
         "second-gradients",
         functools.partial(_derivatives, second=True),
         lambda op: has_gradient_in_float64(op) and has_second_derivative(op),
+        compiles=True,
     ),
 ]

@@ -1,0 +1,70 @@
+"""The first tier of the test matrix: what finds nearly all mistakes in a tenth of the time.
+
+A kernel is the same in each host, so that one host tests it with every case: PyTorch on each
+device. A host sees of an op only its declaration, so that a few ops test a host: those with
+something in their declaration that no earlier op of the module has.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+
+from .._gradients import has_second_derivative
+from .._modules import module_named
+from .._table import OpInfo
+from .cases import DTYPES, Case, make_case, plans
+
+ANY_OP = "odd"  # the case in which each host runs each op in each dtype
+
+# Cases of many elements, for the loops over blocks and threads: one dtype that kernels compute in,
+# and one that they convert.
+_LARGE = ("large", "wide")
+_LARGE_DTYPES = ("float32", "bfloat16", "int32")
+
+
+def traits(op: OpInfo) -> set[object]:
+    """What a host can treat differently from other ops."""
+    parameters = [("input", p) for p in op.inputs] + [("output", p) for p in op.outputs]
+    found: set[object] = {
+        (kind, p.dtype, p.optional, p.or_bool, p.broadcasts, bool(p.offsets_into), p.leads)
+        for kind, p in parameters
+    }
+    found |= {(a.type, bool(a.labels), a.required) for a in op.attributes}
+    found |= {("more than one output", len(op.outputs) > 1), ("in place", bool(op.in_place))}
+    found |= {("gradient", bool(op.gradient)), ("second", has_second_derivative(op))}
+    return found | {("product", bool(op.product))}
+
+
+def represents_others(op: OpInfo) -> bool:
+    """Whether the op has a trait that no earlier op of its module has."""
+    return op.name in _representatives(op.namespace)
+
+
+@functools.cache
+def _representatives(namespace: str) -> frozenset[str]:
+    seen: set[object] = set()
+    names = []
+    for op in module_named(namespace).ops():
+        if not traits(op) <= seen:
+            names.append(op.name)
+            seen |= traits(op)
+    return frozenset(names)
+
+
+def is_first(op: OpInfo, runtime: str, dtype: str, plan: str) -> bool:
+    """Whether a case of an op and a dtype is of the first tier in a host."""
+    if plan == ANY_OP:
+        return True
+    if runtime == "torch":
+        return plan not in _LARGE or dtype in _LARGE_DTYPES or dtype == op.dtypes[0]
+    return represents_others(op) and dtype == op.dtypes[0]
+
+
+def batch(op: OpInfo, runtime: str, dtypes: Iterable[str], first: bool) -> Iterator[Case]:
+    """The cases of one of the two tiers, for a host that runs many at once since it takes long to
+    start."""
+    for dtype in dtypes:
+        for plan in plans(op, DTYPES[dtype]):
+            if is_first(op, runtime, dtype, plan.id) == first:
+                yield make_case(op, DTYPES[dtype], plan)
