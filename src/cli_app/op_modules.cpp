@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <filesystem>
+#include <memory>
 #include <sstream>
 #include <stdexcept>
 

@@ -3,6 +3,8 @@
 
 #include <torch/library.h>
 
+#include <memory>
+
 #include "backend.h"
 #include "registered_op.h"
 

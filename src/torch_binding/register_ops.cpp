@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <stdexcept>

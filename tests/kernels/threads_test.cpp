@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <barrier>
+#include <memory>
 #include <thread>
 
 #include "arguments.h"

@@ -1,7 +1,6 @@
 // The result of a call of the core: success, or a code and a message of one line.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -21,12 +20,20 @@ class [[nodiscard]] Status {
 
   Status() = default;
   Status(Code code, std::string message) : error_(new Error{code, std::move(message)}) {}
+  Status(Status&& other) noexcept : error_(std::exchange(other.error_, nullptr)) {}
+  Status& operator=(Status&& other) noexcept {
+    std::swap(error_, other.error_);
+    return *this;
+  }
+  ~Status() {
+    if (error_ != nullptr && !error_->shared) delete error_;
+  }
 
   /// The error of a failed allocation. Allocates nothing itself.
   static Status out_of_memory() noexcept {
     static const Error error{Code::out_of_memory, "out of memory", /*shared=*/true};
     Status status;
-    status.error_.reset(&error);
+    status.error_ = &error;
     return status;
   }
 
@@ -41,13 +48,10 @@ class [[nodiscard]] Status {
     std::string message;
     bool shared = false;  // a static object, never deleted
   };
-  struct Delete {
-    void operator()(const Error* error) const {
-      if (!error->shared) delete error;
-    }
-  };
 
-  std::unique_ptr<const Error, Delete> error_;  // nullptr: success, which costs nothing to return
+  // nullptr: success, which costs nothing to return. Not a std::unique_ptr: <memory> takes long to
+  // compile, and every file includes this one.
+  const Error* error_ = nullptr;
 };
 
 }  // namespace cudarelu
