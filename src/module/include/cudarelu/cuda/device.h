@@ -50,17 +50,24 @@ class PerDevice {
     const std::size_t i =
         static_cast<std::size_t>(device) * count + static_cast<std::size_t>(index);
     if (!known_[i].load(std::memory_order_acquire)) {
-      const std::scoped_lock lock(mutex_);
-      if (!known_[i].load(std::memory_order_relaxed)) {
-        if (const Error error = find(values_[i]); error != Error{}) return error;
-        known_[i].store(true, std::memory_order_release);
-      }
+      if (const Error error = find_once(i, find); error != Error{}) return error;
     }
     value = values_[i];
     return Error{};
   }
 
  private:
+  template <class Find>
+  [[gnu::cold, gnu::noinline]] auto find_once(std::size_t i, const Find& find) {
+    using Error = decltype(find(values_[i]));
+    const std::scoped_lock lock(mutex_);
+    if (!known_[i].load(std::memory_order_relaxed)) {
+      if (const Error error = find(values_[i]); error != Error{}) return error;
+      known_[i].store(true, std::memory_order_release);
+    }
+    return Error{};
+  }
+
   static constexpr std::size_t size = static_cast<std::size_t>(most_devices) * count;
   std::array<std::atomic<bool>, size> known_{};
   std::array<T, size> values_{};

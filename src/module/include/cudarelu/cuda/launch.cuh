@@ -19,9 +19,9 @@ namespace cudarelu::cuda {
 template <class>
 __global__ void probe() {}
 
-/// Whether the current device runs kernels that were compiled for `architecture` (90 for compute
-/// capability 9.0) or later. A new device may run code for an old architecture.
-inline bool is_compiled_for(int architecture, int device) {
+/// The architecture (90 for compute capability 9.0) for which the kernels were compiled that the
+/// current device runs; 0 if there are none. A new device may run code for an old architecture.
+inline int compiled_architecture(int device) {
   static PerDevice<int> architectures;
   int compiled = 0;
   const cudaError_t error = architectures.get(device, 0, compiled, [](int& number) {
@@ -30,22 +30,34 @@ inline bool is_compiled_for(int architecture, int device) {
     number = attributes.ptxVersion;
     return error;
   });
-  if (error != cudaSuccess) (void)cudaGetLastError();
-  return error == cudaSuccess && compiled >= architecture;
+  if (error == cudaSuccess) return compiled;
+  (void)cudaGetLastError();
+  return 0;
+}
+
+/// Whether it is `architecture` or a later one.
+inline bool is_compiled_for(int architecture, int device) {
+  return compiled_architecture(device) >= architecture;
 }
 
 /// Whether kernels can call wait_for_previous_kernel() and run in clusters.
 inline bool has_programmatic_launch(int device) { return is_compiled_for(90, device); }
 
-/// Allows a kernel `bytes` of shared memory on the call's device, in each call the same number.
-template <auto kernel>
-Status allow_shared_memory(const Call& call, int bytes) {
-  static PerDevice<int> allowed;
+/// The same for `kernel`, whose `allowed` is set.
+inline Status allow_shared_memory(const Call& call, const void* kernel, int bytes,
+                                  PerDevice<int>& allowed) {
   int known = 0;
   return check(call, allowed.get(call.execution.device_index, 0, known, [&](int& number) {
     number = bytes;
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   }));
+}
+
+/// Allows a kernel `bytes` of shared memory on the call's device, in each call the same number.
+template <auto kernel>
+Status allow_shared_memory(const Call& call, int bytes) {
+  static PerDevice<int> allowed;
+  return allow_shared_memory(call, reinterpret_cast<const void*>(kernel), bytes, allowed);
 }
 
 /// Waits for the previous kernel on the stream, which may still run. Every kernel for launch()
@@ -93,14 +105,22 @@ cudaError_t with_configuration(const Call& call, const Grid& grid, const Use& us
   return use(config);
 }
 
+/// Launches a kernel, whose arguments are at these places, on the call's stream. Not inlined: it
+/// would take most of the time to compile the host code of a file with many kernels.
+[[gnu::noinline]] inline Status launch_at(const Call& call, const void* kernel, const Grid& grid,
+                                          void** arguments) {
+  const auto start = [&](const cudaLaunchConfig_t& config) {
+    return cudaLaunchKernelExC(&config, kernel, arguments);
+  };
+  return check(call, with_configuration(call, grid, start));
+}
+
 /// Launches a kernel on the call's stream.
 template <class... Parameters>
 Status launch(const Call& call, void (*kernel)(Parameters...), const Grid& grid,
               std::type_identity_t<Parameters>... arguments) {
-  const auto start = [&](const cudaLaunchConfig_t& config) {
-    return cudaLaunchKernelEx(&config, kernel, arguments...);
-  };
-  return check(call, with_configuration(call, grid, start));
+  void* places[] = {&arguments..., nullptr};
+  return launch_at(call, reinterpret_cast<const void*>(kernel), grid, places);
 }
 
 /// Sets the number of blocks, or of clusters if the grid has them, that the current device runs at
