@@ -23,8 +23,8 @@ bool lacks_epilogue(const Gemm& gemm) {
 }
 
 /// Whether hopper_gemm() is at least as fast as the first choice of cuBLASLt's heuristics, measured
-/// on an H200. It has every epilogue; for small results, a second step takes less time (H100). Its
-/// tiles have 128 rows, so that it computes at least twice as much as few rows need.
+/// on an H200. It has the epilogues of ops; for small results, a second step takes less time
+/// (H100). Its tiles have 128 rows, so that it computes at least twice as much as few rows need.
 bool prefers_hopper(const Gemm& gemm) {
   if (has_few_rows(gemm)) return false;
   if (lacks_epilogue(gemm)) return gemm.m * gemm.n >= 3 << 19;

@@ -48,8 +48,13 @@ Status start(const Call& call, const Gemm& gemm, int multiprocessors) {
 bool takes_hopper(const Gemm& gemm, int device) {
   if (gemm.dtype != DType::float16 && gemm.dtype != DType::bfloat16) return false;
   if (gemm.a_transposed && gemm.b_transposed) return false;
-  // Only linear layers have another matrix: the kernel for it has their layout.
-  if (gemm.other != nullptr && (gemm.a_transposed || !gemm.b_transposed)) return false;
+  // Only linear layers have more than a bias: the kernels for it have their layout.
+  const bool of_linear_layer = !gemm.a_transposed && gemm.b_transposed;
+  const bool has_other = gemm.other != nullptr;
+  if (!of_linear_layer && (gemm.activation != Activation::none || has_other)) return false;
+  if (gemm.sum != nullptr && !hopper::can_write_sums(of_linear_layer, gemm.activation, has_other)) {
+    return false;
+  }
   constexpr std::int64_t most = std::numeric_limits<int>::max() / 2;  // the limit of coordinates
   for (const std::int64_t size : {gemm.batch, gemm.m, gemm.n, gemm.k}) {
     if (size <= 0 || size > most) return false;

@@ -98,6 +98,13 @@ struct Epilogue {
   bool sum;
 };
 
+/// Whether the epilogue can write the sums, too: of linear layers with GELU, whose gradient needs
+/// them. More would make all kernels larger.
+constexpr bool can_write_sums(bool of_linear_layer, Activation activation, bool has_other) {
+  return of_linear_layer && !has_other &&
+         (activation == Activation::gelu_erf || activation == Activation::gelu_tanh);
+}
+
 __device__ __forceinline__ void wait(std::uint64_t* barrier, unsigned parity) {
   while (!ptx::mbarrier_try_wait_parity(barrier, parity)) {
   }
@@ -109,7 +116,8 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
 }
 
 /// The kernel for a layout of the operands: `a_depth_major`: a is stored as [m, k];
-/// `b_depth_major`: b is stored as [n, k]. `has_other`: the epilogue combines another matrix.
+/// `b_depth_major`: b is stored as [n, k]. Only with both, as linear layers have them, the epilogue
+/// has an activation. `has_other`: it combines another matrix.
 template <class T, bool a_depth_major, bool b_depth_major, bool has_other, class P>
 class Kernel {
  public:
@@ -146,6 +154,7 @@ class Kernel {
   }
 
  private:
+  static constexpr bool of_linear_layer = a_depth_major && b_depth_major;
   using Ring = Position<P::stages>;
 
   __device__ static char* shared() {
@@ -266,6 +275,10 @@ class Kernel {
       wgmma::wait<0>();
       release(last);
       if (P::take_turns) ring.advance(steps_);
+      if constexpr (!of_linear_layer) {
+        finish<Activation::none>(sums, bias, place, first_row, slot, slot_parity);
+        return;
+      }
       switch (epilogue_.activation) {
         case Activation::none:
           finish<Activation::none>(sums, bias, place, first_row, slot, slot_parity);
@@ -328,9 +341,10 @@ class Kernel {
       for (int block = 0; block < P::blocks_of_rows; block += at_once) {
         const int unit = part * P::blocks_of_rows + block;
         const Place place = place_of(unit, tile, first_row);
-        if (has_other) slot = slot_of(unit) - (epilogue_.sum ? 1 : 0);
-        if (epilogue_.sum) {
-          write<Activation::none, at_once>(sums, block, part, maps_.sum, place, slot);
+        if constexpr (can_write_sums(of_linear_layer, activation, has_other)) {
+          if (epilogue_.sum) {
+            write<Activation::none, at_once>(sums, block, part, maps_.sum, place, slot);
+          }
         }
         if constexpr (has_other) {
           write_combined<activation>(sums, block, part, tile, first_row, slot_parity);
@@ -426,21 +440,17 @@ class Kernel {
   }
 
   // The other matrix: each slot is filled with the elements for a unit, which the results replace.
-  // Slots of sums alternate with those of results.
 
   static constexpr int units = P::columns / 64 * P::blocks_of_rows;  // of a tile, for a warp
 
-  __device__ int slot_of(int unit) const {
-    return (epilogue_.sum ? 2 * unit + 1 : unit) % P::slots;
-  }
-  __device__ int slots_for_results() const { return epilogue_.sum ? P::slots / 2 : P::slots; }
+  __device__ static constexpr int slot_of(int unit) { return unit % P::slots; }
 
   /// Requests the elements for the first units of a tile, while its products are computed.
   __device__ void begin_others(const Place& tile, int first_row) const {
     if (!leads()) return;
     ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>());
     for (int unit = 0; unit < units; ++unit) {
-      if (unit < slots_for_results()) {
+      if (unit < P::slots) {
         request_others(unit, tile, first_row);
       } else {  // brings them to the L2 cache
         const Place place = place_of(unit, tile, first_row);
@@ -495,14 +505,10 @@ class Kernel {
     send<1>(maps_.d, place_of(unit, tile, first_row), to);
     if (!leads()) return;
     // Of many slots, that of the unit before is free sooner.
-    const bool is_late = slots_for_results() > 2;
-    if (is_late) {
-      ptx::cp_async_bulk_wait_group_read(ptx::n32_t<1>());
-    } else {
-      ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>());
-    }
-    const int next = unit + slots_for_results() - (is_late ? 1 : 0);
-    if (next < units && next >= slots_for_results()) request_others(next, tile, first_row);
+    constexpr int late = P::slots > 2 ? 1 : 0;
+    ptx::cp_async_bulk_wait_group_read(ptx::n32_t<late>());
+    const int next = unit + P::slots - late;
+    if (next < units && next >= P::slots) request_others(next, tile, first_row);
   }
 
   const Maps& maps_;

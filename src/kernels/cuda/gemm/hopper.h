@@ -9,7 +9,9 @@ namespace cudarelu::cuda {
 #ifdef CUDARELU_WITH_HOPPER
 
 /// Whether hopper_gemm() can compute the product on the device. The copy engine needs pointers and
-/// rows aligned to 16 bytes; a and b must not both be transposed; sizes must be positive.
+/// rows aligned to 16 bytes; a and b must not both be transposed; sizes must be positive. Only with
+/// b transposed and a not, as in linear layers, there may be an activation or another matrix; and
+/// only with GELU and without another matrix, a sum.
 bool takes_hopper(const Gemm& gemm, int device);
 
 /// Enqueues a product that takes_hopper() accepts on the call's stream.
