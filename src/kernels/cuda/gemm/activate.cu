@@ -22,13 +22,13 @@ struct Activate {
 template <Activation activation>
 struct ActivateAndCombine {
   static constexpr OpSpec spec{
-      .signature = "combine(x: T[*], other: T[*], *, how: add | multiply) -> y: T[*]",
+      .signature = "combine(x: T[*], other: T[*], *, multiplies: float) -> y: T[*]",
       .summary = "",
       .dtypes = floating_types,
       .definition = ""};
   template <class T>
-  CUDARELU_FN T operator()(T x, T other, T how) const {
-    return combined(how == T(1) ? Combine::multiply : Combine::add, activated<activation>(x),
+  CUDARELU_FN T operator()(T x, T other, T multiplies) const {
+    return combined(multiplies == T(1) ? Combine::multiply : Combine::add, activated<activation>(x),
                     other);
   }
 };
@@ -53,7 +53,7 @@ Status activate_and_combine(const Call& call, const Gemm& gemm, Activation activ
   };
   const std::array inputs{view(x), view(gemm.other)};
   const std::array outputs{view(gemm.d)};
-  const std::array<Attribute, 1> attributes{static_cast<std::int64_t>(gemm.combine)};
+  const std::array<Attribute, 1> attributes{gemm.combine == Combine::multiply ? 1.0 : 0.0};
   const Call pass{call.op, inputs, outputs, attributes, call.execution};
   return visit_activation(activation, [&](auto constant) {
     return elementwise_cuda<ActivateAndCombine<constant.value>>(pass);

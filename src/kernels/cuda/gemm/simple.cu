@@ -78,22 +78,26 @@ __global__ void __launch_bounds__(threads) multiply(Gemm gemm, std::int64_t tile
       }
       __syncthreads();
     }
-    for (int r = 0; r < per_thread; ++r) {
-      for (int c = 0; c < per_thread; ++c) {
-        const std::int64_t i = row + first_row + r;
-        const std::int64_t j = column + first_column + c;
-        if (i >= gemm.m || j >= gemm.n) continue;
-        const std::int64_t place = (matrix * gemm.m + i) * gemm.n + j;
-        C value = sums[r][c];
-        if (gemm.bias != nullptr) value += load(static_cast<const T*>(gemm.bias)[j]);
-        if (gemm.sum != nullptr) static_cast<T*>(gemm.sum)[place] = store<T>(value);
-        visit_activation(gemm.activation,
-                         [&](auto constant) { value = activated<constant.value>(value); });
-        if (gemm.other != nullptr) {
-          value = combined(gemm.combine, value, load(static_cast<const T*>(gemm.other)[place]));
-        }
-        static_cast<T*>(gemm.d)[place] = store<T>(value);
+    // Not in registers, so that the epilogue, with all activations, is in the code once.
+    C values[per_thread * per_thread];
+    for (int e = 0; e < per_thread * per_thread; ++e) {
+      values[e] = sums[e / per_thread][e % per_thread];
+    }
+#pragma unroll 1
+    for (int e = 0; e < per_thread * per_thread; ++e) {
+      const std::int64_t i = row + first_row + e / per_thread;
+      const std::int64_t j = column + first_column + e % per_thread;
+      if (i >= gemm.m || j >= gemm.n) continue;
+      const std::int64_t place = (matrix * gemm.m + i) * gemm.n + j;
+      C value = values[e];
+      if (gemm.bias != nullptr) value += load(static_cast<const T*>(gemm.bias)[j]);
+      if (gemm.sum != nullptr) static_cast<T*>(gemm.sum)[place] = store<T>(value);
+      visit_activation(gemm.activation,
+                       [&](auto constant) { value = activated<constant.value>(value); });
+      if (gemm.other != nullptr) {
+        value = combined(gemm.combine, value, load(static_cast<const T*>(gemm.other)[place]));
       }
+      static_cast<T*>(gemm.d)[place] = store<T>(value);
     }
   }
 }
