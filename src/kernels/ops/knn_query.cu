@@ -71,7 +71,7 @@ class KnnCall {
       : call_(call),
         xyz_(static_cast<const T*>(call.inputs[0].data)),
         points_(call.inputs[0].shape[0]),
-        queries_{.new_xyz = static_cast<const T*>(call.inputs[2].data),
+        queries_{.new_xyz = reals(call.inputs[2].data),
                  .new_offset = static_cast<const std::int32_t*>(call.inputs[3].data),
                  .offset = static_cast<const std::int32_t*>(call.inputs[1].data),
                  .batches = call.inputs[1].shape[0],
@@ -80,7 +80,7 @@ class KnnCall {
                  .order = nullptr,
                  .own = false},
         results_{.idx = static_cast<std::int32_t*>(call.outputs[0].data),
-                 .distance = static_cast<T*>(call.outputs[1].data),
+                 .distance = reals(call.outputs[1].data),
                  .nsample = static_cast<int>(call.integer(0))} {}
 
   Status run() {
@@ -93,6 +93,8 @@ class KnnCall {
   }
 
  private:
+  static Reals<C> reals(const void* data) { return {const_cast<void*>(data), dtype_of<T>}; }
+
   /// Building a tree takes tens of microseconds even for few points. The results are the same.
   bool pays_for_tree() const {
     if (queries_.batches == 0 || std::max(points_, queries_.count) > max_tree_points) return false;
@@ -128,7 +130,7 @@ class KnnCall {
     points = Tiling::points;
     while (points > 0 && tile_bytes<Tiling>(points) > room) points /= 2;
     if (points == 0) return {};
-    return cuda::allow_shared_memory<search_tiles<T, Tiling>>(call_, tile_bytes<Tiling>(points));
+    return cuda::allow_shared_memory<search_tiles<Tiling>>(call_, tile_bytes<Tiling>(points));
   }
 
   /// In tiles of up to `points` points.
@@ -138,17 +140,17 @@ class KnnCall {
     while (points > 1024 && points / 2 >= batch) points /= 2;
     const cuda::Grid grid{cuda::blocks_for(queries_.count, TilesRoom<Tiling>::queries),
                           Tiling::warps * 32, static_cast<std::size_t>(tile_bytes<Tiling>(points))};
-    return cuda::launch(call_, search_tiles<T, Tiling>, grid, xyz_, queries_, results_, points);
+    return cuda::launch(call_, search_tiles<Tiling>, grid, reals(xyz_), queries_, results_, points);
   }
 
   Status search_without_tree() const {
     return visit_list([&]<class List>(TypeTag<List>) {
-      return launch_warps<List>(search_all<T, List>, xyz_, queries_, results_);
+      return launch_warps<List>(search_all<C, List>, reals(xyz_), queries_, results_);
     });
   }
 
   Status search_with_tree() {
-    queries_.own = queries_.new_xyz == xyz_ && queries_.count == points_ &&
+    queries_.own = queries_.new_xyz.data == xyz_ && queries_.count == points_ &&
                    queries_.new_offset == queries_.offset;
     const KeyBits bits(points_, queries_.batches);
     const std::int64_t other_queries = queries_.own ? 0 : queries_.count;
@@ -186,8 +188,8 @@ class KnnCall {
       return status;
     }
     if (!queries_.own) {
-      if (Status status =
-              order(queries_.new_xyz, queries_.new_offset, queries_.count, workspace.queries);
+      if (Status status = order(static_cast<const T*>(queries_.new_xyz.data), queries_.new_offset,
+                                queries_.count, workspace.queries);
           !status.ok()) {
         return status;
       }
@@ -232,14 +234,14 @@ class KnnCall {
       if (results_.nsample <= 32 && queries_.count > 16384) return search_by_threads(tree);
     }
     return visit_list([&]<class List>(TypeTag<List>) {
-      return launch_warps<List>(search_by_warp<T, List>, tree, queries_, results_);
+      return launch_warps<List>(search_by_warp<C, List>, tree, queries_, results_);
     });
   }
 
   Status search_by_threads(const Tree<float>& tree) const {
-    const auto kernel = results_.nsample <= 8    ? search_by_thread<T, 8>
-                        : results_.nsample <= 16 ? search_by_thread<T, 16>
-                                                 : search_by_thread<T, 32>;
+    const auto kernel = results_.nsample <= 8    ? search_by_thread<8>
+                        : results_.nsample <= 16 ? search_by_thread<16>
+                                                 : search_by_thread<32>;
     constexpr int threads = threads_warps * 32;
     return cuda::launch(call_, kernel, {cuda::blocks_for(queries_.count, threads), threads}, tree,
                         queries_, results_);
@@ -268,8 +270,8 @@ class KnnCall {
   const Call& call_;
   const T* xyz_;
   std::int64_t points_;
-  Queries<T> queries_;
-  Results<T> results_;
+  Queries<C> queries_;
+  Results<C> results_;
 };
 
 }  // namespace

@@ -3,15 +3,49 @@
 
 #include <cmath>
 
+#include "cudarelu/types.h"
 #include "ops/knn_query.h"
 #include "ops/knn_query/neighbour.cuh"
 
 namespace cudarelu::ops {
 
+/// Numbers in memory of any dtype that is computed in C, so that searches are compiled for each C
+/// only.
+template <class C>
+struct Reals {
+  void* data;
+  DType dtype;
+
+  __device__ C operator[](std::int64_t i) const {
+    if constexpr (std::is_same_v<C, float>) {
+      if (dtype == DType::float16) return load(static_cast<const Half*>(data)[i]);
+      if (dtype == DType::bfloat16) return load(static_cast<const BFloat16*>(data)[i]);
+    }
+    return static_cast<const C*>(data)[i];
+  }
+  __device__ void set(std::int64_t i, C value) const {
+    if constexpr (std::is_same_v<C, float>) {
+      if (dtype == DType::float16) {
+        static_cast<Half*>(data)[i] = store<Half>(value);
+        return;
+      }
+      if (dtype == DType::bfloat16) {
+        static_cast<BFloat16*>(data)[i] = store<BFloat16>(value);
+        return;
+      }
+    }
+    static_cast<C*>(data)[i] = value;
+  }
+  __device__ void load_point(std::int64_t i, C (&at)[3]) const {
+#pragma unroll
+    for (int axis = 0; axis < 3; ++axis) at[axis] = (*this)[3 * i + axis];
+  }
+};
+
 /// The queries of a call, and the batches of points.
-template <class T>
+template <class C>
 struct Queries {
-  const T* new_xyz;
+  Reals<C> new_xyz;
   const std::int32_t* new_offset;
   const std::int32_t* offset;
   std::int64_t batches;
@@ -29,16 +63,16 @@ struct Queries {
 };
 
 /// The results of a call.
-template <class T>
+template <class C>
 struct Results {
   std::int32_t* idx;
-  T* distance;
+  Reals<C> distance;
   int nsample;
 
-  __device__ void write(std::int64_t query, int rank, const Neighbour<Compute<T>>& found) const {
+  __device__ void write(std::int64_t query, int rank, const Neighbour<C>& found) const {
     const std::int64_t at = query * nsample + rank;
     idx[at] = found.index;
-    distance[at] = store<T>(sqrt(found.distance));
+    distance.set(at, sqrt(found.distance));
   }
 };
 

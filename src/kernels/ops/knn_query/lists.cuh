@@ -38,8 +38,7 @@ class RegisterList {
     if (count_ >= 32) take_in();
   }
 
-  template <class T>
-  __device__ void write(const Results<T>& results, std::int64_t query) {
+  __device__ void write(const Results<C>& results, std::int64_t query) {
     take_in();
 #pragma unroll
     for (int row = 0; row < rows; ++row) {
@@ -106,8 +105,7 @@ class SharedList {
     }
   }
 
-  template <class T>
-  __device__ void write(const Results<T>& results, std::int64_t query) {
+  __device__ void write(const Results<C>& results, std::int64_t query) {
     for (int i = lane_; i < size_; i += 32) results.write(query, i, items_[i]);
   }
 

@@ -10,10 +10,9 @@ namespace cudarelu::ops {
 inline constexpr int search_warps = 4;  // of a block, at most
 
 /// A warp for each query, over all points of its batch.
-template <class T, class List>
+template <class C, class List>
 __global__ void __launch_bounds__(search_warps * 32)
-    search_all(const T* xyz, Queries<T> queries, Results<T> results) {
-  using C = Compute<T>;
+    search_all(Reals<C> xyz, Queries<C> queries, Results<C> results) {
   extern __shared__ uint4 shared[];
   cuda::wait_for_previous_kernel();
   const int lane = threadIdx.x % 32;
@@ -24,13 +23,13 @@ __global__ void __launch_bounds__(search_warps * 32)
             results.nsample, lane);
   const Batch batch = queries.batch(query);
   C at[3];
-  load_point(queries.new_xyz, query, at);
+  queries.new_xyz.load_point(query, at);
   for (std::int64_t base = batch.begin; base < batch.end; base += 32) {
     const std::int64_t point = base + lane;
     Neighbour<C> candidate = Neighbour<C>::none();
     if (point < batch.end) {
       C other[3];
-      load_point(xyz, point, other);
+      xyz.load_point(point, other);
       candidate = {squared_distance(at, other), static_cast<std::int32_t>(point)};
     }
     list.offer(candidate);
@@ -77,11 +76,9 @@ class WarpQuery {
 };
 
 /// A warp for each query, in the tree.
-template <class T, class List>
+template <class C, class List>
 __global__ void __launch_bounds__(search_warps * 32)
-    search_by_warp(const __grid_constant__ Tree<Compute<T>> tree, Queries<T> queries,
-                   Results<T> results) {
-  using C = Compute<T>;
+    search_by_warp(const __grid_constant__ Tree<C> tree, Queries<C> queries, Results<C> results) {
   extern __shared__ uint4 shared[];
   __shared__ Waiting waiting[search_warps];
   cuda::wait_for_previous_kernel();
@@ -94,7 +91,7 @@ __global__ void __launch_bounds__(search_warps * 32)
             results.nsample, lane);
   const Batch batch = queries.batch(query);
   C at[3];
-  load_point(queries.new_xyz, query, at);
+  queries.new_xyz.load_point(query, at);
   WarpQuery<C, List> group(tree, batch, at, list, lane);
   if (is_finite(at)) {
     search_tree(tree, batch, Box<C>::of(at, 0), queries.own ? place : -1, waiting[warp], group);
@@ -116,9 +113,10 @@ struct TilesRoom {
 
 /// A warp for several queries, over all points of their batches. The block loads tiles of
 /// `tile_points` points to shared memory, after its TilesRoom.
-template <class T, class Tiling>
+template <class Tiling>
 __global__ void __launch_bounds__(Tiling::warps * 32, Tiling::blocks)
-    search_tiles(const T* xyz, Queries<T> queries, Results<T> results, int tile_points) {
+    search_tiles(Reals<float> xyz, Queries<float> queries, Results<float> results,
+                 int tile_points) {
   using Room = TilesRoom<Tiling>;
   constexpr int threads = Tiling::warps * 32;
   extern __shared__ uint4 shared[];
@@ -136,7 +134,7 @@ __global__ void __launch_bounds__(Tiling::warps * 32, Tiling::blocks)
     Point<float> query = no_point();
     const std::int64_t number = first + threadIdx.x;
     if (number < queries.count) {
-      load_point(queries.new_xyz, number, query.at);
+      queries.new_xyz.load_point(number, query.at);
       if (is_finite(query.at)) {
         own_batch = static_cast<int>(batch_number(number, queries.new_offset, queries.batches));
       }
@@ -168,7 +166,7 @@ __global__ void __launch_bounds__(Tiling::warps * 32, Tiling::blocks)
       for (int i = threadIdx.x; i < rows * 32; i += threads) {
         Point<float> point = no_point();
         if (i < count) {
-          load_point(xyz, base + i, point.at);
+          xyz.load_point(base + i, point.at);
           point.index = static_cast<int>(base + i);
         }
         tile[i] = point;
