@@ -38,16 +38,16 @@ __device__ C higher(C a, C b) {
   return b > a || b != b ? b : a;
 }
 
-/// `width` points in `dims` vectors of memory.
-template <class T, int dims, bool aligned>
+/// `width` points in `dims` vectors of memory, which are aligned before point `aligned_end`.
+template <class T, int dims>
 struct Points {
   static constexpr int width = cuda::vector_bytes / sizeof(T);
   using Vector = cuda::RowVector<T, width>;
   Vector vectors[dims];
 
-  __device__ Points(const T* pos, std::int64_t first, std::int64_t n) {
+  __device__ Points(const T* pos, std::int64_t first, std::int64_t n, std::int64_t aligned_end) {
     const T* const from = pos + first * dims;
-    if (aligned && first + width <= n) {
+    if (first + width <= aligned_end) {
 #pragma unroll
       for (int i = 0; i < dims; ++i) vectors[i] = reinterpret_cast<const Vector*>(from)[i];
       return;
@@ -66,11 +66,11 @@ struct Points {
 };
 
 /// The extremes of each dimension in the points of each block: [2, dims, blocks].
-template <class T, int dims, bool aligned>
+template <class T, int dims>
 __global__ void __launch_bounds__(threads_of_part)
-    find_extremes(const T* pos, Compute<T>* extremes, std::int64_t n) {
+    find_extremes(const T* pos, Compute<T>* extremes, std::int64_t n, std::int64_t aligned_end) {
   using C = Compute<T>;
-  using Chunk = Points<T, dims, aligned>;
+  using Chunk = Points<T, dims>;
   constexpr int warps = threads_of_part / 32;
   __shared__ C of_warps[2 * dims][warps];
   cuda::wait_for_previous_kernel();
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(threads_of_part)
       (static_cast<std::int64_t>(blockIdx.x) * threads_of_part + threadIdx.x) * Chunk::width;
 #pragma unroll 2
   for (; first < n; first += step) {
-    const Chunk points(pos, first, n);
+    const Chunk points(pos, first, n, aligned_end);
 #pragma unroll
     for (int i = 0; i < Chunk::width * dims; ++i) {
       const C x = points(i / dims, i % dims);
@@ -172,17 +172,18 @@ __device__ void combine_extremes(const Bounds<T>& of, Compute<T>* bounds) {
 }
 
 /// `given`: both bounds are given.
-template <class T, int dims, bool aligned, bool given>
+template <class T, int dims, bool given>
 __global__ void __launch_bounds__(threads_of_map)
-    map_points(const T* pos, Bounds<T> of, std::int64_t* cluster, std::int64_t n) {
+    map_points(const T* pos, Bounds<T> of, std::int64_t* cluster, std::int64_t n,
+               std::int64_t aligned_end) {
   using C = Compute<T>;
-  using Chunk = Points<T, dims, aligned>;
+  using Chunk = Points<T, dims>;
   // Else the previous kernel finds the extremes, and has waited for the points.
   if constexpr (given) cuda::wait_for_previous_kernel();
   const std::int64_t first =
       (static_cast<std::int64_t>(blockIdx.x) * threads_of_map + threadIdx.x) * Chunk::width;
   // Threads past the end read the last point: all threads are needed for the extremes.
-  const Chunk points(pos, first < n ? first : n - 1, n);
+  const Chunk points(pos, first < n ? first : n - 1, n, aligned_end);
   __shared__ C bounds[given ? 1 : 2 * dims];
   if constexpr (!given) {
     cuda::wait_for_previous_kernel();
@@ -236,7 +237,7 @@ __global__ void __launch_bounds__(threads_of_map)
   } else {
     add_up([](C quotient) { return truncated(quotient); });
   }
-  if (aligned && first + Chunk::width <= n) {
+  if (first + Chunk::width <= aligned_end) {
 #pragma unroll
     for (int i = 0; i < Chunk::width; i += 2) {
       reinterpret_cast<longlong2*>(cluster + first)[i / 2] =
@@ -336,21 +337,21 @@ Status launch_cluster(const Call& call) {
                         {cuda::blocks_for(n, threads_of_map), threads_of_map}, pos, bounds, cluster,
                         n, dims);
   }
-  const auto with = [&]<int dims, bool aligned>() -> Status {
+  // Only aligned points are read and written as vectors.
+  const std::int64_t aligned_end =
+      cuda::misalignment(pos) == 0 && cuda::misalignment(cluster) == 0 ? n : 0;
+  const auto with_dims = [&]<int dims>() -> Status {
     const cuda::Grid grid{cuda::blocks_for(n, threads_of_map * width), threads_of_map};
     if (extremes == nullptr) {
-      return cuda::launch(call, map_points<T, dims, aligned, true>, grid, pos, bounds, cluster, n);
+      return cuda::launch(call, map_points<T, dims, true>, grid, pos, bounds, cluster, n,
+                          aligned_end);
     }
-    Status status =
-        cuda::launch(call, find_extremes<T, dims, aligned>,
-                     {static_cast<unsigned>(bounds.parts), threads_of_part}, pos, extremes, n);
+    Status status = cuda::launch(call, find_extremes<T, dims>,
+                                 {static_cast<unsigned>(bounds.parts), threads_of_part}, pos,
+                                 extremes, n, aligned_end);
     if (!status.ok()) return status;
-    return cuda::launch(call, map_points<T, dims, aligned, false>, grid, pos, bounds, cluster, n);
-  };
-  const auto with_dims = [&]<int dims>() {
-    const bool aligned = cuda::misalignment(pos) == 0 && cuda::misalignment(cluster) == 0;
-    return aligned ? with.template operator()<dims, true>()
-                   : with.template operator()<dims, false>();
+    return cuda::launch(call, map_points<T, dims, false>, grid, pos, bounds, cluster, n,
+                        aligned_end);
   };
   switch (dims) {
     case 1:
