@@ -11,7 +11,8 @@ using namespace attention;
 /// `lse` may be null.
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
-    attend(const T* q, const T* k, const T* v, T* y, float* lse, Problem p) {
+    attend(const T* q, const T* k, const T* v, T* y, float* lse,
+           const __grid_constant__ Problem p) {
   cuda::wait_for_previous_kernel();
   const std::int64_t row = row_of_warp();
   if (row < p.batch * p.heads * p.queries) attend_row(q, k, v, y, lse, p, row);

@@ -11,7 +11,8 @@ using namespace attention;
 /// The gradient of q and the slopes, or the gradient of the mask.
 template <class T, bool of_mask>
 __global__ void __launch_bounds__(32 * warps)
-    backward_of_queries(GradientInputs<T> in, T* output, Compute<T>* slopes, Problem p) {
+    backward_of_queries(GradientInputs<T> in, T* output, Compute<T>* slopes,
+                        const __grid_constant__ Problem p) {
   cuda::wait_for_previous_kernel();
   const std::int64_t row = row_of_warp();
   if (row < p.batch * p.heads * p.queries) query_backward<T, of_mask>(in, output, slopes, p, row);
@@ -21,7 +22,7 @@ __global__ void __launch_bounds__(32 * warps)
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
     backward_of_keys(GradientInputs<T> in, T* grad_k, T* grad_v, const Compute<T>* slopes,
-                     Problem p) {
+                     const __grid_constant__ Problem p) {
   cuda::wait_for_previous_kernel();
   const std::int64_t key = row_of_warp();  // counted over the batch and the heads
   if (key < p.batch * p.kv_heads * p.keys) key_backward(in, grad_k, grad_v, slopes, p, key);

@@ -91,7 +91,7 @@ __device__ Terms<Compute<T>> terms_of(const Problem& p, const SecondInputs<T>& i
 /// The gradients of grad_y, q, y, lse and grad_lse.
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
-    second_of_queries(SecondInputs<T> in, SecondOutputs<T> out, Problem p) {
+    second_of_queries(SecondInputs<T> in, SecondOutputs<T> out, const __grid_constant__ Problem p) {
   using C = Compute<T>;
   cuda::wait_for_previous_kernel();
   const std::int64_t row = row_of_warp();
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(32 * warps)
 /// The gradients of k and v.
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
-    second_of_keys(SecondInputs<T> in, SecondOutputs<T> out, Problem p) {
+    second_of_keys(SecondInputs<T> in, SecondOutputs<T> out, const __grid_constant__ Problem p) {
   using C = Compute<T>;
   cuda::wait_for_previous_kernel();
   const std::int64_t key = row_of_warp();  // counted over the batch and the heads
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(32 * warps)
 /// The gradient of the mask.
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
-    second_of_mask(SecondInputs<T> in, T* of_mask, Problem p) {
+    second_of_mask(SecondInputs<T> in, T* of_mask, const __grid_constant__ Problem p) {
   cuda::wait_for_previous_kernel();
   const std::int64_t row = row_of_warp();
   if (row >= p.batch * p.heads * p.queries) return;

@@ -18,6 +18,7 @@ inline constexpr C low = -std::numeric_limits<C>::infinity();
 template <class T>
 __device__ Compute<T> dot(const T* a, const T* b, std::int64_t size) {
   Compute<T> sum = 0;
+#pragma unroll 4  // not more: many kernels contain it
   for (std::int64_t i = 0; i < size; ++i) sum += load(a[i]) * load(b[i]);
   return sum;
 }
@@ -63,20 +64,25 @@ __device__ void write_row(const Compute<T> (&sums)[columns_of_lane], Compute<T> 
   }
 }
 
+/// Not inlined, as below: divisions of 64 bits are long.
+__device__ __noinline__ inline std::int64_t place_in_mask(const Mask& mask, std::int64_t batch,
+                                                          std::int64_t head) {
+  return mask.place(batch, head);
+}
+
 /// The place of a row of q, which is counted over the batch and the heads.
 struct Row {
   std::int64_t query;
   std::int64_t head;
   std::int64_t batch;
   std::int64_t kv_head;
-  std::int64_t place;  // of the first key in the mask
+  std::int64_t place = 0;  // of the first key in the mask
 
-  __device__ Row(const Problem& p, std::int64_t row) {
-    query = row % p.queries;
-    head = row / p.queries % p.heads;
-    batch = row / p.queries / p.heads;
-    kv_head = head / p.group();
-    place = p.mask.data == nullptr ? 0 : p.mask.place(batch, head) + query * p.mask.query_stride;
+  __device__ Row(const Problem& p, std::int64_t row)
+      : Row(at(row, p.queries, p.heads, p.kv_heads)) {
+    if (p.mask.data != nullptr) {
+      place = place_in_mask(p.mask, batch, head) + query * p.mask.query_stride;
+    }
   }
 
   /// The row in a tensor like q.
@@ -88,6 +94,19 @@ struct Row {
   template <class T>
   __device__ HeadRows<T> keys_in(T* tensor, const Layout& layout) const {
     return {tensor + layout.place(batch, kv_head), layout.row, 0, 0};
+  }
+
+ private:
+  Row() = default;
+  __device__ __noinline__ static Row at(std::int64_t row, std::int64_t queries, std::int64_t heads,
+                                        std::int64_t kv_heads) {
+    Row result;
+    const std::int64_t counted = row / queries;  // heads
+    result.query = row - counted * queries;
+    result.batch = counted / heads;
+    result.head = counted - result.batch * heads;
+    result.kv_head = result.head / (heads / kv_heads);
+    return result;
   }
 };
 

@@ -1,6 +1,7 @@
 // The gradients of single queries and keys, by a warp, from the keys and queries that they see
 // alone. Products of tiles multiply hidden ones by zero instead, which makes NaN of infinity and
-// NaN: rows of the result with NaN are computed again in this way.
+// NaN: rows of the result with NaN are computed again in this way. That is rare, and many kernels
+// contain the code: it is short rather than fast.
 #pragma once
 
 #include "ops/attention/cuda.cuh"
@@ -45,9 +46,10 @@ __device__ bool is_hidden_by_mask(const Mask& mask, std::int64_t place) {
 
 /// Of a row of q, whose place is `at`, and of a key that it sees.
 template <class T>
-__device__ ScoreGradient<Compute<T>> gradient_of_score(const Problem& p,
-                                                       const GradientInputs<T>& in, const Row& at,
-                                                       std::int64_t key, std::int64_t place) {
+__device__ __noinline__ ScoreGradient<Compute<T>> gradient_of_score(const Problem& p,
+                                                                    const GradientInputs<T>& in,
+                                                                    const Row& at, std::int64_t key,
+                                                                    std::int64_t place) {
   using C = Compute<T>;
   const C lse = *at.in(in.lse, p.lse);
   const C score = score_of(p, at.in(in.q, p.q), at.keys_in(in.k, p.k)[key], place);
@@ -61,9 +63,10 @@ __device__ ScoreGradient<Compute<T>> gradient_of_score(const Problem& p,
 
 /// sums[i] += the weight of each lane that `sees` times its row, as add_rows() does it.
 template <class T>
-__device__ void add_seen_rows(bool sees, Compute<T> weight, const HeadRows<const T>& matrix,
-                              std::int64_t begin, std::int64_t columns, std::int64_t first,
-                              Compute<T> (&sums)[columns_of_lane]) {
+__device__ __noinline__ void add_seen_rows(bool sees, Compute<T> weight,
+                                           const HeadRows<const T>& matrix, std::int64_t begin,
+                                           std::int64_t columns, std::int64_t first,
+                                           Compute<T> (&sums)[columns_of_lane]) {
   for (unsigned left = __ballot_sync(0xffffffff, sees); left != 0; left &= left - 1) {
     const int row = __ffs(static_cast<int>(left)) - 1;
     const Compute<T> factor = __shfl_sync(0xffffffff, weight, row);

@@ -32,6 +32,9 @@ struct Mask {
   /// The place of the first element for a head of q.
   CUDARELU_FN std::int64_t place(std::int64_t batch, std::int64_t head) const {
     std::int64_t place = head * head_stride;
+#ifdef __CUDA_ARCH__
+#pragma unroll 1  // divisions of 64 bits are long
+#endif
     for (int i = 0; i < leading; ++i) {
       place += batch % sizes[i] * strides[i];
       batch /= sizes[i];
@@ -66,15 +69,27 @@ struct HeadRows {
     return jump == 0 ? at : at + row / rows_of_head * jump;
   }
 
+  /// Rows from one on: of one head, or of several.
+  struct InHead {
+    static constexpr bool has_divisions = false;
+    T* begin;
+    Size stride;
+    CUDARELU_FN T* operator()(Size i) const { return begin + std::int64_t{i} * stride; }
+  };
+  struct InHeads {
+    static constexpr bool has_divisions = true;
+    const HeadRows& rows;
+    Size first;
+    CUDARELU_FN T* operator()(Size i) const { return rows[first + i]; }
+  };
+
   /// Calls use(at), where at(i) is row first + i, for i < count; without divisions in one head.
   template <class Use>
   CUDARELU_FN void visit(Size first, Size count, const Use& use) const {
     if (jump == 0 || first % rows_of_head + count <= rows_of_head) {
-      use([begin = (*this)[first], step = stride](Size i) {
-        return begin + std::int64_t{i} * step;
-      });
+      use(InHead{(*this)[first], stride});
     } else {
-      use([&](Size i) { return (*this)[first + i]; });
+      use(InHeads{*this, first});
     }
   }
 
