@@ -513,27 +513,46 @@ struct Header {
   bool may_have_nan;  // a result that is known
 };
 
-/// Computes rows with NaN again.
+/// Computes those of `count` rows of grad_q with NaN again. `row` is the number of the first one.
+template <class T>
+__device__ __noinline__ void repair_queries(const Arguments<T>& args, std::int64_t row,
+                                            const T* grad_q, int count) {
+  const Problem& p = args.p;
+  for (int i = static_cast<int>(threadIdx.x) / 32; i < count;
+       i += static_cast<int>(blockDim.x) / 32) {
+    if (has_nan(grad_q + i * p.grad_q.row, p.width)) {
+      write_gradient_of_query(p, args.in, row + i, args.grad_q);
+    }
+  }
+}
+
+/// The same for rows of grad_k and grad_v.
+template <class T>
+__device__ __noinline__ void repair_keys(const Arguments<T>& args, std::int64_t row,
+                                         const T* grad_k, const T* grad_v, int count) {
+  const Problem& p = args.p;
+  for (int i = static_cast<int>(threadIdx.x) / 32; i < count;
+       i += static_cast<int>(blockDim.x) / 32) {
+    if (has_nan(grad_k + i * p.grad_k.row, p.width) ||
+        has_nan(grad_v + i * p.grad_v.row, p.value_width)) {
+      write_gradients_of_key(p, args.in, row + i, args.grad_k, args.grad_v);
+    }
+  }
+}
+
+/// Computes rows of the block with NaN again.
 template <class P>
 __device__ __noinline__ void repair(const Arguments<typename P::T>& args, const Header& header) {
   const Range<P> range(args, header.kv, header.key_tile);
   const Problem& p = args.p;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
   Step at = range.start();
   for (int step = 0; step < range.steps; ++step, at.advance(args.group)) {
     if (!range.is_last(at)) continue;
-    for (int i = warp; i < range.queries_left(at); i += P::threads / 32) {
-      if (has_nan(range.first_query_in(args.grad_q, p.grad_q, at) + i * p.grad_q.row, p.width)) {
-        write_gradient_of_query(p, args.in, range.first_query(at) + i, args.grad_q);
-      }
-    }
+    repair_queries(args, range.first_query(at), range.first_query_in(args.grad_q, p.grad_q, at),
+                   range.queries_left(at));
   }
-  for (int i = warp; i < range.keys_left(); i += P::threads / 32) {
-    if (has_nan(range.first_key_in(args.grad_k, p.grad_k) + i * p.grad_k.row, p.width) ||
-        has_nan(range.first_key_in(args.grad_v, p.grad_v) + i * p.grad_v.row, p.value_width)) {
-      write_gradients_of_key(p, args.in, range.first_key() + i, args.grad_k, args.grad_v);
-    }
-  }
+  repair_keys(args, range.first_key(), range.first_key_in(args.grad_k, p.grad_k),
+              range.first_key_in(args.grad_v, p.grad_v), range.keys_left());
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
@@ -712,13 +731,26 @@ __device__ __forceinline__ void find_gradients_of_keys(const Arguments<typename 
 
 #endif
 
+/// Whether sequences that are not packed have a kernel of their own in the code for an
+/// architecture. On 9.0, hopper_backward() takes most of their calls, and the others share the
+/// kernel of packed sequences.
 template <class P>
-__global__ void __launch_bounds__(P::threads, P::blocks)
-    find_gradients(const __grid_constant__ Arguments<typename P::T> args) {
-#if __CUDA_ARCH__ >= 800
+constexpr bool has_own_kernel(int architecture) {
+  return P::is_whole || architecture != 90;
+}
+
+template <class T>
+__device__ void find_place_in_mask(Header& header, const Arguments<T>& args) {
+  const Problem& p = args.p;
+  if (p.mask.data == nullptr) return;
+  const int kv = header.kv;
+  header.place = place_in_mask(p.mask, kv / p.kv_heads, kv % p.kv_heads * args.group);
+}
+
+template <class P>
+__device__ __forceinline__ void find_gradients_of_block(const Arguments<typename P::T>& args) {
   extern __shared__ __align__(512) char shared[];
   Header& header = *reinterpret_cast<Header*>(shared + P::header_at);
-  const Problem& p = args.p;
   cuda::wait_for_previous_kernel();
   if (threadIdx.x == 0) {
     const int number = P::is_whole ? static_cast<int>(blockIdx.x) : atomicAdd(args.begun, 1);
@@ -726,20 +758,25 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
     header.kv = kv;
     header.key_tile = number - kv * args.key_tiles;
     header.may_have_nan = false;
-    if (p.mask.data != nullptr) {
-      header.place = p.mask.place(kv / p.kv_heads, kv % p.kv_heads * args.group);
-    }
+    find_place_in_mask(header, args);
   }
   __syncthreads();
   find_gradients_of_keys<P>(args, shared, header);
+}
+
+template <class P>
+__global__ void __launch_bounds__(P::threads, P::blocks)
+    find_gradients(const __grid_constant__ Arguments<typename P::T> args) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (has_own_kernel<P>(__CUDA_ARCH__ / 10)) find_gradients_of_block<P>(args);
 #endif
 }
 
-/// The same for packed sequences.
+/// The same for packed sequences, or for others if not `packed`.
 template <class P>
 __global__ void __launch_bounds__(P::threads, P::blocks)
     find_packed_gradients(const __grid_constant__ Arguments<typename P::T> args,
-                          const __grid_constant__ Sequences sequences) {
+                          const __grid_constant__ Sequences sequences, bool packed) {
 #if __CUDA_ARCH__ >= 800
   using Own = Arguments<typename P::T>;
   extern __shared__ __align__(512) char shared[];
@@ -753,20 +790,24 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
     const int begun = threadIdx.x == 0 ? atomicAdd(args.begun, 1) : 0;
     const int number = __shfl_sync(~0u, begun, 0);
     const int kv = number / args.key_tiles;
-    tile = find_tile<P::keys>(number - kv * args.key_tiles, sequences.k_ends,
-                              static_cast<int>(sequences.count), args.p.keys);
+    const int slot = number - kv * args.key_tiles;
+    if (packed) {
+      tile = find_tile<P::keys>(slot, sequences.k_ends, static_cast<int>(sequences.count),
+                                args.p.keys);
+    }
     if (threadIdx.x == 0) {
-      exists = tile.exists();
+      exists = !packed || tile.exists();
       header.kv = kv;
-      header.key_tile = static_cast<int>(tile.first) / P::keys;
+      header.key_tile = packed ? static_cast<int>(tile.first) / P::keys : slot;
       header.may_have_nan = false;
+      if (!packed) find_place_in_mask(header, args);
     }
   } else {
     copy_words<P::threads - 32>(args, own, threadIdx.x - 32);
   }
   __syncthreads();
   if (!exists) return;
-  if (threadIdx.x == 0) {
+  if (packed && threadIdx.x == 0) {
     const Batch keys = tile.sequence;
     const bool has_queries = tile.number < sequences.count;
     const Batch queries =
@@ -805,7 +846,9 @@ template <class P>
 std::optional<Status> launch_tiles(const Call& call, const Problem& p, const Sequences* sequences) {
   using T = typename P::T;
   const int device = call.execution.device_index;
-  const int own_arguments = sequences == nullptr ? 0 : static_cast<int>(sizeof(Arguments<T>)) + 16;
+  const bool shares_kernel =
+      sequences != nullptr || !has_own_kernel<P>(cuda::compiled_architecture(device));
+  const int own_arguments = shares_kernel ? static_cast<int>(sizeof(Arguments<T>)) + 16 : 0;
   if (cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) <
       P::shared_bytes + own_arguments) {
     return {};
@@ -871,8 +914,9 @@ std::optional<Status> launch_tiles(const Call& call, const Problem& p, const Seq
     return cuda::launch(call, kernel, {blocks, P::threads, P::shared_bytes}, arguments...);
   };
   if constexpr (!P::is_whole) {
-    if (sequences != nullptr) {
-      return start.template operator()<find_packed_gradients<P>>(args, ordered);
+    if (shares_kernel) {
+      return start.template operator()<find_packed_gradients<P>>(args, ordered,
+                                                                 sequences != nullptr);
     }
   }
   return start.template operator()<find_gradients<P>>(args);
