@@ -20,8 +20,8 @@ part cpu module.cpp cpu/gemm.cpp cpu/plain_gemm.cpp
 part cuda cuda/gemm/gemm.cpp cuda/gemm/activate.cu cuda/gemm/cublaslt.cpp \
   cuda/gemm/cublaslt_library.cpp cuda/gemm/cublaslt_plan.cpp cuda/gemm/float32.cu cuda/gemm/mma.cu \
   cuda/gemm/simple.cu cuda/gemm/skinny.cu cuda/gemm/tuning.cpp ops/attention/mma_few.cu \
-  ops/attention/mma_forward.cu ops/attention/mma_backward.cu ops/attention/tiled_forward.cu \
-  ops/attention/tiled_backward.cu
+  ops/attention/mma_forward.cu ops/attention/mma_packed_forward.cu ops/attention/mma_backward.cu \
+  ops/attention/tiled_forward.cu ops/attention/tiled_backward.cu
 part hopper cuda/gemm/hopper.cu ops/attention/hopper_backward.cu ops/attention/hopper_forward.cu
 sh ../module/generate.sh "$generated" cudarelu cudarelu::ops "$PWD"/ops/*.h "$PWD"/ops/*.cpp \
   "$PWD"/ops/*.cu

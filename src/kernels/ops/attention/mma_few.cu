@@ -12,7 +12,7 @@ using Few = Plan<width, 1, 1, width == 256 ? 2 : 4,
                  width == 256   ? 32
                  : width == 128 ? 64
                                 : 128,
-                 2, width == 32 ? 4 : 3>;
+                 2, 3>;
 
 constexpr int adding_warps = 4;
 
@@ -103,7 +103,7 @@ Status add_parts(const Call& call, const Arguments& args) {
 }
 
 std::optional<Status> attend_few(const Call& call, const Arguments& args) {
-  return visit_width(args.problem, [&]<int width>(std::integral_constant<int, width>) {
+  return visit_width<64>(args.problem, [&]<int width>(std::integral_constant<int, width>) {
     if (call.inputs[0].dtype == DType::float16) return launch_plan<Half, Few<width>>(call, args);
     return launch_plan<BFloat16, Few<width>>(call, args);
   });

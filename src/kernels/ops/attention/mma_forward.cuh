@@ -1,13 +1,64 @@
-// The launch of the kernel of mma_kernel.cuh.
+// The plans and the launch of the kernel of mma_kernel.cuh.
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <climits>
+#include <cmath>
 #include <optional>
 
+#include "cudarelu/cuda/alignment.h"
 #include "cudarelu/workspace.h"
+#include "ops/attention/engines.h"
 #include "ops/attention/mma_kernel.cuh"
 
 namespace cudarelu::ops::attention::mma {
+
+/// 64 rows: several small blocks on a multiprocessor hide each other's latencies.
+template <int width>
+using Small = Plan<width, 1, 4, 1, width == 256 ? 32 : 64, 2,
+                   width == 32   ? 5
+                   : width == 64 ? 4
+                                 : 2>;
+
+/// 128 rows, of which each warp has 32, so that it loads half as much from shared memory.
+template <int width>
+using Large = Plan<width, 2, 4, 1, 64, 2, 2>;
+
+inline constexpr std::int64_t most_rows = INT_MAX - 256;  // tiles may go past the end
+
+/// Whether the kernel can compute a call.
+inline bool takes(const Call& call, const Problem& p) {
+  const DType dtype = call.inputs[0].dtype;
+  const auto fits = [](std::int64_t width) { return width > 0 && width <= 256 && width % 8 == 0; };
+  const auto aligned = [](const TensorView& t) { return cuda::misalignment(t.data) == 0; };
+  const float factor = static_cast<float>(p.scale) * log2_e;
+  return (dtype == DType::float16 || dtype == DType::bfloat16) && fits(p.width) &&
+         fits(p.value_width) && p.queries <= most_rows && p.keys <= most_rows &&
+         aligned(call.inputs[0]) && aligned(call.inputs[1]) && aligned(call.inputs[2]) &&
+         aligned(call.outputs[0]) &&
+         std::ranges::all_of(std::array{p.q, p.k, p.v, p.y}, has_vectors<Half>) &&
+         p.batch * p.heads <= most_rows && std::isnormal(factor) &&
+         factor > 0 &&  // bases are relative to the largest product
+         cuda::is_compiled_for(80, call.execution.device_index);
+}
+
+inline Arguments arguments_of(const Call& call, const Problem& p, float* lse, bool joins_heads) {
+  Arguments args{};
+  args.q = call.inputs[0].data;
+  args.k = call.inputs[1].data;
+  args.v = call.inputs[2].data;
+  args.y = call.outputs[0].data;
+  args.lse = lse;
+  args.problem = p;
+  args.heads = joins_heads ? static_cast<int>(p.group()) : 1;
+  args.stacks = Divisor(joins_heads ? 1 : static_cast<int>(p.group()));
+  args.queries = Divisor(static_cast<int>(p.queries));
+  args.item_heads = Divisor(static_cast<int>(p.heads));
+  args.rows = static_cast<int>(p.queries) * args.heads;
+  args.factor = static_cast<float>(p.scale) * log2_e;
+  return args;
+}
 
 /// Combines the results of parts of the keys.
 Status add_parts(const Call& call, const Arguments& args);
@@ -93,11 +144,14 @@ std::optional<Status> launch_packed(const Call& call, Arguments args, const Sequ
   return cuda::launch(call, kernel, {blocks, P::threads, P::shared_bytes}, args, sequences);
 }
 
-/// Calls f(std::integral_constant<int, width>) with the compiled width for keys and values.
-template <class F>
+/// Calls f(std::integral_constant<int, width>) with the compiled width for keys and values, `least`
+/// or more.
+template <int least, class F>
 auto visit_width(const Problem& p, const F& f) {
   const std::int64_t width = std::max(p.width, p.value_width);
-  if (width <= 32) return f(std::integral_constant<int, 32>{});
+  if constexpr (least <= 32) {
+    if (width <= 32) return f(std::integral_constant<int, 32>{});
+  }
   if (width <= 64) return f(std::integral_constant<int, 64>{});
   if (width <= 128) return f(std::integral_constant<int, 128>{});
   return f(std::integral_constant<int, 256>{});

@@ -49,12 +49,19 @@ struct Plan {
   static constexpr int stage_bytes = 2 * tile_bytes;
   static constexpr int query_bytes = rows * line;
   static constexpr int shared_bytes = query_bytes + stages * stage_bytes;
-  static constexpr bool takes_mask = row_tiles == 1;
+  static constexpr bool takes_mask = row_tiles == 1 && width > 32;
   // Else each tile of keys loads the queries from shared memory again.
   static constexpr bool keeps_queries = row_tiles * width <= 128 || key_warps > 1;
   static_assert(width % 32 == 0 && warp_keys % 16 == 0 && threads % vectors == 0);
   static_assert(key_warps == 1 || (row_warps == 1 && row_tiles == 1));
 };
+
+/// Whether the code for an architecture has a plan for sequences that are not packed. On 9.0,
+/// hopper_forward() takes most calls with the many rows for which plans with large tiles pay.
+template <class P>
+constexpr bool has_plan(int architecture) {
+  return P::row_tiles == 1 || architecture != 90;
+}
 
 /// The results of parts of the keys, for each row and each part.
 struct Parts {
@@ -363,7 +370,7 @@ class Kernel {
       const int row = row_of(r) < args_.rows ? row_of(r) : 0;
       const int head_of_stack = row / static_cast<int>(p.queries);
       const std::int64_t head = stack_ * std::int64_t{args_.heads} + head_of_stack;
-      places_[r] = p.mask.place(head / p.heads, head % p.heads) +
+      places_[r] = place_in_mask(p.mask, head / p.heads, head % p.heads) +
                    (row - head_of_stack * p.queries) * p.mask.query_stride;
     }
   }
@@ -727,9 +734,11 @@ template <class T, class P, bool masked>
 __global__ void __launch_bounds__(P::threads, masked&& P::blocks > 2 ? P::blocks - 1 : P::blocks)
     attend_tiles(const __grid_constant__ Arguments args) {
 #if __CUDA_ARCH__ >= 800
-  cuda::wait_for_previous_kernel();
-  cuda::let_next_kernel_start();
-  Kernel<T, P, Arguments, masked>(args).run();
+  if constexpr (has_plan<P>(__CUDA_ARCH__ / 10)) {
+    cuda::wait_for_previous_kernel();
+    cuda::let_next_kernel_start();
+    Kernel<T, P, Arguments, masked>(args).run();
+  }
 #endif
 }
 
