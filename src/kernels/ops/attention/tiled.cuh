@@ -105,6 +105,9 @@ template <class T_, int width_, int rows_, int others_, int score_rows, int resu
           int chunk = 8192>
 struct Tiling {
   using T = T_;
+  /// Packed sequences and others share a kernel, to compile less. It has its arguments in shared
+  /// memory; the most frequent tiling has a kernel for each.
+  static constexpr bool shares_kernel = sizeof(T) == 8 || width_ != 64;
   static constexpr int vector = Few<T>::size;
   static constexpr int width = width_;
   static constexpr int rows = rows_;
@@ -149,7 +152,7 @@ __device__ __forceinline__ void multiply(T (&sums)[S::rows][S::columns], const T
   // In float32 the next factors are loaded in advance; in float64 the registers do not suffice.
   constexpr int vector = Few<T>::size;
   constexpr int buffers = sizeof(T) == sizeof(float) ? 2 : 1;
-  constexpr int unrolled = std::min(depth, 8);
+  constexpr int unrolled = std::min(depth, buffers == 2 ? 8 : 2);
   static_assert(depth % unrolled == 0 && unrolled % buffers == 0);
   T left[buffers][S::rows];
   T right[buffers][S::columns];
@@ -184,6 +187,19 @@ __device__ __forceinline__ void multiply(T (&sums)[S::rows][S::columns], const T
   }
 }
 
+/// Calls use(i) for every `step`-th of `count` rows of HeadRows::visit(). The loop is unrolled, but
+/// not for rows of several heads, to compile less.
+template <class Rows, class Use>
+__device__ __forceinline__ void for_each_row(int count, int step, const Use& use) {
+  if constexpr (Rows::has_divisions) {
+#pragma unroll 1
+    for (int i = 0; i < count; i += step) use(i);
+  } else {
+#pragma unroll
+    for (int i = 0; i < count; i += step) use(i);
+  }
+}
+
 template <class T>
 struct Matrix {
   HeadRows<const T, int> at;
@@ -203,17 +219,16 @@ __device__ __forceinline__ void copy_turned(T* to, const Matrix<T>& matrix, int 
   const int rows_left = matrix.rows - first_row - row;
   const int columns_left = matrix.columns - first_column - column;
   to += column * pitch + row;
-  matrix.at.visit(first_row, rows, [&](const auto& at) {
-#pragma unroll
-    for (int i = 0; i < rows; i += count / run) {
-      if (rows < count / run && row >= rows) break;
+  matrix.at.visit(first_row, rows, [&]<class At>(const At& at) {
+    if (rows < count / run && row >= rows) return;
+    for_each_row<At>(rows, count / run, [&](int i) {
       const T* const from = at(row + i) + first_column + column;
 #pragma unroll
       for (int k = 0; k < columns; k += run) {
         cuda::copy_async<sizeof(T)>(to + k * pitch + i, from + k,
                                     i < rows_left && k < columns_left);
       }
-    }
+    });
   });
 }
 
@@ -231,12 +246,11 @@ __device__ __forceinline__ void copy_rows(T* to, const Matrix<T>& matrix, int fi
   const int columns_left = matrix.columns - column;
   to += row * columns + column;
   if (matrix.vectors) {
-    matrix.at.visit(first_row, rows, [&](const auto& at) {
-#pragma unroll
-      for (int i = 0; i < rows; i += at_a_time) {
+    matrix.at.visit(first_row, rows, [&]<class At>(const At& at) {
+      for_each_row<At>(rows, at_a_time, [&](int i) {
         cuda::copy_async<16>(to + i * columns, at(row + i) + column,
                              i < rows_left && columns_left > 0);
-      }
+      });
     });
   } else {
 #pragma unroll 1
@@ -557,7 +571,6 @@ std::optional<Status> with_tiling(const Problem& p, DType dtype, const Run& run)
     return run(TypeTag<Tiling<float, 256, 32, 128, 8, 8>>{});
   }
   if (dtype == DType::float64) {
-    if (width <= 64) return run(TypeTag<Tiling<double, 64, 64, 32, 4, 8>>{});
     if (width <= 128) return run(TypeTag<Tiling<double, 128, 32, 64, 4, 8>>{});
     return run(TypeTag<Tiling<double, 256, 16, 128, 4, 4>>{});
   }

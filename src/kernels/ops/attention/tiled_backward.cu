@@ -140,19 +140,20 @@ __device__ __forceinline__ bool is_hidden(double weight) { return weight == 0 &&
 
 /// The score of a key that is not hidden by the order or the length. Of packed sequences, no such
 /// key is hidden by a score of -infinity, which becomes the lowest finite number.
-template <bool packed, class T>
-__device__ T score_in_sequence(T score) {
+template <class T>
+__device__ T score_in_sequence(bool packed, T score) {
   return packed && score == low<T> ? std::numeric_limits<T>::lowest() : score;
 }
 
 /// The weight of one key for one query, or the gradient of its score: for sum_visible().
-template <bool packed, class T>
-__device__ Weight<T> weight_at(const Problem& p, const Heads<T>& heads, int query, int key,
-                               bool gradient) {
+/// Not inlined: few results have NaN, and need it.
+template <class T>
+__device__ __noinline__ Weight<T> weight_at(const Problem& p, const Heads<T>& heads, bool packed,
+                                            int query, int key, bool gradient) {
   const Queries& queries = heads.queries;
   if (key >= queries.visible(p, query)) return {0, true};
   const std::int64_t place = queries.place(p, query) + key * p.mask.key_stride;
-  const T score = score_in_sequence<packed>(score_of(p, heads.q.at[query], heads.k.at[key], place));
+  const T score = score_in_sequence(packed, score_of(p, heads.q.at[query], heads.k.at[key], place));
   const T weight = weight_of(score, static_cast<T>(heads.lse[query]));
   if (!gradient) return {weight, score == low<T>};
   const T product = dot(heads.grad_y.at[query], heads.v.at[key], p.value_width);
@@ -212,10 +213,10 @@ __device__ __forceinline__ void multiply_rows(typename P::T (&sums)[S::rows][S::
 
 /// The gradients of a tile of keys, and what they add to grad_q. The turns of a head are
 /// `head_turns` numbers.
-template <class P, bool packed>
+template <class P>
 __device__ __forceinline__ void find_gradients(const Tensors<typename P::T>& tensors,
-                                               const Problem& p, int kv, int tile_of_keys,
-                                               std::int64_t head_turns) {
+                                               const Problem& p, bool packed, int kv,
+                                               int tile_of_keys, std::int64_t head_turns) {
   using T = typename P::T;
   using S = typename P::Scores;
   using R = typename P::Results;
@@ -345,7 +346,7 @@ __device__ __forceinline__ void find_gradients(const Tensors<typename P::T>& ten
 #pragma unroll
       for (auto& row : scores) {
 #pragma unroll
-        for (T& score : row) score = score_in_sequence<packed>(score * static_cast<T>(p.scale));
+        for (T& score : row) score = score_in_sequence(packed, score * static_cast<T>(p.scale));
       }
       if (p.mask.data != nullptr || first + P::others > queries.count ||
           first_key + P::rows > queries.least_visible(p, first, P::others)) {
@@ -409,7 +410,7 @@ __device__ __forceinline__ void find_gradients(const Tensors<typename P::T>& ten
   for (int row = thread / 32; row < P::rows; row += threads / 32) {
     if (flags[group][row] == 0) continue;
     sum_visible(weighted, factor, output[first_key + row], [&](int query) {
-      return weight_at<packed>(p, heads, query, first_key + row, !first_group);
+      return weight_at(p, heads, packed, query, first_key + row, !first_group);
     });
   }
   if (has_nan == 0) return;
@@ -422,7 +423,7 @@ __device__ __forceinline__ void find_gradients(const Tensors<typename P::T>& ten
       for (int i = thread % 32; i < p.width; i += 32) is_nan |= grad_q[i] != grad_q[i];
       if (__ballot_sync(0xffffffffu, is_nan) == 0) continue;
       sum_visible(heads.k, static_cast<T>(p.scale), grad_q,
-                  [&](int key) { return weight_at<packed>(p, heads, row, key, true); });
+                  [&](int key) { return weight_at(p, heads, packed, row, key, true); });
     }
   }
 }
@@ -443,25 +444,30 @@ __global__ void __launch_bounds__(2 * threads, 1)
   const int ticket = take_ticket(tensors.ticket);
   // Under a causal mask, the blocks with the most queries come first.
   const auto heads = static_cast<int>(p.batch * p.kv_heads);
-  find_gradients<P, false>(tensors, p, ticket % heads, ticket / heads,
-                           cuda::ceil_div(p.group() * p.queries, P::others));
+  find_gradients<P>(tensors, p, false, ticket % heads, ticket / heads,
+                    cuda::ceil_div(p.group() * p.queries, P::others));
 }
 
-/// The same for packed sequences, in the order of `workspace`.
+/// The same for packed sequences, in the order of `workspace`; if
+/// P::shares_kernel, also for others, if not `is_packed`.
 template <class P>
 __global__ void __launch_bounds__(2 * threads, 1)
     packed_gradients(const __grid_constant__ Tensors<typename P::T> tensors,
                      const __grid_constant__ Problem p, const Sequences sequences,
-                     std::int64_t head_turns) {
+                     std::int64_t head_turns, bool is_packed) {
   using OwnOfBlock = Own<Tensors<typename P::T>>;
   __shared__ __align__(16) char memory[sizeof(OwnOfBlock)];
   OwnOfBlock& own = *reinterpret_cast<OwnOfBlock*>(memory);
   cuda::wait_for_previous_kernel();
+  const bool packed = !P::shares_kernel || is_packed;
   const int ticket = take_ticket(tensors.ticket);
-  const auto heads = static_cast<int>(p.kv_heads);
+  const auto heads = static_cast<int>(p.batch * p.kv_heads);
   if (threadIdx.x < 32) {
-    const PackedTile tile = find_tile<P::rows>(ticket / heads, sequences.k_ends,
-                                               static_cast<int>(sequences.count), p.keys);
+    PackedTile tile{0, {0, p.keys}, std::int64_t{ticket / heads} * P::rows};
+    if (packed) {
+      tile = find_tile<P::rows>(ticket / heads, sequences.k_ends, static_cast<int>(sequences.count),
+                                p.keys);
+    }
     if (threadIdx.x == 0) own.tile = tile;
   } else if (threadIdx.x < 64) {
     copy_words<32>(p, own.problem, threadIdx.x - 32);
@@ -469,7 +475,7 @@ __global__ void __launch_bounds__(2 * threads, 1)
   }
   __syncthreads();
   if (!own.tile.exists()) return;
-  if (threadIdx.x == 0) {
+  if (packed && threadIdx.x == 0) {
     const Batch& keys = own.tile.sequence;
     const bool has_queries = own.tile.number < sequences.count;
     const Batch queries =
@@ -492,8 +498,8 @@ __global__ void __launch_bounds__(2 * threads, 1)
     }
   }
   __syncthreads();
-  find_gradients<P, true>(own.tensors, own.problem, ticket % heads,
-                          static_cast<int>(own.tile.first) / P::rows, head_turns);
+  find_gradients<P>(own.tensors, own.problem, packed, ticket % heads,
+                    static_cast<int>(own.tile.first) / P::rows, head_turns);
 }
 
 /// `sequences` is null if they are not packed.
@@ -546,12 +552,18 @@ std::optional<Status> run(const Call& call, const Problem& p, const Sequences* s
     constexpr int bytes = static_cast<int>(sizeof(T)) *
                           (2 * P::staying_size + 3 * P::factors_size + 2 * P::ring_size);
     const std::int64_t blocks = heads * tiles_of(p.keys, P::rows);
-    if (sequences == nullptr) {
-      return launch_blocks<gradients<P>, bytes>(call, blocks, 2, bytes, tensors, p);
+    if constexpr (!P::shares_kernel) {
+      if (sequences == nullptr) {
+        return launch_blocks<gradients<P>, bytes>(call, blocks, 2, bytes, tensors, p);
+      }
     }
-    tensors.lse = workspace.lse;
-    return launch_blocks<packed_gradients<P>, bytes>(call, blocks, 2, bytes, tensors, p,
-                                                     workspace.ordered(*sequences), head_turns);
+    Sequences ordered;
+    if (sequences != nullptr) {
+      tensors.lse = workspace.lse;
+      ordered = workspace.ordered(*sequences);
+    }
+    return launch_blocks<packed_gradients<P>, bytes>(call, blocks, 2, bytes, tensors, p, ordered,
+                                                     head_turns, sequences != nullptr);
   });
 }
 

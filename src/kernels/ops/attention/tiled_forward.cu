@@ -53,9 +53,9 @@ constexpr int group_size = P::factors_size + P::ring_size;
 
 /// The rows from `first_row` on of the heads that share a head of k. Of packed sequences, a score
 /// of -infinity does not hide a key.
-template <class P, bool packed>
+template <class P>
 __device__ __forceinline__ void attend_rows(const Tensors<typename P::T>& tensors, const Problem& p,
-                                            const Queries& queries, int first_row) {
+                                            bool packed, const Queries& queries, int first_row) {
   using T = typename P::T;
   using S = typename P::Scores;
   using R = typename P::Results;
@@ -226,23 +226,30 @@ __global__ void __launch_bounds__(2 * threads, 1)
   const auto tiles_of_head = static_cast<int>(cuda::ceil_div(p.group() * p.queries, P::rows));
   const int tile = tiles_of_head - 1 - static_cast<int>(blockIdx.x / heads);
   cuda::wait_for_previous_kernel();
-  attend_rows<P, false>(tensors, p, Queries::of(p, blockIdx.x % heads), tile * P::rows);
+  attend_rows<P>(tensors, p, false, Queries::of(p, blockIdx.x % heads), tile * P::rows);
 }
 
-/// The same for packed sequences, of which the rows of `p` are all, in `slots` slots.
+/// The same for packed sequences, of which the rows of `p` are all, in `slots` slots; if
+/// P::shares_kernel, also for others, if not `is_packed`: for `slots` tiles of each head.
 template <class P>
 __global__ void __launch_bounds__(2 * threads, 1)
     attend_packed_tiles(const __grid_constant__ Tensors<typename P::T> tensors,
-                        const __grid_constant__ Problem p, const Sequences sequences, int slots) {
+                        const __grid_constant__ Problem p, const Sequences sequences, int slots,
+                        bool is_packed) {
   using OwnOfBlock = Own<Tensors<typename P::T>>;
   __shared__ __align__(16) char memory[sizeof(OwnOfBlock)];
   OwnOfBlock& own = *reinterpret_cast<OwnOfBlock*>(memory);
-  const int kv = static_cast<int>(blockIdx.x % p.kv_heads);
-  const int slot = slots - 1 - static_cast<int>(blockIdx.x / p.kv_heads);
+  const bool packed = !P::shares_kernel || is_packed;
+  const std::int64_t heads = p.batch * p.kv_heads;
+  const int kv = static_cast<int>(blockIdx.x % heads);
+  const int slot = slots - 1 - static_cast<int>(blockIdx.x / heads);
   cuda::wait_for_previous_kernel();
   if (threadIdx.x < 32) {
-    const PackedTile tile = find_tile<P::rows>(
-        slot, sequences.q_ends, static_cast<int>(sequences.count), p.queries, p.group());
+    PackedTile tile{0, {0, p.queries}, std::int64_t{slot} * P::rows};
+    if (packed) {
+      tile = find_tile<P::rows>(slot, sequences.q_ends, static_cast<int>(sequences.count),
+                                p.queries, p.group());
+    }
     if (threadIdx.x == 0) own.tile = tile;
   } else if (threadIdx.x < 64) {
     copy_words<32>(p, own.problem, threadIdx.x - 32);
@@ -250,7 +257,7 @@ __global__ void __launch_bounds__(2 * threads, 1)
   }
   __syncthreads();
   if (!own.tile.exists(p.group())) return;
-  if (threadIdx.x == 0) {
+  if (packed && threadIdx.x == 0) {
     const Batch& queries = own.tile.sequence;
     const Batch keys = keys_of(own.tile.number, sequences, p.keys);
     own.problem.queries = queries.end - queries.begin;
@@ -262,8 +269,8 @@ __global__ void __launch_bounds__(2 * threads, 1)
     if (own.tensors.lse != nullptr) own.tensors.lse += queries.begin * p.lse.row;
   }
   __syncthreads();
-  attend_rows<P, true>(own.tensors, own.problem, Queries::of(own.problem, kv),
-                       static_cast<int>(own.tile.first));
+  attend_rows<P>(own.tensors, own.problem, packed, Queries::of(own.problem, kv),
+                 static_cast<int>(own.tile.first));
 }
 
 /// `sequences` is null if they are not packed.
@@ -289,12 +296,18 @@ std::optional<Status> run(const Call& call, const Problem& p, const Sequences* s
       constexpr int groups = 1;  // most sequences have few tiles of keys
       return launch_blocks<attend_packed_tiles<P>, most_bytes>(
           call, p.kv_heads * slots, groups, size * (P::staying_size + groups * group_size<P>),
-          tensors, p, *sequences, static_cast<int>(slots));
+          tensors, p, *sequences, static_cast<int>(slots), true);
     }
-    const std::int64_t blocks = p.batch * p.kv_heads * cuda::ceil_div(rows, P::rows);
+    const std::int64_t tiles = cuda::ceil_div(rows, P::rows);
+    const std::int64_t blocks = p.batch * p.kv_heads * tiles;
     const auto launch_groups = [&](int groups) {
-      return launch_blocks<attend_tiles<P>, most_bytes>(
-          call, blocks, groups, size * (P::staying_size + groups * group_size<P>), tensors, p);
+      const int bytes = size * (P::staying_size + groups * group_size<P>);
+      if constexpr (P::shares_kernel) {
+        return launch_blocks<attend_packed_tiles<P>, most_bytes>(
+            call, blocks, groups, bytes, tensors, p, Sequences{}, static_cast<int>(tiles), false);
+      } else {
+        return launch_blocks<attend_tiles<P>, most_bytes>(call, blocks, groups, bytes, tensors, p);
+      }
     };
     // Blocks of two groups end at different times, which is good where their work differs, or where
     // there are few; of one group, two blocks on a multiprocessor are a little faster.
