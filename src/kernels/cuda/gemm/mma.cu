@@ -56,6 +56,13 @@ struct Tiling {
   static constexpr int result_pitch = warp_columns + 4;  // of 16 rows of a warp, in float32
 };
 
+/// Whether the code for an architecture has a tiling. On 9.0 hopper_gemm() takes products of 16
+/// bits with aligned rows; for the others the small tiling has to do, which gives the same results.
+template <class P>
+constexpr bool has_tiling(int architecture) {
+  return architecture != 90 || sizeof(typename P::T) == 4 || P::rows == 64;
+}
+
 /// An operand's panel of a stage: a thread's share of its copy, and what a warp loads from it.
 template <class P, int outer, bool depth_major>
 class Panel {
@@ -154,9 +161,10 @@ __device__ __forceinline__ void split(unsigned (&words)[count], unsigned (&small
   }
 }
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+
 template <class P, bool a_depth_major, bool b_depth_major>
-__global__ void __launch_bounds__(P::threads) mma_kernel(const __grid_constant__ Arguments args) {
-#if __CUDA_ARCH__ >= 800
+__device__ __forceinline__ void multiply_tile(const Arguments& args) {
   using T = typename P::T;
   using A = Panel<P, P::rows, a_depth_major>;
   using B = Panel<P, P::columns, b_depth_major>;
@@ -286,6 +294,16 @@ __global__ void __launch_bounds__(P::threads) mma_kernel(const __grid_constant__
       write(i, std::integral_constant<int, 1>{});
     }
   }
+}
+
+#endif
+
+template <class P, bool a_depth_major, bool b_depth_major>
+__global__ void __launch_bounds__(P::threads) mma_kernel(const __grid_constant__ Arguments args) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (has_tiling<P>(__CUDA_ARCH__ / 10)) {
+    multiply_tile<P, a_depth_major, b_depth_major>(args);
+  }
 #endif
 }
 
@@ -348,7 +366,9 @@ Status launch_type(const Call& call, const Gemm& gemm) {
       number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
   constexpr double speed_of_small = halves ? 0.62 : 0.93;  // measured
   const Arguments args = arguments_of(gemm);
-  if (cost<Large>(gemm, multiprocessors, 1) <= cost<Small>(gemm, multiprocessors, speed_of_small)) {
+  const int architecture = compiled_architecture(call.execution.device_index);
+  if (has_tiling<Large>(architecture) &&
+      cost<Large>(gemm, multiprocessors, 1) <= cost<Small>(gemm, multiprocessors, speed_of_small)) {
     return launch_tiles<Large>(call, gemm, args);
   }
   return launch_tiles<Small>(call, gemm, args);
