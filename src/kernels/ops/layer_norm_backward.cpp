@@ -69,12 +69,14 @@ const C* weight_of(const Tensors<T>& of, std::int64_t first, std::int64_t count,
   return of.weight == nullptr ? block.data() : cpu::read<isa>(of.weight + first, count, block);
 }
 
-template <cpu::Isa isa, class T, class C>
+/// The RowGradient of a row; the sums of a block have so many lanes.
+template <cpu::Isa isa, std::int64_t lanes, class T, class C>
 RowGradient<C> gradient_of(const Tensors<T>& of, std::int64_t row, cpu::Block<C>& weight_block) {
   const T* const grad_y = of.grad_y + row * of.columns;
   const T* const x = of.x + row * of.columns;
   cpu::Block<C> grad_y_block;
   cpu::Block<C> x_block;
+  const double share = 1 / static_cast<double>(of.columns);
 
   // The base is the median of three elements: near the mean unless two of them are outliers. If it
   // is too far for precise sums, or if its distance overflows, they are computed again about the
@@ -84,26 +86,20 @@ RowGradient<C> gradient_of(const Tensors<T>& of, std::int64_t row, cpu::Block<C>
   C base =
       std::max(std::min(first, middle), std::min(std::max(first, middle), load(x[of.columns - 1])));
   Sums sums;
-  const auto add_up = [&] {
+  double rest = 0;
+  for (bool again = false;; again = true) {
     sums = {};
     // Blocks of one size for all dtypes, since an absent weight is a block of ones.
     for (std::int64_t i = 0; i < of.columns; i += cpu::block_size) {
       const std::int64_t count = std::min(cpu::block_size, of.columns - i);
       const C* const g = cpu::read<isa>(grad_y + i, count, grad_y_block);
       const C* const values = cpu::read<isa>(x + i, count, x_block);
-      const C* const w = weight_of<isa>(of, i, count, weight_block);
-      // A vector of lanes for short rows, as in sum_of_few().
-      of.columns <= cpu::short_row ? add_block<16>(sums, count, base, g, values, w)
-                                   : add_block<cpu::lanes>(sums, count, base, g, values, w);
+      add_block<lanes>(sums, count, base, g, values, weight_of<isa>(of, i, count, weight_block));
     }
-  };
-  add_up();
-  const double share = 1 / static_cast<double>(of.columns);
-  double rest = sums.d * share;
-  if (!(rest * rest <= 4 * (sums.squares * share - rest * rest))) {
-    base = static_cast<C>(cpu::mean_of_row(x, of.columns));
-    add_up();
     rest = sums.d * share;
+    if (again || rest * rest <= 4 * (sums.squares * share - rest * rest)) [[likely]]
+      break;
+    base = static_cast<C>(cpu::rare_mean_of_row(x, of.columns));
   }
   const double variance = sums.squares * share - rest * rest + of.eps;
   double scale = 1 / std::sqrt(variance);
@@ -118,13 +114,13 @@ RowGradient<C> gradient_of(const Tensors<T>& of, std::int64_t row, cpu::Block<C>
 }
 
 /// Computes grad_x of `rows` rows, and adds their part to the gradients of weight and bias.
-template <cpu::Isa isa, std::int64_t rows, class T, class C>
+template <cpu::Isa isa, std::int64_t lanes, std::int64_t rows, class T, class C>
 void add_rows(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bias) {
   cpu::Block<C> weight_block;
   if (of.weight == nullptr) weight_block.fill(C(1));
   std::array<RowGradient<C>, rows> gradients;
   for (std::int64_t r = 0; r < rows; ++r) {
-    gradients[r] = gradient_of<isa>(of, row + r, weight_block);
+    gradients[r] = gradient_of<isa, lanes>(of, row + r, weight_block);
   }
   std::array<cpu::Block<C>, rows> grad_y_blocks;
   std::array<cpu::Block<C>, rows> x_blocks;
@@ -163,6 +159,17 @@ void add_rows(const Tensors<T>& of, std::int64_t row, C* grad_weight, C* grad_bi
   });
 }
 
+/// The same for `rows` short rows.
+template <cpu::Isa isa, class C>
+void add_short_rows(const Tensors<C>& of, std::int64_t rows, C* grad_weight, C* grad_bias) {
+  constexpr std::int64_t lanes = 16;  // a vector, as in sum_of_few()
+  cpu::apart<isa>([=] {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      add_rows<isa, lanes, 1>(of, row, grad_weight, grad_bias);
+    }
+  });
+}
+
 /// The same for the short rows from `begin` to `end`.
 template <cpu::Isa isa, class T, class C>
 void add_short_rows(const Tensors<T>& of, std::int64_t begin, std::int64_t end, C* grad_weight,
@@ -170,14 +177,23 @@ void add_short_rows(const Tensors<T>& of, std::int64_t begin, std::int64_t end, 
   cpu::Block<C> weight_block;
   if (of.weight == nullptr) weight_block.fill(C(1));
   const C* const weight = weight_of<isa>(of, 0, of.columns, weight_block);
-  cpu::for_blocks_of_rows<isa>(std::array{of.grad_y, of.x}, of.grad_x, begin, end, of.columns,
-                               [&](const auto& inputs, C* grad_x, std::int64_t count) {
-                                 const Tensors<C> converted{inputs[0], inputs[1],  weight,
-                                                            grad_x,    of.columns, of.eps};
-                                 for (std::int64_t row = 0; row < count / of.columns; ++row) {
-                                   add_rows<isa, 1>(converted, row, grad_weight, grad_bias);
-                                 }
-                               });
+  cpu::for_blocks_of_rows<isa>(
+      std::array{of.grad_y, of.x}, of.grad_x, begin, end, of.columns,
+      [&](const auto& inputs, C* grad_x, std::int64_t count) {
+        const Tensors<C> converted{inputs[0], inputs[1], weight, grad_x, of.columns, of.eps};
+        add_short_rows<isa>(converted, count / of.columns, grad_weight, grad_bias);
+      });
+}
+
+/// Adds the totals of all parts, `size` each, to those of the first one, from `begin` to `end`.
+void add_parts(double* totals, std::int64_t parts, std::int64_t size, std::int64_t begin,
+               std::int64_t end) {
+  cpu::vectorised<cpu::Width::full>([&] {
+    for (std::int64_t part = 1; part < parts; ++part) {
+      const double* const more = totals + part * size + begin;
+      cpu::for_each_index(end - begin, [&](std::int64_t i) { totals[begin + i] += more[i]; });
+    }
+  });
 }
 
 }  // namespace
@@ -226,7 +242,8 @@ Status LayerNormBackward::cpu(const Call& call) {
               add_short_rows<isa>(tensors, row, stop, sum, sum + columns);
             } else {
               cpu::for_groups_of_rows<2>(row, stop, by_pairs, [&](auto count, std::int64_t first) {
-                add_rows<isa, decltype(count)::value>(tensors, first, sum, sum + columns);
+                add_rows<isa, cpu::lanes, decltype(count)::value>(tensors, first, sum,
+                                                                  sum + columns);
               });
             }
             row = stop;
@@ -238,12 +255,7 @@ Status LayerNormBackward::cpu(const Call& call) {
     auto* const grad_weight = static_cast<T*>(call.outputs[1].data);
     auto* const grad_bias = static_cast<T*>(call.outputs[2].data);
     call.execution.parallel_for(2 * columns, 4096, [&](std::int64_t begin, std::int64_t end) {
-      cpu::vectorised<cpu::Width::full>([&] {
-        for (std::int64_t part = 1; part < parts; ++part) {
-          const double* const more = totals + part * 2 * columns + begin;
-          cpu::for_each_index(end - begin, [&](std::int64_t i) { totals[begin + i] += more[i]; });
-        }
-      });
+      add_parts(totals, parts, 2 * columns, begin, end);
       for (std::int64_t i = begin; i < end; ++i) {
         T* const to = i < columns ? grad_weight + i : grad_bias + (i - columns);
         *to = store<T>(static_cast<C>(rows == 0 ? 0 : totals[i]));

@@ -209,14 +209,18 @@ double sum_of_few(std::int64_t n, const Term& term) {
   return reduce(totals, std::plus<double>());
 }
 
+/// What a caller knows of a row: `few` for 1 to `short_row` elements, `many` for more. Then only
+/// the sum of such rows is compiled.
+enum class Length { any, few, many };
+
 namespace detail {
 
 /// The sum of term(x[i]) over a row of n elements; add(sum, count, values) adds those of a block.
-template <Isa isa, class T, class Term, class Add>
+template <Isa isa, Length length, class T, class Term, class Add>
 double sum_of_blocks(const T* x, std::int64_t n, const Term& term, const Add& add) {
   using C = Compute<T>;
   Block<C> block;
-  if (n <= short_row) {
+  if (length == Length::few || (length == Length::any && n <= short_row)) {
     const C* const values = read<isa>(x, n, block);
     return sum_of_few(n, [&](std::int64_t i) { return term(values[i]); });
   }
@@ -230,19 +234,19 @@ double sum_of_blocks(const T* x, std::int64_t n, const Term& term, const Add& ad
 }  // namespace detail
 
 /// The sum of term(x[i]) over a row of n elements.
-template <Isa isa = Isa::unknown, class T, class Term>
+template <Isa isa = Isa::unknown, Length length = Length::any, class T, class Term>
 double sum_of_row(const T* x, std::int64_t n, const Term& term) {
-  return detail::sum_of_blocks<isa>(
+  return detail::sum_of_blocks<isa, length>(
       x, n, term, [&](Sum& sum, std::int64_t count, const Compute<T>* values) {
         sum.add(count, [&](std::int64_t i) { return term(values[i]); });
       });
 }
 
 /// The same for the squares of term(x[i]).
-template <Isa isa = Isa::unknown, class T, class Term>
+template <Isa isa = Isa::unknown, Length length = Length::any, class T, class Term>
 double sum_of_squares(const T* x, std::int64_t n, const Term& term) {
   using C = Compute<T>;
-  return detail::sum_of_blocks<isa>(
+  return detail::sum_of_blocks<isa, length>(
       x, n, [&](C value) { return term(value) * term(value); },
       [&](Sum& sum, std::int64_t count, const C* values) {
         const auto of_block = [&](std::int64_t i) { return term(values[i]); };
@@ -250,18 +254,32 @@ double sum_of_squares(const T* x, std::int64_t n, const Term& term) {
       });
 }
 
+namespace detail {
+
+/// The mean of a row whose sum overflows, unless an element is not finite.
+template <class T>
+[[gnu::cold, gnu::flatten, gnu::noinline]] double mean_of_large(const T* x, std::int64_t n) {
+  constexpr double small = 0x1p-64;  // no sum of terms this small overflows
+  constexpr double largest = small * std::numeric_limits<double>::max();
+  const double scaled =
+      sum_of_row(x, n, [](Compute<T> value) { return value * small; }) / static_cast<double>(n);
+  return (std::isfinite(scaled) ? std::clamp(scaled, -largest, largest) : scaled) / small;
+}
+
+}  // namespace detail
+
 /// The mean of a row of n elements, which is finite if they are.
 template <Isa isa = Isa::unknown, class T>
 double mean_of_row(const T* x, std::int64_t n) {
-  using C = Compute<T>;
-  const auto count = static_cast<double>(n);
-  const double mean = sum_of_row<isa>(x, n, [](C value) { return value; }) / count;
-  if (std::isfinite(mean)) return mean;
-  // The sum overflowed, unless an element is not finite. No sum of terms this small overflows.
-  constexpr double small = 0x1p-64;
-  constexpr double largest = small * std::numeric_limits<double>::max();
-  const double scaled = sum_of_row<isa>(x, n, [](C value) { return value * small; }) / count;
-  return (std::isfinite(scaled) ? std::clamp(scaled, -largest, largest) : scaled) / small;
+  const double mean =
+      sum_of_row<isa>(x, n, [](Compute<T> value) { return value; }) / static_cast<double>(n);
+  return std::isfinite(mean) ? mean : detail::mean_of_large(x, n);
+}
+
+/// The same as one function for all instructions, for code that needs it for few rows.
+template <class T>
+[[gnu::noinline]] double rare_mean_of_row(const T* x, std::int64_t n) {
+  return mean_of_row(x, n);
 }
 
 }  // namespace cudarelu::cpu

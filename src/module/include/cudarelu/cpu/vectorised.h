@@ -97,8 +97,36 @@ template <class F>
 [[gnu::target("avx2,fma,f16c"), gnu::flatten]] void run_with_avx2(const F& f) {
   call_for<Isa::avx2>(f);
 }
+/// Compiled for size: every CPU since 2013 has AVX2.
+template <class F>
+[[gnu::cold, gnu::flatten]] void run_with_baseline(const F& f) {
+  call_for<Isa::unknown>(f);
+}
 
 }  // namespace detail
+
+namespace detail {
+
+template <class F>
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"), gnu::flatten, gnu::noinline]]
+void run_apart_with_avx512(const F& f) {
+  f();
+}
+template <class F>
+[[gnu::target("avx2,fma,f16c"), gnu::flatten, gnu::noinline]] void run_apart_with_avx2(const F& f) {
+  f();
+}
+
+}  // namespace detail
+
+/// Calls f() from code for `isa`, as a function that is compiled once for each F: where several
+/// callers share it, or one of them is large.
+template <Isa isa, class F>
+void apart(const F& f) {
+  if constexpr (isa == Isa::avx512) return detail::run_apart_with_avx512(f);
+  if constexpr (isa == Isa::avx2) return detail::run_apart_with_avx2(f);
+  f();
+}
 
 /// Calls f(), or f(IsaTag), with everything in it inlined and compiled for this CPU. Not by
 /// target_clones, whose resolvers run when the library is loaded: sanitizers and static linking
@@ -109,13 +137,18 @@ void vectorised(const F& f) {
     if (has_avx512()) return detail::run_with_avx512(f);
   }
   if (has_avx2()) return detail::run_with_avx2(f);
-  detail::call_for<Isa::unknown>(f);
+  detail::run_with_baseline(f);
 }
 
 #else
 
 inline bool needs_prefetched_results() { return false; }
 inline bool is_wide_amd() { return false; }
+
+template <Isa isa, class F>
+void apart(const F& f) {
+  f();
+}
 
 template <Width, class F>
 void vectorised(const F& f) {
