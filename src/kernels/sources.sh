@@ -16,7 +16,7 @@ part() {
   for file in "$@"; do echo "$name $PWD/$file"; done
 }
 
-part cpu module.cpp cpu/gemm.cpp cpu/plain_gemm.cpp
+part cpu module.cpp cpu/gemm.cpp cpu/plain_gemm.cpp cpu/product_tile.cpp
 part cuda cuda/gemm/gemm.cpp cuda/gemm/activate.cu cuda/gemm/cublaslt.cpp \
   cuda/gemm/cublaslt_library.cpp cuda/gemm/cublaslt_plan.cpp cuda/gemm/float32.cu cuda/gemm/mma.cu \
   cuda/gemm/simple.cu cuda/gemm/skinny.cu cuda/gemm/tuning.cpp ops/attention/mma_few.cu \

@@ -36,7 +36,7 @@ class Forward : Blocks<T, lanes> {
           return this->for_each_block(
               first, count, scratch, [](const Unit<C>& each) { return each.rows(); },
               [&](std::int64_t index, std::int64_t row, C* memory) {
-                compute(unit(index), row, memory);
+                cpu::apart<Base::isa>([&] { compute(unit(index), row, memory); });
               });
         });
   }

@@ -52,7 +52,8 @@ class Backward : Blocks<T, lanes> {
             status = this->for_each_block(
                 first, count, [](const Unit<C>& each) { return parts_of(each.p) * lanes; },
                 [&](std::int64_t index, std::int64_t line, std::int64_t slot) {
-                  of_part(unit(index), begin, line / lanes, scratch + slot * size);
+                  cpu::apart<Base::isa>(
+                      [&] { of_part(unit(index), begin, line / lanes, scratch + slot * size); });
                 });
             if (!status.ok()) break;
             status = this->for_each_block(
@@ -61,7 +62,7 @@ class Backward : Blocks<T, lanes> {
                   return std::clamp<std::int64_t>(each.rows() - begin, 0, most_rows);
                 },
                 [&](std::int64_t index, std::int64_t row, std::int64_t) {
-                  add_parts(unit(index), begin, row);
+                  cpu::apart<Base::isa>([&] { add_parts(unit(index), begin, row); });
                 });
           }
           return status;
@@ -79,7 +80,7 @@ class Backward : Blocks<T, lanes> {
           return this->for_each_block(
               first, count, scratch, [](const Unit<C>& each) { return each.rows(); },
               [&](std::int64_t index, std::int64_t row, C* memory) {
-                of_mask(unit(index), row, memory);
+                cpu::apart<Base::isa>([&] { of_mask(unit(index), row, memory); });
               });
         });
   }
@@ -258,8 +259,8 @@ class Backward : Blocks<T, lanes> {
                      static_cast<C>(p.scale), keys);
     this->pack_lanes(p.keys_of(this->input(v), p.v, unit.index), first, count, p.value_width, 1,
                      values);
-    pack_rows(p.keys_of(this->input(k), p.k, unit.index), first, count, p.width, true, lanes,
-              turned_keys);
+    this->pack_lanes(p.keys_of(this->input(k), p.k, unit.index), first, count, p.width, 1,
+                     turned_keys, true);
     Positions<lanes> of_lanes;
     Positions<chunk> of_items;
     this->place_keys(first, count, false, of_lanes);

@@ -75,10 +75,11 @@ class SecondDerivative : Blocks<T, lanes> {
                                                     {grad_grad_k, &Problem::k, false, d, true},
                                                     {v, &Problem::v, false, e, true},
                                                     {grad_grad_v, &Problem::v, false, e, true}}};
-    Status status = for_each_block(std::span(of_keys_and_values).first(of_mask ? 4 : 8), rows,
-                                   [&](const Unit<C>& unit, std::int64_t row, C* memory) {
-                                     of_queries(unit, row, of_mask, memory);
-                                   });
+    Status status =
+        for_each_block(std::span(of_keys_and_values).first(of_mask ? 4 : 8), rows,
+                       [&](const Unit<C>& unit, std::int64_t row, C* memory) {
+                         cpu::apart<Base::isa>([&] { of_queries(unit, row, of_mask, memory); });
+                       });
     if (!status.ok() || of_mask) return status;
     const std::array<Packed, 6> of_rows{{{q, &Problem::q, true, d, false},
                                          {grad_grad_q, &Problem::q, true, d, false},
@@ -87,7 +88,7 @@ class SecondDerivative : Blocks<T, lanes> {
                                          {grad_grad_q, &Problem::q, true, d, true},
                                          {grad_y, &Problem::grad_y, true, e, true}}};
     return for_each_block(of_rows, t, [&](const Unit<C>& unit, std::int64_t key, C* memory) {
-      of_keys(unit, key, memory);
+      cpu::apart<Base::isa>([&] { of_keys(unit, key, memory); });
     });
   }
 

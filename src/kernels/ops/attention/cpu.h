@@ -70,16 +70,17 @@ struct Unit {
   }
 };
 
-/// cpu::pack() for `count` rows from `first` on, or for their columns if `turned`.
+/// cpu::pack() for `count` rows from `first` on, or for their columns if `turned`, in panels of
+/// `width` lines.
 template <class T, class C>
 void pack_rows(const HeadRows<const T>& rows, std::int64_t first, std::int64_t count,
                std::int64_t columns, bool turned, std::int64_t width, C* to) {
-  if (rows.jump == 0 && !turned) {
-    return cpu::pack(rows[first], rows.stride, 1, count, columns, width, to);
-  }
-  if (rows.jump == 0) return cpu::pack(rows[first], 1, rows.stride, columns, count, width, to);
   const std::int64_t lines = turned ? columns : count;
   const std::int64_t steps = turned ? count : columns;
+  if (rows.jump == 0) {
+    return cpu::pack(rows[first], turned ? 1 : rows.stride, turned ? rows.stride : 1, lines, steps,
+                     width, to);
+  }
   std::fill_n(to, cpu::parts(lines, width) * width * steps, C(0));
   for (std::int64_t row = 0; row < count; ++row) {
     const T* const from = rows[first + row];
@@ -126,6 +127,7 @@ class Blocks {
   /// An element for each lane.
   struct alignas(64) Row : std::array<C, lanes> {};
 
+  static constexpr cpu::Isa isa = cpu::isa_of_tile<C, lanes>;
   static constexpr std::int64_t tile_rows = cpu::rows_of_tile<C, lanes>;
   static constexpr std::int64_t most_slots = 64;
   static constexpr C low = -std::numeric_limits<C>::infinity();
@@ -161,8 +163,10 @@ class Blocks {
   /// Copies the matrices of the units to panels, for as many units at once as about 2^24 elements
   /// hold, and calls f(first, count, unit) for each such group of units; unit(i) is Unit `i` of
   /// all, with the panels in the order of the matrices and room for room_of(its problem) elements.
-  template <class RoomOf, class F>
-  Status for_each_group(std::span<const Packed> matrices, const RoomOf& room_of, const F& f) const {
+  using Group = FunctionRef<Status(std::int64_t, std::int64_t, FunctionRef<Unit<C>(std::int64_t)>)>;
+  [[gnu::noinline]] Status for_each_group(std::span<const Packed> matrices,
+                                          FunctionRef<std::int64_t(const Problem&)> room_of,
+                                          Group f) const {
     constexpr std::int64_t most = 1 << 24;
     Begins begins;  // of the panels of a unit
     Status status = begin_parts(0, units(), begins, [&](const Unit<C>& unit) {
@@ -198,20 +202,21 @@ class Blocks {
     return status;
   }
 
-  template <class F>
-  Status for_each_group(std::span<const Packed> matrices, const F& f) const {
+  Status for_each_group(std::span<const Packed> matrices, Group f) const {
     return for_each_group(matrices, [](const Problem&) { return std::int64_t{0}; }, f);
   }
 
   /// Calls f(index of a unit, first line, slot) for each block of the lines(unit) lines of each
-  /// unit, on the host's threads, compiled for the CPU's vectors. At any time, no two of the calls
-  /// have the same slot, of most_slots.
-  template <class Lines, class F>
-  Status for_each_block(std::int64_t first, std::int64_t count, const Lines& lines,
-                        const F& f) const {
+  /// unit, on the host's threads. At any time, no two of the calls have the same slot, of
+  /// most_slots.
+  using Lines = FunctionRef<std::int64_t(const Unit<C>&)>;
+  [[gnu::noinline]] Status for_each_block(
+      std::int64_t first, std::int64_t count, Lines lines_of,
+      FunctionRef<void(std::int64_t, std::int64_t, std::int64_t)> f) const {
     Begins begins;  // the first block of a unit
-    Status status = begin_parts(
-        first, count, begins, [&](const Unit<C>& unit) { return cpu::parts(lines(unit), lanes); });
+    Status status = begin_parts(first, count, begins, [&](const Unit<C>& unit) {
+      return cpu::parts(lines_of(unit), lanes);
+    });
     if (!status.ok()) return status;
     const std::int64_t blocks = begins[count];
     const std::int64_t slots = std::min(blocks, most_slots);
@@ -222,8 +227,7 @@ class Blocks {
     call_.execution.parallel_for(slots, 1, [&](std::int64_t begin, std::int64_t end) {
       const auto run = [&](std::int64_t block, std::int64_t slot) {
         const std::int64_t unit = begins.part_of(block, count);
-        cpu::vectorised_for_tile<C, lanes>(
-            [&] { f(first + unit, (block - begins[unit]) * lanes, slot); });
+        f(first + unit, (block - begins[unit]) * lanes, slot);
       };
       if (take_turns) {
         for (std::int64_t turn = 0; turn * slots < blocks; ++turn) {
@@ -243,29 +247,32 @@ class Blocks {
   }
 
   /// The same where f takes memory of `size` elements instead of the slot.
-  template <class Lines, class F>
-  Status for_each_block(std::int64_t first, std::int64_t count, std::int64_t size,
-                        const Lines& lines, const F& f) const {
+  [[gnu::noinline]] Status for_each_block(
+      std::int64_t first, std::int64_t count, std::int64_t size, Lines lines_of,
+      FunctionRef<void(std::int64_t, std::int64_t, C*)> f) const {
     std::int64_t blocks = 0;
     for (std::int64_t i = 0; i < count && blocks < most_slots; ++i) {
-      blocks += cpu::parts(lines(unit_of(first + i)), lanes);
+      blocks += cpu::parts(lines_of(unit_of(first + i)), lanes);
     }
     const std::int64_t padded = cpu::parts(size, 16) * 16;
     C* memory = nullptr;
     Status status = allocate(call_, std::min(blocks, most_slots) * padded, memory);
     if (!status.ok()) return status;
-    return for_each_block(first, count, lines,
+    return for_each_block(first, count, lines_of,
                           [&](std::int64_t index, std::int64_t line, std::int64_t slot) {
                             f(index, line, memory + slot * padded);
                           });
   }
 
   /// Copies `count` rows from `first` on, up to one for each lane, to [columns, lanes], times a
-  /// factor.
+  /// factor; if `turned`, the columns of the rows to panels of `lanes` columns.
   void pack_lanes(const HeadRows<const T>& rows, std::int64_t first, std::int64_t count,
-                  std::int64_t columns, C factor, C* to) const {
-    pack_rows(rows, first, count, columns, false, lanes, to);
-    cpu::for_each_index(columns * lanes, [&](std::int64_t i) { to[i] *= factor; });
+                  std::int64_t columns, C factor, C* to, bool turned = false) const {
+    cpu::apart<isa>([=] {
+      pack_rows(rows, first, count, columns, turned, lanes, to);
+      if (turned) return;
+      cpu::for_each_index(columns * lanes, [&](std::int64_t i) { to[i] *= factor; });
+    });
   }
 
   /// out[line, lane] = or += the sum over steps of a[line, step] b[step, lane], for the steps from
@@ -297,38 +304,16 @@ class Blocks {
   /// Adds the mask to the products of a chunk, [item, lane], and hides what is hidden.
   void finish_scores(C* scores, std::int64_t items, const Positions<chunk>& of_items,
                      const Positions<lanes>& of_lanes) const {
-    if (p_.mask.data != nullptr) {
-      for (std::int64_t j = 0; j < items; ++j) {
-        for (std::int64_t i = 0; i < lanes; ++i) {
-          C& score = scores[j * lanes + i];
-          const std::int64_t place = of_items.places[static_cast<std::size_t>(j)] +
-                                     of_lanes.places[static_cast<std::size_t>(i)];
-          if (p_.mask.is_bool) {
-            if (static_cast<const std::uint8_t*>(p_.mask.data)[place] == 0) score = low;
-          } else {
-            const C bias = load(static_cast<const T*>(p_.mask.data)[place]);
-            score = bias == low ? low : score + bias;
-          }
-        }
-      }
-    }
-    if (!p_.is_causal) return;
-    const std::int64_t earliest = *std::ranges::min_element(of_lanes.orders);
-    for (std::int64_t j = 0; j < items; ++j) {
-      const std::int64_t order = of_items.orders[static_cast<std::size_t>(j)];
-      if (order <= earliest) continue;
-      cpu::for_each_index_of_few(lanes, [&](std::int64_t i) {
-        C& score = scores[j * lanes + i];
-        score = order > of_lanes.orders[static_cast<std::size_t>(i)] ? low : score;
-      });
-    }
+    if (p_.mask.data == nullptr && !p_.is_causal) return;
+    cpu::apart<isa>(
+        [=, this, &of_items, &of_lanes] { mask_scores(scores, items, of_items, of_lanes); });
   }
 
   /// Positions of `count` rows of a unit from `first` on; those of lanes without a row are those of
   /// the last one.
   template <std::int64_t size>
-  void place_rows(const Unit<C>& unit, std::int64_t first, std::int64_t count, bool are_items,
-                  Positions<size>& to) const {
+  [[gnu::noinline]] void place_rows(const Unit<C>& unit, std::int64_t first, std::int64_t count,
+                                    bool are_items, Positions<size>& to) const {
     if (p_.mask.data == nullptr && !p_.is_causal) return;
     const std::int64_t used = are_items ? count : size;
     for (std::int64_t i = 0; i < used; ++i) {
@@ -340,8 +325,8 @@ class Blocks {
   }
   /// Likewise of keys.
   template <std::int64_t size>
-  void place_keys(std::int64_t first, std::int64_t count, bool are_items,
-                  Positions<size>& to) const {
+  [[gnu::noinline]] void place_keys(std::int64_t first, std::int64_t count, bool are_items,
+                                    Positions<size>& to) const {
     if (p_.mask.data == nullptr && !p_.is_causal) return;
     const std::int64_t used = are_items ? count : size;
     for (std::int64_t i = 0; i < used; ++i) {
@@ -369,15 +354,17 @@ class Blocks {
   /// Writes the sums of lanes, [columns, lanes], times a factor, to `count` rows from `first` on.
   void write(const C* sums, std::int64_t first, std::int64_t count, std::int64_t columns,
              const HeadRows<T>& rows, C factor = 1) const {
-    if constexpr (std::is_same_v<T, C>) {
-      if (factor == 1 && rows.jump == 0) {
-        return cpu::transpose(sums, lanes, columns, count, rows[first], rows.stride);
+    cpu::apart<isa>([=] {
+      if constexpr (std::is_same_v<T, C>) {
+        if (factor == 1 && rows.jump == 0) {
+          return cpu::transpose(sums, lanes, columns, count, rows[first], rows.stride);
+        }
       }
-    }
-    for (std::int64_t i = 0; i < count; ++i) {
-      T* const to = rows[first + i];
-      for (std::int64_t j = 0; j < columns; ++j) to[j] = store<T>(sums[j * lanes + i] * factor);
-    }
+      for (std::int64_t i = 0; i < count; ++i) {
+        T* const to = rows[first + i];
+        for (std::int64_t j = 0; j < columns; ++j) to[j] = store<T>(sums[j * lanes + i] * factor);
+      }
+    });
   }
 
   const Call& call_;
@@ -401,9 +388,8 @@ class Blocks {
   };
 
   /// Lays out parts of size_of_part(unit) elements for `count` units from `first` on.
-  template <class F>
-  Status begin_parts(std::int64_t first, std::int64_t count, Begins& begins,
-                     const F& size_of_part) const {
+  [[gnu::noinline]] Status begin_parts(std::int64_t first, std::int64_t count, Begins& begins,
+                                       Lines size_of_part) const {
     if (sequences_ == nullptr) {
       begins.largest = size_of_part(unit_of(first));
       return {};
@@ -418,14 +404,44 @@ class Blocks {
     return {};
   }
 
+  void mask_scores(C* scores, std::int64_t items, const Positions<chunk>& of_items,
+                   const Positions<lanes>& of_lanes) const {
+    if (p_.mask.data != nullptr) {
+      for (std::int64_t j = 0; j < items; ++j) {
+        for (std::int64_t i = 0; i < lanes; ++i) {
+          C& score = scores[j * lanes + i];
+          const std::int64_t place = of_items.places[static_cast<std::size_t>(j)] +
+                                     of_lanes.places[static_cast<std::size_t>(i)];
+          if (p_.mask.is_bool) {
+            if (static_cast<const std::uint8_t*>(p_.mask.data)[place] == 0) score = low;
+          } else {
+            const C bias = load(static_cast<const T*>(p_.mask.data)[place]);
+            score = bias == low ? low : score + bias;
+          }
+        }
+      }
+    }
+    if (!p_.is_causal) return;
+    const std::int64_t earliest = *std::ranges::min_element(of_lanes.orders);
+    for (std::int64_t j = 0; j < items; ++j) {
+      const std::int64_t order = of_items.orders[static_cast<std::size_t>(j)];
+      if (order <= earliest) continue;
+      cpu::for_each_index_of_few(lanes, [&](std::int64_t i) {
+        C& score = scores[j * lanes + i];
+        score = order > of_lanes.orders[static_cast<std::size_t>(i)] ? low : score;
+      });
+    }
+  }
+
   void pack(const Packed& matrix, const Unit<C>& unit, C* to) const {
     if (!call_.inputs[matrix.input].present) return;
     const T* const data = input(matrix.input);
     const Layout& layout = unit.p.*matrix.layout;
     const auto rows = matrix.is_of_queries ? unit.p.queries_of(data, layout, unit.index)
                                            : unit.p.keys_of(data, layout, unit.index);
-    cpu::vectorised_for_tile<C, lanes>([&] {
-      pack_rows(rows, 0, matrix.rows(unit.p), matrix.columns, matrix.turned, tile_rows, to);
+    const std::int64_t count = matrix.rows(unit.p);
+    cpu::apart<isa>([=, columns = matrix.columns, turned = matrix.turned] {
+      pack_rows(rows, 0, count, columns, turned, tile_rows, to);
     });
   }
 

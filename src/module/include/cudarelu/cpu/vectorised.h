@@ -99,7 +99,7 @@ template <class F>
 }
 /// Compiled for size: every CPU since 2013 has AVX2.
 template <class F>
-[[gnu::cold, gnu::flatten]] void run_with_baseline(const F& f) {
+[[gnu::cold, gnu::flatten, gnu::noinline]] void run_with_baseline(const F& f) {
   call_for<Isa::unknown>(f);
 }
 
@@ -119,13 +119,13 @@ template <class F>
 
 }  // namespace detail
 
-/// Calls f() from code for `isa`, as a function that is compiled once for each F: where several
-/// callers share it, or one of them is large.
+/// Calls f() in code for `isa`, which this CPU has, as a function that is compiled once for each F:
+/// for what several callers share, or what is called from several places.
 template <Isa isa, class F>
 void apart(const F& f) {
   if constexpr (isa == Isa::avx512) return detail::run_apart_with_avx512(f);
   if constexpr (isa == Isa::avx2) return detail::run_apart_with_avx2(f);
-  f();
+  detail::run_with_baseline(f);
 }
 
 /// Calls f(), or f(IsaTag), with everything in it inlined and compiled for this CPU. Not by
