@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import importlib.util
 import json
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from cudarelu import _C, _build_info
+from cudarelu import _C
 from cudarelu._cache import cache_folder, check_private, make_private
 from cudarelu._modules import OpModule, load_library
 from cudarelu._sdk import SDK
@@ -48,8 +49,9 @@ def load(
     Kernels are built for the CPU and, if there is an nvcc (installed, or that of Python's
     packages), for the GPUs of this machine, or for TORCH_CUDA_ARCH_LIST; without a GPU, for compute
     capability 9.0. The cache is in $CUDARELU_CACHE_DIR, or else in the user's cache folder. It
-    depends on the sources and what they include, the compilers, their options and the GPUs. Several
-    processes that need the same module build it once.
+    depends on the content of the sources and of what they include, the compilers, their options and
+    the GPUs. If only what this package links to a module changes, the module is linked again.
+    Several processes that need the same module build it once.
 
     Args:
         name: the namespace of the ops, also in C++.
@@ -130,29 +132,34 @@ def build(
             raise FileNotFoundError(f"{name}: there is no source {file}")
     compilers = _compilers(name, cuda, architectures)
     includes = [str(Path(path).resolve()) for path in extra_include_paths]
-    identity = [_sdk_identity(), compilers.identity, includes, [str(file) for file in files]]
-    key = _digest(json.dumps(identity).encode(), *(file.read_bytes() for file in files))
+    commands = _commands(name, includes, compilers)
+    identity = [compilers.versions, commands.cpu, commands.cuda, [str(file) for file in files]]
+    compiled_files = [SDK / "module/generate.sh", *files]
+    key = _digest(json.dumps(identity).encode(), *map(Path.read_bytes, compiled_files))
+    linked_files = [SDK / "lib/libcudarelu_module.a", SDK / "module/exports.version"]
+    link_key = _digest(json.dumps(commands.link).encode(), *map(Path.read_bytes, linked_files))
     cache = cache_folder() / "modules" / name
     with _locked(name, cache, key):
-        for folder in sorted(cache.glob(f"{key}-*")):
-            if _is_current(folder, name):
-                check_private(folder / f"lib{name}.so")
-                return folder / f"lib{name}.so"
-        with _scratch(cache, key) as scratch:
+        folder = _current(cache, key)
+        if folder is None:
             if verbose:
                 print(f"cudarelu: building {name} for {compilers.built_for}", file=sys.stderr)
-            _compile(name, files, includes, compilers, scratch, verbose)
-            _check_definitions(scratch / f"lib{name}.so")  # before the cache has it
-            used = _included(scratch)
-            (scratch / "included.json").write_text(json.dumps(used), encoding="utf-8")
-            kept = scratch / "kept"
-            kept.mkdir()
-            for file in (scratch / f"lib{name}.so", scratch / "included.json"):
-                file.rename(kept / file.name)
-            folder = cache / f"{key}-{_digest(*(used[each].encode() for each in sorted(used)))}"
-            shutil.rmtree(folder, ignore_errors=True)  # what is left if a user removed files of it
-            kept.rename(folder)
-    return folder / f"lib{name}.so"
+            with _scratch(cache, key) as scratch:
+                kept = scratch / "kept"
+                used = _compile(name, files, commands, scratch, kept, verbose)
+                folder = cache / f"{key}-{_digest(*(used[each].encode() for each in sorted(used)))}"
+                shutil.rmtree(folder, ignore_errors=True)  # what is left if a user removed files
+                kept.rename(folder)
+        library = folder / link_key / f"lib{name}.so"
+        if not _is_written(library):
+            with _scratch(cache, key) as scratch:
+                linked = scratch / library.name
+                _link(name, folder, commands, linked, verbose)
+                _check_definitions(linked)  # before the cache has it
+                library.parent.mkdir(exist_ok=True)
+                linked.rename(library)
+        check_private(library)
+    return library
 
 
 def _check_definitions(library: Path) -> None:
@@ -169,7 +176,7 @@ class _Compilers:
     cxx: str
     nvcc: Path | None  # None: no CUDA
     architectures: tuple[str, ...]  # "80"; "90+PTX": with PTX for newer GPUs
-    identity: str  # changes with the compilers and their options
+    versions: tuple[str, str]  # what they say of themselves
 
     @property
     def toolkit(self) -> Path:
@@ -196,8 +203,8 @@ def _compilers(name: str, cuda: bool | None, architectures: Sequence[str] | None
             "pip install 'cuda-toolkit[nvcc,cccl,cudart,crt,nvvm]==13.0.*'"
         )
     chosen = _architectures(name, architectures) if nvcc else ()
-    versions = [_said(cxx, "--version"), _said(str(nvcc), "--version") if nvcc else ""]
-    return _Compilers(cxx, nvcc, chosen, repr((cxx, nvcc, chosen, versions)))
+    versions = (_said(cxx, "--version"), _said(str(nvcc), "--version") if nvcc else "")
+    return _Compilers(cxx, nvcc, chosen, versions)
 
 
 def _said(*command: str) -> str:
@@ -234,13 +241,38 @@ def _architectures(name: str, given: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(f"{major}{minor}" for major, minor in sorted(found)) or (_DEFAULT_ARCHITECTURE,)
 
 
-def _sdk_identity() -> str:
-    """Changes with this package's headers and archive."""
-    if not (SDK / "lib/libcudarelu_module.a").exists():
+@dataclass(frozen=True)
+class _Commands:
+    """The commands of a build, without the files of one build."""
+
+    cpu: list[str]  # compiles a source for the CPU
+    cuda: list[str]  # for CUDA; empty without an nvcc
+    link: list[str]  # what follows the objects
+
+
+def _commands(name: str, includes: list[str], compilers: _Compilers) -> _Commands:
+    archive = SDK / "lib/libcudarelu_module.a"
+    if not archive.exists():
         raise FileNotFoundError(f"{SDK}: this installation of cudarelu cannot build op modules")
-    files = [SDK / "lib/libcudarelu_module.a", *sorted(SDK.glob("include/cudarelu/**/*"))]
-    status = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return repr((_build_info.VERSION, str(SDK), status))
+    flags = json.loads((SDK / "module/flags.json").read_text(encoding="utf-8"))
+    common = [f"-I{path}" for path in (SDK / "include", *includes)]
+    common += [f'-DCUDARELU_MODULE="{name}"', f'-DCUDARELU_BUILT_FOR="{compilers.built_for}"']
+    cpu = [compilers.cxx, "-std=c++20", "-fPIC", "-fvisibility=hidden", *flags["cxx"], *common]
+    cuda: list[str] = []
+    link = [str(archive), f"-Wl,-rpath,$ORIGIN:{SDK.parent}"]
+    link += [f"-Wl,--version-script={SDK / 'module/exports.version'}", *flags["link"]]
+    if compilers.nvcc:
+        common.append("-DCUDARELU_WITH_CUDA")
+        cpu += ["-DCUDARELU_WITH_CUDA", "-isystem", str(compilers.toolkit / "include")]
+        cuda = [str(compilers.nvcc), "-ccbin", compilers.cxx, *flags["cuda"], *common]
+        cuda += ["-Xcompiler", "-fPIC,-fvisibility=hidden"]
+        for each in compilers.architectures:
+            virtual, _, ptx = each.partition("+")
+            kept = f"[compute_{virtual},sm_{virtual}]" if ptx else f"sm_{virtual}"
+            cuda.append(f"-gencode=arch=compute_{virtual},code={kept}")
+        link += [f"-L{compilers.toolkit / each}" for each in ("lib64", "lib")]
+        link += ["-lcudart_static", "-lpthread", "-lrt"]
+    return _Commands(cpu, cuda, [*link, "-ldl"])
 
 
 def _digest(*parts: bytes) -> str:
@@ -285,46 +317,54 @@ def _scratch(folder: Path, key: str) -> Iterator[Path]:
         yield Path(scratch)
 
 
-def _is_current(folder: Path, name: str) -> bool:
-    """Whether the folder is complete, and the files that the sources include are those of the
-    build."""
-    library, included = folder / f"lib{name}.so", folder / "included.json"
-    # After a crash of the system, a file may be empty.
-    if not all(each.is_file() and each.stat().st_size > 0 for each in (library, included)):
-        return False
-    used: dict[str, str] = json.loads(included.read_text(encoding="utf-8"))
-    return all(
-        Path(path).is_file() and _digest(Path(path).read_bytes()) == digest
-        for path, digest in used.items()
-    )
+def _is_written(file: Path) -> bool:
+    """Whether the file is there. After a crash of the system, it may be empty."""
+    return file.is_file() and file.stat().st_size > 0
+
+
+def _current(cache: Path, key: str) -> Path | None:
+    """The folder with a key that has all objects, of the files that the sources include now."""
+
+    @functools.cache
+    def digest_of(path: str) -> str | None:
+        return _digest(Path(path).read_bytes()) if Path(path).is_file() else None
+
+    for folder in sorted(cache.glob(f"{key}-*")):
+        record = folder / "compiled.json"
+        if _is_written(record):
+            compiled = json.loads(record.read_text(encoding="utf-8"))
+            included = compiled["included"].items()
+            if sum(map(_is_written, folder.glob("*.o"))) == compiled["objects"] and all(
+                digest_of(path) == digest for path, digest in included
+            ):
+                return folder
+    return None
 
 
 def _included(scratch: Path) -> dict[str, str]:
-    """The user's files that the compilers read, with their digests."""
+    """The files that the compilers read, of the user and of the SDK, with their digests."""
     used: set[Path] = set()
     for file in scratch.glob("*.d"):
         text = os.fsdecode(file.read_bytes())
         _, _, listed = text.replace("\\\n", " ").partition(": ")
         # As make reads it: a space in a path is `\ `, and `$` is `$$`.
         for path in re.findall(r"(?:\\ |\S)+", listed):
-            used.add(Path(re.sub(r"\\([ #])|\$(\$)", r"\1\2", path)).resolve())
-    # In a build tree, the headers of the SDK are a link.
-    system = [Path("/usr"), SDK.resolve(), (SDK / "include").resolve(), scratch.resolve()]
+            # A link stays one, since another file may take its place.
+            used.add(Path(re.sub(r"\\([ #])|\$(\$)", r"\1\2", path)).absolute())
+    system = [Path("/usr"), scratch.resolve()]
     return {
         str(path): _digest(path.read_bytes())
         for path in sorted(used)
-        if not any(path.is_relative_to(folder) for folder in system)
+        if path.is_relative_to(SDK)  # also if Python's packages are in /usr
+        or not any(path.resolve().is_relative_to(folder) for folder in system)
     }
 
 
 def _compile(
-    name: str,
-    files: list[Path],
-    includes: list[str],
-    compilers: _Compilers,
-    scratch: Path,
-    verbose: bool,
-) -> None:
+    name: str, files: list[Path], commands: _Commands, scratch: Path, kept: Path, verbose: bool
+) -> dict[str, str]:
+    """Creates the folder `kept` with the objects of a module; returns `_included`."""
+    kept.mkdir()
     generate = ["sh", str(SDK / "module/generate.sh"), str(scratch), name, name, *map(str, files)]
     # It prints paths, in which Python keeps bytes that are no text by surrogates.
     generated = subprocess.run(
@@ -332,41 +372,31 @@ def _compile(
     )
     if generated.returncode != 0:
         raise RuntimeError(f"{name}: {generated.stderr.strip()}")
-    parts = [line.split(" ", 1) for line in generated.stdout.splitlines()]
-    flags = json.loads((SDK / "module/flags.json").read_text(encoding="utf-8"))
-    common = [f"-I{path}" for path in (SDK / "include", scratch, *includes)]
-    common += [f'-DCUDARELU_MODULE="{name}"', f'-DCUDARELU_BUILT_FOR="{compilers.built_for}"']
-    cxx = [compilers.cxx, "-std=c++20", "-fPIC", "-fvisibility=hidden", *flags["cxx"], *common]
-    nvcc: list[str] = []
-    if compilers.nvcc:
-        common.append("-DCUDARELU_WITH_CUDA")
-        cxx += ["-DCUDARELU_WITH_CUDA", "-isystem", str(compilers.toolkit / "include")]
-        nvcc = [str(compilers.nvcc), "-ccbin", compilers.cxx, *flags["cuda"], *common]
-        nvcc += ["-Xcompiler", "-fPIC,-fvisibility=hidden"]
-        for each in compilers.architectures:
-            virtual, _, ptx = each.partition("+")
-            kept = f"[compute_{virtual},sm_{virtual}]" if ptx else f"sm_{virtual}"
-            nvcc.append(f"-gencode=arch=compute_{virtual},code={kept}")
-    sources = [("cpu", str(SDK / "module/module.cpp")), *((part, path) for part, path in parts)]
-    if not nvcc:
-        sources = [(part, path) for part, path in sources if part == "cpu"]
-    commands = []
-    for i, (part, path) in enumerate(sources):
-        output = ["-MMD", "-MF", str(scratch / f"{i}.d"), "-c", path, "-o", str(scratch / f"{i}.o")]
-        commands.append([*(nvcc if part == "cuda" else cxx), *output])
+    sources = [f"cpu {SDK / 'module/module.cpp'}", *generated.stdout.splitlines()]
+    compiling = []
+    for i, source in enumerate(sources):
+        part, path = source.split(" ", 1)
+        output = ["-MMD", "-MF", str(scratch / f"{i}.d"), "-c", path, "-o", str(kept / f"{i}.o")]
+        if command := commands.cuda if part == "cuda" else commands.cpu:
+            compiling.append([command[0], f"-I{scratch}", *command[1:], *output])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         # CUDA sources take longest.
-        for done in pool.map(lambda command: _run(command, verbose), reversed(commands)):
+        for done in pool.map(lambda command: _run(command, verbose), reversed(compiling)):
             if done.returncode != 0:
                 raise RuntimeError(f"{name}: {_first_error(done.stdout, files)}")
-    link = [compilers.cxx, "-shared", "-o", str(scratch / f"lib{name}.so")]
-    link += [str(scratch / f"{i}.o") for i in range(len(sources))]
-    link += [str(SDK / "lib/libcudarelu_module.a"), f"-Wl,-rpath,$ORIGIN:{SDK.parent}"]
-    link += [f"-Wl,--version-script={SDK / 'module/exports.version'}", *flags["link"]]
-    if compilers.nvcc:
-        link += [f"-L{compilers.toolkit / each}" for each in ("lib64", "lib")]
-        link += ["-lcudart_static", "-lpthread", "-lrt"]
-    done = _run([*link, "-ldl"], verbose)
+    used = _included(scratch)
+    record = {"objects": len(compiling), "included": used}
+    (kept / "compiled.json").write_text(json.dumps(record), encoding="utf-8")
+    return used
+
+
+def _link(name: str, folder: Path, commands: _Commands, library: Path, verbose: bool) -> None:
+    """Links the objects in a folder of the cache."""
+    objects = sorted(folder.glob("*.o"))
+    for each in objects:
+        check_private(each)
+    command = [commands.cpu[0], "-shared", "-o", str(library), *map(str, objects), *commands.link]
+    done = _run(command, verbose)
     if done.returncode != 0:
         raise RuntimeError(f"{name}: {_link_error(done.stdout)}")
 

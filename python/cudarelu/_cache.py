@@ -1,6 +1,7 @@
 """The cache of what `cudarelu.load` builds and writes.
 
-modules/<name>/<key>-<digest>/ has a module; the digest is of the files that its sources include.
+modules/<name>/<key>-<digest>/ has the objects of a module; the digest is of the files that its
+sources include. Its folders, named by the digest of what is linked to the objects, have libraries.
 inline/<key>/ has sources that were given as text or made, and tensorflow/<name>-<key>/ the copy of
 TensorFlow's library for a module.
 """
@@ -58,6 +59,6 @@ def _from_cache_folder(path: Path) -> list[Path]:
 
 def cached_libraries() -> dict[str, Path]:
     """The last library of each module in the cache, by namespace. None is loaded."""
-    found = (cache_folder() / "modules").glob("*/*-*/lib*.so")
+    found = (cache_folder() / "modules").glob("*/*-*/*/lib*.so")
     newest = sorted(found, key=lambda library: library.stat().st_mtime_ns)
-    return {library.parents[1].name: library for library in newest}
+    return {library.parents[2].name: library for library in newest}

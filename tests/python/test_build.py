@@ -14,11 +14,13 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import cudarelu
+from cudarelu import _build
 from cudarelu._build import kept_sources
 from support.full_disks import unwritable
 
@@ -334,19 +336,118 @@ def test_a_cache_that_cannot_be_written(header, tmp_path, monkeypatch):
         cudarelu.load_inline("twice_ops", HEADER, cuda=False)
 
 
-@pytest.mark.parametrize("name", ["libtwice_ops.so", "included.json"])
-@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"")])
-def test_a_damaged_cache_is_built_again(header, tmp_path, name, damage):
+class Builds:
+    """Builds a module with a copy of the SDK, which tests change, and counts what is run."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sdk = folder / "sdk"
+        shutil.copytree(_build.SDK, self.sdk)
+        self.change("module/flags.json", b"-O3", b"-O0")  # compiles faster
+        monkeypatch.setattr(_build, "SDK", self.sdk)
+        self._calls = folder / "calls"
+        compiler = folder / "compiler"
+        compiler.write_text(f'#!/bin/sh\necho "$@" >>{self._calls}\nexec g++ "$@"\n')
+        compiler.chmod(0o755)
+        monkeypatch.setenv("CXX", str(compiler))
+
+    def change(self, file: str, before: bytes, after: bytes) -> None:
+        content = (self.sdk / file).read_bytes()
+        assert before in content
+        (self.sdk / file).write_bytes(content.replace(before, after, 1))
+
+    def run(self, build: Callable[[], Path]) -> tuple[Path, int, int]:
+        """The library, and how many times the compiler compiled and linked."""
+        self._calls.write_text("")
+        library = build()
+        calls = self._calls.read_text()
+        return library, calls.count(" -c "), calls.count("-shared ")
+
+
+@pytest.fixture
+def builds(header, tmp_path, monkeypatch) -> Builds:
+    return Builds(tmp_path, monkeypatch)
+
+
+def of_a_header() -> Callable[[], Path]:
+    return lambda: _build.build("twice_ops", "twice.h", cuda=False)
+
+
+def of_a_definition() -> Callable[[], Path]:
+    with cudarelu.Library("defined") as library:
+        cudarelu.define("twice(x: T[*]) -> y: T[*]", "y = Add(x, x)", summary="2 x.")
+    return lambda: library.build(cuda=False)
+
+
+@pytest.mark.parametrize("module", [of_a_header, of_a_definition])
+def test_a_change_of_the_core_links_again(builds, module):
+    build = module()
+    first, compiled, linked = builds.run(build)
+    assert (compiled, linked) == (2, 1)
+    assert builds.run(build) == (first, 0, 0)
+
+    dates = b"/               0           ", b"/               1           "
+    libraries = {first}
+    for change in (
+        ("lib/libcudarelu_module.a", *dates),
+        ("module/exports.version", b"{", b"{ # exported\n"),
+        ("module/flags.json", b'"link": [', b'"link": ["-Wl,-z,now", '),
+    ):
+        builds.change(*change)
+        library, compiled, linked = builds.run(build)
+        assert (compiled, linked) == (0, 1)
+        assert builds.run(build) == (library, 0, 0)
+        libraries.add(library)
+    assert len(libraries) == 4
+    assert all(each.exists() for each in libraries)  # processes may have them
+
+    for file, before, after in (
+        ("module/flags.json", b'"-Wl,-z,now", ', b""),
+        ("module/exports.version", b" # exported\n", b""),
+        ("lib/libcudarelu_module.a", *reversed(dates)),
+    ):
+        builds.change(file, before, after)
+    assert builds.run(build) == (first, 0, 0)
+
+
+def test_what_compiles_again(builds):
+    """The content of what is compiled, and not its time."""
+    build = of_a_header()
+    library, *_ = builds.run(build)
+    for file in builds.sdk.rglob("*"):
+        os.utime(file, (1, 1))
+    assert builds.run(build) == (library, 0, 0)
+    builds.change("include/cudarelu/cuda/elementwise.cuh", b"\n", b" \n")
+    assert builds.run(build) == (library, 0, 0)  # the CPU does not need it
+    for change in (
+        ("include/cudarelu/cpu/elementwise.h", b"\n", b" \n"),
+        ("module/generate.sh", b"\n", b" \n"),
+        ("module/flags.json", b"-O0", b"-O1"),
+    ):
+        builds.change(*change)
+        other, compiled, linked = builds.run(build)
+        assert (compiled, linked) == (2, 1)
+        assert other != library
+
+
+def test_a_damaged_cache_is_built_again(builds, tmp_path):
     """As a program that cleans folders, or a crash of the system, may leave it."""
-    code = """
-        import torch
-        print(cudarelu.load("twice_ops", ["twice.h"], cuda=False).twice(torch.ones(1)))
-        """
-    assert run(code) == "tensor([2.])\n"
-    (file,) = (tmp_path / "cache/modules").rglob(name)
-    damage(file)
-    assert run(code) == "tensor([2.])\n"
-    assert file.stat().st_size > 0
+    build = of_a_header()
+    library, *_ = builds.run(build)
+
+    def empty(file: Path) -> None:
+        file.unlink()  # this process keeps the library
+        file.touch()
+
+    for name, damage, compiled in (
+        ("libtwice_ops.so", Path.unlink, 0),
+        ("libtwice_ops.so", empty, 0),
+        ("compiled.json", empty, 2),
+        ("1.o", Path.unlink, 2),
+    ):
+        (file,) = (tmp_path / "cache/modules").rglob(name)
+        damage(file)
+        assert builds.run(build) == (library, compiled, 1)
+        assert file.stat().st_size > 0
 
 
 # Libraries
@@ -410,32 +511,36 @@ def test_modules_that_clash(header):
 # Other users
 
 
-def test_the_cache_is_private_to_the_user(header, tmp_path):
-    run("cudarelu.load('twice_ops', ['twice.h'], cuda=False)")
+def test_the_cache_is_private_to_the_user(header, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", failing_compiler(tmp_path / "failing"))
+    with pytest.raises(RuntimeError):
+        cudarelu.load("twice_ops", [header], cuda=False)
     assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "cache" / "modules").stat().st_mode) == 0o700
 
 
-def test_a_library_that_others_can_write_is_not_run(header, tmp_path):
-    run("cudarelu.load('twice_ops', ['twice.h'], cuda=False)")
+def test_what_others_can_write_is_not_run(builds, tmp_path):
+    """Libraries that are loaded, and objects that are linked."""
+    build = of_a_header()
+    library, *_ = builds.run(build)
     cache = tmp_path / "cache"
-    (library,) = cache.glob("modules/*/*/*.so")
-    for folder in [*library.parents, library]:
-        if folder.is_relative_to(cache):
-            folder.chmod(0o755)
-    run("cudarelu.load('twice_ops', ['twice.h'], cuda=False)")  # others can read it
+    objects = sorted(cache.rglob("*.o"))
+    for file in [library, *objects]:
+        for each in (file, *file.parents):
+            if each.is_relative_to(cache):
+                each.chmod(0o755)
+    assert builds.run(build) == (library, 0, 0)  # others can read it
 
     def is_refused(changed: Path) -> None:
-        run(f"""
-            try:
-                cudarelu.load('twice_ops', ['twice.h'], cuda=False)
-            except PermissionError as error:
-                assert "{changed} can be written by other users" in str(error), error
-            else:
-                raise AssertionError
-        """)
+        with pytest.raises(PermissionError, match=f"^{changed} can be written by other users"):
+            build()
 
     for changed in (cache, cache / "modules/twice_ops", library):
+        changed.chmod(0o777)
+        is_refused(changed)
+        changed.chmod(0o755)
+    library.unlink()
+    for changed in objects:
         changed.chmod(0o777)
         is_refused(changed)
         changed.chmod(0o755)

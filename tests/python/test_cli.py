@@ -271,7 +271,7 @@ def test_inspect_names_the_library_of_an_unknown_op(tmp_path, monkeypatch, capsy
     said = capsys.readouterr().out
     assert said.endswith("--library FILE.so loads a module that has them\n")
 
-    for age, key in enumerate(("b-1", "a-2")):
+    for age, key in enumerate(("b-1/c", "a-2/d")):
         library = tmp_path / "modules/user" / key / "libuser.so"
         library.parent.mkdir(parents=True)
         library.write_text("It is no library: loading it would fail.")
@@ -292,9 +292,9 @@ def test_inspect_names_the_library_of_an_unknown_op(tmp_path, monkeypatch, capsy
 
 def test_a_domain_is_no_path(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CUDARELU_CACHE_DIR", str(tmp_path / "cache"))
-    for folder in ("cache/modules/user/a-1", "elsewhere/a-1"):
+    for folder in ("cache/modules/user/a-1/b", "elsewhere/a-1/b"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "elsewhere/a-1/libelsewhere.so").touch()
+    (tmp_path / "elsewhere/a-1/b/libelsewhere.so").touch()
     model = one_node("user.Unknown(x, b)")
     for domain in ("../../elsewhere", str(tmp_path / "elsewhere"), "*", ""):
         model.graph.node[0].domain = domain
