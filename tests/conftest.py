@@ -1,5 +1,6 @@
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,15 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
     if report.passed and report.when == "call" and not sys.__stdout__.isatty():
         return "passed", "", "PASSED"
     return None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _only_modules_of_this_file() -> Iterator[None]:
+    """Tests find, list and count the ops of the modules that their own file loads."""
+    from support.op_modules import only_own_module
+
+    with only_own_module():
+        yield
 
 
 @pytest.fixture

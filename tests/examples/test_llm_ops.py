@@ -69,7 +69,7 @@ def llm_ops(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return build(EXAMPLE, folder / "llm_ops", "llm_ops")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def llm(llm_ops: Path):
     """The module in PyTorch."""
     cudarelu = pytest.importorskip("cudarelu", exc_type=ImportError)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 
 import cudarelu
-from support.op_modules import LIBRARY
+from support.op_modules import LIBRARY, my
 
 (OWN, *_) = cudarelu.modules()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _second_module():
+    my()
 
 
 @pytest.mark.cudarelu_library(OWN.path, LIBRARY)

@@ -18,7 +18,6 @@ import cudarelu
 import cudarelu.nn
 import cudarelu.onnx
 import cudarelu.ort
-from cudarelu import _modules, _table
 from cudarelu.__main__ import main
 from cudarelu._pytorch.after_import import after_import
 from cudarelu._pytorch.functions import FUNCTIONS, op_of, overload_of
@@ -31,21 +30,7 @@ X = torch.tensor([[-3.0, -0.5, 0.0], [0.5, 2.0, 30.0]])
 
 @pytest.fixture(scope="module", autouse=True)
 def _second_module():
-    """The second module is there for these tests only: others know the ops of all modules. Modules
-    of other tests are not, since their ops may have the same meaning."""
-    registries = (_table._OPS, _table._OPS_IN_ONNX, _modules._MODULES)
-    before = [dict(each) for each in registries]
-    own = set(cudarelu.ops())
-    for registry in registries[:2]:
-        for name in [name for name, op in registry.items() if op not in own]:
-            del registry[name]
-    for name in [name for name in _modules._MODULES if name != "cudarelu"]:
-        del _modules._MODULES[name]
     my()
-    yield
-    for registry, content in zip(registries, before, strict=True):
-        registry.clear()
-        registry.update(content)
 
 
 def swish(beta: float) -> torch.Tensor:

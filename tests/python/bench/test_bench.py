@@ -34,12 +34,18 @@ from cudarelu.bench.cases import Case, clones, leads, sized, streams, with_rows
 from cudarelu.testing import TOLERANCE
 from cudarelu.testing.environment import torch_cuda_missing
 from cudarelu.testing.reference import is_product
-from support.op_modules import LIBRARY
+from support.op_modules import LIBRARY, my, only_own_module
 
 OPS = {op.name: op for op in cudarelu.ops()}
 NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 TINY = ["--suite", "cpu-sizes", "--op", "relu", "--op", "bias_relu", "--largest", "20000"]
 TINY += ["--seconds", "0.001", "--commit", "test"]
+
+
+@pytest.fixture(autouse=True)
+def _without_other_modules():
+    with only_own_module():
+        yield
 
 
 def bench(*arguments: object) -> int:
@@ -229,12 +235,10 @@ def test_the_points_of_cuda(monkeypatch, suite):
     """Runs the code for CUDA with smaller cases on the CPU: one for each op, dtype and regime."""
     FakeCuda(monkeypatch)
     monkeypatch.setattr(rivals, "_library", fail(OSError("not built")))
-    cudarelu.load_library(LIBRARY)  # whose ops the suites of all ops have too
+    my()  # whose ops the suites of all ops have too
     seen = set()
     for point in suites.points([suite.name], without=["torch.compile", "max-autotune"]):
         case = point.case
-        if case.op.namespace not in ("cudarelu", "my"):  # of another test
-            continue
         if (case.op.name, case.dtype, point.regime) in seen:
             continue
         seen.add((case.op.name, case.dtype, point.regime))

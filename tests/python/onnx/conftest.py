@@ -1,11 +1,13 @@
-"""Tests of the ONNX tools know the ops of this library and of `my`, whatever other tests load."""
+"""Tests of the ONNX tools know the ops of this library, and those of modules that they load."""
+
+from collections.abc import Iterator
 
 import pytest
 
-from cudarelu import _table
+from support.op_modules import only_own_module
 
 
 @pytest.fixture(autouse=True)
-def _without_other_modules(monkeypatch):
-    known = {name: op for name, op in _table._OPS.items() if op.namespace in ("cudarelu", "my")}
-    monkeypatch.setattr(_table, "_OPS", known)
+def _without_other_modules() -> Iterator[None]:
+    with only_own_module():
+        yield
