@@ -65,6 +65,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: of the second tier, which the option --slow selects")
     if not config.pluginmanager.hasplugin("xdist"):
         config.addinivalue_line("markers", "xdist_group(name): a mark of pytest-xdist")
+    if not config.pluginmanager.hasplugin("random_order"):
+        mark = "random_order(disabled): a mark of pytest-random-order"
+        config.addinivalue_line("markers", mark)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -105,6 +108,7 @@ def _parameters(metafunc: pytest.Metafunc) -> Iterator[Any]:
         for each in checks(module.ops()):
             # In one worker, so that it evaluates the references and runs ort_infer only once.
             marks = [pytest.mark.xdist_group(each.op.short_name)]
+            marks.append(pytest.mark.random_order(disabled=True))  # only the last reference is kept
             if each.slow:
                 marks.append(pytest.mark.slow)
             yield pytest.param(each, id=each.id, marks=marks)

@@ -9,7 +9,9 @@ import sys
 
 import pytest
 
+import cudarelu
 from cudarelu.__main__ import main
+from cudarelu.testing import checks
 from support.op_modules import LIBRARY
 
 # Each op but `good` is wrong in one way.
@@ -259,6 +261,17 @@ def test_the_plugin_in_a_users_test(wrong, tmp_path):
     assert done.returncode == 1
     assert "1 failed" in done.stdout
     assert "test_ops[torch-cpu-wrong::gradient-float64-gradients]" in done.stdout
+
+
+def test_the_checks_keep_their_order(tmp_path):
+    """Those of one plan follow one another, since they share its reference."""
+    pytest.importorskip("random_order")
+    options = ("--collect-only", "--random-order-seed=1", "-k", "swish-float32")
+    done = pytest_in(tmp_path, f"--cudarelu-library={LIBRARY}", *options)
+    found = re.findall(r"::test_ops\[(.+)\]", done.stdout)
+    every = [each.id for each in checks(cudarelu.load_library(LIBRARY).ops())]
+    assert found == [each for each in every if "swish-float32" in each]
+    assert len(found) > 10
 
 
 def test_the_plugin_without_a_library(tmp_path):
