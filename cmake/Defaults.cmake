@@ -12,6 +12,11 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
 
+if(PROJECT_IS_TOP_LEVEL)  # the CPU seconds of each compilation, for tools/budget.py
+  set_property(GLOBAL PROPERTY RULE_LAUNCH_COMPILE
+    "bash \"${CMAKE_CURRENT_LIST_DIR}/compile_seconds.sh\" \"${PROJECT_BINARY_DIR}/compile_seconds.txt\" <OBJECT>")
+endif()
+
 find_program(CCACHE ccache)
 mark_as_advanced(CCACHE)
 if(CCACHE)

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-pytest_plugins = ["cudarelu.testing.plugin"]
+pytest_plugins = ["cudarelu.testing.plugin", "support.cpu_seconds"]
 
 # Its options, which pytest has read, are not those of the processes that tests start.
 os.environ.pop("PYTEST_ADDOPTS", None)
