@@ -107,6 +107,34 @@ def test_gradients(mask, causal):
         torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
 
 
+IN_FLOAT64 = {
+    "none": {},
+    "causal": {"is_causal": True, "scale": 0.3},
+    "numbers": {"attn_mask": torch.randn(4, 300, 1).expand(4, 300, 500).double()},
+    "bool": {"attn_mask": torch.rand(300, 500) > 0.3},
+}
+
+
+@pytest.mark.parametrize("options", IN_FLOAT64.values(), ids=IN_FLOAT64)
+def test_gradients_in_float64(options):
+    """They are exact, though lse is float32."""
+
+    def gradients(function, **more):
+        leaves = list(inputs((2, 4, 300, 40), keys=500, dtype=torch.float64))
+        given = options | more
+        mask = options.get("attn_mask")
+        if mask is not None and mask.is_floating_point():
+            given["attn_mask"] = mask.clone()
+            leaves.append(given["attn_mask"])
+        leaves = [x.requires_grad_() for x in leaves]
+        y = function(*leaves[:3], **given)
+        return torch.autograd.grad(y.square().sum(), leaves)
+
+    expected = gradients(torch_attention, enable_gqa=True)
+    for actual, wanted in zip(gradients(cudarelu.attention), expected, strict=True):
+        assert (actual - wanted).abs().max() < 1e-12 * wanted.abs().max()
+
+
 def combined(q, k, v, mask=None):
     """Attention, from the results for two parts of the keys."""
     parts = []
@@ -165,6 +193,14 @@ def first_and_second(function, leaves):
     return [*first, *torch.autograd.grad(loss, leaves)]
 
 
+def check_first_and_second(actual, expected):
+    """In float64. The second derivatives have the rounding of the gradient of lse, float32."""
+    first = len(actual) // 2
+    for i, (x, wanted) in enumerate(zip(actual, expected, strict=True)):
+        limit = 1e-12 if i < first else 1e-6
+        torch.testing.assert_close(x, wanted, rtol=limit, atol=limit)
+
+
 HIDDEN_ROWS = torch.tensor([True, False, True, True, False])[:, None].expand(5, 6)
 SECOND = {
     "none": {},
@@ -196,18 +232,15 @@ def test_second_derivatives(case):
         )
 
     actual = first_and_second(call(cudarelu.attention), leaves)
-    for x, wanted in zip(actual, first_and_second(call(composed), leaves), strict=True):
-        torch.testing.assert_close(x, wanted, rtol=1e-5, atol=1e-5)  # lse is float32
-    # Differences of this size are much larger than the rounding of lse.
-    assert torch.autograd.gradgradcheck(call(cudarelu.attention), leaves, eps=1e-3, atol=1e-3)
+    check_first_and_second(actual, first_and_second(call(composed), leaves))
+    assert torch.autograd.gradgradcheck(call(cudarelu.attention), leaves)
 
 
 def test_second_derivatives_of_large_heads():
     """Several blocks of queries and keys."""
     leaves = second_leaves(shape=(1, 4, 300, 8), keys=500)
     actual = first_and_second(cudarelu.attention, leaves)
-    for x, wanted in zip(actual, first_and_second(composed, leaves), strict=True):
-        torch.testing.assert_close(x, wanted, rtol=1e-5, atol=1e-5)
+    check_first_and_second(actual, first_and_second(composed, leaves))
 
 
 @pytest.mark.parametrize("causal", [False, True])

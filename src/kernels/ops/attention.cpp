@@ -21,18 +21,25 @@ class Forward : Blocks<T, lanes> {
   Forward(const Call& call, const Problem& p, const Sequences* sequences, float* lse)
       : Base(call, p, sequences), lse_(lse) {}
 
+  /// For find_exact_lse().
+  Forward(const Call& call, const Problem& p, const Sequences* sequences, double* exact_lse)
+      : Base(call, p, sequences), exact_lse_(exact_lse) {}
+
   Status run() {
     if (p_.batch * p_.heads * p_.queries == 0) return {};
     constexpr auto ends = &Sequences::q_ends;
-    this->fill_rest(ends, p_.queries, p_.heads, p_.value_width, this->output(0), p_.y, T{});
+    if (!is_for_gradient()) {
+      this->fill_rest(ends, p_.queries, p_.heads, p_.value_width, this->output(0), p_.y, T{});
+    }
     if (lse_ != nullptr) {
       this->fill_rest(ends, p_.queries, p_.heads, 1, lse_, p_.lse, static_cast<float>(low));
     }
     const std::array<Packed, 2> matrices{
-        {{1, &Problem::k, false, p_.width, false}, {2, &Problem::v, false, p_.value_width, true}}};
+        {{q() + 1, &Problem::k, false, p_.width, false},
+         {q() + 2, &Problem::v, false, p_.value_width, true}}};
     const std::int64_t scratch = lanes * (p_.width + chunk + this->size_of(p_.value_width, 1));
     return this->for_each_group(
-        matrices, [&](std::int64_t first, std::int64_t count, const auto& unit) {
+        std::span(matrices).first(is_for_gradient() ? 1 : 2), [&](std::int64_t first, std::int64_t count, const auto& unit) {
           return this->for_each_block(
               first, count, scratch, [](const Unit<C>& each) { return each.rows(); },
               [&](std::int64_t index, std::int64_t row, C* memory) {
@@ -46,6 +53,11 @@ class Forward : Blocks<T, lanes> {
   using Base::p_;
   using typename Base::Row;
 
+  /// Whether only exact_lse() of each query is wanted, for the inputs of a gradient.
+  bool is_for_gradient() const { return std::is_same_v<T, double> && exact_lse_ != nullptr; }
+  /// The position of q in the inputs.
+  std::size_t q() const { return is_for_gradient() ? 1 : 0; }
+
   /// The outputs for the rows from `first` on, one for each lane.
   void compute(const Unit<C>& unit, std::int64_t first, C* memory) const {
     const Problem& p = unit.p;
@@ -55,7 +67,7 @@ class Forward : Blocks<T, lanes> {
     C* const queries = memory;
     C* const scores = queries + p.width * lanes;
     C* const sums = scores + chunk * lanes;
-    this->pack_lanes(p.queries_of(this->input(0), p.q, unit.index), first, count, p.width,
+    this->pack_lanes(p.queries_of(this->input(q()), p.q, unit.index), first, count, p.width,
                      static_cast<C>(p.scale), queries);
     Positions<lanes> of_lanes;
     Positions<chunk> of_items;
@@ -72,7 +84,18 @@ class Forward : Blocks<T, lanes> {
       this->place_keys(key, items, true, of_items);
       this->finish_scores(scores, items, of_items, of_lanes);
       exponentiate(scores, items, largest, totals, sums);
-      this->multiply(values, key, items, scores, sums, true);
+      if (!is_for_gradient()) this->multiply(values, key, items, scores, sums, true);
+    }
+    const auto lse_of = [&](std::size_t lane) {
+      return (largest[lane] == low ? C(0) : largest[lane]) + std::log(totals[lane]);
+    };
+    if (is_for_gradient()) {
+      const auto given = p.queries_of(this->template input<float>(5), p.lse, unit.index);
+      const auto exact = p.queries_of(exact_lse_, p.lse, unit.index);
+      for (std::int64_t i = 0; i < count; ++i) {
+        *exact[first + i] = exact_lse(*given[first + i], lse_of(static_cast<std::size_t>(i)));
+      }
+      return;
     }
     Row scales;
     cpu::for_each_index_of_few(lanes, [&](std::int64_t l) {
@@ -82,10 +105,8 @@ class Forward : Blocks<T, lanes> {
     multiply_sums(sums, scales);
     this->write(sums, first, count, p.value_width, p.queries_of(this->output(0), p.y, unit.index));
     for (std::int64_t i = 0; lse_ != nullptr && i < count; ++i) {
-      const auto lane = static_cast<std::size_t>(i);
-      const C base = largest[lane] == low ? C(0) : largest[lane];
       *p.queries_of(lse_, p.lse, unit.index)[first + i] =
-          static_cast<float>(base + std::log(totals[lane]));
+          static_cast<float>(lse_of(static_cast<std::size_t>(i)));
     }
   }
 
@@ -132,7 +153,8 @@ class Forward : Blocks<T, lanes> {
     }
   }
 
-  float* const lse_;
+  float* const lse_ = nullptr;
+  double* const exact_lse_ = nullptr;
 };
 
 Status run(const Call& call, Problem p, const Sequences* sequences, float* lse) {
@@ -153,6 +175,12 @@ Status run_packed(const Call& call, float* lse) {
 float* lse_of(const Call& call) { return static_cast<float*>(call.outputs[1].data); }
 
 }  // namespace
+
+Status attention::find_exact_lse(const Call& call, const Problem& p, const Sequences* sequences,
+                                 double* lse) {
+  return cpu::with_tile_columns<double>(
+      [&](auto lanes) { return Forward<double, lanes>(call, p, sequences, lse).run(); });
+}
 
 Status Attention::cpu(const Call& call) { return run(call, problem_of(call, 0), nullptr, nullptr); }
 

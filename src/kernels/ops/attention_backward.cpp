@@ -31,7 +31,7 @@ class Backward : Blocks<T, lanes> {
     this->fill_rest(k_ends, p_.keys, p_.kv_heads, d, this->output(1), p_.grad_k, T{});
     this->fill_rest(k_ends, p_.keys, p_.kv_heads, e, this->output(2), p_.grad_v, T{});
     if (this->units() == 0) return {};
-    if (Status status = find_slopes(); !status.ok()) return status;
+    if (Status status = find_numbers(); !status.ok()) return status;
     const std::array<Packed, 4> matrices{{{q, &Problem::q, true, d, false},
                                           {grad_y, &Problem::grad_y, true, e, false},
                                           {q, &Problem::q, true, d, true},
@@ -71,7 +71,7 @@ class Backward : Blocks<T, lanes> {
 
   Status run_for_mask() {
     if (this->units() == 0) return {};
-    if (Status status = find_slopes(); !status.ok()) return status;
+    if (Status status = find_numbers(); !status.ok()) return status;
     const std::array<Packed, 2> matrices{
         {{k, &Problem::k, false, p_.width, false}, {v, &Problem::v, false, p_.value_width, false}}};
     const std::int64_t scratch = lanes * (p_.width + p_.value_width + 2 * chunk);
@@ -87,7 +87,6 @@ class Backward : Blocks<T, lanes> {
 
  private:
   using Base::call_;
-  using Base::low;
   using Base::p_;
   using typename Base::Row;
 
@@ -122,7 +121,9 @@ class Backward : Blocks<T, lanes> {
     return sums_of(unit, parts_of(unit.p)) + block * size_of_block();
   }
 
-  Status find_slopes() {
+  /// Of each query.
+  Status find_numbers() {
+    if (Status status = this->find_lse(lse, lse_); !status.ok()) return status;
     C* slopes = nullptr;
     const std::int64_t rows = p_.batch * p_.heads * p_.queries;
     if (Status status = allocate(call_, rows, slopes); !status.ok()) return status;
@@ -153,12 +154,6 @@ class Backward : Blocks<T, lanes> {
         });
   }
 
-  /// exp(score - lse) for a finite lse; where no key is visible, all scores are -infinity.
-  static C base_of(float lse) {
-    const C base = lse;
-    return base == low ? C(0) : base;
-  }
-
   /// The gradient of the mask for the rows from `first` on, one for each lane.
   void of_mask(const Unit<C>& unit, std::int64_t first, C* memory) const {
     const Problem& p = unit.p;
@@ -176,12 +171,12 @@ class Backward : Blocks<T, lanes> {
     Positions<lanes> of_lanes;
     Positions<chunk> of_items;
     this->place_rows(unit, first, count, false, of_lanes);
-    const auto lse_of = p.queries_of(this->template input<float>(lse), p.lse, unit.index);
+    const HeadRows<const C> lse_of = p.queries_of(lse_, p.lse, unit.index);
     const HeadRows<const C> slope_of = p.queries_of(slopes_, p.lse, unit.index);
     Row base{};
     Row slopes{};
     for (std::int64_t i = 0; i < count; ++i) {
-      base[static_cast<std::size_t>(i)] = base_of(*lse_of[first + i]);
+      base[static_cast<std::size_t>(i)] = this->base_of(*lse_of[first + i]);
       slopes[static_cast<std::size_t>(i)] = *slope_of[first + i];
     }
     for (std::int64_t key = 0; key < p.keys; key += chunk) {
@@ -265,7 +260,7 @@ class Backward : Blocks<T, lanes> {
     Positions<chunk> of_items;
     this->place_keys(first, count, false, of_lanes);
     if (begin == 0) std::fill_n(grad_keys, size_of_block(), C(0));
-    const auto lse_of = p.queries_of(this->template input<float>(lse), p.lse, unit.index);
+    const HeadRows<const C> lse_of = p.queries_of(lse_, p.lse, unit.index);
     const HeadRows<const C> slope_of = p.queries_of(slopes_, p.lse, unit.index);
     const std::int64_t end = std::min(begin + most_rows, unit.rows());
     for (std::int64_t item = begin; item < end; item += chunk) {
@@ -281,7 +276,7 @@ class Backward : Blocks<T, lanes> {
       this->finish_scores(weights, items, of_items, of_lanes);
       const auto scale = static_cast<C>(p.scale);
       for (std::int64_t j = 0; j < items; ++j) {
-        const C base = base_of(*lse_of[item + j]);
+        const C base = this->base_of(*lse_of[item + j]);
         const C slope = *slope_of[item + j];
         cpu::for_each_index_of_few(lanes, [&](std::int64_t i) {
           C& weight = weights[j * lanes + i];
@@ -304,6 +299,7 @@ class Backward : Blocks<T, lanes> {
   }
 
   const TensorView& grad_lse_;
+  const C* lse_ = nullptr;
   const C* slopes_ = nullptr;  // the sum of grad_y y less grad_lse, for each query
 };
 

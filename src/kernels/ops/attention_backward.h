@@ -16,7 +16,8 @@ struct AttentionBackward {
           "-> (grad_q: T[*, h, s, d], grad_k: T[*, g, t, d], grad_v: T[*, g, t, e])",
       .summary =
           "The gradients of attention_with_lse with respect to q, k and v, from its outputs y and "
-          "lse and their gradients; as precise as lse, which is float32 even if T is float64.",
+          "lse and their gradients. In float64, the digits that lse has lost in float32 are "
+          "computed again if it is the lse of these keys.",
       .dtypes = floating_types,
       .gradient = attention::calls_of_second_derivative<attention::arguments_for_inputs>,
       .autocast = Autocast::lower,

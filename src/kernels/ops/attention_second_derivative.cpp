@@ -47,8 +47,9 @@ class SecondDerivative : Blocks<T, lanes> {
   SecondDerivative(const Call& call, const Problem& p) : Base(call, p) {}
 
   /// Either the gradients of all inputs but the mask, or only that of the mask.
-  Status run(bool of_mask) const {
+  Status run(bool of_mask) {
     if (this->units() == 0) return {};
+    if (Status status = this->find_lse(lse, lse_); !status.ok()) return status;
     const std::int64_t d = p_.width;
     const std::int64_t e = p_.value_width;
     const std::int64_t t = p_.keys;
@@ -94,16 +95,10 @@ class SecondDerivative : Blocks<T, lanes> {
 
  private:
   using Base::call_;
-  using Base::low;
   using Base::p_;
   using typename Base::Row;
 
-  /// The lse and the slope of a row of q, for exp(score - lse) and the gradients of the scores.
-  /// Where no key is visible, all scores are -infinity.
-  C base_of(std::int64_t row) const {
-    const C base = this->template input<float>(lse)[row];
-    return base == low ? C(0) : base;
-  }
+  /// The slope of a row of q, for the gradients of the scores.
   C slope_of(std::int64_t row) const {
     const T* const gradients = this->input(grad_y) + row * p_.value_width;
     const T* const outputs = this->input(y) + row * p_.value_width;
@@ -197,7 +192,7 @@ class SecondDerivative : Blocks<T, lanes> {
     Row bases{};
     Row slopes{};
     for (std::int64_t i = 0; i < count; ++i) {
-      bases[static_cast<std::size_t>(i)] = base_of(row + i);
+      bases[static_cast<std::size_t>(i)] = this->base_of(lse_[row + i]);
       slopes[static_cast<std::size_t>(i)] = slope_of(row + i);
     }
     Row levels{};
@@ -303,7 +298,7 @@ class SecondDerivative : Blocks<T, lanes> {
                 load(this->input(grad_grad_mask)[own * p_.keys + first + i]);
           }
         }
-        const C base = base_of(own);
+        const C base = this->base_of(lse_[own]);
         const C slope = slope_of(own);
         finish(terms, j, [&](std::int64_t) { return base; }, [&](std::int64_t) { return slope; });
       }
@@ -315,6 +310,8 @@ class SecondDerivative : Blocks<T, lanes> {
                 static_cast<C>(p_.scale));
     this->write(value_sums, first, count, e, p_.keys_of(this->output(of_v), p_.v, unit.index));
   }
+
+  const C* lse_ = nullptr;
 };
 
 Status run(const Call& call, bool of_mask) {

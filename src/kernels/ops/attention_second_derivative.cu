@@ -17,11 +17,12 @@ struct SecondInputs {
 };
 
 template <class T>
-SecondInputs<T> second_inputs(const Call& call) {
+Status find_inputs(const Call& call, const Problem& p, SecondInputs<T>& in) {
   const auto tensor = [&](std::size_t i) {
     return call.inputs[i].present ? static_cast<const T*>(call.inputs[i].data) : nullptr;
   };
-  return {gradient_inputs<T>(call), tensor(7), tensor(8), tensor(9), tensor(10)};
+  in = {{}, tensor(7), tensor(8), tensor(9), tensor(10)};
+  return attention::find_inputs(call, p, nullptr, in.first);
 }
 
 template <class T>
@@ -200,7 +201,8 @@ Status AttentionSecondDerivative::cuda(const Call& call) {
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     const auto output = [&](std::size_t i) { return static_cast<T*>(call.outputs[i].data); };
     const auto numbers = [&](std::size_t i) { return static_cast<float*>(call.outputs[i].data); };
-    const SecondInputs<T> in = second_inputs<T>(call);
+    SecondInputs<T> in;
+    if (Status status = find_inputs(call, p, in); !status.ok()) return status;
     const SecondOutputs<T> out{output(0), output(1),  output(2), output(3),
                                output(4), numbers(5), numbers(6)};
     if (rows > 0) {
@@ -217,7 +219,9 @@ Status AttentionMaskSecondDerivative::cuda(const Call& call) {
   const std::int64_t rows = p.batch * p.heads * p.queries;
   if (rows == 0) return {};
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return cuda::launch(call, second_of_mask<T>, grid_of(rows), second_inputs<T>(call),
+    SecondInputs<T> in;
+    if (Status status = find_inputs(call, p, in); !status.ok()) return status;
+    return cuda::launch(call, second_of_mask<T>, grid_of(rows), in,
                         static_cast<T*>(call.outputs[0].data), p);
   });
 }

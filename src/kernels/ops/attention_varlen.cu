@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(32 * warps)
 /// The gradient of q, and for backward_of_packed_keys() the slopes and lse in another order.
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
-    backward_of_packed_queries(GradientInputs<T> in, T* grad_q, Compute<T>* slopes, float* lse,
-                               Sequences sequences, Problem all) {
+    backward_of_packed_queries(GradientInputs<T> in, T* grad_q, Compute<T>* slopes,
+                               Compute<T>* lse, Sequences sequences, Problem all) {
   cuda::wait_for_previous_kernel();
   const std::int64_t index = row_of_warp();
   if (index >= all.heads * all.queries) return;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(32 * warps)
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
     backward_of_packed_keys(GradientInputs<T> in, T* grad_k, T* grad_v, const Compute<T>* slopes,
-                            const float* lse, Sequences sequences, Problem all) {
+                            const Compute<T>* lse, Sequences sequences, Problem all) {
   cuda::wait_for_previous_kernel();
   const std::int64_t index = row_of_warp();
   if (index >= all.kv_heads * all.keys) return;
@@ -142,9 +142,10 @@ Status AttentionVarlenBackward::cuda(const Call& call) {
   const std::int64_t keys = p.kv_heads * p.keys;
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     const auto output = [&](std::size_t i) { return static_cast<T*>(call.outputs[i].data); };
-    const GradientInputs<T> in = gradient_inputs<T>(call, 7);
+    GradientInputs<T> in;
+    if (Status status = find_inputs(call, p, &sequences, in); !status.ok()) return status;
     Compute<T>* slopes = nullptr;
-    float* lse = nullptr;
+    Compute<T>* lse = nullptr;
     if (Status status = allocate(call, rows, slopes); !status.ok()) return status;
     if (Status status = allocate(call, rows, lse); !status.ok()) return status;
     if (rows > 0) {

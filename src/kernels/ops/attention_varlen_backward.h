@@ -16,8 +16,8 @@ struct AttentionVarlenBackward {
       .summary =
           "The gradients of attention_varlen_with_lse with respect to q, k and v, from its outputs "
           "y "
-          "and lse and their gradients; as precise as lse, which is float32 even if T is float64. "
-          "Rows past the last offset have zeros.",
+          "and lse and their gradients. In float64, the digits that lse has lost in float32 are "
+          "computed again if it is the lse of these keys. Rows past the last offset have zeros.",
       .dtypes = floating_types,
       .autocast = Autocast::lower,
       .strided = true,

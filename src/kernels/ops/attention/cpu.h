@@ -113,6 +113,9 @@ inline Status divide(const Call& call, const Problem& p, Sequences& sequences) {
   return {};
 }
 
+/// Sets `lse` to exact_lse() of each query, for a call of a gradient in float64.
+Status find_exact_lse(const Call& call, const Problem& p, const Sequences* sequences, double* lse);
+
 /// Blocks of scores in the type C, which T is converted to; `lanes` are the columns of a tile.
 template <class T, std::int64_t lanes>
 class Blocks {
@@ -340,6 +343,23 @@ class Blocks {
   std::int64_t visible_keys(const Unit<C>& unit, const Positions<lanes>& queries) const {
     if (!p_.is_causal) return unit.p.keys;
     return std::min(unit.p.keys, *std::ranges::max_element(queries.orders) + 1);
+  }
+
+  /// A weight is exp(score - base); where no key is visible, all scores are -infinity.
+  static C base_of(C lse) { return lse == low ? C(0) : lse; }
+
+  /// Sets `lse` to input i, in float64 to exact_lse().
+  Status find_lse(std::size_t i, const C*& lse) const {
+    if constexpr (std::is_same_v<C, float>) {
+      lse = input<float>(i);
+      return {};
+    } else {
+      C* exact = nullptr;
+      Status status = allocate(call_, p_.batch * p_.heads * p_.queries, exact);
+      lse = exact;
+      if (!status.ok()) return status;
+      return find_exact_lse(call_, p_, sequences_, exact);
+    }
   }
 
   template <class E = T>

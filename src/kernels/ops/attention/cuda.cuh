@@ -23,17 +23,23 @@ __device__ Compute<T> dot(const T* a, const T* b, std::int64_t size) {
   return sum;
 }
 
-/// The score of a query and a key whose element of the mask is at `place`.
+/// The score of a product whose element of the mask is at `place`.
 template <class T>
-__device__ Compute<T> score_of(const Problem& p, const T* query, const T* key, std::int64_t place) {
+__device__ Compute<T> score_of_product(const Problem& p, Compute<T> product, std::int64_t place) {
   using C = Compute<T>;
-  const C score = dot(query, key, p.width) * static_cast<C>(p.scale);
+  const C score = product * static_cast<C>(p.scale);
   if (p.mask.data == nullptr) return score;
   if (p.mask.is_bool) {
     return static_cast<const std::uint8_t*>(p.mask.data)[place] == 0 ? low<C> : score;
   }
   const C bias = load(static_cast<const T*>(p.mask.data)[place]);
   return bias == low<C> ? low<C> : score + bias;
+}
+
+/// The score of a query and a key whose element of the mask is at `place`.
+template <class T>
+__device__ Compute<T> score_of(const Problem& p, const T* query, const T* key, std::int64_t place) {
+  return score_of_product<T>(p, dot(query, key, p.width), place);
 }
 
 /// sums[i] += the sum over `count` lanes of the lane's weight times row `begin` + lane of a matrix,

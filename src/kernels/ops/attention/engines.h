@@ -43,4 +43,9 @@ Backward tiled_backward;
 PackedForward tiled_packed_forward;
 PackedBackward tiled_packed_backward;
 
+/// Sets `lse` to the input of a gradient in float64, in a workspace, with the digits that float32
+/// has not; see exact_lse(). `sequences` is null if they are not packed.
+Status find_exact_lse(const Call& call, const Problem& problem, const Sequences* sequences,
+                      const double*& lse);
+
 }  // namespace cudarelu::ops::attention

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "ops/attention/cuda.cuh"
+#include "ops/attention/engines.h"
 
 namespace cudarelu::ops::attention {
 
@@ -15,19 +16,30 @@ struct GradientInputs {
   const T* k;
   const T* v;
   const T* y;
-  const float* lse;
+  const Compute<T>* lse;
   const float* grad_lse;  // or null
 };
 
 /// The inputs of attention_backward and attention_mask_backward; of other ops, grad_lse has another
-/// position.
+/// position. In float64, find_inputs() finds the lse.
 template <class T>
 GradientInputs<T> gradient_inputs(const Call& call, std::size_t grad_lse = 6) {
   const auto tensor = [&](std::size_t i) { return static_cast<const T*>(call.inputs[i].data); };
   const auto numbers = [&](std::size_t i) {
     return call.inputs[i].present ? static_cast<const float*>(call.inputs[i].data) : nullptr;
   };
-  return {tensor(0), tensor(1), tensor(2), tensor(3), tensor(4), numbers(5), numbers(grad_lse)};
+  const Compute<T>* lse = nullptr;
+  if constexpr (!std::is_same_v<T, double>) lse = numbers(5);
+  return {tensor(0), tensor(1), tensor(2), tensor(3), tensor(4), lse, numbers(grad_lse)};
+}
+
+/// The same for each dtype. `sequences` is null if they are not packed.
+template <class T>
+Status find_inputs(const Call& call, const Problem& p, const Sequences* sequences,
+                   GradientInputs<T>& in) {
+  in = gradient_inputs<T>(call, sequences == nullptr ? 6 : 7);
+  if constexpr (std::is_same_v<T, double>) return find_exact_lse(call, p, sequences, in.lse);
+  return {};
 }
 
 /// The weight and the gradient of a score.

@@ -132,7 +132,7 @@ template <class T, bool packed>
 __global__ void __launch_bounds__(256)
     find_slopes(const __grid_constant__ Arguments<T> args, std::int64_t rows, int* turns,
                 std::int64_t number_of_turns, const Sequences sequences,
-                const PackedWorkspace workspace) {
+                const PackedWorkspace<float> workspace) {
   using V = Vector<T>;
   constexpr int lanes = 8;  // of a row
   cuda::wait_for_previous_kernel();
@@ -889,7 +889,7 @@ std::optional<Status> launch_tiles(const Call& call, const Problem& p, const Seq
     const std::int64_t rows = p.batch * p.heads * p.queries;
     const std::int64_t tiles = p.batch * p.heads * query_tiles;
     const std::int64_t sums = key_tiles == 1 ? 0 : tiles * P::queries * P::width / 4;
-    PackedWorkspace workspace{};
+    PackedWorkspace<float> workspace{};
     if (Status status = allocate(call, rows, args.slopes); !status.ok()) return status;
     if (Status status = allocate(call, 1 + tiles, args.begun); !status.ok()) return status;
     if (Status status = allocate(call, sums, args.sums); !status.ok()) return status;

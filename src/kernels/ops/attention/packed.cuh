@@ -17,9 +17,10 @@ __device__ inline Batch in_order(const Batch& batch) {
   return {min(max(batch.begin, std::int64_t{0}), end), end};
 }
 
-/// What the kernels of the gradient have in a workspace.
+/// What the kernels of the gradient have in a workspace; C is the type of lse.
+template <class C>
 struct PackedWorkspace {
-  float* lse = nullptr;            // in an order of their own
+  C* lse = nullptr;                // in an order of their own
   std::int32_t* q_ends = nullptr;  // by order_offsets()
   std::int32_t* k_ends = nullptr;
 
@@ -54,9 +55,9 @@ __device__ void order_ends(const std::int32_t* ends, int sequences, int rows, st
 }
 
 /// The same for the offsets of q and k. With them no block waits for one that does not exist.
-template <int threads>
+template <int threads, class C>
 __device__ void order_offsets(const Sequences& sequences, int queries, int keys,
-                              const PackedWorkspace& to) {
+                              const PackedWorkspace<C>& to) {
   const auto count = static_cast<int>(sequences.count);
   order_ends<threads>(sequences.q_ends, count, queries, to.q_ends);
   order_ends<threads>(sequences.k_ends, count, keys, to.k_ends);

@@ -134,6 +134,12 @@ struct Problem {
   }
 };
 
+/// The lse of a query for gradients in float64: that of its scores, if `given` is this one rounded to
+/// float32. An lse of other keys too, as of parts that are combined, stays as it is.
+CUDARELU_FN double exact_lse(float given, double of_scores) {
+  return std::abs(of_scores - given) < 0x1p-23 * std::abs(given) ? of_scores : given;
+}
+
 /// The mask of a call with scores of the shape `full`.
 inline Mask mask_of(const TensorView& tensor, std::span<const std::int64_t> full) {
   Mask mask;

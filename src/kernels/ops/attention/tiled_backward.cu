@@ -23,7 +23,7 @@ struct Tensors {
   const T* k;
   const T* v;
   const T* y;
-  const float* lse;
+  const T* lse;
   const float* grad_lse;  // or null
   T* grad_q;
   T* grad_k;
@@ -42,7 +42,7 @@ template <class T, bool packed>
 __global__ void __launch_bounds__(32 * warps)
     prepare(const __grid_constant__ Tensors<T> tensors, const __grid_constant__ Problem p,
             std::int64_t rows, std::int64_t counters, const Sequences sequences,
-            const PackedWorkspace workspace) {
+            const PackedWorkspace<T> workspace) {
   cuda::wait_for_previous_kernel();
   const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (number < counters) tensors.ticket[number] = 0;
@@ -106,7 +106,7 @@ struct Heads {
   Matrix<T> k;
   Matrix<T> v;
   HeadRows<T, int> grad_q;
-  const float* lse;
+  const T* lse;
   const T* slopes;
 
   __device__ static Heads of(const Problem& p, const Tensors<T>& tensors, const Queries& queries) {
@@ -154,7 +154,7 @@ __device__ __noinline__ Weight<T> weight_at(const Problem& p, const Heads<T>& he
   if (key >= queries.visible(p, query)) return {0, true};
   const std::int64_t place = queries.place(p, query) + key * p.mask.key_stride;
   const T score = score_in_sequence(packed, score_of(p, heads.q.at[query], heads.k.at[key], place));
-  const T weight = weight_of(score, static_cast<T>(heads.lse[query]));
+  const T weight = weight_of(score, heads.lse[query]);
   if (!gradient) return {weight, score == low<T>};
   const T product = dot(heads.grad_y.at[query], heads.v.at[key], p.value_width);
   return {weight * (product - heads.slopes[query]), score == low<T>};
@@ -326,8 +326,7 @@ __device__ __forceinline__ void find_gradients(const Tensors<typename P::T>& ten
     T* const gradients = even_gradients + parity * P::factors_size;
     T level = 0;  // of one query; they are used after the scores
     if (thread < P::others && first + thread < queries.count) {
-      level =
-          first_group ? static_cast<T>(heads.lse[first + thread]) : heads.slopes[first + thread];
+      level = first_group ? heads.lse[first + thread] : heads.slopes[first + thread];
     }
     if (first_group) limits.set(p, queries, first, thread);
     T scores[S::rows][S::columns] = {};
@@ -508,7 +507,8 @@ std::optional<Status> run(const Call& call, const Problem& p, const Sequences* s
   if (rows == 0 || p.keys == 0) return std::nullopt;
   return with_tiling(p, call.inputs[0].dtype, [&]<class P>(TypeTag<P>) -> std::optional<Status> {
     using T = typename P::T;
-    const auto in = gradient_inputs<T>(call, sequences == nullptr ? 6 : 7);
+    GradientInputs<T> in;
+    if (Status status = find_inputs(call, p, sequences, in); !status.ok()) return status;
     const auto output = [&](std::size_t i) { return static_cast<T*>(call.outputs[i].data); };
     Tensors<T> tensors{
         in.grad_y,
@@ -533,7 +533,7 @@ std::optional<Status> run(const Call& call, const Problem& p, const Sequences* s
     };
     const std::int64_t head_turns = tiles_of(p.group() * p.queries, P::others);
     const std::int64_t counters = 1 + heads * head_turns;
-    PackedWorkspace workspace{};
+    PackedWorkspace<T> workspace{};
     if (Status status = allocate(call, rows, tensors.slopes); !status.ok()) return status;
     if (Status status = allocate(call, counters, tensors.ticket); !status.ok()) return status;
     tensors.turns = tensors.ticket + 1;
