@@ -19,12 +19,17 @@ from cudarelu.testing import DTYPES, Case, assert_close, cases, reference
 from cudarelu.testing.cases import is_float
 from cudarelu.testing.environment import ort_cuda_missing
 from cudarelu.testing.hosts import Torch, numpy_of, one_op_model, onnx_type
-from support.cases import reversed_rows
+from support.cases import reversed_rows, tier
 from support.models import make_model, make_options, node, tensor
 
 OPS = {op.name: op for op in cudarelu.ops()}
 FLOATS = ("float32", "float16", "bfloat16")
-OP_DTYPES = [(op.name, dtype) for op in cudarelu.ops() for dtype in op.dtypes if dtype in FLOATS]
+OP_DTYPES = [
+    pytest.param(op.name, dtype, marks=tier(op.name, dtype))
+    for op in cudarelu.ops()
+    for dtype in op.dtypes
+    if dtype in FLOATS
+]
 SLOW = 50_000_000  # clock cycles, some 25 ms: longer than a call on the host
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -250,7 +255,7 @@ COPIES = {"MemcpyFromHost", "MemcpyToHost"}
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("name", "dtype"), [each for each in OP_DTYPES if each[1] != "bfloat16"])
+@pytest.mark.parametrize(("name", "dtype"), [each for each in OP_DTYPES if "bfloat16" not in each.values])
 def test_nothing_is_copied_between_nodes(name, dtype, device, tmp_path):
     """ONNX Runtime's own nodes around the op run in the same provider, without copies."""
     op, case = OPS[name], large_case(name, dtype)

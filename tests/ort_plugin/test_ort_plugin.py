@@ -26,6 +26,7 @@ from cudarelu.testing import Case, assert_close, cases, reference
 from cudarelu.testing.cases import attribute_values
 from cudarelu.testing.environment import ort_cuda_missing
 from cudarelu.testing.hosts import one_op_model
+from support.cases import tier
 from support.models import OTHER, both_libraries, make_model, make_options, node, one_node, tensor
 from support.ort_infer import BUILD
 
@@ -181,6 +182,7 @@ print(session.run(None, {"x": np.full((2, 4), 1e-40, np.float32)})[0].any())
     assert done.stdout == "False\n", done.stderr
 
 
+@pytest.mark.slow
 def test_many_sessions_in_many_threads():
     model = one_node("LeakyRelu", negative_slope=0.5)
 
@@ -369,7 +371,9 @@ def test_a_declared_shape_that_is_wrong_does_not_stop_the_model():
 # In place
 
 IN_PLACE = [op for op in cudarelu.ops() if op.in_place]
-every_in_place_op = pytest.mark.parametrize("op", IN_PLACE, ids=[op.name for op in IN_PLACE])
+every_in_place_op = pytest.mark.parametrize(
+    "op", [pytest.param(op, id=op.name, marks=tier(op.name)) for op in IN_PLACE]
+)
 
 
 def probe_library() -> ctypes.CDLL:
@@ -602,7 +606,9 @@ def test_an_attribute_as_an_input_that_is_missing():
 # Tensors
 
 
-@pytest.mark.parametrize("op", cudarelu.ops(), ids=[op.name for op in cudarelu.ops()])
+@pytest.mark.parametrize(
+    "op", [pytest.param(op, id=op.name, marks=tier(op.name)) for op in cudarelu.ops()]
+)
 def test_every_op(op):
     """All cases of one dtype, as nodes of one model. test_ops.py tests the other dtypes, but only
     with the environment's ONNX Runtime."""

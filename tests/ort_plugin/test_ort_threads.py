@@ -100,6 +100,7 @@ def _hold(sessions: int) -> list[tuple[int, int, int]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_thousand_sessions():
     """Neither memory nor threads nor open files remain of a session. In a process of its own, since
     what other tests have left behind is freed at any time."""

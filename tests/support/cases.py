@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+import pytest
 
 from cudarelu import OpInfo
 from cudarelu.testing import Case
 from cudarelu.testing.cases import DTYPES, Plan, has_many_dimensions, is_float, make_case
+
+# What most hosts see of an op is its signature: each of these has another kind of one.
+OF_EACH_KIND = {
+    "relu",  # elementwise, in place
+    "layer_norm",  # rows, optional inputs, an attribute
+    "knn_query",  # integers, several outputs
+    "attention",  # dimensions that inputs share, an input that broadcasts
+}
+
+
+def tier(op_name: str, dtype: str = "float32") -> list[pytest.MarkDecorator]:
+    """The marks of a test of an op with a dtype, where few ops and dtypes stand for all."""
+    is_first = op_name in OF_EACH_KIND and dtype == "float32"
+    return [] if is_first or (op_name, dtype) == ("relu", "bfloat16") else [pytest.mark.slow]
+
+
+def tiered(op_names: Iterable[str]) -> list[Any]:
+    """The names as parameters of a test, with the marks of `tier`."""
+    return [pytest.param(name, marks=tier(name)) for name in op_names]
 
 
 def reversed_rows(case: Case) -> Case:

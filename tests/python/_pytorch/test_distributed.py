@@ -41,6 +41,7 @@ import cudarelu
 import cudarelu.nn
 from cudarelu.testing.environment import torch_cuda_pair_missing
 from cudarelu.testing.torch_calls import as_tuple, call_of, inputs_of
+from support.cases import tiered
 from support.torch_calls import DIFFERENTIABLE, IN_PLACE, OPS
 
 pytestmark = pytest.mark.xdist_group("distributed")
@@ -270,30 +271,30 @@ def keeps_the_sharding_on_two_dimensions_of_a_mesh(mesh, name):
     assert_same(results, as_tuple(call_of(op)(*inputs)))
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", tiered(OPS))
 def test_any_placements(pair, name):
     pair.run(is_right_on_any_placements, name)
 
 
-@pytest.mark.parametrize("name", WITH_ROWS)
+@pytest.mark.parametrize("name", tiered(WITH_ROWS))
 def test_rows_stay_sharded(pair, name):
     pair.run(keeps_the_sharding_of_rows, name)
     pair.run(keeps_the_sharding_on_two_dimensions_of_a_mesh, name)
 
 
-@pytest.mark.parametrize("name", [name for name in DIFFERENTIABLE if name in WITH_ROWS])
+@pytest.mark.parametrize("name", tiered(name for name in DIFFERENTIABLE if name in WITH_ROWS))
 def test_gradients(pair, name):
     pair.run(has_gradients_sharded_alike, name)
 
 
-@pytest.mark.parametrize("name", IN_PLACE)
+@pytest.mark.parametrize("name", tiered(IN_PLACE))
 def test_in_place(pair, name):
     pair.run(overwrites_its_shard, name)
     if name in DIFFERENTIABLE:
         pair.run(has_gradients_in_place, name)
 
 
-@pytest.mark.parametrize("name", [name for name, op in OPS.items() if not op.elementwise])
+@pytest.mark.parametrize("name", tiered(name for name, op in OPS.items() if not op.elementwise))
 def test_what_must_be_redistributed(pair, name):
     pair.run(communicates_where_rows_are_cut, name)
 

@@ -31,6 +31,7 @@ from cudarelu.testing import DTYPES, Plan, assert_close, make_case, reference
 from cudarelu.testing.environment import ort_cuda_missing
 from cudarelu.testing.exports import Calls, arrays, export_calls, feeds, symbols
 from cudarelu.testing.hosts import BFLOAT16, onnx_type
+from support.cases import tier
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript"),
@@ -40,7 +41,7 @@ pytestmark = [
 OPS = {op.name: op for op in cudarelu.ops()}
 EXPORTERS = ["dynamo", "torchscript"]
 EXPORTED = [  # the tests of one export run in one worker, so that it is made only once
-    pytest.param(exporter, name, marks=pytest.mark.xdist_group(f"{exporter}-{name}"))
+    pytest.param(exporter, name, marks=[pytest.mark.xdist_group(f"{exporter}-{name}"), *tier(name)])
     for name in OPS
     for exporter in EXPORTERS
 ]

@@ -32,12 +32,16 @@ from cudarelu.testing.environment import (
     torch_cuda_pair_missing,
 )
 from cudarelu.testing.hosts import Torch, numpy_of, one_op_model
-from support.cases import reversed_rows
+from support.cases import reversed_rows, tier
 from support.models import OTHER, both_libraries, make_model, node, one_node, tensor
 from support.op_modules import LIBRARY
 
 OPS = {op.name: op for op in cudarelu.ops()}
-OP_DTYPES = [(op.name, dtype) for op in cudarelu.ops() for dtype in op.dtypes]
+OP_DTYPES = [
+    pytest.param(op.name, dtype, marks=tier(op.name, dtype))
+    for op in cudarelu.ops()
+    for dtype in op.dtypes
+]
 SLOW = 200_000_000  # clock cycles, a tenth of a second: longer than a call on the host
 X = np.array([[-1, 2, -3, 4], [5, -6, 7, -8]], np.float32)
 RELU = np.maximum(X, 0)
@@ -85,11 +89,13 @@ def test_ops(name, dtype, device):
     """Each op for each dtype, with tensors of any strides."""
     op, host = OPS[name], Torch(device)
     chosen = ("odd", "no-rows", "scalar", "unaligned", "transposed", "strided")
-    for case in cases(op, DTYPES[dtype], *chosen):
-        session = cudarelu.ort.Session(one_op_model(op, [case]).SerializeToString(), device)
-        inputs = [host.tensor(x) for x in case.inputs.values()]
-        outputs = as_tuple(session(*inputs))
-        for p, y, expected in zip(op.outputs, outputs, reference(op, case), strict=True):
+    runs = list(cases(op, DTYPES[dtype], *chosen))
+    session = cudarelu.ort.Session(one_op_model(op, runs).SerializeToString(), device)
+    inputs = [host.tensor(x) for case in runs for x in case.inputs.values()]
+    outputs = iter(as_tuple(session(*inputs)))
+    for case in runs:
+        for p, expected in zip(op.outputs, reference(op, case), strict=True):
+            y = next(outputs)
             assert y.device.type == device
             wanted = DTYPES[dtype] if p.dtype == "T" else np.dtype(p.dtype)
             assert_close(op, case, numpy_of(y), expected, wanted)
