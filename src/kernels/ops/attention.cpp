@@ -11,6 +11,58 @@ namespace {
 
 using namespace attention;
 
+/// Multiplies the sums of each lane, [columns, lanes], by its factor.
+template <class C, std::int64_t lanes>
+void multiply_sums(C* sums, std::int64_t columns, const RowOfLanes<C, lanes>& factors) {
+  for (std::int64_t j = 0; j < columns; ++j) {
+    cpu::for_each_index_of_few(lanes, [&](std::int64_t i) {
+      sums[j * lanes + i] *= factors[static_cast<std::size_t>(i)];
+    });
+  }
+}
+
+/// Replaces scores by exp(score - the largest so far), and scales the earlier sums, [columns,
+/// lanes], accordingly. One function for all dtypes with the arithmetic of C.
+template <class C, std::int64_t lanes>
+void exponentiate(C* scores, std::int64_t items, RowOfLanes<C, lanes>& largest,
+                  RowOfLanes<C, lanes>& totals, C* sums, std::int64_t columns) {
+  using Row = RowOfLanes<C, lanes>;
+  constexpr cpu::Isa isa = cpu::isa_of_tile<C, lanes>;
+  constexpr C low = -std::numeric_limits<C>::infinity();
+  cpu::apart<isa>([=, &largest, &totals] {
+    Row raised = largest;
+    for (std::int64_t j = 0; j < items; ++j) {
+      cpu::for_each_index(lanes, [&](std::int64_t l) {
+        const auto i = static_cast<std::size_t>(l);
+        const C score = scores[j * lanes + l];
+        const C most = raised[i];
+        raised[i] = score > most ? score : most;  // NaN propagates through the sum
+      });
+    }
+    Row base;
+    Row factors;
+    Row added{};
+    cpu::for_each_index_of_few(lanes, [&](std::int64_t l) {
+      const auto i = static_cast<std::size_t>(l);
+      base[i] = raised[i] == low ? C(0) : raised[i];  // -infinity less itself is NaN
+      factors[i] = largest[i] == raised[i] ? C(1) : math::exp(largest[i] - base[i]);
+    });
+    for (C* row = scores; row < scores + items * lanes; row += lanes) {
+      cpu::exponentials<isa>(row, base.data(), row, lanes);
+      cpu::for_each_index_of_few(
+          lanes, [&](std::int64_t l) { added[static_cast<std::size_t>(l)] += row[l]; });
+    }
+    bool scales = false;
+    for (const C factor : factors) scales = scales || factor != 1;
+    cpu::for_each_index_of_few(lanes, [&](std::int64_t l) {
+      const auto i = static_cast<std::size_t>(l);
+      totals[i] = totals[i] * factors[i] + added[i];
+      largest[i] = raised[i];
+    });
+    if (scales) multiply_sums<C, lanes>(sums, columns, factors);
+  });
+}
+
 template <class T, std::int64_t lanes>
 class Forward : Blocks<T, lanes> {
  public:
@@ -34,12 +86,12 @@ class Forward : Blocks<T, lanes> {
     if (lse_ != nullptr) {
       this->fill_rest(ends, p_.queries, p_.heads, 1, lse_, p_.lse, static_cast<float>(low));
     }
-    const std::array<Packed, 2> matrices{
-        {{q() + 1, &Problem::k, false, p_.width, false},
-         {q() + 2, &Problem::v, false, p_.value_width, true}}};
+    const std::array<Packed, 2> matrices{{{q() + 1, &Problem::k, false, p_.width, false},
+                                          {q() + 2, &Problem::v, false, p_.value_width, true}}};
     const std::int64_t scratch = lanes * (p_.width + chunk + this->size_of(p_.value_width, 1));
     return this->for_each_group(
-        std::span(matrices).first(is_for_gradient() ? 1 : 2), [&](std::int64_t first, std::int64_t count, const auto& unit) {
+        std::span(matrices).first(is_for_gradient() ? 1 : 2),
+        [&](std::int64_t first, std::int64_t count, const auto& unit) {
           return this->for_each_block(
               first, count, scratch, [](const Unit<C>& each) { return each.rows(); },
               [&](std::int64_t index, std::int64_t row, C* memory) {
@@ -83,7 +135,7 @@ class Forward : Blocks<T, lanes> {
       this->multiply_items(keys, key, items, queries, scores);
       this->place_keys(key, items, true, of_items);
       this->finish_scores(scores, items, of_items, of_lanes);
-      exponentiate(scores, items, largest, totals, sums);
+      exponentiate<C, lanes>(scores, items, largest, totals, sums, p.value_width);
       if (!is_for_gradient()) this->multiply(values, key, items, scores, sums, true);
     }
     const auto lse_of = [&](std::size_t lane) {
@@ -102,54 +154,11 @@ class Forward : Blocks<T, lanes> {
       const auto i = static_cast<std::size_t>(l);
       scales[i] = totals[i] == 0 ? C(0) : 1 / totals[i];
     });
-    multiply_sums(sums, scales);
+    multiply_sums<C, lanes>(sums, p.value_width, scales);
     this->write(sums, first, count, p.value_width, p.queries_of(this->output(0), p.y, unit.index));
     for (std::int64_t i = 0; lse_ != nullptr && i < count; ++i) {
       *p.queries_of(lse_, p.lse, unit.index)[first + i] =
           static_cast<float>(lse_of(static_cast<std::size_t>(i)));
-    }
-  }
-
-  /// Replaces scores by exp(score - the largest so far), and scales the earlier sums accordingly.
-  void exponentiate(C* scores, std::int64_t items, Row& largest, Row& totals, C* sums) const {
-    Row raised = largest;
-    for (std::int64_t j = 0; j < items; ++j) {
-      cpu::for_each_index(lanes, [&](std::int64_t l) {
-        const auto i = static_cast<std::size_t>(l);
-        const C score = scores[j * lanes + l];
-        const C most = raised[i];
-        raised[i] = score > most ? score : most;  // NaN propagates through the sum
-      });
-    }
-    Row base;
-    Row factors;
-    Row added{};
-    cpu::for_each_index_of_few(lanes, [&](std::int64_t l) {
-      const auto i = static_cast<std::size_t>(l);
-      base[i] = raised[i] == low ? C(0) : raised[i];  // -infinity less itself is NaN
-      factors[i] = largest[i] == raised[i] ? C(1) : math::exp(largest[i] - base[i]);
-    });
-    for (C* row = scores; row < scores + items * lanes; row += lanes) {
-      cpu::exponentials<cpu::isa_of_tile<C, lanes>>(row, base.data(), row, lanes);
-      cpu::for_each_index_of_few(
-          lanes, [&](std::int64_t l) { added[static_cast<std::size_t>(l)] += row[l]; });
-    }
-    bool scales = false;
-    for (const C factor : factors) scales = scales || factor != 1;
-    cpu::for_each_index_of_few(lanes, [&](std::int64_t l) {
-      const auto i = static_cast<std::size_t>(l);
-      totals[i] = totals[i] * factors[i] + added[i];
-      largest[i] = raised[i];
-    });
-    if (scales) multiply_sums(sums, factors);
-  }
-
-  /// Multiplies the sums of each lane, [value_width, lanes], by its factor.
-  void multiply_sums(C* sums, const Row& factors) const {
-    for (std::int64_t j = 0; j < p_.value_width; ++j) {
-      cpu::for_each_index_of_few(lanes, [&](std::int64_t i) {
-        sums[j * lanes + i] *= factors[static_cast<std::size_t>(i)];
-      });
     }
   }
 

@@ -92,6 +92,10 @@ void pack_rows(const HeadRows<const T>& rows, std::int64_t first, std::int64_t c
   }
 }
 
+/// An element for each lane.
+template <class C, std::int64_t lanes>
+struct alignas(64) RowOfLanes : std::array<C, lanes> {};
+
 /// Whether the mask is one element that changes nothing, as models have it for an absent mask.
 template <class T>
 bool is_neutral(const Mask& mask) {
@@ -127,8 +131,7 @@ class Blocks {
       : call_(call), p_(p), sequences_(sequences) {}
 
  protected:
-  /// An element for each lane.
-  struct alignas(64) Row : std::array<C, lanes> {};
+  using Row = RowOfLanes<C, lanes>;
 
   static constexpr cpu::Isa isa = cpu::isa_of_tile<C, lanes>;
   static constexpr std::int64_t tile_rows = cpu::rows_of_tile<C, lanes>;
