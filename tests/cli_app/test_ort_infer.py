@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from cudarelu.testing.environment import ort_cuda_missing
+from support.cases import slow_after
 from support.ort_infer import (
     BUILD,
     BUILT,
@@ -203,7 +204,7 @@ def test_help_fits_a_screen():
 NUMPY_TYPES = "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool"
 
 
-@pytest.mark.parametrize("name", NUMPY_TYPES.split())
+@pytest.mark.parametrize("name", slow_after(4, NUMPY_TYPES.split()))
 def test_element_types(name):
     dtype = np.dtype(name)
     onnx.save(identity(helper.np_dtype_to_tensor_dtype(dtype)), "model.onnx")

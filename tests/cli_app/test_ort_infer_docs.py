@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,16 +14,24 @@ import pytest
 
 from support.ort_infer import BUILT, succeed, succeed_json
 
-pytestmark = BUILT
+pytestmark = [BUILT, pytest.mark.xdist_group("ort_infer_docs")]  # one folder of files
 TEXT = (Path(__file__).parents[2] / "docs/ort_infer.md").read_text()
 
 
-@pytest.fixture
-def example_files(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
+    """The folder of the document's example, with its files."""
+    folder = tmp_path_factory.mktemp("docs")
     (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=folder)
+    return folder
+
+
+@pytest.fixture
+def example_files(written, tmp_path, monkeypatch) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
 
 
 def test_examples(example_files):

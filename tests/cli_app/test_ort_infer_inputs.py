@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from support.cases import slow_after
 from support.ort_infer import (
     BUILT,
     X,
@@ -159,7 +160,7 @@ def test_folder():
     assert "set/input_0.pb: there is no such file, for input x" in message
 
 
-@pytest.mark.parametrize("name", [*NUMPY_TYPES.split(), "bfloat16"])
+@pytest.mark.parametrize("name", slow_after(4, ["bfloat16", *NUMPY_TYPES.split()]))
 @pytest.mark.parametrize("typed", [False, True])
 def test_tensor_types(name, typed):
     """The data is in raw bytes, or in the typed field for the type."""

@@ -11,6 +11,7 @@ import cudarelu
 import cudarelu.nn
 import cudarelu.onnx
 from cudarelu.testing.environment import ort_cuda_missing
+from support.cases import slow_after
 from support.ort_infer import BUILT, succeed_json
 
 pytestmark = [BUILT, pytest.mark.usefixtures("model_folder")]
@@ -58,7 +59,7 @@ def with_our_ops() -> tuple[torch.nn.Module, torch.Tensor]:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("make", [resnet18, transformer, with_our_ops])
+@pytest.mark.parametrize("make", slow_after(1, [with_our_ops, transformer, resnet18]))
 def test_outputs_are_pytorchs(make, provider):
     torch.manual_seed(0)
     module, x = make()

@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from support.cases import slow_after
 from support.ort_infer import BUILT, ORT_INFER, X, make_model, relu, tensor
 
 pytestmark = [BUILT, pytest.mark.usefixtures("model_folder")]
@@ -89,7 +90,7 @@ def check(whole: bytes, path: Path, arguments: list[str], seed: str) -> None:
             pytest.fail(f"{seed} {number}, {path.with_name('kept')}: {done.returncode} {errors}")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_after(1, MODELS))
 def test_models(name):
     arguments = ["model.onnx", "--provider", "cpu"]
     check(MODELS[name]().SerializeToString(), Path("model.onnx"), arguments, name)
@@ -115,7 +116,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", slow_after(1, FILES))
 def test_input_files(name):
     arguments = ["model.onnx", "--provider", "cpu", "--input", f"x={name}"]
     check(FILES[name](), Path(name), arguments, name)

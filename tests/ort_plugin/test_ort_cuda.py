@@ -255,7 +255,9 @@ COPIES = {"MemcpyFromHost", "MemcpyToHost"}
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("name", "dtype"), [each for each in OP_DTYPES if "bfloat16" not in each.values])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [each for each in OP_DTYPES if "bfloat16" not in each.values]
+)
 def test_nothing_is_copied_between_nodes(name, dtype, device, tmp_path):
     """ONNX Runtime's own nodes around the op run in the same provider, without copies."""
     op, case = OPS[name], large_case(name, dtype)

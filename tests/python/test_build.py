@@ -128,6 +128,7 @@ def test_the_first_line_of_an_error_is_about_the_source(before, after, line, mes
     assert re.search(message, first)
 
 
+@pytest.mark.slow
 def test_an_error_of_a_signature_is_one_sentence(header):
     """The compiler's text tells nothing more."""
     header.write_text(HEADER.replace(") ->", ") -"))
@@ -149,6 +150,7 @@ def test_a_source_that_is_left_out(header):
         cudarelu.load("twice_ops", [header], cuda=False)
 
 
+@pytest.mark.slow
 def test_one_source_needs_no_list(header, tmp_path):
     """Nor a path without spaces."""
     folder = tmp_path / "my $ #ops"
@@ -165,6 +167,7 @@ def test_one_source_needs_no_list(header, tmp_path):
     assert said == "twice_ops\n"
 
 
+@pytest.mark.slow
 def test_a_header_of_another_namespace(header):
     with pytest.raises(RuntimeError) as error:
         cudarelu.load("other", [header], cuda=False)
@@ -182,6 +185,7 @@ def test_a_functor_without_its_header(header):
     assert "an elementwise op needs #include <cudarelu/elementwise.h> in its header" in first
 
 
+@pytest.mark.slow
 def test_a_declaration_on_one_line(header):
     """A namespace, a struct and its spec may begin on one line."""
     lines = HEADER.partition("namespace")
@@ -202,8 +206,16 @@ def test_a_declaration_on_one_line(header):
     ("definition", "message"),
     [
         ("y = x + x", "the definition cannot be parsed: line 1, column 7"),
-        ("y = Addd(x, x)", "the definition is not valid ONNX: No Op registered for Addd"),
-        ("z = Add(x, x)", "the definition has no value y, the op's output"),
+        pytest.param(
+            "y = Addd(x, x)",
+            "the definition is not valid ONNX: No Op registered for Addd",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "z = Add(x, x)",
+            "the definition has no value y, the op's output",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_definition_that_is_not_valid(definition, message, header):
@@ -230,6 +242,7 @@ def test_a_definition_that_is_not_valid(definition, message, header):
     assert result == "tensor([2.])"
 
 
+@pytest.mark.slow
 def test_accelerate_leaves_out_a_definition_that_is_not_valid(header):
     """Of a library that was not built by `load`; there is one warning."""
     header.write_text(HEADER.replace("y = Add(x, x)", "y = x + x"))
@@ -259,6 +272,7 @@ def test_accelerate_leaves_out_a_definition_that_is_not_valid(header):
     assert "the definition cannot be parsed: line 1, column 7" in warning
 
 
+@pytest.mark.slow
 def test_the_reference_names_the_library(header):
     run(
         """
@@ -471,6 +485,7 @@ def test_a_library_that_is_incomplete(tmp_path, part):
         cudarelu.load_library(library)
 
 
+@pytest.mark.slow
 def test_modules_that_clash(header):
     """The sources are compiled twice here, the second time with another summary."""
     said = run(
@@ -594,6 +609,7 @@ def test_a_killed_build(header, tmp_path, monkeypatch):
     assert not scratch_folders(cache)
 
 
+@pytest.mark.slow
 def test_sources_of_a_killed_process(tmp_path, monkeypatch):
     """Sources that are half written are not read."""
     monkeypatch.setenv("CUDARELU_CACHE_DIR", str(tmp_path / "cache"))
@@ -618,6 +634,7 @@ def test_sources_of_a_killed_process(tmp_path, monkeypatch):
     assert not scratch_folders(tmp_path / "cache")
 
 
+@pytest.mark.slow
 def test_texts_in_a_locale_of_ascii(header, tmp_path, monkeypatch):
     """The sources that are kept, saved and included have any letters, and any paths. So has what
     compilers say."""

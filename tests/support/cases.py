@@ -33,6 +33,14 @@ def tiered(op_names: Iterable[str]) -> list[Any]:
     return [pytest.param(name, marks=tier(name)) for name in op_names]
 
 
+def slow_after(count: int, values: Iterable[Any]) -> list[Any]:
+    """The values as parameters of a test; those after the first ones are in the second tier."""
+    return [
+        pytest.param(value, marks=[pytest.mark.slow] if i >= count else [])
+        for i, value in enumerate(values)
+    ]
+
+
 def reversed_rows(case: Case) -> Case:
     """The case with other values of the same shapes; offsets do not change, since they ascend."""
     inputs = {

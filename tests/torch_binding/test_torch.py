@@ -326,6 +326,7 @@ def test_torchscript_traces_attributes_of_in_place_ops():
     torch.testing.assert_close(traced(x.clone()), overwrite(x.clone()), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_threads_in_anomaly_mode():
     code = """
 import threading, torch, cudarelu
@@ -344,6 +345,7 @@ for thread in threads:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_tensors_swapped_by_another_thread():
     """A call holds its tensor while it has released the GIL."""
     code = """

@@ -41,7 +41,7 @@ import cudarelu
 import cudarelu.nn
 from cudarelu.testing.environment import torch_cuda_pair_missing
 from cudarelu.testing.torch_calls import as_tuple, call_of, inputs_of
-from support.cases import tiered
+from support.cases import slow_after, tiered
 from support.torch_calls import DIFFERENTIABLE, IN_PLACE, OPS
 
 pytestmark = pytest.mark.xdist_group("distributed")
@@ -467,7 +467,7 @@ def test_ddp(pair):
     pair.run(trains_data_parallel)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", slow_after(1, [False, True]))
 def test_training_with_dtensor(pair, compiled):
     pair.run(trains_with_a_sharded_batch, compiled)
 
@@ -496,7 +496,7 @@ importlib.util.find_spec("torch.distributed.tensor")  # looks, and does not impo
 assert "cudarelu._pytorch.dtensor" not in sys.modules
 import torch.distributed.fsdp  # which imports torch.distributed.tensor
 """,
-        "import torch.distributed.tensor, cudarelu",
+        pytest.param("import torch.distributed.tensor, cudarelu", marks=pytest.mark.slow),
     ],
     ids=["before", "after"],
 )

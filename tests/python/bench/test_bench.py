@@ -34,6 +34,7 @@ from cudarelu.bench.cases import Case, clones, leads, sized, streams, with_rows
 from cudarelu.testing import TOLERANCE
 from cudarelu.testing.environment import torch_cuda_missing
 from cudarelu.testing.reference import is_product
+from support.cases import tier
 from support.op_modules import LIBRARY, my, only_own_module
 
 OPS = {op.name: op for op in cudarelu.ops()}
@@ -362,7 +363,12 @@ def test_no_case_of_the_cpu_is_larger_than_the_elements_of_its_suite():
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [(op.name, dtype) for op in OPS.values() for dtype in op.dtypes]
+    ("name", "dtype"),
+    [
+        pytest.param(op.name, dtype, marks=tier(op.name, dtype))
+        for op in OPS.values()
+        for dtype in op.dtypes
+    ],
 )
 def test_a_case_is_a_call(name, dtype):
     """The shapes of a case are those of the call, and the result is correct."""
@@ -700,6 +706,7 @@ def test_the_table_of_a_run(tiny, capsys):
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="matplotlib is missing")
+@pytest.mark.slow
 def test_plots(tiny, tmp_path, capsys):
     content = records.load(tiny)
     for each in list(content["records"]):  # a third size
@@ -744,6 +751,7 @@ def test_time_against_threads(tiny):
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="matplotlib is missing")
+@pytest.mark.slow
 def test_threads_on_a_page_and_in_a_folder(tiny, tmp_path):
     content = records.load(tiny)
     with_threads(content, [1, 2, 4])
@@ -797,6 +805,7 @@ def test_a_roofline():
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="matplotlib is missing")
+@pytest.mark.slow
 def test_the_texts_of_a_roofline_do_not_overlap():
     found = [point(f"an_op_with_a_long_name_{i}", 100, 1.5 ** (i // 4)) for i in range(40)]
     figure = plots.roofline({"records": found, "machine": {"gpu": "a GPU"}})
@@ -882,6 +891,7 @@ def test_which_kernel_runs(tiny):
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="matplotlib is missing")
+@pytest.mark.slow
 def test_a_page_says_which_kernel_runs(tiny, tmp_path):
     content = records.load(tiny)
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"

@@ -36,6 +36,8 @@ from cudarelu.elementwise import (
 )
 from support.ort_infer import succeed
 
+pytestmark = pytest.mark.xdist_group("defined")  # compiled once
+
 ROOT = Path(__file__).parents[3]
 SWISH = """b = Constant<value_float: float = @beta>()   scaled = Mul(x, b)
            s = Sigmoid(scaled)   y = Mul(x, s)"""
@@ -215,6 +217,7 @@ def test_an_op_of_its_own():
         doubled.library.add_sources(__file__)
 
 
+@pytest.mark.slow
 def test_sources_beside_definitions(tmp_path):
     scaffold = ROOT / "python/cudarelu/scaffold/src"
     with cudarelu.Library("my_mixed") as mixed:
@@ -246,7 +249,7 @@ def test_a_saved_library(made, tmp_path):
         made.save(folder)
 
 
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, capsys):
     file = tmp_path / "ops.py"
     file.write_text(
         "import cudarelu\n"
@@ -262,9 +265,8 @@ def test_the_command(tmp_path):
     assert module.built_for == "the CPU"
     assert module.triple(X.float()).equal(3 * X.float())
     file.write_text("import cudarelu\n")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"{file} must have one cudarelu.Library: it has none" in done.stderr
+    assert main(["build", str(file), "-o", str(output)]) == 2
+    assert f"{file} must have one cudarelu.Library: it has none" in capsys.readouterr().err
 
 
 def test_a_folder_of_cpp_sources_is_not_a_library_in_python(tmp_path, capsys):

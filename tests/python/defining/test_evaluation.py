@@ -95,6 +95,7 @@ def evaluated(tmp_path_factory) -> dict[str, OpInfo]:
 
 
 @pytest.mark.parametrize("name", [op.name for op in OWN])
+@pytest.mark.slow
 def test_own_ops(name, evaluated):
     """Every case of every op of this library, in hosts of the CPU."""
     plain = {"memory", *(plan.id for plan in plans(evaluated[name], np.dtype("float32")))}
@@ -415,6 +416,7 @@ def further(tmp_path_factory) -> cudarelu.OpModule:
     return built("further", list(FURTHER.values()), tmp_path_factory.mktemp("further"))
 
 
+@pytest.mark.slow
 def test_attributes(further):
     """They are not rounded: of float64, LeakyRelu has a slope of 0.1 and not of float32(0.1)."""
     x = RNG.normal(size=(2, 3, 4))

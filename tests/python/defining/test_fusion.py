@@ -76,6 +76,7 @@ class TestGroups:
             ("Add", "Sigmoid", "Mul", "Mul", "Div"),
         )
 
+    @pytest.mark.slow
     def test_rows_whose_elements_are_repeated(self):
         """As the weights of channels. The sum with d, which repeats other elements, does not
         join."""
@@ -91,6 +92,7 @@ class TestGroups:
         )
         assert [node.op_type for node in after.graph.node if not node.domain] == ["Add"]
 
+    @pytest.mark.slow
     def test_rows_of_several_dimensions(self):
         """As in rotary embeddings. The product with d, a row of one dimension, does not join."""
         check(
@@ -103,12 +105,14 @@ class TestGroups:
             ("Mul", "Mul", "Sub"),
         )
 
+    @pytest.mark.slow
     def test_a_condition_within(self):
         check(
             f"{SMALL} {{ c = Greater(x, w) d = Sub(x, w) e = Exp(d) y = Where(c, d, e) }}",
             ("Greater", "Sub", "Exp", "Where"),
         )
 
+    @pytest.mark.slow
     def test_attributes_and_operators_of_several_operands(self):
         check(
             f"""{SMALL} {{ a = LeakyRelu<alpha = 0.25>(x) b = Celu<alpha = 2.0>(w)
@@ -125,6 +129,7 @@ class TestGroups:
         domains = [each.domain for each in after.functions if each.domain.startswith("fused0_")]
         assert len(domains) == 1
 
+    @pytest.mark.slow
     def test_a_value_that_others_need(self):
         """It ends a group: e is a result, and Softmax needs a."""
         text = SMALL.replace("=> (float[N] y)", "=> (float[N] y, float[N] e)")
@@ -172,6 +177,7 @@ class TestGroups:
         assert report.library is None
         assert not [each for each in report.replaced if "fused" in each.op]
 
+    @pytest.mark.slow
     def test_no_ops_are_left_behind(self):
         """The ops are of one model: a further one does not get them."""
         count = len(all_ops())
@@ -206,6 +212,7 @@ def test_only_if_faster(ratio, kept, monkeypatch, tmp_path):
         assert [each.reason for each in report.left] == ["the model is not faster with it: 1.500"]
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     onnx.save(model(f"{SMALL} {{ a = Neg(x) y = Exp(a) }}"), tmp_path / "in.onnx")
     command = [sys.executable, "-m", "cudarelu", "accelerate", "in.onnx", "out.onnx", "--fuse"]

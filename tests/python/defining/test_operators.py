@@ -23,6 +23,8 @@ from cudarelu.inductor import in_torch
 from cudarelu.testing.environment import torch_cuda_missing
 from cudarelu.testing.reference import evaluate
 
+pytestmark = pytest.mark.xdist_group("operators")  # compiled once
+
 NUMBERS = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 0.3, -0.7, 1e-6, 12.0, -12.0)
 SPECIAL = (*NUMBERS, float("inf"), float("-inf"), float("nan"))
 ATTRIBUTES = {"Elu": "alpha = 0.5", "IsInf": "detect_negative = 0", "LeakyRelu": "alpha = 0.25"}

@@ -8,6 +8,8 @@ import torch
 import cudarelu
 from cudarelu.testing.environment import torch_cuda_missing
 
+pytestmark = pytest.mark.xdist_group("repeated_rows")  # compiled once
+
 NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 

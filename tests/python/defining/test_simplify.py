@@ -13,6 +13,9 @@ from cudarelu.defining.texts import functor_body
 from cudarelu.defining.values import Value
 from cudarelu.elementwise import erf, exp, where
 from cudarelu.onnx.expressions import Attribute, Input
+from cudarelu.testing.environment import torch_cuda_missing
+
+pytestmark = pytest.mark.xdist_group("simplified")  # compiled once
 
 X, G = Value(Input("x")), Value(Input("g"))
 ROOT = math.sqrt(2)
@@ -91,7 +94,7 @@ def ops():
         def scaled(x, g):
             return 4.0 * (x * (g * (1.0 + erf(x))))
 
-    return library.load()
+    return library.load(cuda=not torch_cuda_missing())
 
 
 def reference(name: str, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:

@@ -19,9 +19,12 @@ from cudarelu.defining.launches import Branch, Leaf, leaves, tree_of
 from cudarelu.defining.ops import read_signature
 from cudarelu.testing import checks
 from cudarelu.testing.environment import torch_cuda_missing
+from support.cases import slow_after
 
 triton = pytest.importorskip("triton")
 tl = triton.language
+
+pytestmark = pytest.mark.xdist_group("triton")  # compiled once
 
 NEEDS_GPU = pytest.mark.skipif(bool(torch_cuda_missing()), reason=torch_cuda_missing() or "")
 EXAMPLE = Path(__file__).parents[3] / "examples/triton_ops"
@@ -131,7 +134,7 @@ def made() -> cudarelu.Library:
 
 @pytest.fixture(scope="module")
 def ops(made) -> cudarelu.OpModule:
-    return made.load()
+    return made.load(cuda=not torch_cuda_missing())
 
 
 def test_on_the_cpu(ops):
@@ -147,6 +150,7 @@ def test_on_the_cpu(ops):
     torch.testing.assert_close(ops.doubled(x), 2 * x)
 
 
+@pytest.mark.slow
 def test_the_example_is_built_by_a_command(tmp_path):
     """Without a GPU. The next process takes the sources of the cache, without Triton's compiler."""
     path, example = tmp_path / "libtriton_ops.so", tmp_path / "rms_norm.py"
@@ -165,7 +169,7 @@ def test_the_example_is_built_by_a_command(tmp_path):
     assert torch.autograd.gradcheck(loaded.rms_norm, (x, w.requires_grad_()))
 
 
-@pytest.mark.parametrize("name", ["torch-cpu", "ort-cpu", "ort_infer-cpu"])
+@pytest.mark.parametrize("name", slow_after(1, ["ort-cpu", "torch-cpu", "ort_infer-cpu"]))
 def test_the_matrix_on_the_cpu(ops, name):
     for each in checks(ops.ops()):
         if each.host.name == name and each.dtype == "float32" and each.op.name != "doubled":
@@ -458,6 +462,7 @@ def copy_kernel(x, y):
 
 
 @pytest.mark.parametrize("failures", [2, 100])
+@pytest.mark.slow
 def test_several_threads_parse(monkeypatch, failures):
     """CPython's parser raises SystemError at times where several threads use it."""
     remaining = iter([True] * failures)

@@ -25,6 +25,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import cudarelu.jax
 from cudarelu.jax import sharding
+from support.cases import slow_after
 from support.commands import environment, python_3_12, run
 from support.onnx_runtimes import RUNTIMES
 
@@ -197,17 +198,17 @@ def test_sizes_of_an_export_are_symbols():
         assert_close(export.call(X[:rows]), cudarelu.layer_norm(X[:rows]))
 
 
-def test_an_exported_program_runs_in_a_process_that_imports_both(tmp_path):
+@pytest.mark.parametrize("modules", slow_after(1, ["cudarelu, jax", "jax, cudarelu"]))
+def test_an_exported_program_runs_in_a_process_that_imports_both(modules, tmp_path):
     function = jax.jit(lambda x: cudarelu.softmax(cudarelu.leaky_relu(x, negative_slope=0.25)))
     export = jax.export.export(function, disabled_checks=cudarelu.jax.export_checks())(X)
     (tmp_path / "program").write_bytes(export.serialize())
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "y.npy", function(X))
-    for modules in ("cudarelu, jax", "jax, cudarelu"):
-        code = f"import {modules}, numpy as np; from pathlib import Path; from jax import export\n"
-        code += "y = export.deserialize(Path('program').read_bytes()).call(np.load('x.npy'))\n"
-        code += "np.testing.assert_array_equal(y, np.load('y.npy'))"
-        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    code = f"import {modules}, numpy as np; from pathlib import Path; from jax import export\n"
+    code += "y = export.deserialize(Path('program').read_bytes()).call(np.load('x.npy'))\n"
+    code += "np.testing.assert_array_equal(y, np.load('y.npy'))"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
 def test_a_platform_without_kernels_is_refused():

@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 import cudarelu.onnx
 import cudarelu.ort
+from support.cases import slow_after
 
 B, H, S, T, D, E = 2, 4, 6, 5, 8, 3
 sdpa = torch.nn.functional.scaled_dot_product_attention
@@ -113,12 +114,12 @@ def export(module, inputs, exporter: str, **arguments) -> onnx.ModelProto:
 
 
 MODULES = {
-    "plain": (Fused(), None),
-    "additive": (Fused(), "mask"),
     "bool": (Fused(), "bool"),
     "causal": (Fused(is_causal=True), None),
-    "scale": (Fused(scale=0.3), None),
     "eager": (Eager("after"), "mask"),
+    "plain": (Fused(), None),
+    "additive": (Fused(), "mask"),
+    "scale": (Fused(scale=0.3), None),
     "eager, divisor": (Eager("divisor"), "mask"),
     "eager, scaled q": (Eager("of q"), None),
     "eager, no scale": (Eager("none"), None),
@@ -126,10 +127,11 @@ MODULES = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("exporter", EXPORTERS)
-@pytest.mark.parametrize(("module", "mask"), MODULES.values(), ids=MODULES)
-def test_exported(module, mask, exporter):
+@pytest.mark.parametrize("exporter", slow_after(1, EXPORTERS))
+@pytest.mark.parametrize("name", slow_after(3, MODULES))
+def test_exported(name, exporter):
     given = arrays()
+    module, mask = MODULES[name]
     if mask == "bool":
         given["mask"] = visible(given["mask"])
     elif mask is None:
@@ -198,7 +200,7 @@ def test_constant_masks(mask, is_causal):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("exporter", ["18", "23"])
+@pytest.mark.parametrize("exporter", slow_after(1, ["23", "18"]))
 def test_named_dimensions(exporter):
     batch, queries, keys = (torch.export.Dim(name, min=2, max=64) for name in ("b", "s", "t"))
     shapes = {"q": {0: batch, 2: queries}, "k": {0: batch, 2: keys}, "v": {0: batch, 2: keys},
@@ -221,7 +223,7 @@ def test_heads_that_share_keys():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("exporter", slow_after(1, EXPORTERS))
 def test_encoder_of_torch(exporter):
     layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0)
     encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(False)

@@ -45,6 +45,7 @@ from cudarelu.onnx.expressions import (
 )
 from cudarelu.onnx.patterns import is_candidate, patterns
 from cudarelu.testing.environment import ort_cuda_missing
+from support.cases import slow_after
 from support.large_model import save_large
 
 OPS = {op.name: op for op in cudarelu.ops()}
@@ -316,7 +317,8 @@ def test_the_instances_of_a_group_norm(shape, scale, bias, reason):
 
 @pytest.mark.parametrize("given", TAILS, ids="-".join)
 @pytest.mark.parametrize("squares", SQUARES)
-@pytest.mark.parametrize(("opset", "axis"), [(17, -1), (17, 1), (18, -1), (18, 1)])
+@pytest.mark.parametrize("axis", slow_after(1, [-1, 1]))
+@pytest.mark.parametrize("opset", slow_after(1, [18, 17]))
 def test_layer_norm_written_out(opset, axis, squares, given):
     weights = [each for each in given if each != "rsqrt"]
     model = parse(
@@ -390,8 +392,8 @@ def linear_model(
     return with_constants(model, w=weight, b=np.array([0.5, -1, 2], dtype)), {"x": x}
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("product", LINEAR)
+@pytest.mark.parametrize("activation", slow_after(3, ACTIVATIONS))
+@pytest.mark.parametrize("product", slow_after(4, LINEAR))
 def test_linear_with_its_activation(product, activation):
     model, feeds = linear_model(product, activation)
     result, report = cudarelu.onnx.accelerate(model)
@@ -1388,6 +1390,7 @@ def check_model(model: torch.nn.Module, x: torch.Tensor) -> dict[str, int]:
     return {op: found.count(op) for op in found}
 
 
+@pytest.mark.slow
 def test_a_transformer():
     torch.manual_seed(0)
     found = check_model(Transformer(), torch.randn(2, 6, 32))
@@ -1397,6 +1400,7 @@ def test_a_transformer():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_resnet18():
     models = pytest.importorskip("torchvision.models", reason="torchvision is not installed")
     torch.manual_seed(0)

@@ -31,7 +31,7 @@ from cudarelu.testing import DTYPES, Plan, assert_close, make_case, reference
 from cudarelu.testing.environment import ort_cuda_missing
 from cudarelu.testing.exports import Calls, arrays, export_calls, feeds, symbols
 from cudarelu.testing.hosts import BFLOAT16, onnx_type
-from support.cases import tier
+from support.cases import slow_after, tier
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript"),
@@ -271,7 +271,7 @@ def test_a_model(exporter, tmp_path):
     assert domains_run(session(model)) == {""}
 
 
-@pytest.mark.parametrize("opset", [20, 23])
+@pytest.mark.parametrize("opset", slow_after(1, [23, 20]))
 def test_later_opsets(opset):
     op = OPS["knn_query"]
     model = export_calls(op, calls(op, "float32", (), 13), "dynamo", opset_version=opset)

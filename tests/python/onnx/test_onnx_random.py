@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from cudarelu.testing.environment import ort_cuda_missing
+from support.cases import slow_after
 from support.random_models import differences, failures, smallest
 
 SECONDS = float(os.environ.get("CUDARELU_FUZZ_SECONDS", "0"))
@@ -19,7 +20,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", slow_after(3, range(12)))
 def test_random_models(seed, device):
     check(seed, 15, device)
 
