@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import importlib.util
 from pathlib import Path
+
+import pytest
 
 TESTS = """
 import pytest
@@ -36,14 +36,28 @@ def test_with_cuda(i): pass
 """
 
 
+class Recorder:
+    """A plugin with the names of the tests that a session collects."""
+
+    names: list[str]
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.names = [item.name for item in session.items]
+
+
 def collected(folder: Path, *options: str) -> list[str]:
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "conftest"]
-    command += ["-p", "no:cacheprovider", "--rootdir", str(folder), *options, "test_a.py"]
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    done = subprocess.run(
-        command, cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True
+    """A session in this process: another one would import PyTorch."""
+    spec = importlib.util.spec_from_file_location(
+        "conftest_of_all", Path(__file__).with_name("conftest.py")
     )
-    return [line.split("::")[1] for line in done.stdout.decode().splitlines() if "::" in line]
+    conftest = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(conftest)
+    recorder = Recorder()
+    command = ["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command += ["--import-mode", "importlib", "--rootdir", str(folder), *options]
+    status = pytest.main([*command, str(folder / "test_a.py")], plugins=[conftest, recorder])
+    assert status == pytest.ExitCode.OK
+    return recorder.names
 
 
 def test_one_of_those_that_need_cuda_stays(tmp_path):

@@ -1,9 +1,8 @@
 """Other ways to build the ops: a wheel, PyTorch's extension builder, and C++ without Python.
 
 Each is built as a user would build it, for the CPU, in a separate process that does not see the
-build folder. Tests that compile all sources run only if CUDARELU_BUILD_ROADS=1, since they take
-minutes. Where it is possible, ccache serves them with what was compiled in build/: from a folder at
-the same depth, with the same flags.
+build folder. Tests that compile are slow. Where it is possible, ccache serves them with what was
+compiled in build/: from a folder at the same depth, with the same flags.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import torch
 from torch.utils.cpp_extension import CUDA_HOME
 
 from cudarelu.testing.environment import torch_cuda_missing
-from support.commands import SLOW, dynamic, environment, install_wheel, needs, run
+from support.commands import dynamic, environment, install_wheel, needs, run
 from support.ort_infer import BUILD
 
 ROOT = Path(__file__).parents[2]
@@ -104,7 +103,9 @@ class TestDependencies:
         assert done.stderr.startswith("a wheel of cudarelu depends on the version of PyTorch")
         assert "Traceback" not in done.stderr
 
-    @pytest.mark.parametrize("version", [None, torch.__version__])
+    @pytest.mark.parametrize(
+        "version", [None, pytest.param(torch.__version__, marks=pytest.mark.slow)]
+    )
     def test_of_the_sources(self, version, ask):
         """The sources accept any PyTorch that is new enough. A wheel's requirements may differ."""
         done = ask(SDIST, version)
@@ -148,7 +149,8 @@ print(cudarelu.__version__, *sorted({line.split()[-1] for line in maps.split("\\
 """
 
 
-@SLOW
+@pytest.mark.slow
+@pytest.mark.xdist_group("wheels")
 @needs("cmake", "ninja", "readelf", module="scikit_build_core")
 @pytest.mark.skipif(
     not Path(sysconfig.get_path("include"), "Python.h").exists(),
@@ -304,7 +306,7 @@ def unoptimized(tmp_path) -> Path:
     return program
 
 
-@SLOW
+@pytest.mark.slow
 @needs("ninja", "g++")
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[NEEDS_GPU, NEEDS_NVCC])])
 def test_jit_load(device, unoptimized, tmp_path):
@@ -335,7 +337,7 @@ cpp_extension.load(**arguments | {"sources": sources}, verbose=True)
 """
 
 
-@SLOW
+@pytest.mark.slow
 @NEEDS_NVCC
 @needs("ninja", "c++", "nm")
 def test_jit_load_compiles_for_cuda(tmp_path):
@@ -395,12 +397,22 @@ def cudarelu_library() -> str:
     return str(Path(cudarelu._C.__file__).parent / "libcudarelu_torch.so")
 
 
+def assert_no_python_in(path: Path) -> None:
+    assert "libtorch_cpu.so" in dynamic(path, "NEEDED")
+    assert not [name for name in dynamic(path, "NEEDED") if "python" in name]
+
+
+@needs("readelf")
+def test_the_library_needs_no_python():
+    assert_no_python_in(Path(cudarelu_library()))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("cpp_inference")
 @needs("cmake", "ninja", "c++", "readelf")
 class TestCppInference:
     def test_no_python_in_it(self, cpp_inference):
-        for path in (cpp_inference, Path(cudarelu_library())):
-            assert "libtorch_cpu.so" in dynamic(path, "NEEDED")
-            assert not [name for name in dynamic(path, "NEEDED") if "python" in name]
+        assert_no_python_in(cpp_inference)
 
     @pytest.mark.parametrize("model", ["scripted.pt", "traced.pt", "aoti.pt2"])
     def test_gives_the_output_of_python(self, cpp_inference, models, model):
@@ -482,6 +494,7 @@ class TestLibTorchWithoutPython:
         once("libtorch_build", configure)
         return LIBTORCH_BUILD
 
+    @pytest.mark.slow
     def test_compiles_and_links_with_it_alone(self, build, libtorch):
         """Compiles one file, and checks the commands that build the library."""
         file = "src/torch_binding/CMakeFiles/cudarelu_torch.dir/autocast.cpp.o"
@@ -498,7 +511,7 @@ class TestLibTorchWithoutPython:
         assert str(libtorch / "lib/libtorch.so") in commands
         assert str(TORCH) not in commands
 
-    @SLOW
+    @pytest.mark.slow
     def test_runs_models(self, build, libtorch, models, tmp_path):
         run("ninja", "-C", build, "cudarelu_torch")
         library = build / "python/cudarelu" / READERS / "libcudarelu_torch.so"

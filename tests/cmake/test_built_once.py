@@ -2,7 +2,7 @@
 module serves these, all versions of ONNX Runtime, several versions of Python, and a C++ program.
 
 The module is libmy_ops.so, which the build has made; no process here compiles it. The wheel is
-built only if CUDARELU_BUILD_ROADS=1; the other PyTorch is installed for it.
+built in the second tier only; the other PyTorch is installed for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from support.commands import SLOW, dynamic, environment, install_wheel, needs, python_3_12, run
+from support.commands import dynamic, environment, install_wheel, needs, python_3_12, run
 from support.onnx_runtimes import RUNTIMES, VERSIONS, run_with
 from support.op_modules import LIBRARY
 from support.ort_infer import BUILT, ORT_INFER
@@ -76,7 +76,8 @@ def installed(wheel, tmp_path_factory) -> Path:
     return install_wheel(wheel, tmp_path_factory.mktemp("installed_for_several"))
 
 
-@SLOW
+@pytest.mark.slow
+@pytest.mark.xdist_group("wheels")
 @needs("cmake", "ninja", module="scikit_build_core")
 @pytest.mark.skipif(
     not Path(sysconfig.get_path("include"), "Python.h").exists(),

@@ -54,6 +54,10 @@ def configured(*arguments: object, **environment: object) -> str:
     return said
 
 
+def slow(*values: str) -> object:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def row(said: str, part: str) -> str:
     """The row of a part in the closing table."""
     (found,) = re.findall(rf"^  {part} +(o.*)$", said, re.MULTILINE)
@@ -359,6 +363,7 @@ class TestArchitectures:
     OURS = "-DCUDARELU_CUDA_ARCHITECTURES=80;90a"
     CMAKES = "-DCMAKE_CUDA_ARCHITECTURES=86"
 
+    @pytest.mark.slow
     def test_order(self, configure_cuda):
         torch = {"TORCH_CUDA_ARCH_LIST": "7.5"}
         everything = {"CUDAARCHS": "89", **torch, "gpus": "8.0\n"}
@@ -377,14 +382,15 @@ class TestArchitectures:
         ("listed", "chosen"),
         [
             ("8.0;9.0a+PTX", "80-real;90a"),
-            ("8.0 9.0+PTX", "80-real;90"),
-            ("Hopper", "90"),
+            slow("8.0 9.0+PTX", "80-real;90"),
+            slow("Hopper", "90"),
             ("Ampere 10.0f", "80-real;86;100f-real"),
         ],
     )
     def test_list_of_torch(self, configure_cuda, listed, chosen):
         assert configure_cuda(TORCH_CUDA_ARCH_LIST=listed) == f"{chosen} (TORCH_CUDA_ARCH_LIST)"
 
+    @pytest.mark.slow
     def test_native_is_the_gpus_here(self, configure_cuda):
         for said in (
             configure_cuda("-DCMAKE_CUDA_ARCHITECTURES=native", gpus="8.9\n"),
@@ -392,11 +398,13 @@ class TestArchitectures:
         ):
             assert said.startswith("89 (GPUs of this machine;")
 
+    @pytest.mark.slow
     def test_list_of_torch_that_is_none(self, configure_cuda):
         said = configure_cuda(TORCH_CUDA_ARCH_LIST="8.0;sm_90")
         assert "TORCH_CUDA_ARCH_LIST is 8.0;sm_90: sm_90 is not a compute capability" in said
         assert configure_cuda(self.OURS, TORCH_CUDA_ARCH_LIST="sm_90").startswith("80;90a (")
 
+    @pytest.mark.slow
     def test_all_of_a_release(self, configure_cuda):
         said = configure_cuda("-DCUDARELU_CUDA_ARCHITECTURES=all")
         chosen = said.split(" ")[0].split(";")
@@ -415,7 +423,9 @@ class TestArchitectures:
         assert configure_cuda("-DSKBUILD=2").split(" ")[0].split(";") == chosen  # a wheel
         assert configure_cuda("-DSKBUILD=2", gpus="8.0\n").startswith("80 (GPUs of this machine")
 
-    @pytest.mark.parametrize("chosen", ["90", "90-real", "90a", "90a-real", "80;90", "all"])
+    @pytest.mark.parametrize(
+        "chosen", ["90", *map(slow, ["90-real", "90a", "90a-real", "80;90"]), "all"]
+    )
     def test_hopper_is_compiled_for_90a(self, configure_cuda, chosen):
         configure_cuda(f"-DCUDARELU_CUDA_ARCHITECTURES={chosen}")
         (command,) = re.findall(

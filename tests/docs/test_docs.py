@@ -1,5 +1,6 @@
 """The snippets of docs/*.md run."""
 
+import importlib
 import os
 import re
 import shutil
@@ -66,25 +67,68 @@ def original_of(translation: Path) -> Path:
     return translation.with_name(translation.name.replace(CHINESE, ".md"))
 
 
-def run_snippets(document: str, folder: Path) -> None:
-    """The snippets run in order, in one process. They are in a file, since some decorators read the
-    source."""
+# What the slow snippets of a document begin with: each compiles a module, which nothing else uses.
+SLOW_SNIPPETS = {
+    "define.md": ("library.build", "fast = cudarelu.define"),
+    "your-op.md": ("rows = cudarelu.load", "products = cudarelu.load"),
+}
+COMPILING = ["define.md", "onnx.md", "tutorials.md", "your-op.md"]
+
+# A quick run compiles for the devices that are here, and does not optimize.
+NO_NVCC = "import cudarelu._build\ncudarelu._build._find_nvcc = lambda: None\n"
+
+
+def write_program(document: str, folder: Path, *, whole: bool) -> Path:
+    """Writes the snippets, in order, into a file, since some decorators read the source."""
     for name, code in named_files(document).items():
         (folder / name).write_text(code)
-    program = folder / "document.py"
-    codes = [code for code in SNIPPETS[document] if not code.startswith(LAUNCHED)]
+    left_out = (LAUNCHED, *(() if whole else SLOW_SNIPPETS.get(document, ())))
+    codes = [code for code in SNIPPETS[document] if not code.startswith(left_out)]
     assert codes
+    program = folder / "document.py"
     program.write_text("\n".join(codes))
-    # In a temporary folder, since a snippet may write files.
+    return program
+
+
+def run_snippets(document: str, folder: Path, *, whole: bool = False) -> None:
+    """Runs the snippets in one process, in a folder of their own, since they may write files."""
+    program = write_program(document, folder, whole=whole)
     environment = os.environ | PACKAGE | {"CUDARELU_CACHE_DIR": str(folder / "cache")}
+    if not whole:
+        compiler = folder / "c++"
+        compiler.write_text('#!/bin/sh\nexec g++ "$@" -O0\n')
+        compiler.chmod(0o755)
+        environment["CXX"] = str(compiler)
+        if not torch.cuda.is_available():
+            program.write_text(NO_NVCC + program.read_text())
     run(sys.executable, program, cwd=folder, env=environment)
 
 
-@pytest.mark.parametrize("document", sorted(SNIPPETS.keys() - {"your-op.md", "tutorials.md"}))
-def test_snippets(document, tmp_path):
+@pytest.mark.parametrize("document", sorted(SNIPPETS.keys() - set(COMPILING)))
+def test_snippets(document, tmp_path, monkeypatch):
+    """Those that compile no module run in this process, which has imported PyTorch."""
     if document == "tensorflow.md" and (reason := tensorflow_missing()):
         pytest.skip(reason)
+    write_program(document, tmp_path, whole=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        importlib.import_module("document")
+    finally:
+        sys.modules.pop("document", None)
+
+
+@pytest.mark.parametrize("document", ["define.md", "onnx.md"])
+def test_snippets_that_compile(document, tmp_path):
+    """Those of the others are in test_your_op and test_tutorials, with their commands."""
     run_snippets(document, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", COMPILING)
+def test_whole_documents(document, tmp_path):
+    """Also the slow snippets, optimized, and for CUDA if there is a compiler for it."""
+    run_snippets(document, tmp_path, whole=True)
 
 
 @BUILT

@@ -1,7 +1,7 @@
 """examples/by_hand: what the op of docs/your-op.md takes without cudarelu.
 
-The programs are built for the CPU, which takes half a minute on two cores. The sources for CUDA are
-compiled only if CUDARELU_BUILD_ROADS=1.
+The programs are built for the CPU, which takes half a minute on two cores; the sources for CUDA are
+compiled.
 """
 
 from __future__ import annotations
@@ -115,6 +115,7 @@ np.testing.assert_array_equal(np.float32(said.split()), my.squared_relu(x).flatt
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} is missing")
 @NEEDS_RELEASE
 def test_the_results_are_the_same(tmp_path):
@@ -149,10 +150,7 @@ def test_the_results_are_the_same(tmp_path):
     )
 
 
-@pytest.mark.skipif(
-    os.environ.get("CUDARELU_BUILD_ROADS") != "1",
-    reason="compiles PyTorch's headers for CUDA: set CUDARELU_BUILD_ROADS=1",
-)
+@pytest.mark.slow
 @pytest.mark.skipif(NVCC is None, reason="there is no nvcc")
 @pytest.mark.skipif(torch.version.cuda is None, reason="PyTorch was built without CUDA")
 @pytest.mark.skipif(not INCLUDE, reason="needs ONNX Runtime's headers")

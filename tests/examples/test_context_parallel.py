@@ -31,7 +31,13 @@ NCCL = pytest.param(
 )
 
 
-@pytest.mark.parametrize(("backend", "processes"), [("gloo", 1), ("gloo", 2), ("gloo", 3), NCCL])
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("backend", "processes"), [slow("gloo", 1), ("gloo", 2), slow("gloo", 3), NCCL]
+)
 def test_equals_attention_over_the_whole_sequence(backend, processes, tmp_path):
     arguments = (processes, backend, f"file://{tmp_path}/store")
     torch.multiprocessing.spawn(compare, arguments, processes)
@@ -68,6 +74,7 @@ def compare(rank, processes, backend, store):
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_the_program():
     """On GPUs if there is one for each process, else on the CPU."""
     said = run(*LAUNCHER, "--nproc-per-node", 2, EXAMPLE / "attention.py")

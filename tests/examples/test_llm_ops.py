@@ -76,6 +76,11 @@ def llm(llm_ops: Path):
     return cudarelu.load_library(llm_ops)
 
 
+def of_the_module(test: Callable[..., None]) -> Callable[..., None]:
+    """Marks a test of the module, whose build takes a minute: one worker and one share have all."""
+    return pytest.mark.slow(pytest.mark.xdist_group("llm_ops")(test))
+
+
 Arrays = list[np.ndarray]
 
 
@@ -349,6 +354,7 @@ EVERY_OP = pytest.mark.parametrize("op", OPS, ids=lambda op: op.onnx_type)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES)
 
 
+@of_the_module
 @EVERY_DTYPE
 @EVERY_OP
 def test_onnx_runtime(llm_ops: Path, op: Op, dtype: str) -> None:
@@ -362,6 +368,7 @@ def test_onnx_runtime(llm_ops: Path, op: Op, dtype: str) -> None:
             run_op([np.zeros((2,), DTYPES[dtype])], {}, 1)
 
 
+@of_the_module
 @EVERY_OP
 def test_definition(llm, op: Op) -> None:
     from cudarelu.testing.reference import evaluate
@@ -375,6 +382,7 @@ def test_definition(llm, op: Op) -> None:
     check(op, "float64", run_op)
 
 
+@of_the_module
 @pytest.mark.parametrize(
     "device",
     [
@@ -415,6 +423,7 @@ def test_torch(llm, op: Op, dtype: str, device: str) -> None:
             run_op([np.zeros((2,), DTYPES[dtype])], {}, 1)
 
 
+@of_the_module
 def test_rotary_refuses_other_sizes(llm_ops: Path) -> None:
     x, angles = np.zeros((1, 2, 6), np.float32), np.zeros((2, 2), np.float32)
     message = "rotary: the last dimension of x must be twice that of cos, 4, but is 6"
@@ -485,6 +494,7 @@ GRADIENTS = {
 }
 
 
+@of_the_module
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(llm, name: str) -> None:
     import torch
@@ -497,6 +507,7 @@ def test_gradients(llm, name: str) -> None:
         assert torch.autograd.gradgradcheck(function, inputs)
 
 
+@of_the_module
 def test_gradient_of_squared_relu(llm) -> None:
     import torch
 
@@ -511,6 +522,7 @@ def assert_near(actual, expected, what: str) -> None:
     assert error < 1e-5, what
 
 
+@of_the_module
 def test_llama_block_equals_pytorchs(
     llm, llm_ops: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -547,6 +559,7 @@ def test_llama_block_equals_pytorchs(
     assert_near(torch.from_numpy(y), expected.detach(), "ONNX Runtime")
 
 
+@of_the_module
 @pytest.mark.parametrize("layout", ["halves", "pairs"])
 @pytest.mark.parametrize("width", [16, 10, 3], ids=lambda width: f"d = {2 * width}")
 def test_rotary_reads_the_heads_of_a_projection(llm, layout: str, width: int) -> None:
@@ -562,6 +575,7 @@ def test_rotary_reads_the_heads_of_a_projection(llm, layout: str, width: int) ->
         assert y.transpose(1, 2).is_contiguous()
 
 
+@of_the_module
 def test_rotary_reads_views_of_angles(llm) -> None:
     import torch
 
@@ -573,6 +587,7 @@ def test_rotary_reads_views_of_angles(llm) -> None:
         assert torch.equal(y, llm.rotary(x, cos.contiguous(), sin.contiguous()))
 
 
+@of_the_module
 @BUILT
 def test_llama_block(llm, llm_ops: Path, tmp_path: Path) -> None:
     settings = commands.environment(PYTHONPATH=os.pathsep.join(filter(None, sys.path)))

@@ -17,7 +17,7 @@ import onnx.parser
 import pytest
 
 import cudarelu.ort
-from support.commands import SLOW, needs, run
+from support.commands import needs, run
 from support.ort_infer import BUILT, ORT_INFER
 from support.ort_release import NEEDS_RELEASE, make_release
 
@@ -73,6 +73,7 @@ def test_the_command_of_mlp(mlp):
     assert "2 x cudarelu::LinearGelu" in said
 
 
+@pytest.mark.slow
 def test_accelerate_model(tmp_path):
     said = run_script("accelerate_model.py", tmp_path)
     assert "2 x attention for" in said
@@ -81,17 +82,19 @@ def test_accelerate_model(tmp_path):
     assert re.search(r"the whole model: time x [01]\.", said)
 
 
+@pytest.mark.slow
 def test_own_op_cpp(tmp_path):
     said = run_script("own_op_cpp.py", tmp_path)
     assert int(re.search(r"(\d+) cases", said)[1]) > 100
 
 
+@pytest.mark.slow
 def test_own_op_python(tmp_path):
     said = run_script("own_op_python.py", tmp_path)
     assert float(re.search(r"loss ([\d.]+)", said)[1]) < 0.01
 
 
-@SLOW
+@pytest.mark.slow
 def test_activations(tmp_path):
     said = run_script("activations.py", tmp_path)
     assert said.splitlines()[-5:] == [
@@ -144,6 +147,8 @@ def ask(path: Path, rows: np.ndarray) -> np.ndarray:
     return np.frombuffer(b"".join(answers), np.float32).reshape(-1, 3)
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("batching_service")
 @NEEDS_RELEASE
 @needs("cmake", "ninja", "g++")
 def test_the_service(mlp, service, tmp_path):
@@ -170,6 +175,8 @@ def test_the_service(mlp, service, tmp_path):
     assert max(sizes) > 1
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("batching_service")
 @NEEDS_RELEASE
 @needs("cmake", "ninja", "g++")
 def test_the_service_refuses_what_it_cannot_serve(mlp, service, tmp_path):

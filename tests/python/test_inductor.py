@@ -77,6 +77,7 @@ def test_every_elementwise_op_is_decomposed():
     assert names.isdisjoint({"softmax", "softmax_backward", "row_sum", "sum_rows", "knn_query"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_values_and_gradients(device):
     """All ops are compiled at once, since a compilation takes long."""
@@ -165,7 +166,7 @@ def between(x, y):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_enabling_and_disabling_after_a_compilation(dynamic, device):
     """The caches in the process and on disk return code for the current setting, each twice."""
     x = torch.randn(2, 64, 63, device=device, requires_grad=True)

@@ -154,6 +154,7 @@ def project(tmp_path_factory) -> Path:
 class TestProject:
     """The commands of docs/your-op.md. They take a minute on two cores."""
 
+    @pytest.mark.slow
     def test_make_test(self, project):
         """For CUDA where there is a GPU."""
         cuda = "ON" if torch.cuda.is_available() and shutil.which("nvcc") else "OFF"

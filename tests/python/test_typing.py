@@ -78,6 +78,7 @@ cudarelu.onnx.export(x)  # error: Argument 1 to "export" has incompatible type "
 """
 
 
+@pytest.mark.slow  # mypy reads PyTorch, which takes minutes
 def test_a_program(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     done = subprocess.run(

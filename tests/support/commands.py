@@ -13,11 +13,6 @@ from pathlib import Path
 
 import pytest
 
-SLOW = pytest.mark.skipif(
-    os.environ.get("CUDARELU_BUILD_ROADS") != "1",
-    reason="compiles all sources, which takes minutes: set CUDARELU_BUILD_ROADS=1",
-)
-
 
 def needs(*tools: str, module: str | None = None) -> pytest.MarkDecorator:
     """Skips a test if a program or a Python module is missing."""

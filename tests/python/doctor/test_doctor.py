@@ -181,6 +181,11 @@ def records_of(done: subprocess.CompletedProcess) -> dict[str, dict]:
     return records
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.slow
 def test_everything_works_here(tmp_path):
     onnx.save(cudarelu.onnx.demo_model(), tmp_path / "model.onnx")
     done = doctor("--provider", "cpu", "--model", tmp_path / "model.onnx", "--json")
@@ -219,7 +224,7 @@ def test_where_nothing_imports(shadow):
     assert f"running: {sys.executable} -m pip install onnx\n" in done.stderr
 
 
-@pytest.mark.parametrize("entry", [PACKAGE, PROGRAM], ids=["package", "program"])
+@pytest.mark.parametrize("entry", [slow(PACKAGE), PROGRAM], ids=["package", "program"])
 def test_without_pytorch_for_a_person(entry, shadow):
     folder = shadow("torch", missing("torch"))
     done = python(*entry, "doctor", "--provider", "cpu", folder=folder)
@@ -483,9 +488,12 @@ def test_a_pytorch_without_cuda(shadow):
     ("error", "what"),
     [
         ("The NVIDIA driver on your system is too old (found version 12040)", "up to 12.4, but"),
-        ("Found no NVIDIA driver on your system", "no NVIDIA driver"),
-        ("No CUDA GPUs are available", "CUDA_VISIBLE_DEVICES is '7'"),
-        ("CUDA error: no kernel image is available for execution on the device", "has no code for"),
+        slow("Found no NVIDIA driver on your system", "no NVIDIA driver"),
+        slow("No CUDA GPUs are available", "CUDA_VISIBLE_DEVICES is '7'"),
+        slow(
+            "CUDA error: no kernel image is available for execution on the device",
+            "has no code for",
+        ),
     ],
 )
 def test_a_pytorch_that_does_not_reach_the_gpu(error, what, shadow, monkeypatch):
@@ -500,6 +508,7 @@ def test_a_pytorch_that_does_not_reach_the_gpu(error, what, shadow, monkeypatch)
     assert error in record.evidence
 
 
+@pytest.mark.slow
 def test_a_compiler_that_is_missing(monkeypatch):
     monkeypatch.setenv("CXX", "/missing/g++")
     record = pytorch._compile(context(package={}), "cpu", True)

@@ -31,7 +31,7 @@ PAIRS = [  # the class name, here and in torch.nn, and its arguments
 ]
 each_pair = pytest.mark.parametrize(("name", "arguments", "named"), PAIRS)
 IN_PLACE = [functools.partial(getattr(cudarelu.nn, n), inplace=True) for n in ("ReLU", "LeakyReLU")]
-BACKENDS = [None, "aot_eager", "inductor"]
+BACKENDS = [None, "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
 
 
 def pair(name, arguments, named):

@@ -62,7 +62,11 @@ def with_attention(model, implementation):
     return model
 
 
-@pytest.mark.parametrize("mask", [None, PADDED], ids=["whole", "padded"])
+def slow(value):
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("mask", [slow(None), PADDED], ids=["whole", "padded"])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_and_gradients(name, mask):
     def run(implementation):
@@ -84,9 +88,9 @@ def test_logits_and_gradients(name, mask):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("cache", [None, "static"])
-@pytest.mark.parametrize("mask", [torch.ones_like(IDS), PADDED], ids=["whole", "padded"])
-@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt2"])
+@pytest.mark.parametrize("cache", [None, slow("static")])
+@pytest.mark.parametrize("mask", [slow(torch.ones_like(IDS)), PADDED], ids=["whole", "padded"])
+@pytest.mark.parametrize("name", ["llama", slow("qwen2"), "gpt2"])
 def test_generate(name, mask, cache):
     def run(implementation):
         model = with_attention(model_of(name), implementation)
