@@ -1,5 +1,6 @@
 #include "ops/layer_norm.h"
 
+#include <algorithm>
 #include <array>
 
 #include "cudarelu/cpu/moments.h"
@@ -34,7 +35,9 @@ void normalise(const Tensors<T>& of, const T* x, T* y) {
         cpu::normaliser_of<isa, cpu::Length::many>(x + row * of.columns, of.columns, of.eps);
   }
   const auto [weight, bias, columns, eps] = of;  // in registers
-  constexpr std::int64_t size = cpu::small_block_size;
+  constexpr std::int64_t size =
+      rows == 1 && !cpu::is_narrow<T> ? 2 * cpu::small_block_size : cpu::small_block_size;
+  static_assert(size <= cpu::short_row + 1);
   for (std::int64_t column = 0; column < columns; column += size) {
     // The last block begins within the one before, so that the compiler knows the size of all.
     const std::int64_t first = std::min(column, columns - size);
@@ -66,16 +69,13 @@ void normalise(const Tensors<T>& of, const T* x, T* y) {
 /// For `count` elements of short rows.
 template <cpu::Isa isa, class C>
 void normalise_short_rows(const Tensors<C>& of, const C* x, C* y, std::int64_t count) {
-  cpu::apart<isa>([=] {
+  cpu::apart<isa>([&] {
     const C* const w = of.weight.data;
     const C* const b = of.bias.data;
     for (std::int64_t i = 0; i < count; i += of.columns) {
       const auto normalised = cpu::normaliser_of<isa, cpu::Length::few>(x + i, of.columns, of.eps);
-      cpu::for_blocks(of.columns, [&](std::int64_t first, std::int64_t n) {
-        cpu::for_each_index(n, [&](std::int64_t j) {
-          y[i + first + j] =
-              math::multiply_add(normalised(x[i + first + j]), w[first + j], b[first + j]);
-        });
+      cpu::for_each_index(of.columns, [&](std::int64_t j) {
+        y[i + j] = math::multiply_add(normalised(x[i + j]), w[j], b[j]);
       });
     }
   });

@@ -166,10 +166,12 @@ class Blocks {
     return cpu::parts(lines, tile_rows) * tile_rows * steps;
   }
 
+  using Group = FunctionRef<Status(std::int64_t, std::int64_t, FunctionRef<Unit<C>(std::int64_t)>)>;
+  using Lines = FunctionRef<std::int64_t(const Unit<C>&)>;
+
   /// Copies the matrices of the units to panels, for as many units at once as about 2^24 elements
   /// hold, and calls f(first, count, unit) for each such group of units; unit(i) is Unit `i` of
   /// all, with the panels in the order of the matrices and room for room_of(its problem) elements.
-  using Group = FunctionRef<Status(std::int64_t, std::int64_t, FunctionRef<Unit<C>(std::int64_t)>)>;
   [[gnu::noinline]] Status for_each_group(std::span<const Packed> matrices,
                                           FunctionRef<std::int64_t(const Problem&)> room_of,
                                           Group f) const {
@@ -215,7 +217,6 @@ class Blocks {
   /// Calls f(index of a unit, first line, slot) for each block of the lines(unit) lines of each
   /// unit, on the host's threads. At any time, no two of the calls have the same slot, of
   /// most_slots.
-  using Lines = FunctionRef<std::int64_t(const Unit<C>&)>;
   [[gnu::noinline]] Status for_each_block(
       std::int64_t first, std::int64_t count, Lines lines_of,
       FunctionRef<void(std::int64_t, std::int64_t, std::int64_t)> f) const {

@@ -25,7 +25,7 @@ Normaliser<Compute<T>> normaliser_of(const T* x, std::int64_t n, double eps) {
   const auto count = static_cast<double>(n);
   // The sum of differences is exact for a row of one value, and for most numbers that are far from
   // 0 and near one another.
-  const C first = length != Length::any || n > 0 ? load(x[0]) : C(0);
+  const C first = n > 0 ? load(x[0]) : C(0);
   double apart = sum_of_row<isa, length>(x, n, [&](C value) { return value - first; }) / count;
   C base = static_cast<C>(first + apart);
   double rest = apart - (static_cast<double>(base) - static_cast<double>(first));
