@@ -103,7 +103,7 @@ Status find_label(const Op& op, const AttributeSpec& spec, std::string_view labe
                   Attribute& value);
 
 /// Returns the error for an input whose dtype the op does not support.
-Status unknown_dtype(const Op& op, std::size_t input, std::string_view dtype);
+[[gnu::cold]] Status unknown_dtype(const Op& op, std::size_t input, std::string_view dtype);
 
 /// Whether the value is in the range of the attribute.
 bool in_range(const AttributeSpec& spec, double value);
@@ -137,7 +137,7 @@ std::string text_of(std::span<const Dim> shape) {
 }
 
 std::string text_of(const Parameter& parameter);
-Status error(Status::Code code, const Op& op, const std::string& what);
+[[gnu::cold]] Status error(Status::Code code, const Op& op, const std::string& what);
 
 /// The sizes of the dimensions in one call, and the input from which each was read.
 template <class Dim>

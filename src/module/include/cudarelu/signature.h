@@ -266,7 +266,7 @@ class SignatureParser {
  public:
   constexpr explicit SignatureParser(std::string_view text) : text_(text), rest_(text) {}
 
-  constexpr Signature parse() {
+  [[gnu::cold]] constexpr Signature parse() {
     signature_.name = name();
     expect("(");
     bool attributes = false;
