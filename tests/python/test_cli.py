@@ -101,6 +101,7 @@ def test_an_error_of_a_process(tmp_path):
     assert re.fullmatch(r"error: .*No such file.*\n", done.stderr)
 
 
+@pytest.mark.slow
 def test_a_reader_that_ends_early():
     """As head does; the output is longer than the buffer of a pipe."""
     command = [sys.executable, "-m", "cudarelu", "ops", "--json"]

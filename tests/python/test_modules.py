@@ -23,6 +23,7 @@ from cudarelu._pytorch.after_import import after_import
 from cudarelu._pytorch.functions import FUNCTIONS, op_of, overload_of
 from cudarelu._table import all_ops, op_in_onnx, op_named
 from cudarelu.testing.torch_calls import attributes_of, inputs_of
+from support.cases import slow_after
 from support.op_modules import LIBRARY, my
 
 X = torch.tensor([[-3.0, -0.5, 0.0], [0.5, 2.0, 30.0]])
@@ -172,6 +173,7 @@ def test_compilers_and_scripts():
     assert "ops.my.swish" in scripted.code
 
 
+@pytest.mark.slow
 def test_inductor():
     import cudarelu.inductor
 
@@ -213,7 +215,7 @@ assert overload_of(module.ops()[0]) in cudarelu.inductor._DECOMPOSITIONS
 """
 
 
-@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("early", slow_after(1, [True, False]))
 def test_parts_of_pytorch_that_are_imported_before_or_after_the_module(early, pytestconfig):
     folder = str(pytestconfig.rootpath / "tests")
     code = f"import sys; sys.path.insert(0, {folder!r})\n" + LATE.format(early=early)

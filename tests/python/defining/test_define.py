@@ -249,6 +249,7 @@ def test_a_saved_library(made, tmp_path):
         made.save(folder)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, capsys):
     file = tmp_path / "ops.py"
     file.write_text(
@@ -570,6 +571,7 @@ def test_bad_libraries():
         cudarelu.define("f(x: T[*]) -> y: T[*]", "y = Neg(x)", dtypes=["int8"])
 
 
+@pytest.mark.slow
 def test_the_command_on_what_does_not_compile(tmp_path, capsys):
     file = tmp_path / "ops.py"
     file.write_text(

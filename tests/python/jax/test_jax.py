@@ -291,6 +291,7 @@ def test_the_handler_refuses_malformed_calls():
             call(shape, **attributes)
 
 
+@pytest.mark.slow
 def test_without_x64(tmp_path):
     """JAX would make other dtypes of what it is given, and of what the op returns."""
     code = """

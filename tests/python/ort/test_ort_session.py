@@ -812,6 +812,7 @@ def test_a_device_that_is_not_current():
         session(torch.from_numpy(X).to("cuda:0"))
 
 
+@pytest.mark.slow
 def test_onnxruntime_is_not_imported_before_it_is_needed():
     program = "import sys, cudarelu.ort; sys.exit('onnxruntime' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
