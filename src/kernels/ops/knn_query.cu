@@ -65,13 +65,14 @@ struct TilingForFew : Tiling<16, 2, 16, 8192, 1> {
 template <class T>
 class KnnCall {
   using C = Compute<T>;
+  using S = SearchType<T>;
 
  public:
   explicit KnnCall(const Call& call)
       : call_(call),
         xyz_(static_cast<const T*>(call.inputs[0].data)),
         points_(call.inputs[0].shape[0]),
-        queries_{.new_xyz = reals(call.inputs[2].data),
+        queries_{.new_xyz = reals<T>(call.inputs[2].data),
                  .new_offset = static_cast<const std::int32_t*>(call.inputs[3].data),
                  .offset = static_cast<const std::int32_t*>(call.inputs[1].data),
                  .batches = call.inputs[1].shape[0],
@@ -80,7 +81,7 @@ class KnnCall {
                  .order = nullptr,
                  .own = false},
         results_{.idx = static_cast<std::int32_t*>(call.outputs[0].data),
-                 .distance = reals(call.outputs[1].data),
+                 .distance = reals<T>(call.outputs[1].data),
                  .nsample = static_cast<int>(call.integer(0))} {}
 
   Status run() {
@@ -93,8 +94,6 @@ class KnnCall {
   }
 
  private:
-  static Reals<C> reals(const void* data) { return {const_cast<void*>(data), dtype_of<T>}; }
-
   /// Building a tree takes tens of microseconds even for few points. The results are the same.
   bool pays_for_tree() const {
     if (queries_.batches == 0 || std::max(points_, queries_.count) > max_tree_points) return false;
@@ -130,7 +129,7 @@ class KnnCall {
     points = Tiling::points;
     while (points > 0 && tile_bytes<Tiling>(points) > room) points /= 2;
     if (points == 0) return {};
-    return cuda::allow_shared_memory<search_tiles<Tiling>>(call_, tile_bytes<Tiling>(points));
+    return cuda::allow_shared_memory<search_tiles<S, Tiling>>(call_, tile_bytes<Tiling>(points));
   }
 
   /// In tiles of up to `points` points.
@@ -140,12 +139,13 @@ class KnnCall {
     while (points > 1024 && points / 2 >= batch) points /= 2;
     const cuda::Grid grid{cuda::blocks_for(queries_.count, TilesRoom<Tiling>::queries),
                           Tiling::warps * 32, static_cast<std::size_t>(tile_bytes<Tiling>(points))};
-    return cuda::launch(call_, search_tiles<Tiling>, grid, reals(xyz_), queries_, results_, points);
+    return cuda::launch(call_, search_tiles<S, Tiling>, grid, reals<T>(xyz_), queries_, results_,
+                        points);
   }
 
   Status search_without_tree() const {
     return visit_list([&]<class List>(TypeTag<List>) {
-      return launch_warps<List>(search_all<C, List>, reals(xyz_), queries_, results_);
+      return launch_warps<List>(search_all<S, List>, reals<T>(xyz_), queries_, results_);
     });
   }
 
@@ -234,14 +234,14 @@ class KnnCall {
       if (results_.nsample <= 32 && queries_.count > 16384) return search_by_threads(tree);
     }
     return visit_list([&]<class List>(TypeTag<List>) {
-      return launch_warps<List>(search_by_warp<C, List>, tree, queries_, results_);
+      return launch_warps<List>(search_by_warp<S, List>, tree, queries_, results_);
     });
   }
 
   Status search_by_threads(const Tree<float>& tree) const {
-    const auto kernel = results_.nsample <= 8    ? search_by_thread<8>
-                        : results_.nsample <= 16 ? search_by_thread<16>
-                                                 : search_by_thread<32>;
+    const auto kernel = results_.nsample <= 8    ? search_by_thread<S, 8>
+                        : results_.nsample <= 16 ? search_by_thread<S, 16>
+                                                 : search_by_thread<S, 32>;
     constexpr int threads = threads_warps * 32;
     return cuda::launch(call_, kernel, {cuda::blocks_for(queries_.count, threads), threads}, tree,
                         queries_, results_);
@@ -270,8 +270,8 @@ class KnnCall {
   const Call& call_;
   const T* xyz_;
   std::int64_t points_;
-  Queries<C> queries_;
-  Results<C> results_;
+  Queries<S> queries_;
+  Results<S> results_;
 };
 
 }  // namespace

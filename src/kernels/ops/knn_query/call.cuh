@@ -9,43 +9,56 @@
 
 namespace cudarelu::ops {
 
-/// Numbers in memory of any dtype that is computed in C, so that searches are compiled for each C
-/// only.
-template <class C>
+/// float16 or bfloat16: searches are compiled once for both.
+struct EitherHalf {};
+
+/// The type for which searches of T are compiled.
+template <class T>
+using SearchType = std::conditional_t<sizeof(T) == 2, EitherHalf, T>;
+
+/// Numbers in memory, which are computed in C.
+template <class S>
 struct Reals {
+  using C = S;
+  S* data;
+
+  __device__ C operator[](std::int64_t i) const { return data[i]; }
+  __device__ void set(std::int64_t i, C value) const { data[i] = value; }
+};
+template <>
+struct Reals<EitherHalf> {
+  using C = float;
   void* data;
-  DType dtype;
+  bool is_bfloat16;
 
   __device__ C operator[](std::int64_t i) const {
-    if constexpr (std::is_same_v<C, float>) {
-      if (dtype == DType::float16) return load(static_cast<const Half*>(data)[i]);
-      if (dtype == DType::bfloat16) return load(static_cast<const BFloat16*>(data)[i]);
-    }
-    return static_cast<const C*>(data)[i];
+    return is_bfloat16 ? load(static_cast<const BFloat16*>(data)[i])
+                       : load(static_cast<const Half*>(data)[i]);
   }
   __device__ void set(std::int64_t i, C value) const {
-    if constexpr (std::is_same_v<C, float>) {
-      if (dtype == DType::float16) {
-        static_cast<Half*>(data)[i] = store<Half>(value);
-        return;
-      }
-      if (dtype == DType::bfloat16) {
-        static_cast<BFloat16*>(data)[i] = store<BFloat16>(value);
-        return;
-      }
+    if (is_bfloat16) {
+      static_cast<BFloat16*>(data)[i] = store<BFloat16>(value);
+    } else {
+      static_cast<Half*>(data)[i] = store<Half>(value);
     }
-    static_cast<C*>(data)[i] = value;
-  }
-  __device__ void load_point(std::int64_t i, C (&at)[3]) const {
-#pragma unroll
-    for (int axis = 0; axis < 3; ++axis) at[axis] = (*this)[3 * i + axis];
   }
 };
 
+/// Numbers of type T.
+template <class T>
+Reals<SearchType<T>> reals(const void* data) {
+  T* const numbers = static_cast<T*>(const_cast<void*>(data));
+  if constexpr (sizeof(T) == 2) {
+    return {numbers, std::is_same_v<T, BFloat16>};
+  } else {
+    return {numbers};
+  }
+}
+
 /// The queries of a call, and the batches of points.
-template <class C>
+template <class S>
 struct Queries {
-  Reals<C> new_xyz;
+  Reals<S> new_xyz;
   const std::int32_t* new_offset;
   const std::int32_t* offset;
   std::int64_t batches;
@@ -63,13 +76,14 @@ struct Queries {
 };
 
 /// The results of a call.
-template <class C>
+template <class S>
 struct Results {
   std::int32_t* idx;
-  Reals<C> distance;
+  Reals<S> distance;
   int nsample;
 
-  __device__ void write(std::int64_t query, int rank, const Neighbour<C>& found) const {
+  __device__ void write(std::int64_t query, int rank,
+                        const Neighbour<typename Reals<S>::C>& found) const {
     const std::int64_t at = query * nsample + rank;
     idx[at] = found.index;
     distance.set(at, sqrt(found.distance));

@@ -38,7 +38,8 @@ class RegisterList {
     if (count_ >= 32) take_in();
   }
 
-  __device__ void write(const Results<C>& results, std::int64_t query) {
+  template <class S>
+  __device__ void write(const Results<S>& results, std::int64_t query) {
     take_in();
 #pragma unroll
     for (int row = 0; row < rows; ++row) {
@@ -105,7 +106,8 @@ class SharedList {
     }
   }
 
-  __device__ void write(const Results<C>& results, std::int64_t query) {
+  template <class S>
+  __device__ void write(const Results<S>& results, std::int64_t query) {
     for (int i = lane_; i < size_; i += 32) results.write(query, i, items_[i]);
   }
 

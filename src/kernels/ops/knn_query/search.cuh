@@ -10,9 +10,10 @@ namespace cudarelu::ops {
 inline constexpr int search_warps = 4;  // of a block, at most
 
 /// A warp for each query, over all points of its batch.
-template <class C, class List>
+template <class S, class List>
 __global__ void __launch_bounds__(search_warps * 32)
-    search_all(Reals<C> xyz, Queries<C> queries, Results<C> results) {
+    search_all(Reals<S> xyz, Queries<S> queries, Results<S> results) {
+  using C = Reals<S>::C;
   extern __shared__ uint4 shared[];
   cuda::wait_for_previous_kernel();
   const int lane = threadIdx.x % 32;
@@ -23,13 +24,13 @@ __global__ void __launch_bounds__(search_warps * 32)
             results.nsample, lane);
   const Batch batch = queries.batch(query);
   C at[3];
-  queries.new_xyz.load_point(query, at);
+  load_point(queries.new_xyz, query, at);
   for (std::int64_t base = batch.begin; base < batch.end; base += 32) {
     const std::int64_t point = base + lane;
     Neighbour<C> candidate = Neighbour<C>::none();
     if (point < batch.end) {
       C other[3];
-      xyz.load_point(point, other);
+      load_point(xyz, point, other);
       candidate = {squared_distance(at, other), static_cast<std::int32_t>(point)};
     }
     list.offer(candidate);
@@ -76,9 +77,11 @@ class WarpQuery {
 };
 
 /// A warp for each query, in the tree.
-template <class C, class List>
+template <class S, class List>
 __global__ void __launch_bounds__(search_warps * 32)
-    search_by_warp(const __grid_constant__ Tree<C> tree, Queries<C> queries, Results<C> results) {
+    search_by_warp(const __grid_constant__ Tree<typename Reals<S>::C> tree, Queries<S> queries,
+                   Results<S> results) {
+  using C = Reals<S>::C;
   extern __shared__ uint4 shared[];
   __shared__ Waiting waiting[search_warps];
   cuda::wait_for_previous_kernel();
@@ -91,7 +94,7 @@ __global__ void __launch_bounds__(search_warps * 32)
             results.nsample, lane);
   const Batch batch = queries.batch(query);
   C at[3];
-  queries.new_xyz.load_point(query, at);
+  load_point(queries.new_xyz, query, at);
   WarpQuery<C, List> group(tree, batch, at, list, lane);
   if (is_finite(at)) {
     search_tree(tree, batch, Box<C>::of(at, 0), queries.own ? place : -1, waiting[warp], group);
@@ -113,10 +116,9 @@ struct TilesRoom {
 
 /// A warp for several queries, over all points of their batches. The block loads tiles of
 /// `tile_points` points to shared memory, after its TilesRoom.
-template <class Tiling>
+template <class S, class Tiling>
 __global__ void __launch_bounds__(Tiling::warps * 32, Tiling::blocks)
-    search_tiles(Reals<float> xyz, Queries<float> queries, Results<float> results,
-                 int tile_points) {
+    search_tiles(Reals<S> xyz, Queries<S> queries, Results<S> results, int tile_points) {
   using Room = TilesRoom<Tiling>;
   constexpr int threads = Tiling::warps * 32;
   extern __shared__ uint4 shared[];
@@ -134,7 +136,7 @@ __global__ void __launch_bounds__(Tiling::warps * 32, Tiling::blocks)
     Point<float> query = no_point();
     const std::int64_t number = first + threadIdx.x;
     if (number < queries.count) {
-      queries.new_xyz.load_point(number, query.at);
+      load_point(queries.new_xyz, number, query.at);
       if (is_finite(query.at)) {
         own_batch = static_cast<int>(batch_number(number, queries.new_offset, queries.batches));
       }
@@ -166,7 +168,7 @@ __global__ void __launch_bounds__(Tiling::warps * 32, Tiling::blocks)
       for (int i = threadIdx.x; i < rows * 32; i += threads) {
         Point<float> point = no_point();
         if (i < count) {
-          xyz.load_point(base + i, point.at);
+          load_point(xyz, base + i, point.at);
           point.index = static_cast<int>(base + i);
         }
         tile[i] = point;

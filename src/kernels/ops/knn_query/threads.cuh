@@ -114,7 +114,8 @@ class ThreadQueries {
   }
 
   /// The warp writes the rows of the threads that search, one after the other.
-  __device__ void write(const Results<float>& results, std::int64_t query) {
+  template <class S>
+  __device__ void write(const Results<S>& results, std::int64_t query) {
     take_in_all();
     if (!searches_) query = -1;
     constexpr int columns = taken;
@@ -344,10 +345,10 @@ static_assert(6 * (threads_warps * sizeof(ThreadsRoom) + 1024) <= 228 * 1024,
               "six blocks on an H100");
 
 /// A thread for each query, in the tree. The queries are in the order of the curve.
-template <int size>
+template <class S, int size>
 __global__ void __launch_bounds__(threads_warps * 32, size > 16 ? 4 : 6)
-    search_by_thread(const __grid_constant__ Tree<float> tree, Queries<float> queries,
-                     Results<float> results) {
+    search_by_thread(const __grid_constant__ Tree<float> tree, Queries<S> queries,
+                     Results<S> results) {
   __shared__ ThreadsRoom rooms[threads_warps];
   cuda::wait_for_previous_kernel();
   const int lane = threadIdx.x % 32;
@@ -357,7 +358,7 @@ __global__ void __launch_bounds__(threads_warps * 32, size > 16 ? 4 : 6)
   Batch batch{0, 0};
   float at[3] = {};
   if (exists) {
-    queries.new_xyz.load_point(query, at);
+    load_point(queries.new_xyz, query, at);
     if (is_finite(at)) batch = queries.batch(query);
   }
   // If the queries are the points, they are at the positions of these.

@@ -83,8 +83,8 @@ __device__ bool is_finite(const C* at) {
   return isfinite(at[0]) && isfinite(at[1]) && isfinite(at[2]);
 }
 
-template <class T>
-__device__ void load_point(const T* xyz, std::int64_t i, Compute<T> (&at)[3]) {
+template <class Numbers, class C>
+__device__ void load_point(const Numbers& xyz, std::int64_t i, C (&at)[3]) {
 #pragma unroll
   for (int axis = 0; axis < 3; ++axis) at[axis] = load(xyz[3 * i + axis]);
 }
