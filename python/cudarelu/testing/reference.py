@@ -203,6 +203,23 @@ def attribute_rounding(op: OpInfo, case: Case) -> float:
     return 2.0**-24 if any(value != float(np.float32(value)) for value in defaults) else 0.0
 
 
+def _assert_rounds_to_nearest(actual: np.ndarray, expected: np.ndarray) -> None:
+    """Raises AssertionError if 16-bit results are half a unit in the last place too small on
+    average, which the tolerance allows: they are rounded toward zero."""
+    bits = ml_dtypes.finfo(expected.dtype).nmant
+    wanted = np.abs(expected.astype(np.float64))
+    regular = np.isfinite(wanted) & (wanted >= float(ml_dtypes.finfo(expected.dtype).tiny))
+    regular &= np.isfinite(actual.astype(np.float64))
+    if np.count_nonzero(regular) < 64:
+        return
+    wanted = wanted[regular]
+    errors = np.abs(actual[regular].astype(np.float64)) - wanted
+    mean = np.mean(errors / np.ldexp(1.0, np.frexp(wanted)[1] - 1 - bits))
+    assert abs(mean) < 0.25, (
+        f"the results are not rounded to the nearest: {mean:.2f} units on average"
+    )
+
+
 def assert_close(
     op: OpInfo, case: Case, actual: np.ndarray, expected: np.ndarray, dtype: np.dtype
 ) -> None:
@@ -242,6 +259,8 @@ def assert_close(
         is_tie = np.isclose(np.abs(exact), least / 2, rtol=1e-6, atol=0)
         is_tie |= np.abs(exact) <= rounding
         np.testing.assert_array_equal(is_zero | is_tie, (expected == 0) | is_tie)
+    if op.elementwise and dtype.itemsize == 2:
+        _assert_rounds_to_nearest(actual, expected)
     tolerance = TOLERANCE[next(name for name, each in DTYPES.items() if each == dtype)]
     tolerance = max(tolerance, attribute_rounding(op, case))
     actual, expected = actual.astype(np.float64), expected.astype(np.float64)
