@@ -19,7 +19,7 @@ from .jax import JAX_FEATURES, JaxGrad, JaxJit
 from .memory import check_memory
 from .reference import assert_close, attribute_rounding, reference
 from .tensorflow import TENSORFLOW_FEATURES, TensorFlow
-from .tiers import is_first, represents_others
+from .tiers import is_first, represents_others, stands_for_others
 
 HOSTS: list[Host] = [
     Torch("cpu"),
@@ -103,7 +103,8 @@ def checks(ops: Iterable[OpInfo]) -> Iterator[Check]:
             for host in hosts:
                 if host.runtime == "numpy":
                     run = functools.partial(_memory, op, dtype)
-                    yield Check(op, host, dtype, "memory", run, slow=dtype != op.dtypes[0])
+                    slow = not stands_for_others(op, dtype)
+                    yield Check(op, host, dtype, "memory", run, slow)
         for dtype in op.dtypes:
             for plan in plans(op, DTYPES[dtype]):
                 for host in hosts:

@@ -17,10 +17,9 @@ from .cases import DTYPES, Case, make_case, plans
 
 ANY_OP = "odd"  # the case in which each host runs each op in each dtype
 
-# Cases of many elements, for the loops over blocks and threads: one dtype that kernels compute in,
-# and one that they convert.
-_LARGE = ("large", "wide")
-_LARGE_DTYPES = ("float32", "bfloat16", "int32")
+# Where the dtypes of an op are kernels of one source: one that they compute in, and one that they
+# convert.
+_ONE_OF_EACH_KIND = ("float32", "bfloat16", "int32")
 
 
 def traits(op: OpInfo) -> set[object]:
@@ -52,12 +51,17 @@ def _representatives(namespace: str) -> frozenset[str]:
     return frozenset(names)
 
 
+def stands_for_others(op: OpInfo, dtype: str) -> bool:
+    """Whether the dtype is one of those that stand for the op's dtypes in checks that take long."""
+    return dtype in _ONE_OF_EACH_KIND or dtype == op.dtypes[0]
+
+
 def is_first(op: OpInfo, runtime: str, dtype: str, plan: str) -> bool:
     """Whether a case of an op and a dtype is of the first tier in a host."""
     if plan == ANY_OP:
         return True
     if runtime == "torch":
-        return plan not in _LARGE or dtype in _LARGE_DTYPES or dtype == op.dtypes[0]
+        return plan != "wide" or stands_for_others(op, dtype)
     return represents_others(op) and dtype == op.dtypes[0]
 
 
