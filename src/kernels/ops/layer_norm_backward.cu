@@ -1,6 +1,6 @@
 // Launches the kernels of rows.cuh, and adds up the sums of the gradients of weight and bias in a
 // fixed order. Launches those of any_rows.cuh if rows are too long, the tensors have different
-// alignments to vectors, or the device is too old.
+// alignments to vectors, the device is too old, or rows of float64 are short.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -170,9 +170,7 @@ Status launch_gradients(const Call& call, const Arguments<T>& of) {
   };
   constexpr int most_of_8 = is_half ? 128 : 32;
   if (has_whole(16, 128)) return launch_whole<T, 16, 128>(call, of);
-  if constexpr (sizeof(T) <= 4) {
-    if (has_whole(8, most_of_8)) return launch_whole<T, 8, most_of_8>(call, of);
-  }
+  if (has_whole(8, most_of_8)) return launch_whole<T, 8, most_of_8>(call, of);
   if constexpr (is_half) {
     if (has_whole(4, 32)) return launch_whole<T, 4, 32>(call, of);
   }
@@ -214,7 +212,14 @@ Status LayerNormBackward::cuda(const Call& call) {
     if (cuda::misalignment(of.grad_y) != past || cuda::misalignment(of.grad_x) != past) {
       return launch_any(call, of);
     }
-    return launch_gradients<T>(call, of);
+    if constexpr (sizeof(T) == 8) {  // float64 is rare and gets few kernels
+      constexpr std::int64_t width = cuda::vector_bytes / sizeof(T);
+      const std::int64_t vectors = columns / width;
+      if (vectors <= 64 || vectors > 2048) return launch_any(call, of);
+      return launch_rows<T, Layout<T, 0, 4>>(call, of, vectors);
+    } else {
+      return launch_gradients<T>(call, of);
+    }
   });
 }
 

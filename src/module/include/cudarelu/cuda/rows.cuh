@@ -111,10 +111,11 @@ Status launch_rows(const Call& call, const std::array<T, shared>& absent, const 
     }
     return launch(call, kernel, grid, data, output, rows, columns, arguments...);
   };
-  if (!have_vectors_alike<T>(call, inputs)) {
+  const auto in_elements = [&] {
     if (columns <= 256) return in_registers(RowLayout<32, 8, 1>{}, columns);
     return in_registers(RowLayout<0, 8, 1, false>{}, columns);
-  }
+  };
+  if (!have_vectors_alike<T>(call, inputs)) return in_elements();
 
   constexpr int width = vector_bytes / sizeof(T);
   const bool even = columns % width == 0 && misalignment(output) == 0;
@@ -123,53 +124,70 @@ Status launch_rows(const Call& call, const std::array<T, shared>& absent, const 
     if (even) return in_registers(RowLayout<lanes, n, width, true, true>{}, vectors);
     return in_registers(layout, vectors);
   };
-  // The fastest layouts on an H200. Few rows need many threads each. For many rows, one vector of
-  // one input is too little work for a thread, and two inputs leave registers for few vectors.
-  if (rows <= 256 && vectors <= 2048) {
-    if (vectors <= 32) return in_warps(RowLayout<32, 1, width>{});
-    if (vectors <= 64) return in_warps(RowLayout<32, 2, width>{});
-    if (vectors <= 256) return in_registers(RowLayout<0, 1, width>{}, vectors);
-    return in_registers(RowLayout<0, 4, width>{}, vectors);
-  }
-  if constexpr (inputs == 1) {
-    if (vectors <= 8) return in_warps(RowLayout<4, 2, width>{});
-    if (vectors <= 16) return in_warps(RowLayout<8, 2, width>{});
-    if (vectors <= 32) return in_warps(RowLayout<16, 2, width>{});
+  // float64 is rare and gets few kernels, the fastest ones for rows of 1,024 and 4,096 columns.
+  constexpr bool few_kernels = sizeof(T) == 8;
+  if constexpr (few_kernels) {
+    if (vectors <= 128) return in_elements();
   } else {
-    if (vectors <= 8) return in_warps(RowLayout<8, 1, width>{});
-    if (vectors <= 16) return in_warps(RowLayout<16, 1, width>{});
-    if (vectors <= 32) return in_warps(RowLayout<32, 1, width>{});
+    // The fastest layouts on an H200. Few rows need many threads each. For many rows, one vector of
+    // one input is too little work for a thread, and two inputs leave registers for few vectors.
+    if (rows <= 256 && vectors <= 2048) {
+      if (vectors <= 32) return in_warps(RowLayout<32, 1, width>{});
+      if (vectors <= 64) return in_warps(RowLayout<32, 2, width>{});
+      if (vectors <= 256) return in_registers(RowLayout<0, 1, width>{}, vectors);
+      return in_registers(RowLayout<0, 4, width>{}, vectors);
+    }
+    if constexpr (inputs == 1) {
+      if (vectors <= 8) return in_warps(RowLayout<4, 2, width>{});
+      if (vectors <= 16) return in_warps(RowLayout<8, 2, width>{});
+      if (vectors <= 32) return in_warps(RowLayout<16, 2, width>{});
+    } else {
+      if (vectors <= 8) return in_warps(RowLayout<8, 1, width>{});
+      if (vectors <= 16) return in_warps(RowLayout<16, 1, width>{});
+      if (vectors <= 32) return in_warps(RowLayout<32, 1, width>{});
+    }
+    if (vectors <= 64) return in_warps(RowLayout<32, 2, width>{});
+    if (vectors <= 128) return in_warps(RowLayout<32, 4, width>{});
   }
-  if (vectors <= 64) return in_warps(RowLayout<32, 2, width>{});
-  if (vectors <= 128) return in_warps(RowLayout<32, 4, width>{});
-  if (inputs == 2 && vectors <= 512) return in_registers(RowLayout<0, 2, width>{}, vectors);
+  if constexpr (inputs == 2) {
+    if (vectors <= 512) return in_registers(RowLayout<0, 2, width>{}, vectors);
+  }
   if (vectors <= 1024) return in_registers(RowLayout<0, 4, width>{}, vectors);
-  if (inputs == 1 && vectors <= 2048) return in_registers(RowLayout<0, 8, width>{}, vectors);
-  if (has_programmatic_launch(call.execution.device_index)) {
-    constexpr auto kernel = KernelOf{}(TypeTag<StagedRows<T, inputs, shared>>{});
-    constexpr int kinds = (RowStages::most_blocks + 1) * (RowStages::most + 1);  // clusters, chunks
-    const std::int64_t whole = columns / width;
-    for (unsigned cluster = row_cluster(whole, inputs, shared); cluster > 0; cluster /= 2) {
-      const int stages = stages_of_block(whole, cluster, inputs, shared);
-      if (stages < chunks_of_slice(whole, cluster)) break;
-      const std::int64_t shared_bytes = bytes_of_shared(whole, cluster, shared);
-      const int all =
-          stages * inputs + static_cast<int>(blocks_for(shared_bytes, RowStages::chunk_bytes));
-      Grid grid{cluster, RowStages::threads, static_cast<std::size_t>(RowStages::bytes_for(all)),
-                cluster};
-      const int kind = static_cast<int>(cluster) * (RowStages::most + 1) + all;
-      const int clusters =
-          resident<kernel, kinds>(call, grid, kind, RowStages::bytes_for(RowStages::most));
-      if (clusters == 0) continue;
-      grid.blocks = static_cast<unsigned>(std::min<std::int64_t>(rows, clusters)) * cluster;
-      if (rows > clusters) {
-        Status status = allocate_counters(call, RowStages::kinds, data.tickets);
-        if (!status.ok()) return status;
+  if constexpr (inputs == 1) {
+    if (vectors <= 2048) return in_registers(RowLayout<0, 8, width>{}, vectors);
+  }
+  if constexpr (!few_kernels || inputs > 1) {
+    if (has_programmatic_launch(call.execution.device_index)) {
+      constexpr auto kernel = KernelOf{}(TypeTag<StagedRows<T, inputs, shared>>{});
+      constexpr int kinds =
+          (RowStages::most_blocks + 1) * (RowStages::most + 1);  // clusters, chunks
+      const std::int64_t whole = columns / width;
+      for (unsigned cluster = row_cluster(whole, inputs, shared); cluster > 0; cluster /= 2) {
+        const int stages = stages_of_block(whole, cluster, inputs, shared);
+        if (stages < chunks_of_slice(whole, cluster)) break;
+        const std::int64_t shared_bytes = bytes_of_shared(whole, cluster, shared);
+        const int all =
+            stages * inputs + static_cast<int>(blocks_for(shared_bytes, RowStages::chunk_bytes));
+        Grid grid{cluster, RowStages::threads, static_cast<std::size_t>(RowStages::bytes_for(all)),
+                  cluster};
+        const int kind = static_cast<int>(cluster) * (RowStages::most + 1) + all;
+        const int clusters =
+            resident<kernel, kinds>(call, grid, kind, RowStages::bytes_for(RowStages::most));
+        if (clusters == 0) continue;
+        grid.blocks = static_cast<unsigned>(std::min<std::int64_t>(rows, clusters)) * cluster;
+        if (rows > clusters) {
+          Status status = allocate_counters(call, RowStages::kinds, data.tickets);
+          if (!status.ok()) return status;
+        }
+        return launch(call, kernel, grid, data, output, rows, columns, arguments...);
       }
-      return launch(call, kernel, grid, data, output, rows, columns, arguments...);
     }
   }
-  return in_registers(RowLayout<0, 4, width, false>{}, vectors);
+  if constexpr (few_kernels) {
+    return in_elements();
+  } else {
+    return in_registers(RowLayout<0, 4, width, false>{}, vectors);
+  }
 }
 
 template <class T, int inputs, class KernelOf>
