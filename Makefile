@@ -6,7 +6,7 @@
 #                 the first tier of the tests (docs/testing.md)
 #   make test-all the same with all tests
 #   make test-tensorflow   install TensorFlow, 274 MB, and an old one; run the tests that need it
-#   make budget   compare the seconds of the last build and tests with tools/budget.toml
+#   make budget   compare the seconds of the last build and tests with tools/budget.json
 #   make check    build, then check formatting, lint and types, and correct what can be corrected
 #   make docs     the site of the documents, in build/site; its search needs a server
 #   make tidy     clang-tidy
@@ -14,6 +14,7 @@
 #   make tsan     C++ tests with threads under ThreadSanitizer
 #   make asan-torch   the PyTorch binding under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make fuzz     the readers of texts and files, and models, on random input for FUZZ_SECONDS (3600)
+#   make fuzz-readers   the readers alone
 #
 #   CMAKE_FLAGS   additional CMake options, for example -DCUDARELU_CUDA=OFF
 
@@ -32,7 +33,7 @@ $(error make does not work in a folder whose path contains a space: $(CURDIR))
 endif
 
 .PHONY: demo test test-all budget test-tensorflow build packages kernels runtimes check docs tidy asan asan-torch tsan \
- fuzz clean
+ fuzz fuzz-readers clean
 .DEFAULT_GOAL := build
 
 build: build/build.ninja
@@ -86,6 +87,10 @@ test: $(VENV)/.packages
 
 test-all:
 	@PYTEST_ADDOPTS="$(PYTEST_ADDOPTS) --slow=all" $(MAKE) --no-print-directory test
+
+budget:
+	@$(BIN)/python tools/budget.py compile build
+	@$(BIN)/python tools/budget.py tests build
 
 # TensorFlow is in folders of their own, since it brings its own NumPy, and old versions need old
 # packages.
@@ -166,10 +171,12 @@ tsan: $(VENV)/.packages
 
 # Needs Clang.
 FUZZ_SECONDS := 3600
-fuzz: $(VENV)/.dev build
+fuzz-readers: build/build.ninja
 	@$(PROGRESS) $(BIN)/cmake --preset fuzz -DPython_EXECUTABLE=$(BIN)/python
 	@$(PROGRESS) $(BIN)/cmake --build --preset fuzz
 	bash tools/fuzz.sh build-fuzz $$(($(FUZZ_SECONDS) * 3 / 4))
+
+fuzz: $(VENV)/.dev build fuzz-readers
 	PYTHONPATH=$(CURDIR)/build/python CUDARELU_BUILD_DIR=$(CURDIR)/build \
 	 CUDARELU_FUZZ_SECONDS=$$(($(FUZZ_SECONDS) / 8)) \
 	 $(BIN)/python -m pytest -q -s -k further tests/python/onnx/test_onnx_random.py \

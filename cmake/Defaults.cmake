@@ -20,6 +20,7 @@ endif()
 find_program(CCACHE ccache)
 mark_as_advanced(CCACHE)
 if(CCACHE)
+  cudarelu_report("Compiler cache" "on " "${CCACHE}")
   # Without this sloppiness, ccache does not cache files that use a precompiled header. With paths
   # relative to the sources, another clone finds what this one has compiled.
   set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros)
@@ -34,6 +35,8 @@ if(CCACHE)
   # difference.
   set(precompiles $<BOOL:$<TARGET_PROPERTY:PRECOMPILE_HEADERS>>)
   add_compile_options($<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,${precompiles}>:-fpch-preprocess>)
+else()
+  cudarelu_report("Compiler cache" "off" "no ccache: each build folder compiles everything again; apt-get install ccache")
 endif()
 
 # cudarelu_unity_build(TARGET SIZE HEADER...): compiles up to SIZE sources as one (0: all), since most
@@ -41,7 +44,8 @@ endif()
 # precompiled: a change to one source is built faster, everything slower.
 function(cudarelu_unity_build target size)
   if(NOT DEFINED CMAKE_UNITY_BUILD)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size})
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size}
+                          UNITY_BUILD_RELOCATABLE ON)  # for ccache in other clones
   elseif(ARGN)
     target_precompile_headers(${target} PRIVATE ${ARGN})
   endif()
