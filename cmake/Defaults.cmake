@@ -20,7 +20,6 @@ endif()
 find_program(CCACHE ccache)
 mark_as_advanced(CCACHE)
 if(CCACHE)
-  cudarelu_report("Compiler cache" "on " "${CCACHE}")
   # Without this sloppiness, ccache does not cache files that use a precompiled header. With paths
   # relative to the sources, another clone finds what this one has compiled.
   set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros)
@@ -35,8 +34,6 @@ if(CCACHE)
   # difference.
   set(precompiles $<BOOL:$<TARGET_PROPERTY:PRECOMPILE_HEADERS>>)
   add_compile_options($<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,${precompiles}>:-fpch-preprocess>)
-else()
-  cudarelu_report("Compiler cache" "off" "no ccache: each build folder compiles everything again; apt-get install ccache")
 endif()
 
 # cudarelu_unity_build(TARGET SIZE HEADER...): compiles up to SIZE sources as one (0: all), since most

@@ -12,7 +12,6 @@ import re
 import sys
 from pathlib import Path
 
-
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -20,7 +19,9 @@ def main() -> None:
     commands = json.loads((Path(sys.argv[1]) / "compile_commands.json").read_text())
     for unit in commands[:]:
         if "/Unity/" in unit["file"]:
-            included = re.findall(r'^#include "(.*)"$', Path(unit["file"]).read_text(), re.MULTILINE)
+            included = re.findall(
+                r'^#include "(.*)"$', Path(unit["file"]).read_text(), re.MULTILINE
+            )
             # From the unit's folder, or from that of the project.
             folders = (Path(unit["file"]).parent, ROOT)
             paths = [(folder / name).resolve() for name in included for folder in folders]

@@ -109,7 +109,10 @@ def test_snippets(document, tmp_path, monkeypatch):
     """Those that compile no module run in this process, which has imported PyTorch."""
     if document == "tensorflow.md" and (reason := tensorflow_missing()):
         pytest.skip(reason)
-    write_program(document, tmp_path, whole=True)
+    program = write_program(document, tmp_path, whole=True)
+    if document == "jax.md":  # other tests of this process let JAX have 64 bits
+        run(sys.executable, program, cwd=tmp_path, env=os.environ | PACKAGE)
+        return
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     try:

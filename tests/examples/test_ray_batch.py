@@ -38,6 +38,7 @@ assert killed.exists()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is missing")
 @BUILT
 def test_rows_of_a_killed_worker_are_neither_lost_nor_doubled(tmp_path):

@@ -18,6 +18,7 @@ from cudarelu.testing.cases import DTYPES, Plan, is_float, make_case
 from cudarelu.testing.environment import torch_cuda_missing
 from cudarelu.testing.hosts import Host, NumPy, Torch
 from cudarelu.testing.reference import assert_close, is_composed, reference
+from support.cases import tiered
 
 OPS = {op.name: op for op in cudarelu.ops()}
 CALLS = int(os.environ.get("CUDARELU_RANDOM_CALLS", "12"))
@@ -51,7 +52,7 @@ def plans(op: cudarelu.OpInfo) -> st.SearchStrategy[Plan]:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", tiered(OPS))
 @settings(
     max_examples=CALLS,
     derandomize="CUDARELU_RANDOM_CALLS" not in os.environ,

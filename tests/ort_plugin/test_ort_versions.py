@@ -9,13 +9,14 @@ from xml.etree import ElementTree
 import pytest
 
 import cudarelu.ort
+from support.cases import slow_after
 from support.onnx_runtimes import VERSIONS, run_with
 
 TESTS = Path(__file__).with_name("test_ort_plugin.py")
 SKIPS = re.compile("needs CUDA|ONNX Runtime asks custom ops for shapes from 1.17 on")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", slow_after(1, VERSIONS))
 def test_an_old_runtime(version, tmp_path):
     script = "import pytest\nsys.exit(pytest.main(sys.argv[1:]))"
     report = tmp_path / "report.xml"

@@ -71,15 +71,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    k, n = config.getoption("--slow")
-    kept, left_out = [], []
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
     for item in items:
         is_slow = item.get_closest_marker("slow") is not None
-        is_kept = not is_slow or (n > 0 and zlib.crc32(_unit_of(item).encode()) % n == k)
-        (kept if is_kept else left_out).append(item)
+        (kept if not is_slow or _is_in_share(config, _unit_of(item)) else left_out).append(item)
     if left_out:
         items[:] = kept
         config.hook.pytest_deselected(items=left_out)
+
+
+def _is_in_share(config: pytest.Config, unit: str) -> bool:
+    k, n = config.getoption("--slow")
+    return n > 0 and zlib.crc32(unit.encode()) % n == k
 
 
 def _unit_of(item: pytest.Item) -> str:
@@ -107,11 +111,14 @@ def _parameters(metafunc: pytest.Metafunc) -> Iterator[Any]:
         module = load_library(path)
         for each in checks(module.ops()):
             # In one worker, so that it evaluates the references and runs ort_infer only once.
-            marks = [pytest.mark.xdist_group(each.op.short_name)]
-            marks.append(pytest.mark.random_order(disabled=True))  # only the last reference is kept
-            if each.slow:
-                marks.append(pytest.mark.slow)
-            yield pytest.param(each, id=each.id, marks=marks)
+            unit = each.op.short_name
+            if each.slow and not _is_in_share(metafunc.config, unit):
+                continue  # to make 30,000 tests that are left out takes seconds
+            group = [pytest.mark.xdist_group(unit)]
+            # Only the last reference is kept.
+            group.append(pytest.mark.random_order(disabled=True))
+            group += [pytest.mark.slow] if each.slow else []
+            yield pytest.param(each, id=each.id, marks=group)
         ops += module.ops()
     for name, reason in missing_hosts(ops).items():
         yield pytest.param(None, id=name, marks=pytest.mark.skip(reason=reason))

@@ -2,7 +2,7 @@
 
 A kernel is the same in each host, so that one host tests it with every case: PyTorch on each
 device. A host sees of an op only its declaration, so that a few ops test a host: those with
-something in their declaration that no earlier op of the module has.
+something in their declaration that no op of the module with fewer inputs has.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ _ONE_OF_EACH_KIND = ("float32", "bfloat16", "int32")
 
 def traits(op: OpInfo) -> set[object]:
     """What a host can treat differently from other ops."""
-    parameters = [("input", p) for p in op.inputs] + [("output", p) for p in op.outputs]
-    found: set[object] = {
-        (kind, p.dtype, p.optional, p.or_bool, p.broadcasts, bool(p.offsets_into), p.leads)
-        for kind, p in parameters
-    }
-    found |= {(a.type, bool(a.labels), a.required) for a in op.attributes}
+    found: set[object] = {("input", p.dtype) for p in op.inputs}
+    found |= {("output", p.dtype) for p in op.outputs}
+    for p in op.inputs:
+        found |= {("optional", p.optional), ("bool", p.or_bool), ("broadcasts", p.broadcasts)}
+        found |= {("offsets", bool(p.offsets_into)), ("leads", p.leads)}
+    for a in op.attributes:
+        found |= {("attribute", a.type), ("labels", bool(a.labels)), ("required", a.required)}
     found |= {("more than one output", len(op.outputs) > 1), ("in place", bool(op.in_place))}
     found |= {("gradient", bool(op.gradient)), ("second", has_second_derivative(op))}
     return found | {("product", bool(op.product))}
 
 
 def represents_others(op: OpInfo) -> bool:
-    """Whether the op has a trait that no earlier op of its module has."""
+    """Whether the op has a trait that no op of its module with fewer inputs has."""
     return op.name in _representatives(op.namespace)
 
 
@@ -44,7 +45,7 @@ def represents_others(op: OpInfo) -> bool:
 def _representatives(namespace: str) -> frozenset[str]:
     seen: set[object] = set()
     names = []
-    for op in module_named(namespace).ops():
+    for op in sorted(module_named(namespace).ops(), key=lambda op: len(op.inputs)):
         if not traits(op) <= seen:
             names.append(op.name)
             seen |= traits(op)

@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(32 * warps)
 /// The gradient of q, and for backward_of_packed_keys() the slopes and lse in another order.
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
-    backward_of_packed_queries(GradientInputs<T> in, T* grad_q, Compute<T>* slopes,
-                               Compute<T>* lse, Sequences sequences, Problem all) {
+    backward_of_packed_queries(GradientInputs<T> in, T* grad_q, Compute<T>* slopes, Compute<T>* lse,
+                               Sequences sequences, Problem all) {
   cuda::wait_for_previous_kernel();
   const std::int64_t index = row_of_warp();
   if (index >= all.heads * all.queries) return;

@@ -1085,7 +1085,7 @@ def test_a_module_that_cannot_be_loaded(tmp_path):
 
 def test_an_op_of_a_module_that_was_built(tmp_path, cache):
     """`cudarelu.load` has built the module. The doctor names the library and does not load it."""
-    library = cache / "modules/other/0-1/libother.so"
+    library = cache / "modules/other/0-1/2/libother.so"
     library.parent.mkdir(parents=True)
     library.write_text("It is no library: loading it would fail.")
     path = tmp_path / "model.onnx"

@@ -384,7 +384,9 @@ for call, kind, message in (
 """
 
 
-@pytest.mark.parametrize("version", ["0.1.0", tvm_ffi.__version__])
+@pytest.mark.parametrize(
+    "version", [pytest.param("0.1.0", marks=pytest.mark.slow), tvm_ffi.__version__]
+)
 def test_one_library_serves_other_versions(version):
     settings = environment(TVM_FFI_DISABLE_TORCH_C_DLPACK=1)
     if version != tvm_ffi.__version__:

@@ -134,8 +134,8 @@ struct Problem {
   }
 };
 
-/// The lse of a query for gradients in float64: that of its scores, if `given` is this one rounded to
-/// float32. An lse of other keys too, as of parts that are combined, stays as it is.
+/// The lse of a query for gradients in float64: that of its scores, if `given` is this one rounded
+/// to float32. An lse of other keys too, as of parts that are combined, stays as it is.
 CUDARELU_FN double exact_lse(float given, double of_scores) {
   return std::abs(of_scores - given) < 0x1p-23 * std::abs(given) ? of_scores : given;
 }

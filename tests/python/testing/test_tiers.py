@@ -1,0 +1,105 @@
+"""The two tiers of the tests: what the first has, and how shares of the second are chosen."""
+
+from __future__ import annotations
+
+import collections
+import re
+import subprocess
+import sys
+
+import pytest
+
+import cudarelu
+from cudarelu.__main__ import main
+from cudarelu.testing import Check, checks
+from cudarelu.testing.tiers import represents_others, traits
+from support.op_modules import LIBRARY
+
+MARKED = """
+import pytest
+
+def test_first(): pass
+
+@pytest.mark.slow
+@pytest.mark.parametrize("i", range(20))
+def test_second(i): pass
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("pair")
+@pytest.mark.parametrize("i", range(2))
+def test_pair(i): pass
+"""
+
+
+@pytest.fixture(scope="module")
+def matrix() -> list[Check]:
+    return list(checks(cudarelu.ops()))
+
+
+def test_every_op_runs_in_every_host_and_dtype(matrix):
+    every, first = set(), set()
+    for each in matrix:
+        cell = (each.host.name, each.op.name, each.dtype)
+        if each.host.serves(each.op, each.dtype):
+            every.add(cell)
+            if not each.slow:
+                first.add(cell)
+    assert len(every) > 1000
+    assert first == every
+
+
+def test_every_check_is_somewhere_in_the_first_tier(matrix):
+    """In each host, at least one op has a case or a feature of each name."""
+    numbers: dict[tuple[str, str], int] = collections.Counter()
+    for each in matrix:
+        kind = re.sub(r"\d+|without-.*", "", each.name)  # sizes depend on the dtype
+        numbers[each.host.name, kind] += not each.slow
+    assert not [name for name, number in numbers.items() if number == 0]
+
+
+def test_few_ops_have_what_all_have():
+    ops = cudarelu.ops()
+    few = [op for op in ops if represents_others(op)]
+    assert len(few) < len(ops) / 3
+    assert set().union(*map(traits, few)) == set().union(*map(traits, ops))
+
+
+def collected(folder, *options: str) -> set[str]:
+    (folder / "test_a.py").write_text(MARKED)
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--strict-markers"]
+    command += ["-p", "cudarelu.testing.plugin", "-p", "no:cacheprovider", *options, "test_a.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {line.split("::")[1] for line in done.stdout.splitlines() if "::" in line}
+
+
+def test_shares(tmp_path):
+    """Each slow test is in one share, and those of one group are in the same."""
+    every = collected(tmp_path, "--slow=all")
+    assert len(every) == 23
+    shares = [collected(tmp_path, f"--slow={k}/2") for k in range(2)]
+    assert shares[0] | shares[1] == every
+    assert shares[0] & shares[1] == {"test_first"} == collected(tmp_path)
+    assert all(len(share) > 3 for share in shares)
+    pair = {"test_pair[0]", "test_pair[1]"}
+    assert [pair <= share for share in shares].count(True) == 1
+    assert [not pair & share for share in shares].count(True) == 1
+
+
+@pytest.mark.parametrize("value", ["some", "2/2", "1/0", "-1/2"])
+def test_a_share_that_there_is_not(value, tmp_path):
+    command = [sys.executable, "-m", "pytest", "-p", "cudarelu.testing.plugin", f"--slow={value}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    assert f"{value!r} is not none, all or K/N with K below N" in done.stderr
+
+
+def test_the_command_has_both_tiers(capsys):
+    arguments = ["check", str(LIBRARY), "--op", "swish", "--host", "numpy"]
+    numbers = []
+    for options in ([], ["--all"]):
+        assert main([*arguments, *options]) == 0
+        (number,) = re.findall(r"^my::swish +numpy +(\d+) passed$", capsys.readouterr().out, re.M)
+        numbers.append(int(number))
+    first, both = numbers
+    assert 4 <= first < both / 2
