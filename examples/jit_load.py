@@ -41,21 +41,6 @@ def only_hopper() -> bool:
     return {torch.cuda.get_device_capability(device) for device in devices} == {(9, 0)}
 
 
-def with_names_of_their_own(sources: list[Path], folder: Path) -> list[Path]:
-    """Replace each source whose name another one has by a file in the folder that includes it:
-    cpp_extension names the object after the source, without its folder."""
-    taken = set()
-    result = []
-    for source in map(Path, sources):
-        if source.name in taken:
-            including = folder / f"{source.parent.name}_{source.name}"
-            including.write_text(f'#include "{source}"\n')
-            source = including
-        taken.add(source.name)
-        result.append(source)
-    return result
-
-
 def extension(build_directory: Path, *, cuda: bool) -> dict:
     """Return the arguments of cpp_extension.load, for the CPU or for the CPU and CUDA."""
     generated = build_directory / "generated"
@@ -85,7 +70,7 @@ def extension(build_directory: Path, *, cuda: bool) -> dict:
             cuda_flags.append("-gencode=arch=compute_90a,code=sm_90a")
     return {
         "name": "cudarelu_jit",
-        "sources": [str(path) for path in with_names_of_their_own(sources, generated)],
+        "sources": [str(path) for path in sources],
         "extra_include_paths": [str(path) for path in (*includes, generated)],
         "extra_cflags": cxx_flags + defines,
         "extra_cuda_cflags": cuda_flags + defines,

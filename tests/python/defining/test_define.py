@@ -102,10 +102,11 @@ def ops(made) -> cudarelu.OpModule:
     return made.load()
 
 
-X = torch.randn(5, 7, dtype=torch.float64)
+X = torch.randn(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
 def test_values(ops):
+    torch.manual_seed(0)
     torch.testing.assert_close(ops.swish(X, beta=2.0), X * torch.sigmoid(2 * X))
     bias = torch.randn(7, dtype=torch.float64)
     expected = (X + bias) * torch.tanh(torch.nn.functional.softplus(X))
@@ -116,7 +117,8 @@ def test_values(ops):
     for dtype in (torch.float16, torch.bfloat16):
         half = X.to(dtype)
         expected = torch.nn.functional.silu(half.float()).to(dtype)
-        torch.testing.assert_close(ops.swish(half), expected, rtol=0, atol=0)
+        # The two may round to different neighbours.
+        torch.testing.assert_close(ops.swish(half), expected, rtol=torch.finfo(dtype).eps, atol=0)
 
 
 def test_gradients(ops):
