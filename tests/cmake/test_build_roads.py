@@ -331,6 +331,8 @@ from torch.utils import cpp_extension
 import jit_load
 
 arguments = jit_load.extension(Path(sys.argv[1]), cuda=True)
+names = [Path(source).name for source in arguments["sources"]]  # each is that of an object
+assert len(set(names)) == len(names) > 50, names
 sources = [source for source in arguments["sources"] if source.endswith(tuple(sys.argv[2:]))]
 assert len(sources) == len(sys.argv) - 2, sources
 cpp_extension.load(**arguments | {"sources": sources}, verbose=True)
@@ -512,6 +514,7 @@ class TestLibTorchWithoutPython:
         assert str(TORCH) not in commands
 
     @pytest.mark.slow
+    @pytest.mark.parametrize("models", ["cpu"], indirect=True)  # as the build
     def test_runs_models(self, build, libtorch, models, tmp_path):
         run("ninja", "-C", build, "cudarelu_torch")
         library = build / "python/cudarelu" / READERS / "libcudarelu_torch.so"

@@ -5,7 +5,7 @@
 #include "activated.h"
 #include "activation.h"
 #include "arguments.h"
-#include "cpu/gemm.h"
+#include "cpu/fused_gemm.h"
 #include "cudarelu/cpu/elementwise.h"
 
 namespace cudarelu::testing {
@@ -98,7 +98,7 @@ void expect_activation_of_the_bias(Activation activation) {
   gemm.activation = activation;
   gemm.sum = sum.view().data;
   SerialExecution execution(0);
-  ASSERT_TRUE(cpu::gemm({"relu", {}, {}, {}, execution}, gemm).ok());
+  ASSERT_TRUE(cpu::fused_gemm({"relu", {}, {}, {}, execution}, gemm).ok());
   EXPECT_TRUE(d.intact() && sum.intact());
   EXPECT_TRUE(std::ranges::equal(sum.data(), bias.data()));
   const double epsilon = std::is_same_v<T, double>  ? 0x1p-51

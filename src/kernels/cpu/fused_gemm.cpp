@@ -1,4 +1,4 @@
-#include "cpu/gemm.h"
+#include "cpu/fused_gemm.h"
 
 #include <string>
 
@@ -224,7 +224,7 @@ class Product {
 
 }  // namespace
 
-Status gemm(const Call& call, const Gemm& gemm) {
+Status fused_gemm(const Call& call, const Gemm& gemm) {
   return visit_dtype<floating_types>(
       gemm.dtype, [&]<class T>(TypeTag<T>) { return Product<T>(call, gemm).run(); });
 }
