@@ -19,7 +19,7 @@ from .jax import JAX_FEATURES, JaxGrad, JaxJit
 from .memory import check_memory
 from .reference import assert_close, attribute_rounding, reference
 from .tensorflow import TENSORFLOW_FEATURES, TensorFlow
-from .tiers import is_first, represents_others, stands_for_others
+from .tiers import is_first, is_representative, is_representative_dtype
 
 HOSTS: list[Host] = [
     Torch("cpu"),
@@ -103,7 +103,7 @@ def checks(ops: Iterable[OpInfo]) -> Iterator[Check]:
             for host in hosts:
                 if host.runtime == "numpy":
                     run = functools.partial(_memory, op, dtype)
-                    slow = not stands_for_others(op, dtype)
+                    slow = not is_representative_dtype(op, dtype)
                     yield Check(op, host, dtype, "memory", run, slow)
         for dtype in op.dtypes:
             for plan in plans(op, DTYPES[dtype]):
@@ -120,17 +120,17 @@ def checks(ops: Iterable[OpInfo]) -> Iterator[Check]:
                         run = functools.partial(feature.run, op, host.device)
                         # PyTorch compiles an op, as it exports one, whatever its dtype is.
                         others = feature.compiles and dtype not in (op.dtypes[0], wide_dtype(op))
-                        slow = others or (feature.compiles and not represents_others(op))
+                        slow = others or (feature.compiles and not is_representative(op))
                         yield Check(op, host, dtype, feature.name, run, slow)
             elif host.runtime in FEATURES_OF:
                 for feature in FEATURES_OF[host.runtime]:
                     if feature.applies(op):
                         run = functools.partial(feature.run, op, host.device)
-                        slow = feature.compiles and not represents_others(op)
+                        slow = feature.compiles and not is_representative(op)
                         yield Check(op, host, wide_dtype(op), feature.name, run, slow)
             elif host.runtime == "onnxruntime":
                 run = functools.partial(check_export, op, host.device)
-                slow = not represents_others(op)
+                slow = not is_representative(op)
                 yield Check(op, host, op.dtypes[0], "exported", run, slow)
 
 

@@ -36,8 +36,8 @@ def traits(op: OpInfo) -> set[object]:
     return found | {("product", bool(op.product))}
 
 
-def represents_others(op: OpInfo) -> bool:
-    """Whether the op has a trait that no op of its module with fewer inputs has."""
+def is_representative(op: OpInfo) -> bool:
+    """Whether the op has a trait that no op of its module with a shorter definition has."""
     return op.name in _representatives(op.namespace)
 
 
@@ -45,14 +45,14 @@ def represents_others(op: OpInfo) -> bool:
 def _representatives(namespace: str) -> frozenset[str]:
     seen: set[object] = set()
     names = []
-    for op in sorted(module_named(namespace).ops(), key=lambda op: len(op.inputs)):
+    for op in sorted(module_named(namespace).ops(), key=lambda op: len(op.definition)):
         if not traits(op) <= seen:
             names.append(op.name)
             seen |= traits(op)
     return frozenset(names)
 
 
-def stands_for_others(op: OpInfo, dtype: str) -> bool:
+def is_representative_dtype(op: OpInfo, dtype: str) -> bool:
     """Whether the dtype is one of those that stand for the op's dtypes in checks that take long."""
     return dtype in _ONE_OF_EACH_KIND or dtype == op.dtypes[0]
 
@@ -62,8 +62,8 @@ def is_first(op: OpInfo, runtime: str, dtype: str, plan: str) -> bool:
     if plan == ANY_OP:
         return True
     if runtime == "torch":
-        return plan != "wide" or stands_for_others(op, dtype)
-    return represents_others(op) and dtype == op.dtypes[0]
+        return plan != "wide" or is_representative_dtype(op, dtype)
+    return is_representative(op) and dtype == op.dtypes[0]
 
 
 def batch(op: OpInfo, runtime: str, dtypes: Iterable[str], first: bool) -> Iterator[Case]:

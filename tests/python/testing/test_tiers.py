@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import cudarelu
 from cudarelu.__main__ import main
 from cudarelu.testing import Check, checks
-from cudarelu.testing.tiers import represents_others, traits
+from cudarelu.testing.tiers import is_representative, traits
 from support.op_modules import LIBRARY
 
 MARKED = """
@@ -59,39 +60,60 @@ def test_every_check_is_somewhere_in_the_first_tier(matrix):
 
 def test_few_ops_have_what_all_have():
     ops = cudarelu.ops()
-    few = [op for op in ops if represents_others(op)]
+    few = [op for op in ops if is_representative(op)]
     assert len(few) < len(ops) / 3
     assert set().union(*map(traits, few)) == set().union(*map(traits, ops))
 
 
-def collected(folder, *options: str) -> set[str]:
-    (folder / "test_a.py").write_text(MARKED)
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--strict-markers"]
-    command += ["-p", "cudarelu.testing.plugin", "-p", "no:cacheprovider", *options, "test_a.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return {line.split("::")[1] for line in done.stdout.splitlines() if "::" in line}
+COLLECT = """
+import contextlib, io, json, pytest, sys
+
+found = {}
+for value in sys.argv[1:]:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        status = pytest.main(
+            ["--collect-only", "-q", "--strict-markers", "-p", "cudarelu.testing.plugin"]
+            + ["-p", "no:cacheprovider", f"--slow={value}", "test_a.py"]
+        )
+    found[value] = int(status), said.getvalue()
+json.dump(found, sys.stdout)
+"""
 
 
-def test_shares(tmp_path):
+@pytest.fixture
+def collect(tmp_path):
+    """The exit status and the output of pytest for some values of --slow, in one process."""
+    (tmp_path / "test_a.py").write_text(MARKED)
+
+    def collect(*values: str) -> dict[str, tuple[int, str]]:
+        command = [sys.executable, "-c", COLLECT, *values]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    return collect
+
+
+def test_shares(collect):
     """Each slow test is in one share, and those of one group are in the same."""
-    every = collected(tmp_path, "--slow=all")
-    assert len(every) == 23
-    shares = [collected(tmp_path, f"--slow={k}/2") for k in range(2)]
-    assert shares[0] | shares[1] == every
-    assert shares[0] & shares[1] == {"test_first"} == collected(tmp_path)
+    found = {}
+    for value, (status, said) in collect("none", "all", "0/2", "1/2").items():
+        assert status == 0, said
+        found[value] = {line.split("::")[1] for line in said.splitlines() if "::" in line}
+    shares = [found["0/2"], found["1/2"]]
+    assert len(found["all"]) == 23
+    assert shares[0] | shares[1] == found["all"]
+    assert shares[0] & shares[1] == {"test_first"} == found["none"]
     assert all(len(share) > 3 for share in shares)
     pair = {"test_pair[0]", "test_pair[1]"}
     assert [pair <= share for share in shares].count(True) == 1
     assert [not pair & share for share in shares].count(True) == 1
 
 
-@pytest.mark.parametrize("value", ["some", "2/2", "1/0", "-1/2"])
-def test_a_share_that_there_is_not(value, tmp_path):
-    command = [sys.executable, "-m", "pytest", "-p", "cudarelu.testing.plugin", f"--slow={value}"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 4
-    assert f"{value!r} is not none, all or K/N with K below N" in done.stderr
+def test_a_share_that_there_is_not(collect):
+    for value, (status, said) in collect("some", "2/2", "1/0", "-1/2").items():
+        assert status == 4
+        assert f"{value!r} is not none, all or K/N with K below N" in said
 
 
 def test_the_command_has_both_tiers(capsys):
