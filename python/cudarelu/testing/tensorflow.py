@@ -74,11 +74,13 @@ def _attributes(op: OpInfo) -> dict[str, Any]:
     return defaults | attributes_of(op)
 
 
-def _compare(actual: Any, expected: tuple[torch.Tensor, ...]) -> None:
+def _compare(op: OpInfo, actual: Any, expected: tuple[torch.Tensor, ...]) -> None:
+    # The functions around the op differ by a rounding, of float32 where a tensor is.
+    tolerance = 1e-6 if any(p.dtype == "float32" for p in (*op.inputs, *op.outputs)) else 1e-9
     for a, e in zip(actual, expected, strict=True):
         wide = e.detach().numpy()
         found = np.zeros_like(wide) if a is None else a.numpy()  # None: the gradient is zero
-        np.testing.assert_allclose(found, wide, 1e-9, 1e-9 * np.abs(wide).max(initial=1))
+        np.testing.assert_allclose(found, wide, tolerance, tolerance * np.abs(wide).max(initial=1))
 
 
 def _derivatives(op: OpInfo, device: str, second: bool) -> None:
@@ -109,17 +111,17 @@ def _derivatives(op: OpInfo, device: str, second: bool) -> None:
                     ]
                 )
             found = tape.gradient(total, moved, unconnected_gradients="zero")
-            again = tf.add_n([tf.reduce_sum(tf.cos(g)) for g in found])
+            again = tf.add_n([tf.reduce_sum(tf.cast(tf.cos(g), tf.float64)) for g in found])
         if second:
             return outer.gradient(again, moved, unconnected_gradients="zero")
         return found
 
     with tf.device("CPU"):
         tensors = [tf.constant(x.numpy()) for x in inputs]
-        _compare(gradients(*tensors), expected)
+        _compare(op, gradients(*tensors), expected)
         specs = [tf.TensorSpec([None] * x.shape.rank, x.dtype) for x in tensors]
         graph = tf.function(gradients, autograph=False).get_concrete_function(*specs)
-        _compare(graph(*tensors), expected)
+        _compare(op, graph(*tensors), expected)
 
 
 TENSORFLOW_FEATURES = [

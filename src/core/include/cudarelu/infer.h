@@ -16,6 +16,19 @@
 
 namespace cudarelu {
 
+/// The value of an attribute of a type; of an enumeration, `value` is the position of a label.
+inline Attribute to_attribute(AttributeType type, double value) {
+  switch (type) {
+    case AttributeType::integer:
+    case AttributeType::boolean:
+    case AttributeType::label:
+      return static_cast<std::int64_t>(value);
+    case AttributeType::real:
+      break;
+  }
+  return value;
+}
+
 /// The largest rank that is accepted, as in PyTorch and NumPy.
 inline constexpr std::size_t max_rank = 64;
 

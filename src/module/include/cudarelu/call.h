@@ -9,7 +9,6 @@
 #include <variant>
 
 #include "cudarelu/gemm.h"
-#include "cudarelu/signature.h"
 #include "cudarelu/status.h"
 
 namespace cudarelu {
@@ -33,19 +32,6 @@ struct TensorView {
 
 /// The value of an attribute: a floating-point number, an integer, or the position of a label.
 using Attribute = std::variant<double, std::int64_t>;
-
-/// The value of an attribute of a type; of an enumeration, `value` is the position of a label.
-inline Attribute to_attribute(AttributeType type, double value) {
-  switch (type) {
-    case AttributeType::integer:
-    case AttributeType::boolean:
-    case AttributeType::label:
-      return static_cast<std::int64_t>(value);
-    case AttributeType::real:
-      break;
-  }
-  return value;
-}
 
 enum class DeviceType : std::uint8_t { cpu, cuda };
 
@@ -104,11 +90,6 @@ class Execution {
  protected:
   Execution(const Execution&) = default;
 };
-
-/// The limits of signatures.
-inline constexpr std::size_t max_inputs = decltype(Signature::inputs)::capacity();
-inline constexpr std::size_t max_outputs = decltype(Signature::outputs)::capacity();
-inline constexpr std::size_t max_attributes = decltype(Signature::attributes)::capacity();
 
 /// The strides of tensors, in elements, for an op with OpSpec::strided. `inputs` and `outputs` are
 /// null, or have a pointer for each tensor; a tensor whose pointer is null is dense. The others

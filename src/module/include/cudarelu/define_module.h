@@ -9,6 +9,7 @@
 #include "cudarelu/elementwise.h"
 #include "cudarelu/op_spec.h"
 #include "cudarelu/product.h"
+#include "cudarelu/signature.h"
 #ifdef CUDARELU_WITH_CUDA
 #include "cudarelu/cuda/device.h"
 #endif

@@ -25,6 +25,7 @@
 
 #include "cudarelu/call.h"
 #include "cudarelu/op_spec.h"
+#include "cudarelu/signature.h"
 #include "cudarelu/transcendental.h"
 #include "cudarelu/types.h"
 

@@ -2,8 +2,8 @@
 // `static Gemm gemm(const Call&)`, and needs no kernels of its own.
 #pragma once
 
-#include <functional>
-#include <numeric>
+#include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include "cudarelu/call.h"
@@ -28,8 +28,9 @@ inline constexpr std::string_view linear_text = R"(
 
 /// The product of all sizes of a tensor except the last `own`.
 inline std::int64_t leading_size(const TensorView& tensor, std::size_t own) {
-  const auto leading = tensor.shape.first(tensor.shape.size() - own);
-  return std::accumulate(leading.begin(), leading.end(), std::int64_t{1}, std::multiplies<>());
+  std::int64_t product = 1;
+  for (const std::int64_t dim : tensor.shape.first(tensor.shape.size() - own)) product *= dim;
+  return product;
 }
 
 /// The products of two inputs [*, rows, columns], either of them transposed.

@@ -737,4 +737,9 @@ constexpr InPlace parse_in_place(const Signature& signature, std::string_view te
   return {output, input};
 }
 
+/// The limits of signatures.
+inline constexpr std::size_t max_inputs = decltype(Signature::inputs)::capacity();
+inline constexpr std::size_t max_outputs = decltype(Signature::outputs)::capacity();
+inline constexpr std::size_t max_attributes = decltype(Signature::attributes)::capacity();
+
 }  // namespace cudarelu
