@@ -87,7 +87,8 @@ def notes(op: OpInfo) -> Iterator[tuple[str, str]]:
     yield "Gradient", " ".join(op.gradient.split()) or "none"
     if op.in_place:
         output, _, target = op.in_place.partition(" = ")
-        yield "In place", f"torch.ops.{op.namespace}.{op.name}_ writes {output} over {target}"
+        writer = f"torch.ops.{op.namespace}.{op.name}_ writes"
+        yield "In place", f"{writer if op.has_in_place_op else 'may write'} {output} over {target}"
     if op.autocast == "lower":
         yield "Under torch.autocast", "the dtype of autocast"
     elif op.autocast == "float32":

@@ -235,8 +235,13 @@ class OpInfo:
         return [each for each in self.attributes if each not in inputs]
 
     @property
+    def has_in_place_op(self) -> bool:
+        """Whether PyTorch has the op `name_`: it has one output, which overwrites an input."""
+        return bool(self.in_place) and len(self.outputs) == 1
+
+    @property
     def overwritten(self) -> int | None:
-        """The index of the input that the in-place op overwrites; None if there is no such op."""
+        """The index of the input that an output may overwrite; None if none may."""
         if not self.in_place:
             return None
         return [each.name for each in self.inputs].index(self.in_place.split(" = ")[1])

@@ -117,5 +117,5 @@ def register(added: Collection[OpInfo]) -> None:
             continue
         register_sharding(overload_of(op))(_rule(op, op.outputs))
         # DTensor assumes that an in-place op overwrites its first input.
-        if op.overwritten == 0:
+        if op.has_in_place_op and op.overwritten == 0:
             register_sharding(overload_of(op, in_place=True))(_rule(op, ()))

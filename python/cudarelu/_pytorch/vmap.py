@@ -103,6 +103,6 @@ def register(namespace: str, ops: Iterable[OpInfo]) -> None:
     _LIBRARIES.append(library)
     for op in ops:
         torch.library.register_vmap(op.qualified_name, _rule(op), lib=library)
-        if op.in_place:
+        if op.has_in_place_op:
             name = f"{op.qualified_name}_"
             torch.library.register_vmap(name, _in_place_rule(op), lib=library)

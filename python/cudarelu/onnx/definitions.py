@@ -14,7 +14,7 @@ import onnx.helper
 import onnx.parser
 
 from .._table import Attribute, OpInfo
-from .graphs import NewNames
+from .graphs import NewNames, names_read_by, scopes
 
 # Model-local functions need IR version 8, which every ONNX Runtime since 1.10 reads.
 IR_VERSION = 8
@@ -181,7 +181,7 @@ def _decided(
     condition.CopyFrom(definition)
     condition.output[:] = where.input[:1]
     _remove_unused(condition)
-    needed = {*condition.output, *(name for node in condition.node for name in node.input)}
+    needed = {*condition.output}.union(*map(names_read_by, condition.node))
     attributes = {a.ref_attr_name for node in condition.node for a in node.attribute} - {""}
     if not needed.isdisjoint(condition.input) or not attributes <= given.keys():
         return None
@@ -196,7 +196,7 @@ def _remove_unused(body: onnx.FunctionProto) -> None:
         if needed.isdisjoint(node.output):
             body.node.remove(node)
         else:
-            needed.update(node.input)
+            needed.update(names_read_by(node))
 
 
 def _bypass(body: onnx.FunctionProto, node: onnx.NodeProto, value: str) -> None:
@@ -211,7 +211,7 @@ def _bypass(body: onnx.FunctionProto, node: onnx.NodeProto, value: str) -> None:
         return
     body.node.remove(node)
     old, new = (value, result) if result in body.output else (result, value)
-    for each in body.node:
+    for each in [each for scope in scopes(body) for each in scope.node]:
         for names in (each.input, each.output):
             names[:] = [new if name == old else name for name in names]
 
@@ -219,7 +219,8 @@ def _bypass(body: onnx.FunctionProto, node: onnx.NodeProto, value: str) -> None:
 @functools.cache
 def lowest_opset(op: OpInfo) -> int:
     """The first opset that has all operators of the definition."""
-    nodes = _function(op, op.onnx.domain, op.onnx.op_type).node
+    function = _function(op, op.onnx.domain, op.onnx.op_type)
+    nodes = [node for scope in scopes(function) for node in scope.node]
     opsets = range(LOWEST_OPSET, op.definition_opset + 1)
     return next(v for v in opsets if all(_has(v, node) for node in nodes))
 

@@ -12,6 +12,7 @@ import onnx.shape_inference
 import torch
 from onnx.defs import OpSchema
 from torch.onnx import symbolic_helper
+from torch.overrides import TorchFunctionMode
 
 from .._calls import type_name
 from .._pytorch.functions import overload_of
@@ -68,8 +69,8 @@ def export(
     Raises:
         TypeError: if `module` is a function.
         ValueError: for an opset before 18, dynamic_shapes with dynamo=False, a path that exists and
-            is not a file, and a dtype that a definition does not support in this opset (Asinh
-            supports bfloat16 from opset 22 on).
+            is not a file, a dtype that a definition does not support in this opset (Asinh supports
+            bfloat16 from opset 22 on), and an attribute that depends on a dynamic size.
         RuntimeError: if PyTorch cannot export the model; the message has the reason in one line.
             In-place ops cannot be exported, except those in the modules of `cudarelu.nn`.
         OSError: if the file cannot be written.
@@ -100,9 +101,12 @@ def export(
 
     with placed(path) as file:
         try:
-            torch.onnx.export(module, args, str(file), dynamo=dynamo, **options)
+            with _SymbolicAttributes() as attributes:
+                torch.onnx.export(module, args, str(file), dynamo=dynamo, **options)
         except torch.onnx.OnnxExporterError as error:
             raise RuntimeError(f"PyTorch cannot export the model: {_reason(error)}") from error
+        if attributes.found is not None:
+            raise ValueError(attributes.found)
         model = onnx.load(file, load_external_data=False)
         if not dynamo:
             _forget_invented_sizes(model, options.get("dynamic_axes") or {})
@@ -122,6 +126,32 @@ def _reason(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+class _SymbolicAttributes(TorchFunctionMode):
+    """Notes an attribute of an op that depends on a dynamic size: PyTorch would write the value of
+    the example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: str | None = None
+
+    def __torch_function__(
+        self, called: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if any(isinstance(each, torch.SymInt) for each in (*args, *kwargs.values())):
+            namespace, _, name = str(called).partition(".")
+            op = next((o for o in all_ops() if (o.namespace, o.name) == (namespace, name)), None)
+            if op is not None:
+                names = [each.name for each in op.inputs] + [each.name for each in op.attributes]
+                given = dict(zip(names, args, strict=False)) | kwargs
+                name, size = next((n, x) for n, x in given.items() if isinstance(x, torch.SymInt))
+                self.found = (
+                    f"{op.short_name}: {name} is {size}, which depends on a dynamic size, but an "
+                    "attribute in a model is a constant"
+                )
+        return called(*args, **kwargs)
 
 
 def _finished(model: onnx.ModelProto) -> onnx.ModelProto:

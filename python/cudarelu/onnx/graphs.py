@@ -26,6 +26,17 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return [graph for graphs in found for graph in graphs]
 
 
+def names_read_by(node: onnx.NodeProto) -> set[str]:
+    """The values of its scope that a node reads: its inputs, and those that its subgraphs use."""
+    inner = [each for graph in subgraphs(node) for each in scopes(graph)]
+    used = {*node.input, *(n for each in inner for i in each.node for n in i.input)}
+    used |= {value.name for each in inner for value in each.output}
+    for each in inner:
+        used -= {value.name for value in (*each.input, *each.initializer)}
+        used -= {name for i in each.node for name in i.output}
+    return used
+
+
 def standard_opset(model: onnx.ModelProto) -> int | None:
     """The version of ONNX's own operators that a model imports; None if it imports none."""
     domains = {each.domain.removeprefix("ai.onnx"): each.version for each in model.opset_import}
@@ -68,11 +79,7 @@ def check_cycles(model: onnx.ModelProto) -> None:
     for scope in scopes(model):
         sorter = graphlib.TopologicalSorter()
         for node in scope.node:
-            inner = [each for graph in subgraphs(node) for each in scopes(graph)]
-            used = {*node.input, *(n for each in inner for i in each.node for n in i.input)}
-            for each in inner:
-                used -= {value.name for value in (*each.input, *each.initializer)}
-                used -= {name for i in each.node for name in i.output}
+            used = names_read_by(node)
             for name in filter(None, node.output):
                 sorter.add(name, *used)
         _check_sorts(sorter)

@@ -17,6 +17,7 @@ import onnx
 import onnx.helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops import op_loop
 
 from .._table import OWN_NAMESPACE, OpInfo
 from ..onnx.absent_inputs import with_stand_ins
@@ -82,7 +83,70 @@ class Celu(OpRun):
         return (np.where(x > 0, x, alpha * np.expm1(x / alpha)).astype(x.dtype),)
 
 
-_REPLACED: list[Any] = [Celu, Erf, HardSwish, LeakyRelu, Mish, Softsign]
+class GatherElements(OpRun):
+    """GatherElements of any size; onnx.reference fails above 64 and for unequal shapes."""
+
+    op_domain = ""
+
+    def _run(self, data: np.ndarray, indices: np.ndarray, axis: int) -> tuple[np.ndarray]:
+        shape = list(indices.shape)
+        shape[axis] = data.shape[axis]
+        part = data[tuple(map(slice, shape))]  # take_along_axis broadcasts other sizes
+        return (np.take_along_axis(part, indices, axis),)
+
+
+class GatherND(OpRun):
+    """GatherND, also of empty tensors, for which onnx.reference fails."""
+
+    op_domain = ""
+
+    def _run(self, data: np.ndarray, indices: np.ndarray, batch_dims: int = 0) -> tuple[np.ndarray]:
+        batches = np.ogrid[tuple(map(slice, indices.shape[:batch_dims]))]
+        rank = indices.ndim - 1  # of each index
+        places = [each.reshape(each.shape + (1,) * (rank - batch_dims)) for each in batches]
+        return (data[(*places, *np.moveaxis(indices, -1, 0))],)
+
+
+class Loop(op_loop.Loop):
+    """Loop that stacks its scan outputs; onnx.reference concatenates their rows, and fails if there
+    is no iteration."""
+
+    op_domain = ""
+    body: Any  # both are set by onnx.reference
+    _run_body: Any
+
+    def _run(  # type: ignore[override]
+        self,
+        trip_count: np.ndarray | None,
+        condition: np.ndarray | None,
+        *carried: Any,
+        context: Mapping[str, Any] | None = None,
+        body: Any = None,
+        attributes: Any = None,
+        **options: Any,
+    ) -> tuple[Any, ...]:
+        scanned: list[list[np.ndarray]] = [[] for _ in range(self.K)]
+        iteration = 0
+        while (condition is None or condition) and (trip_count is None or iteration < trip_count):
+            given = [np.array(iteration), np.array(True), *carried]
+            inputs = {**(context or {}), **dict(zip(self.body.input_names, given, strict=True))}
+            condition, *results = self._run_body(inputs, attributes=attributes, **options)
+            carried = tuple(results[: self.N])
+            for values, value in zip(scanned, results[self.N :], strict=True):
+                values.append(value)
+            iteration += 1
+        types = [each.tensor_type for each in self.body.output_types[1 + self.N :]]
+        # Without an iteration, a size is what the body tells, else 0, as in ONNX Runtime.
+        stacked = [
+            np.stack(values) if values else np.empty((0, *(d.dim_value for d in each.shape.dim)))
+            for values, each in zip(scanned, types, strict=True)
+        ]
+        return (*carried, *stacked)
+
+
+_REPLACED: list[Any] = [
+    *(Celu, Erf, GatherElements, GatherND, HardSwish, LeakyRelu, Loop, Mish, Softsign)
+]
 
 
 def evaluator(op: OpInfo, attributes: Mapping[str, Any]) -> ReferenceEvaluator:

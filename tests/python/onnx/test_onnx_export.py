@@ -713,6 +713,52 @@ def test_a_branch_that_depends_on_the_inputs_stays():
         np.testing.assert_array_equal(results, [y, z])
 
 
+def test_what_only_a_subgraph_reads_is_needed():
+    definition = onnx.parser.parse_function(
+        """<domain: "user", opset_import: ["" : 18]> F <kind: int = 0> (x, positive) => (y) {
+            root = Sqrt(x)
+            label = Constant<value_int: int = @kind>()
+            one = Constant<value_int = 1>()
+            is_one = Equal(label, one)
+            chosen = Where(is_one, root, x)
+            y = If(positive) <
+              then_branch = f () => (double[N] a) { a = Add(chosen, root) },
+              else_branch = g () => (double[N] b) { b = Neg(chosen) }
+            >
+        }"""
+    )
+    x = np.array([4.0, 9.0])
+    for kind, expected in enumerate([[6, 12], [4, 6]]):
+        part = specialised(definition, {"kind": kind})
+        assert "Where" not in [node.op_type for node in part.node]
+        run = onnx.reference.ReferenceEvaluator(part).run
+        (result,) = run(None, {"x": x, "positive": np.array(True)}, attributes={"kind": kind})
+        np.testing.assert_array_equal(result, expected)
+
+
+class _HalfOfTheNeighbours(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x, offset):
+        return self.function(x, offset, nsample=x.shape[0] // 2)[1]
+
+
+@pytest.mark.parametrize("function", [cudarelu.knn_query, torch.ops.cudarelu.knn_query])
+def test_an_attribute_that_is_a_dynamic_size(function, tmp_path):
+    example = (torch.randn(8, 3), torch.tensor([8], dtype=torch.int32))
+    module, file = _HalfOfTheNeighbours(function).eval(), tmp_path / "model.onnx"
+    message = r"knn_query: nsample is .*, which depends on a dynamic size, but an attribute"
+    with pytest.raises(ValueError, match=message):
+        cudarelu.onnx.export(module, example, file, dynamic_shapes=({0: "n"}, None))
+    assert not file.exists()
+    if function is cudarelu.knn_query:  # a static size is a constant
+        model = cudarelu.onnx.export(module, example)
+        (node,) = [each for each in model.graph.node if each.op_type == "KnnQuery"]
+        assert [each.i for each in node.attribute] == [4]
+
+
 DOUBLE_GELU = "main (double[N,4] x) => (double[N,4] y) { y = cudarelu.Gelu<approximate = 1>(x) }"
 
 
