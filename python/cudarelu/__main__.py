@@ -140,7 +140,10 @@ def check(arguments: argparse.Namespace) -> None:
     from .testing.report import check_library
 
     hosts = arguments.host.split(",") if arguments.host else ()
-    if check_library(arguments.path, arguments.op, hosts, arguments.provider, arguments.all):
+    if check_library(
+        *(arguments.path, arguments.op, hosts, arguments.provider, arguments.all),
+        *(arguments.dtype, arguments.case),
+    ):
         raise SystemExit(1)
 
 
@@ -279,6 +282,20 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     )
     command.add_argument(
         "--provider", choices=["cpu", "cuda"], help="check only on this device (default: both)"
+    )
+    command.add_argument(
+        "--dtype",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="check only this dtype, such as float16; repeatable",
+    )
+    command.add_argument(
+        "--case",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="check only this case or feature, of either tier, such as wide; repeatable",
     )
     command.add_argument(
         "--all", action="store_true", help="run the second tier too, four times as many checks"

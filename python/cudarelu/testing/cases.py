@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +15,7 @@ import numpy as np
 
 from .._table import OpInfo
 from ..onnx.definitions import function
-from .inputs import draw
+from .inputs import draw, shape_of
 
 DTYPES = {
     name: np.dtype(getattr(ml_dtypes if name == "bfloat16" else np, name))
@@ -112,13 +113,35 @@ def plans(op: OpInfo, dtype: np.dtype) -> Iterator[Plan]:
             yield Plan("without-" + "-".join(absent), (5,), 11, absent=absent)
 
 
+MAX_ELEMENTS = 1 << 23  # of a tensor of a case
+MAX_OUTPUT_SIZE = 1024  # of an attribute that is a size of an output
+
+
 def sizes_of(op: OpInfo, plan: Plan) -> dict[Any, int]:
     """A size for each named dimension.
 
     The sizes differ, except with absent inputs: the input whose value an absent one takes must have
     the same shape. There are four offsets. Only the last dimension of a tensor may exceed 256,
-    since the reference of a larger product takes long.
+    since the reference of a larger product takes long. All are halved until no tensor has more than
+    `MAX_ELEMENTS`.
     """
+    while True:
+        sizes = _sizes_of(op, plan)
+        given = sizes | _output_sizes(op, attribute_values(op, plan.attributes))
+        tensors = (*op.inputs, *op.outputs)
+        if all(math.prod(shape_of(p, plan.leading, given)) <= MAX_ELEMENTS for p in tensors):
+            return sizes
+        plan = dataclasses.replace(plan, size=plan.size // 2)
+
+
+def _output_sizes(op: OpInfo, given: Mapping[str, Any]) -> dict[str, int]:
+    """The attributes that are sizes of outputs, with their defaults."""
+    dims = {dim for each in op.outputs for dim in each.dims}
+    values = {a.name: given.get(a.name, a.default) for a in op.attributes if a.name in dims}
+    return {name: int(value) for name, value in values.items()}
+
+
+def _sizes_of(op: OpInfo, plan: Plan) -> dict[Any, int]:
     sizes: dict[Any, int] = {}
     for parameter in op.inputs:
         named = [dim for dim in parameter.dims if isinstance(dim, str) and dim != "*"]
@@ -228,7 +251,10 @@ def attribute_values(op: OpInfo, choice: str) -> dict[str, Any]:
             given[a.name] = choice == "high"
             continue
         if a.type == "int":
-            given[a.name] = {"low": int(a.lowest or 1), "high": int(a.highest or 40)}.get(choice, 3)
+            high = int(a.highest or 40)
+            if any(a.name in each.dims for each in op.outputs):
+                high = min(high, MAX_OUTPUT_SIZE)
+            given[a.name] = {"low": int(a.lowest or 1), "high": high}.get(choice, 3)
         else:
             low = -0.5 if a.lowest is None else a.lowest
             given[a.name] = {"low": low, "high": 1.75}.get(choice, 0.375)

@@ -21,6 +21,8 @@ def check_library(
     runtimes: Collection[str] = (),
     device: str | None = None,
     slow: bool = False,
+    dtypes: Collection[str] = (),
+    names: Collection[str] = (),
 ) -> int:
     """Checks the ops of a library, and prints a line for each op and host, and for each failure.
 
@@ -30,6 +32,8 @@ def check_library(
         runtimes: names of hosts without their device, such as "torch"; all if there are none.
         device: "cpu" or "cuda"; None: both.
         slow: whether to run the second tier too; see `Check`.
+        dtypes: dtypes of the type variable; all if there are none.
+        names: names of cases and features, of both tiers; all if there are none.
 
     Returns:
         The number of checks that failed.
@@ -57,12 +61,23 @@ def check_library(
         reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())
         raise ValueError(f"no host to check in ({reasons or 'none runs on ' + str(device)})")
     width = max(len(op.short_name) for op in ops)
+    selected = [
+        [
+            each
+            for each in checks([op])
+            if each.host.name in chosen
+            and (each.name in names if names else slow or not each.slow)
+            and (not dtypes or each.dtype in dtypes)
+        ]
+        for op in ops
+    ]
+    if not any(selected):
+        raise ValueError(f"no check of {', '.join((*names, *dtypes))} in {', '.join(chosen)}")
     failed = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for op in ops:
-            selected = [c for c in checks([op]) if c.host.name in chosen and (slow or not c.slow)]
-            failed += _check_op(selected, width)
+        for each in filter(None, selected):
+            failed += _check_op(each, width)
     for name, why in missing.items():
         print(f"not checked: {name}: {why}")
     if failed:

@@ -185,6 +185,7 @@ def test_a_right_op_passes(wrong):
         (["--op", "swosh"], "no op 'swosh': the library has swish, "),
         (["--host", "mxnet"], "no host 'mxnet': there are torch, "),
         (["--host", "numpy", "--provider", "cuda"], "no host to check in (none runs on cuda)"),
+        (["--host", "numpy", "--case", "wider"], "no check of wider in numpy"),
     ],
 )
 def test_misuse(arguments, message, capsys):

@@ -125,3 +125,11 @@ def test_the_command_has_both_tiers(capsys):
         numbers.append(int(number))
     first, both = numbers
     assert 4 <= first < both / 2
+
+
+def test_one_case_of_one_dtype(capsys):
+    """Also of the second tier."""
+    arguments = ["check", str(LIBRARY), "--host", "numpy,torch", "--provider", "cpu"]
+    assert main([*arguments, "--dtype", "float16", "--case", "35", "--op", "swish"]) == 0
+    found = re.findall(r"^my::swish +(\S+) +(.*)$", capsys.readouterr().out, re.M)
+    assert sorted(found) == [("numpy", "1 passed"), ("torch-cpu", "1 passed")]
