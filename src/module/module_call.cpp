@@ -1,6 +1,7 @@
 // The module's side of a call from a reader.
 
 #include <cstddef>
+#include <cstdio>
 #include <memory>
 #include <new>
 
@@ -67,6 +68,12 @@ Strides strides_of(const cudarelu_call& call) {
   return {call.input_strides, call.output_strides};
 }
 
+/// Allocates nothing: there may be no memory.
+void write_exception(const cudarelu_call& call, const char* what, cudarelu_error& error) {
+  std::snprintf(error.message, sizeof(error.message), "%.*s: %s", static_cast<int>(call.op_length),
+                call.op, what);
+}
+
 /// Calls use(call) with the arguments of a reader; converts exceptions to errors.
 template <class Use>
 cudarelu_code with_call(const cudarelu_call& from, cudarelu_error& error, const Use& use) noexcept {
@@ -82,9 +89,9 @@ cudarelu_code with_call(const cudarelu_call& from, cudarelu_error& error, const 
   } catch (const std::bad_alloc&) {
     return to_c(Status::out_of_memory(), error);
   } catch (const std::exception& exception) {
-    write(exception.what(), error);
+    write_exception(from, exception.what(), error);
   } catch (...) {
-    write("an exception of an unknown type", error);
+    write_exception(from, "an exception of an unknown type", error);
   }
   return CUDARELU_INTERNAL;
 }

@@ -9,6 +9,7 @@
 
 #include "runtime.h"
 
+// NOLINTNEXTLINE(readability-redundant-declaration): only where the files are one unit
 extern "C" OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
                                         const OrtApiBase* base) noexcept;
 

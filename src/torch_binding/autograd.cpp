@@ -526,7 +526,8 @@ struct TransformedTensor : c10::TensorImpl {
   std::shared_ptr<bool> alive;
 };
 
-bool is_captured(const at::Tensor& tensor) {
+/// The object has another type of this layout, which the sanitizer would report.
+__attribute__((no_sanitize("vptr"))) bool is_captured(const at::Tensor& tensor) {
   return tensor.key_set().has(c10::DispatchKey::FuncTorchGradWrapper) &&
          static_cast<const TransformedTensor*>(tensor.unsafeGetTensorImpl())->captured;
 }

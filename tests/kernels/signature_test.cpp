@@ -226,6 +226,12 @@ INSTANTIATE_TEST_SUITE_P(
         {"f(x: i32[n], w: T[n]?) -> y: T[n]", "y is of type T, so an input that is never absent"},
         {"f(x: T[n], w: T[*]?) -> y: T[*]", "y begins with *, so an input that is never absent"},
         {"f(x: T[n], w: T[m]?) -> y: T[m]", "m, a dimension of y, must be that of an input that"},
+        {"f(x: T[n]) -> kept: i64[k]",
+         "k, a dimension of kept, must be that of an input that is never absent, or an integer "
+         "attribute; if it depends on values, return the largest size, and the number used"},
+        {"f(x: T[*, 2 d]) -> y: T[*, d]", "a dimension of x is a name or a number, before `d])"},
+        {"f(x: T[h], *, p: int = 0 in [0, 9]) -> y: T[h + p]",
+         "a dimension of y is a name or a number, before `+ p]`; compute other sizes outside"},
         {"f(x: T[n], w: T[m]?, o: offsets(m)[b]? = x) -> y: T[n]", "x, the default of"},
         {"f(x: T[n], i: offsets(n)[b], w: T[m]?, o: offsets(m)[b]? = i) -> y: T[n]",
          "m, which o divides, must be a dimension of an input that is never absent"},

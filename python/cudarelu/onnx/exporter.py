@@ -101,12 +101,13 @@ def export(
 
     with placed(path) as file:
         try:
-            with _SymbolicAttributes() as attributes:
+            with _Calls() as calls:
                 torch.onnx.export(module, args, str(file), dynamo=dynamo, **options)
         except torch.onnx.OnnxExporterError as error:
-            raise RuntimeError(f"PyTorch cannot export the model: {_reason(error)}") from error
-        if attributes.found is not None:
-            raise ValueError(attributes.found)
+            reason = calls.in_place or _reason(error)
+            raise RuntimeError(f"PyTorch cannot export the model: {reason}") from error
+        if calls.dynamic_attribute is not None:
+            raise ValueError(calls.dynamic_attribute)
         model = onnx.load(file, load_external_data=False)
         if not dynamo:
             _forget_invented_sizes(model, options.get("dynamic_axes") or {})
@@ -128,29 +129,32 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-class _SymbolicAttributes(TorchFunctionMode):
-    """Notes an attribute of an op that depends on a dynamic size: PyTorch would write the value of
-    the example."""
+class _Calls(TorchFunctionMode):
+    """Notes calls of our ops that a model cannot have."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: str | None = None
+        self.in_place: str | None = None
+        # PyTorch's exporter would write the value that the attribute has in the example.
+        self.dynamic_attribute: str | None = None
 
     def __torch_function__(
         self, called: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if any(isinstance(each, torch.SymInt) for each in (*args, *kwargs.values())):
-            namespace, _, name = str(called).partition(".")
-            op = next((o for o in all_ops() if (o.namespace, o.name) == (namespace, name)), None)
-            if op is not None:
-                names = [each.name for each in op.inputs] + [each.name for each in op.attributes]
-                given = dict(zip(names, args, strict=False)) | kwargs
-                name, size = next((n, x) for n, x in given.items() if isinstance(x, torch.SymInt))
-                self.found = (
-                    f"{op.short_name}: {name} is {size}, which depends on a dynamic size, but an "
-                    "attribute in a model is a constant"
-                )
+        namespace, _, name = str(called).removesuffix(".default").partition(".")
+        for op in all_ops():
+            if op.namespace != namespace or name.removesuffix("_") != op.name:
+                continue
+            if name != op.name:
+                self.in_place = f"{name} works in place; call {op.name}, which returns the result"
+            names = [each.name for each in op.inputs] + [each.name for each in op.attributes]
+            for attribute, value in {**dict(zip(names, args, strict=False)), **kwargs}.items():
+                if isinstance(value, torch.SymInt):
+                    self.dynamic_attribute = (
+                        f"{op.short_name}: {attribute} is {value}, which depends on a dynamic "
+                        "size, but an attribute in a model is a constant"
+                    )
         return called(*args, **kwargs)
 
 

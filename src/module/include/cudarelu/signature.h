@@ -454,6 +454,10 @@ class SignatureParser {
     if (accept("*")) result.leading = true;
     bool first = !result.leading;
     while (!accept("]")) {
+      if (!first && !rest_.empty() && rest_.find_first_of(",)") != 0) {
+        fail("a dimension of ", result.name, " is a name or a number, before `", rest_,
+             "`; compute other sizes outside the op");
+      }
       if (!first) expect(",");
       result.dims.push_back(dimension(), "signature: a tensor has more than 8 dimensions");
       first = false;
@@ -691,7 +695,9 @@ class SignatureParser {
       const int attribute = index_of(signature_.attributes, dim.name);
       if (attribute < 0) {
         fail(dim.name, ", a dimension of ", output.name,
-             ", must be that of an input that is never absent, or an integer attribute");
+             ", must be that of an input that is never absent, or an integer attribute; if it "
+             "depends "
+             "on values, return the largest size, and the number used as another output");
       }
       const AttributeSpec& spec = signature_.attributes[static_cast<std::size_t>(attribute)];
       if (spec.type != AttributeType::integer || spec.lowest < 0) {
@@ -724,7 +730,8 @@ struct InPlace {
 constexpr InPlace parse_in_place(const Signature& signature, std::string_view text) {
   constexpr std::string_view equals = " = ";
   const std::size_t middle = text.find(equals);
-  if (middle == text.npos) throw std::invalid_argument("in_place must be `output = input`");
+  if (middle == text.npos)
+    throw std::invalid_argument("in_place must be one pair `output = input`");
   const int output = index_of(signature.outputs, text.substr(0, middle));
   const int input = index_of(signature.inputs, text.substr(middle + equals.size()));
   if (output < 0 || input < 0) throw std::invalid_argument("in_place names no output or no input");

@@ -26,14 +26,13 @@ class [[nodiscard]] Status {
     return *this;
   }
   ~Status() {
-    if (error_ != nullptr && !error_->shared) delete error_;
+    if (error_ != nullptr) release();
   }
 
   /// The error of a failed allocation. Allocates nothing itself.
   static Status out_of_memory() noexcept {
-    static const Error error{Code::out_of_memory, "out of memory", /*shared=*/true};
     Status status;
-    status.error_ = &error;
+    status.error_ = shared();
     return status;
   }
 
@@ -46,8 +45,15 @@ class [[nodiscard]] Status {
   struct Error {
     Code code;
     std::string message;
-    bool shared = false;  // a static object, never deleted
   };
+
+  static const Error* shared() {
+    static const Error error{Code::out_of_memory, "out of memory"};
+    return &error;
+  }
+  [[gnu::cold, gnu::noinline]] void release() {
+    if (error_ != shared()) delete error_;
+  }
 
   // nullptr: success, which costs nothing to return. Not a std::unique_ptr: <memory> takes long to
   // compile, and every file includes this one.
