@@ -7,9 +7,11 @@ import fcntl
 import functools
 import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from pathlib import Path
 import torch
 
 from cudarelu import _C
-from cudarelu._cache import cache_folder, check_private, make_private
+from cudarelu._cache import cache_folder, check_private, explained, make_private
 from cudarelu._modules import OpModule, load_library
 from cudarelu._sdk import SDK
 from cudarelu._table import op_info
@@ -48,10 +50,13 @@ def load(
 
     Kernels are built for the CPU and, if there is an nvcc (installed, or that of Python's
     packages), for the GPUs of this machine, or for TORCH_CUDA_ARCH_LIST; without a GPU, for compute
-    capability 9.0. The cache is in $CUDARELU_CACHE_DIR, or else in the user's cache folder. It
-    depends on the content of the sources and of what they include, the compilers, their options and
-    the GPUs. If only what this package links to a module changes, the module is linked again.
-    Several processes that need the same module build it once.
+    capability 9.0. CXX and CUDACXX name other compilers, such as `ccache g++ -m64`.
+
+    The cache is in $CUDARELU_CACHE_DIR, or else in the user's cache folder. It depends on the
+    content of the sources and of what they include, the compilers, their options and the GPUs. If
+    only what this package links to a module changes, the module is linked again. Several processes
+    that need the same module build it once. What the cache has is used without writing there, so
+    that it may be made with the image of a container.
 
     Args:
         name: the namespace of the ops, also in C++.
@@ -63,11 +68,13 @@ def load(
 
     Raises:
         RuntimeError: if a source does not compile. The message begins with the line of the source.
+            If a compiler does not run, or the user has no folder for the cache.
         FileNotFoundError: if a source or a compiler is missing.
-        OSError: if the cache cannot be written.
-        ValueError: if no module can have the name, if TORCH_CUDA_ARCH_LIST has an entry that is
-            no compute capability, if a definition is not valid ONNX, and if the module cannot be
-            loaded, as `load_library` does.
+        OSError: if the cache does not have the module and cannot be written.
+        PermissionError: if other users can write what the cache has.
+        ValueError: if no module can have the name, if CXX or CUDACXX cannot be read, if
+            TORCH_CUDA_ARCH_LIST has an entry that is no compute capability, if a definition is not
+            valid ONNX, and if the module cannot be loaded, as `load_library` does.
     """
     return load_library(
         build(name, sources, extra_include_paths=extra_include_paths, cuda=cuda, verbose=verbose)
@@ -88,15 +95,16 @@ def kept_sources(name: str, identity: str, write: Callable[[], Mapping[str, str]
     that identifies them."""
     key = _digest(identity.encode())
     parent = cache_folder() / "inline"
-    with _locked(name, parent, key):
-        folder = parent / key
-        if not folder.exists():
-            with _scratch(parent, key) as scratch:
-                kept = scratch / "kept"
-                kept.mkdir()
-                for file, text in write().items():
-                    (kept / file).write_text(text, encoding="utf-8")
-                kept.rename(folder)
+    folder = parent / key
+    if not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
+        with _locked(name, parent, key):
+            if not folder.exists():
+                with _scratch(parent, key) as scratch:
+                    kept = scratch / "kept"
+                    kept.mkdir()
+                    for file, text in write().items():
+                        (kept / file).write_text(text, encoding="utf-8")
+                    kept.rename(folder)
     sources = sorted(folder.iterdir())
     for each in sources:
         check_private(each)
@@ -133,12 +141,19 @@ def build(
     compilers = _compilers(name, cuda, architectures)
     includes = [str(Path(path).resolve()) for path in extra_include_paths]
     commands = _commands(name, includes, compilers)
-    identity = [compilers.versions, commands.cpu, commands.cuda, [str(file) for file in files]]
+    compiling = [commands.cxx, commands.cpu, commands.nvcc, commands.cuda]
+    identity = [compilers.identity, compiling, [_in_cache(file) for file in files]]
     compiled_files = [SDK / "module/generate.sh", *files]
     key = _digest(json.dumps(identity).encode(), *map(Path.read_bytes, compiled_files))
     linked_files = [SDK / "lib/libcudarelu_module.a", SDK / "module/exports.version"]
-    link_key = _digest(json.dumps(commands.link).encode(), *map(Path.read_bytes, linked_files))
+    link_key = _digest(
+        json.dumps([commands.cxx, commands.link]).encode(), *map(Path.read_bytes, linked_files)
+    )
     cache = cache_folder() / "modules" / name
+    in_folder = Path(link_key, f"lib{name}.so")
+    if library := _finished(cache, key, in_folder):
+        check_private(library)
+        return library
     with _locked(name, cache, key):
         folder = _current(cache, key)
         if folder is None:
@@ -150,7 +165,7 @@ def build(
                 folder = cache / f"{key}-{_digest(*(used[each].encode() for each in sorted(used)))}"
                 shutil.rmtree(folder, ignore_errors=True)  # what is left if a user removed files
                 kept.rename(folder)
-        library = folder / link_key / f"lib{name}.so"
+        library = folder / in_folder
         if not _is_written(library):
             with _scratch(cache, key) as scratch:
                 linked = scratch / library.name
@@ -160,6 +175,15 @@ def build(
                 linked.rename(library)
         check_private(library)
     return library
+
+
+def _finished(cache: Path, key: str, in_folder: Path) -> Path | None:
+    """The library with a key, if the cache has it and this user can read it."""
+    try:
+        folder = _current(cache, key)
+        return folder / in_folder if folder and _is_written(folder / in_folder) else None
+    except PermissionError:
+        return None
 
 
 def _check_definitions(library: Path) -> None:
@@ -172,16 +196,67 @@ def _check_definitions(library: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _Compilers:
-    cxx: str
-    nvcc: Path | None  # None: no CUDA
-    architectures: tuple[str, ...]  # "80"; "90+PTX": with PTX for newer GPUs
-    versions: tuple[str, str]  # what they say of themselves
+class _Compiler:
+    """A command that runs a compiler, such as `ccache g++ -m64`."""
+
+    words: list[str]
 
     @property
-    def toolkit(self) -> Path:
-        assert self.nvcc is not None
-        return self.nvcc.parent.parent
+    def program(self) -> str:
+        """The compiler, which follows the programs that run it."""
+        return self.words[len(self._programs) - 1]
+
+    @property
+    def options(self) -> list[str]:
+        return self.words[len(self._programs) :]
+
+    @property
+    def _programs(self) -> list[str]:
+        return list(itertools.takewhile(lambda word: not word.startswith("-"), self.words))
+
+    @staticmethod
+    def named_by(variable: str, example: str) -> _Compiler | None:
+        """The compiler that a variable of the environment names, if it names one."""
+        value = os.environ.get(variable, "").strip()
+        advice = f"set {variable} to a compiler, such as {example}, or unset it"
+        try:  # a path may have spaces
+            compiler = _Compiler([value] if shutil.which(value) else shlex.split(value))
+        except ValueError as error:
+            raise ValueError(f"{variable} is {value!r} ({error}): {advice}") from None
+        if not compiler.words:
+            return None
+        for program in compiler._programs or compiler.words:
+            if not shutil.which(program):
+                raise FileNotFoundError(
+                    f"{variable} is {value!r}, but there is no program {program}: install it, or "
+                    f"{advice}"
+                )
+        return compiler
+
+    def version(self, variable: str) -> str:
+        """What it says of itself."""
+        command = [*self.words, "--version"]
+        try:
+            return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", "").strip() or str(error)
+            raise RuntimeError(
+                f"`{shlex.join(command)}` fails ({said.splitlines()[-1]}): set {variable} to a "
+                "compiler that runs"
+            ) from None
+
+
+# What nvcc itself reads.
+_NVCC_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")
+
+
+@dataclass(frozen=True)
+class _Compilers:
+    cxx: _Compiler
+    nvcc: _Compiler | None  # None: no CUDA
+    toolkit: Path | None  # that of nvcc
+    architectures: tuple[str, ...]  # "80"; "90+PTX": with PTX for newer GPUs
+    identity: list[str | None]  # what they say of themselves, and what nvcc reads
 
     @property
     def built_for(self) -> str:
@@ -191,9 +266,12 @@ class _Compilers:
 
 
 def _compilers(name: str, cuda: bool | None, architectures: Sequence[str] | None) -> _Compilers:
-    cxx = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+    cxx = _Compiler.named_by("CXX", "g++")
     if cxx is None:
-        raise FileNotFoundError(f"{name}: no C++ compiler: install g++, or set CXX")
+        found = shutil.which("g++") or shutil.which("c++")
+        if found is None:
+            raise FileNotFoundError(f"{name}: no C++ compiler: install g++, or set CXX")
+        cxx = _Compiler([found])
     nvcc = _find_nvcc() if cuda is not False else None
     if nvcc is None and cuda is None:
         warnings.warn(f"there is no nvcc: {name} is built for the CPU only", stacklevel=4)
@@ -202,17 +280,20 @@ def _compilers(name: str, cuda: bool | None, architectures: Sequence[str] | None
             f"{name}: there is no nvcc: install a CUDA toolkit, or "
             "pip install 'cuda-toolkit[nvcc,cccl,cudart,crt,nvvm]==13.0.*'"
         )
-    chosen = _architectures(name, architectures) if nvcc else ()
-    versions = (_said(cxx, "--version"), _said(str(nvcc), "--version") if nvcc else "")
-    return _Compilers(cxx, nvcc, chosen, versions)
-
-
-def _said(*command: str) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    if nvcc is None:
+        return _Compilers(cxx, None, None, (), [cxx.version("CXX")])
+    command = _Compiler.named_by("CUDACXX", "nvcc") or _Compiler([str(nvcc)])
+    identity = [cxx.version("CXX"), command.version("CUDACXX or CUDA_HOME")]
+    return _Compilers(
+        *(cxx, command, nvcc.parent.parent, _architectures(name, architectures)),
+        [*identity, *map(os.environ.get, _NVCC_VARIABLES)],
+    )
 
 
 def _find_nvcc() -> Path | None:
-    """An installed nvcc, or that of Python's packages."""
+    """The nvcc that CUDACXX names, an installed one, or that of Python's packages."""
+    if named := _Compiler.named_by("CUDACXX", "nvcc"):
+        return Path(shutil.which(named.program) or named.program).resolve()
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
     places = [Path(home) / "bin" for home in homes if home]
     if found := shutil.which("nvcc"):
@@ -245,8 +326,10 @@ def _architectures(name: str, given: Sequence[str] | None) -> tuple[str, ...]:
 class _Commands:
     """The commands of a build, without the files of one build."""
 
-    cpu: list[str]  # compiles a source for the CPU
-    cuda: list[str]  # for CUDA; empty without an nvcc
+    cxx: list[str]  # the compiler
+    cpu: list[str]  # its options for a source for the CPU
+    nvcc: list[str]  # empty without one
+    cuda: list[str]
     link: list[str]  # what follows the objects
 
 
@@ -257,22 +340,26 @@ def _commands(name: str, includes: list[str], compilers: _Compilers) -> _Command
     flags = json.loads((SDK / "module/flags.json").read_text(encoding="utf-8"))
     common = [f"-I{path}" for path in (SDK / "include", *includes)]
     common += [f'-DCUDARELU_MODULE="{name}"', f'-DCUDARELU_BUILT_FOR="{compilers.built_for}"']
-    cpu = [compilers.cxx, "-std=c++20", "-fPIC", "-fvisibility=hidden", *flags["cxx"], *common]
+    cpu = ["-std=c++20", "-fPIC", "-fvisibility=hidden", *flags["cxx"], *common]
     cuda: list[str] = []
     link = [str(archive), f"-Wl,-rpath,$ORIGIN:{SDK.parent}"]
     link += [f"-Wl,--version-script={SDK / 'module/exports.version'}", *flags["link"]]
-    if compilers.nvcc:
+    if compilers.nvcc and compilers.toolkit:
         common.append("-DCUDARELU_WITH_CUDA")
         cpu += ["-DCUDARELU_WITH_CUDA", "-isystem", str(compilers.toolkit / "include")]
-        cuda = [str(compilers.nvcc), "-ccbin", compilers.cxx, *flags["cuda"], *common]
-        cuda += ["-Xcompiler", "-fPIC,-fvisibility=hidden"]
+        # nvcc takes a program alone, and its options one by one.
+        cuda = [] if os.environ.get("NVCC_CCBIN") else ["-ccbin", compilers.cxx.program]
+        cuda += [*flags["cuda"], *common, "-Xcompiler", "-fPIC,-fvisibility=hidden"]
+        for option in compilers.cxx.options:
+            cuda += ["-Xcompiler", option.replace(",", r"\,")]
         for each in compilers.architectures:
             virtual, _, ptx = each.partition("+")
             kept = f"[compute_{virtual},sm_{virtual}]" if ptx else f"sm_{virtual}"
             cuda.append(f"-gencode=arch=compute_{virtual},code={kept}")
         link += [f"-L{compilers.toolkit / each}" for each in ("lib64", "lib")]
         link += ["-lcudart_static", "-lpthread", "-lrt"]
-    return _Commands(cpu, cuda, [*link, "-ldl"])
+    nvcc = compilers.nvcc.words if compilers.nvcc else []
+    return _Commands(compilers.cxx.words, cpu, nvcc, cuda, [*link, "-ldl"])
 
 
 def _digest(*parts: bytes) -> str:
@@ -286,20 +373,11 @@ def _digest(*parts: bytes) -> str:
 def _locked(name: str, folder: Path, key: str) -> Iterator[None]:
     """Creates a folder of the cache; while one process writes a key there, others wait. Explains an
     error in the cache."""
-    try:
+    with explained(name, folder):
         make_private(folder)
         with (folder / f"{key}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-    except OSError as error:
-        cache, place = cache_folder(), Path(error.filename or folder)
-        in_cache = place.is_relative_to(cache) or cache.is_relative_to(place)
-        if error.strerror is None or not in_cache:  # without strerror: of check_private()
-            raise
-        raise OSError(
-            f"{name}: the cache folder {folder} cannot be written ({error.strerror}); "
-            "set CUDARELU_CACHE_DIR to another one"
-        ) from error
 
 
 @contextlib.contextmanager
@@ -327,7 +405,8 @@ def _current(cache: Path, key: str) -> Path | None:
 
     @functools.cache
     def digest_of(path: str) -> str | None:
-        return _digest(Path(path).read_bytes()) if Path(path).is_file() else None
+        file = cache_folder() / path
+        return _digest(file.read_bytes()) if file.is_file() else None
 
     for folder in sorted(cache.glob(f"{key}-*")):
         record = folder / "compiled.json"
@@ -339,6 +418,12 @@ def _current(cache: Path, key: str) -> Path | None:
             ):
                 return folder
     return None
+
+
+def _in_cache(path: Path) -> str:
+    """The path, relative to the cache if it is there, since a cache may be moved."""
+    cache = cache_folder().resolve()
+    return str(path.relative_to(cache) if path.is_relative_to(cache) else path)
 
 
 def _included(scratch: Path) -> dict[str, str]:
@@ -353,7 +438,7 @@ def _included(scratch: Path) -> dict[str, str]:
             used.add(Path(re.sub(r"\\([ #])|\$(\$)", r"\1\2", path)).absolute())
     system = [Path("/usr"), scratch.resolve()]
     return {
-        str(path): _digest(path.read_bytes())
+        _in_cache(path): _digest(path.read_bytes())
         for path in sorted(used)
         if path.is_relative_to(SDK)  # also if Python's packages are in /usr
         or not any(path.resolve().is_relative_to(folder) for folder in system)
@@ -377,8 +462,10 @@ def _compile(
     for i, source in enumerate(sources):
         part, path = source.split(" ", 1)
         output = ["-MMD", "-MF", str(scratch / f"{i}.d"), "-c", path, "-o", str(kept / f"{i}.o")]
-        if command := commands.cuda if part == "cuda" else commands.cpu:
-            compiling.append([command[0], f"-I{scratch}", *command[1:], *output])
+        if part == "cpu":
+            compiling.append([*commands.cxx, f"-I{scratch}", *commands.cpu, *output])
+        elif commands.nvcc:
+            compiling.append([*commands.nvcc, f"-I{scratch}", *commands.cuda, *output])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         # CUDA sources take longest.
         for done in pool.map(lambda command: _run(command, verbose), reversed(compiling)):
@@ -395,7 +482,7 @@ def _link(name: str, folder: Path, commands: _Commands, library: Path, verbose: 
     objects = sorted(folder.glob("*.o"))
     for each in objects:
         check_private(each)
-    command = [commands.cpu[0], "-shared", "-o", str(library), *map(str, objects), *commands.link]
+    command = [*commands.cxx, "-shared", "-o", str(library), *map(str, objects), *commands.link]
     done = _run(command, verbose)
     if done.returncode != 0:
         raise RuntimeError(f"{name}: {_link_error(done.stdout)}")

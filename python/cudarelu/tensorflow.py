@@ -28,7 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from cudarelu import _C
-from cudarelu._cache import cache_folder, check_private, make_private
+from cudarelu._cache import cache_folder, check_private, explained, make_private
 from cudarelu._calls import Numbers, numbers_of, output_types, result_of, type_name, with_absent
 from cudarelu._gradients import Evaluator, derivative_of
 from cudarelu._table import OWN_NAMESPACE, OpInfo, op_named
@@ -105,12 +105,13 @@ def _library_path(namespace: str) -> str:
     folder = cache_folder() / "tensorflow" / f"{namespace}-{key}"
     copy = folder / f"lib{namespace}_tensorflow.so"
     if not copy.exists():
-        make_private(folder)
-        with tempfile.TemporaryDirectory(dir=folder) as made:  # other processes may do the same
-            shutil.copyfile(reader, Path(made, "library"))
-            Path(made, "module").write_text(lines, encoding="utf-8")
-            os.replace(Path(made, "module"), f"{copy}.module")
-            os.replace(Path(made, "library"), copy)
+        with explained(namespace, folder):
+            make_private(folder)
+            with tempfile.TemporaryDirectory(dir=folder) as made:  # other processes do the same
+                shutil.copyfile(reader, Path(made, "library"))
+                Path(made, "module").write_text(lines, encoding="utf-8")
+                os.replace(Path(made, "module"), f"{copy}.module")
+                os.replace(Path(made, "library"), copy)
     check_private(copy)
     return str(copy)
 

@@ -12,15 +12,16 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import cudarelu
-from cudarelu import _build
+from cudarelu import _build, _cache
 from cudarelu._build import kept_sources
 from support.full_disks import unwritable
 
@@ -300,7 +301,9 @@ def nvcc(tmp_path, monkeypatch) -> Path:
     """An nvcc and C++ compiler that only writes its arguments to a file, and fails."""
     path = tmp_path / "cuda/bin/nvcc"
     path.parent.mkdir(parents=True)
-    path.write_text('#!/bin/sh\n[ "$1" = --version ] || ! echo "$@" >> "$0.said"\n')
+    path.write_text(
+        '#!/bin/sh\ncase "$*" in *--version) ;; *) echo "$@" >>"$0.said"; exit 1 ;; esac\n'
+    )
     path.chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
     monkeypatch.setenv("CXX", str(path))
@@ -334,6 +337,69 @@ def test_what_is_no_architecture(entry, header, nvcc, monkeypatch):
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", f"8.0;{entry}")
     message = rf"^twice_ops: TORCH_CUDA_ARCH_LIST has {entry}, which is no compute capability"
     with pytest.raises(ValueError, match=message):
+        cudarelu.load("twice_ops", [header], cuda=True)
+
+
+# The compilers
+
+
+@pytest.mark.parametrize("kind", ["launcher", "option", "space", "path with a space"])
+def test_a_compiler_with_more_words(kind, header, tmp_path, monkeypatch):
+    """As CMake, make and PyTorch take them."""
+    launcher = tmp_path / "a launcher"
+    launcher.write_text('#!/bin/sh\necho "$@" >>"$0.said"\nexec "$@"\n')
+    launcher.chmod(0o755)
+    (tmp_path / "a compiler").symlink_to(shutil.which("g++"))
+    commands = {
+        "launcher": f"'{launcher}' g++ -m64",
+        "option": "g++ -m64",
+        "space": " g++ ",
+        "path with a space": f"{tmp_path}/a compiler",
+    }
+    monkeypatch.setenv("CXX", commands[kind])
+    header.write_text("struct NoOp {};")
+    with pytest.raises(RuntimeError, match="no header declares an op"):
+        _build.build("twice_ops", header, cuda=False)
+    if kind == "launcher":
+        assert Path(f"{launcher}.said").read_text() == "g++ -m64 --version\n"
+
+
+def test_options_of_a_compiler_for_nvcc(header, nvcc, monkeypatch):
+    """nvcc takes the compiler without what runs it, and its options one by one."""
+    monkeypatch.setenv("CXX", f"env {nvcc} -m64 -Wa,--noexecstack")
+    monkeypatch.setenv("CUDACXX", f"env {nvcc} -Xptxas=-v")
+    with pytest.raises(RuntimeError, match=r"^twice_ops: "):
+        cudarelu.load("twice_ops", [header], cuda=True)
+    said = Path(f"{nvcc}.said").read_text()
+    (cuda,) = (line for line in said.splitlines() if "-gencode" in line)
+    assert cuda.startswith("-Xptxas=-v ")
+    assert f"-ccbin {nvcc} " in cuda
+    assert r"-Xcompiler -m64 -Xcompiler -Wa\,--noexecstack" in cuda
+    monkeypatch.setenv("NVCC_CCBIN", "g++")  # nvcc reads it
+    Path(f"{nvcc}.said").unlink()
+    with pytest.raises(RuntimeError, match=r"^twice_ops: "):
+        cudarelu.load("twice_ops", [header], cuda=True)
+    assert "-ccbin" not in Path(f"{nvcc}.said").read_text()
+
+
+@pytest.mark.parametrize("variable", ["CXX", "CUDACXX"])
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (
+            "/missing/g++",
+            FileNotFoundError,
+            r"there is no program /missing/g\+\+: install it, or set",
+        ),
+        ("env missing -m64", FileNotFoundError, "there is no program missing: install it, or set"),
+        ("-m64", FileNotFoundError, "there is no program -m64: install it, or set"),
+        ("'g++", ValueError, r"\(No closing quotation\): set"),
+        ("false", RuntimeError, r"`false --version` fails \(.*status 1.*\): set"),
+    ],
+)
+def test_a_compiler_that_does_not_run(variable, value, error, message, header, nvcc, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(error, match=f"{message} {variable}"):
         cudarelu.load("twice_ops", [header], cuda=True)
 
 
@@ -462,6 +528,64 @@ def test_a_damaged_cache_is_built_again(builds, tmp_path):
         damage(file)
         assert builds.run(build) == (library, compiled, 1)
         assert file.stat().st_size > 0
+
+
+@pytest.fixture
+def folder_of_all() -> Iterator[Path]:
+    """A folder that all users can read. Those of pytest are for one user."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_what_the_cache_has_is_used_without_writing(folder_of_all, monkeypatch):
+    """On a disk that is read-only, in another place and by other users, as in a container, whose
+    image has it. Some platforms give containers users with any number and group 0."""
+    cache = folder_of_all / "cache"
+    monkeypatch.setenv("CUDARELU_CACHE_DIR", str(cache))
+    builds = Builds(folder_of_all, monkeypatch)
+    build = of_a_definition()
+    library, *_ = builds.run(build)
+    with unwritable(cache, "read-only"):
+        assert builds.run(build) == (library, 0, 0)
+
+    def build_as_user(group: int) -> Path:
+        os.setegid(group)
+        os.seteuid(12345)
+        try:
+            return build()
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+
+    def change_mode(mode: str) -> None:
+        subprocess.run(["chmod", "-R", mode, cache], check=True)
+
+    cache = cache.rename(folder_of_all / "moved")
+    monkeypatch.setenv("CUDARELU_CACHE_DIR", str(cache))
+    library = cache / library.relative_to(folder_of_all / "cache")
+    monkeypatch.setenv("HOME", "/missing")
+    for group in (12345, 0):
+        change_mode("go=")
+        message = rf"written \(Permission denied\); set .*, or .* \(chmod -R go\+rX {cache}\)$"
+        with pytest.raises(OSError, match=message):
+            build_as_user(group)
+        change_mode("go=rX")
+        assert build_as_user(group) == library
+        change_mode("g=u")
+        message = rf"user 0, mode 775\), .*: .* chmod -R go-w {cache}, set CUDARELU_CACHE_DIR to "
+        with pytest.raises(PermissionError, match=message):
+            build_as_user(group)
+
+
+def test_a_user_without_a_home(header, monkeypatch):
+    for variable in ("CUDARELU_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a number that /etc/passwd does not have
+    with pytest.raises(RuntimeError, match="has no home folder for the cache: set CUDARELU_CACHE_"):
+        cudarelu.load("twice_ops", [header], cuda=False)
+    assert _cache.cached_libraries() == {}
 
 
 # Libraries
