@@ -168,13 +168,116 @@ def test_one_source_needs_no_list(header, tmp_path):
     assert said == "twice_ops\n"
 
 
+@pytest.mark.parametrize(
+    ("change", "line", "place"),
+    [
+        (lambda text: text.replace("namespace twice_ops", "namespace my"), 6, "in namespace my"),
+        (lambda text: re.sub(r"namespace.*{|}  // name.*", "", text), 6, "in no namespace"),
+        (lambda text: text.replace("ops {", "ops { namespace b\n{") + "}", 7, r"in .*_ops::b"),
+    ],
+)
+def test_a_header_of_another_namespace(change, line, place, header):
+    """One sentence, before anything is compiled."""
+    header.write_text(change(HEADER))
+    message = rf"^twice_ops: {header}:{line}: error: Twice is {place}, but the ops of this module "
+    with pytest.raises(RuntimeError, match=rf"{message}must be in namespace twice_ops, .*\Z"):
+        cudarelu.load("twice_ops", [header], cuda=False)
+
+
+def spec(before: str) -> str:
+    """The header with another beginning of the spec."""
+    return HEADER.replace("static constexpr cudarelu::OpSpec spec{", before)
+
+
+def struct(before: str) -> str:
+    """The header with another beginning of the struct."""
+    return HEADER.replace("struct Twice {", before)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEADER.replace("  ", "\t").replace("#include", "#\tinclude"),
+        HEADER.replace("\n", "\r\n"),
+        "\ufeff" + HEADER.replace("#pragma once", "").strip(),
+        HEADER.replace(" {\n", "\n{\n"),
+        spec("inline constexpr static ::cudarelu::OpSpec\n  spec =\n  {"),
+        spec("static constexpr auto spec = cudarelu::OpSpec{"),
+        struct('struct Twice {  // "a" comment\n  /* struct Other {\n "b" } */'),
+        struct("struct Other;\nclass alignas(8) Twice final : Base<int> {\n public:"),
+        struct("enum class Kind { a };\nstruct Helper { int x[2]; };\nstruct Twice {"),
+        struct("#if 0\nstruct Old {\n static constexpr OpSpec spec{\n#endif\nstruct Twice {"),
+        struct(
+            "template <class T> struct Pair { T a; };\nconstexpr int n = 1'000;\nstruct Twice {"
+        ),
+        HEADER.replace('"twice(x: T[*]) -> y: T[*]"', 'R"s(\n  twice(x: T[*]) -> y: T[*])s"'),
+        HEADER.replace("namespace twice_ops {", "inline namespace v1 { namespace twice_ops {")
+        + "}",
+        HEADER.replace("namespace twice_ops {", "TWICE_BEGIN").replace(
+            "}  // name", "TWICE_END //"
+        ),
+        HEADER.replace("namespace twice_ops {", "#ifdef A\nnamespace b {\n#else\nNS\n#endif"),
+    ],
+    ids=[
+        "tabs",
+        "CRLF",
+        "BOM",
+        "braces on lines",
+        "spec on lines",
+        "auto",
+        "comments",
+        "class",
+        "helpers",
+        "#if 0",
+        "template",
+        "raw literal",
+        "inline namespace",
+        "macros",
+        "#ifdef",
+    ],
+)
+def test_a_header_as_editors_leave_it(text, tmp_path):
+    """The op and its line are found."""
+    header = tmp_path / "twice.h"
+    header.write_text(text, newline="")
+    generate = _build.SDK / "module/generate.sh"
+    command = ["sh", generate, tmp_path / "made", "twice_ops", "twice_ops", header]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.split() == [
+        word
+        for part, suffix in (("cpu", "cpp"), ("cuda", "cu"))
+        for word in (part, f"{tmp_path}/made/elementwise/Twice.{suffix}")
+    ]
+    made = (tmp_path / "made/all_ops.h").read_text()
+    assert "List<twice_ops::Twice>" in made
+    assert made.endswith("CUDARELU_TVM_FFI(twice_ops::Twice, twice)\n")
+    (line,) = set(re.findall(r"#line (\d+)", made))
+    assert "OpSpec" in text.splitlines()[int(line) - 1]
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (HEADER.encode("utf-16"), "the file is in UTF-16: save it in UTF-8"),
+        (HEADER.replace("\n", "\r").encode(), "lines end with CR alone: save the file with LF or"),
+    ],
+    ids=["UTF-16", "CR"],
+)
+def test_a_header_that_compilers_cannot_read(written, message, header):
+    header.write_bytes(written)
+    with pytest.raises(RuntimeError, match=f"^twice_ops: {header}:1: error: {message}"):
+        cudarelu.load("twice_ops", [header], cuda=False)
+
+
 @pytest.mark.slow
-def test_a_header_of_another_namespace(header):
-    with pytest.raises(RuntimeError) as error:
-        cudarelu.load("other", [header], cuda=False)
-    first = str(error.value).splitlines()[0]
-    assert first.startswith(f"other: {header}:7:")
-    assert re.search("error: .Twice. is not a member of .other.", first)
+def test_a_header_with_tabs_and_braces_of_their_own(header):
+    text = HEADER.replace("  ", "\t").replace(" {\n", "\n{\n").replace("\n", "\r\n")
+    header.write_text("\ufeff" + text, newline="")
+    run("""
+        import torch
+        my = cudarelu.load("twice_ops", "twice.h", cuda=False)
+        assert torch.equal(my.twice(torch.ones(1)), torch.full((1,), 2.0))
+    """)
 
 
 def test_a_functor_without_its_header(header):
