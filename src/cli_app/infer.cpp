@@ -64,6 +64,19 @@ std::string batch_symbol(const Session& session, const Options& options) {
   throw Error("--batch-sweep: no input has a named free dimension as its first dimension");
 }
 
+/// Throws an Error if a file decides the size that --batch-sweep sets.
+void check_batch(const Session& session, const Inputs& inputs, const std::string& symbol,
+                 std::int64_t batch) {
+  const std::vector<InputInfo>& infos = session.inputs();
+  for (std::size_t i = 0; i < infos.size(); ++i) {
+    if (infos[i].shape.empty() || infos[i].shape[0].symbol != symbol) continue;
+    if (const std::int64_t size = inputs.tensors[i].shape[0]; size != batch) {
+      throw Error("--batch-sweep sets " + symbol + " to " + std::to_string(batch) + ", but it is " +
+                  std::to_string(size) + " in " + inputs.files[i].string());
+    }
+  }
+}
+
 }  // namespace
 
 int infer(const Options& options) {
@@ -90,6 +103,7 @@ int infer(const Options& options) {
        i < std::max<std::size_t>(batches.size(), 1) && (i == 0 || !interrupted()); ++i) {
     if (!batches.empty()) request.sizes[symbol] = batches[i];
     report.inputs = make_inputs(session.inputs(), request);
+    if (!batches.empty()) check_batch(session, report.inputs, symbol, batches[i]);
     try {
       report.outputs = session.run(report.inputs.tensors);
     } catch (const Error& error) {

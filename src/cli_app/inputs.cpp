@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <set>
 
 #include "array_file.h"
 #include "error.h"
@@ -50,19 +51,10 @@ Tensor read(const InputInfo& info, const std::filesystem::path& file, const Inpu
   // In an archive that serves several inputs, each array must have the name of its input.
   const bool alone = std::ranges::count(request.sources, file.string(),
                                         [](const auto& source) { return source.second; }) == 1;
-  const auto& sizes = request.sizes;
   Tensor tensor = read_array(file, info.name, alone);
   if (!fits(info, tensor)) {
     throw Error("input " + info.name + ": the model expects " + info.text() + ", but " +
                 file.string() + " has " + text_of(tensor));
-  }
-  for (std::size_t i = 0; i < info.shape.size(); ++i) {
-    const auto size = sizes.find(info.shape[i].symbol);
-    if (info.shape[i].size < 0 && size != sizes.end() && size->second != tensor.shape[i]) {
-      throw Error("input " + info.name + ": --dim " + size->first + "=" +
-                  std::to_string(size->second) + ", but it is " + std::to_string(tensor.shape[i]) +
-                  " in " + file.string());
-    }
   }
   return tensor;
 }
@@ -112,6 +104,32 @@ bool is_generated(const std::string& source) {
   return source == "random" || source == "zeros" || source == "ones" || parse_all(source, ignored);
 }
 
+/// Notes which names of dimensions have one size in all inputs, and which have several.
+void note_sizes(const std::vector<InputInfo>& infos, const InputRequest& request, Inputs& inputs) {
+  std::map<std::string, std::set<std::int64_t>> found;
+  for (std::size_t i = 0; i < infos.size(); ++i) {
+    for (std::size_t axis = 0; axis < infos[i].shape.size(); ++axis) {
+      const Dim& dim = infos[i].shape[axis];
+      if (dim.size >= 0 || dim.symbol.empty()) continue;
+      found[dim.symbol].insert(inputs.tensors[i].shape[axis]);
+    }
+  }
+  inputs.sizes.clear();
+  for (auto& [symbol, sizes] : found) {
+    if (sizes.size() == 1) inputs.sizes.emplace(symbol, *sizes.begin());
+    const auto given = request.sizes.find(symbol);
+    if (given != request.sizes.end()) sizes.erase(given->second);
+    std::vector<std::string> texts;
+    for (const std::int64_t size : sizes) texts.push_back(std::to_string(size));
+    if (given != request.sizes.end() && !sizes.empty()) {
+      inputs.notes.push_back("--dim " + symbol + "=" + std::to_string(given->second) +
+                             ", but files have " + joined(texts));
+    } else if (sizes.size() > 1) {
+      inputs.notes.push_back("dimension " + symbol + " has several sizes: " + joined(texts));
+    }
+  }
+}
+
 }  // namespace
 
 void add_folder(const std::filesystem::path& folder, const std::vector<InputInfo>& infos,
@@ -143,14 +161,7 @@ Inputs make_inputs(const std::vector<InputInfo>& infos, const InputRequest& requ
     inputs.tensors[i] = read(infos[i], file, request);
     for (std::size_t axis = 0; axis < infos[i].shape.size(); ++axis) {
       const Dim& dim = infos[i].shape[axis];
-      if (dim.symbol.empty()) continue;
-      const std::int64_t size = inputs.tensors[i].shape[axis];
-      const std::int64_t known = inputs.sizes.emplace(dim.symbol, size).first->second;
-      if (known != size) {
-        throw Error("input " + infos[i].name + ": dimension " + dim.symbol + " is " +
-                    std::to_string(size) + " in " + file.string() + ", but " +
-                    std::to_string(known) + " before");
-      }
+      if (!dim.symbol.empty()) inputs.sizes.emplace(dim.symbol, inputs.tensors[i].shape[axis]);
     }
   }
   std::mt19937_64 generator(request.seed);
@@ -173,6 +184,7 @@ Inputs make_inputs(const std::vector<InputInfo>& infos, const InputRequest& requ
       fill(infos[i], inputs.tensors[i], value);
     }
   }
+  note_sizes(infos, request, inputs);
   return inputs;
 }
 

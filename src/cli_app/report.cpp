@@ -166,6 +166,7 @@ void write_text(std::ostream& stream, const Report& report) {
     for (const auto& [symbol, size] : report.inputs.sizes) stream << ' ' << symbol << '=' << size;
     stream << '\n';
   }
+  for (const std::string& note : report.inputs.notes) stream << "note      " << note << '\n';
   for (std::size_t i = 0; i < report.inputs.tensors.size(); ++i) {
     const Tensor& tensor = report.inputs.tensors[i];
     const std::string& source = report.inputs.sources[i];
@@ -195,6 +196,7 @@ void write_text(std::ostream& stream, const Report& report) {
 void write_json(std::ostream& stream, const Report& report) {
   Json json = json_heading(report.model.string(), report.runtime, report.session.provider());
   json["sizes"] = report.inputs.sizes;
+  json["notes"] = report.inputs.notes;
   json["seed"] = report.seed;
   json["inputs"] = Json::array();
   json["outputs"] = Json::array();

@@ -439,8 +439,24 @@ def test_symbol_of_two_sizes():
     node = helper.make_node("Relu", ["x"], ["y"], domain="cudarelu")
     onnx.save(make_model([node], [tensor("x", ["N", "N"])], [tensor("y", None)]), "model.onnx")
     np.save("x.npy", np.zeros((2, 3), np.float32))
-    message = fail("model.onnx", "--input", "x=x.npy")
-    assert "dimension N is 3 in x.npy, but 2 before" in message
+    report = succeed_json("model.onnx", "--input", "x=x.npy")
+    assert (report["outputs"][0]["shape"], report["sizes"]) == ([2, 3], {})
+    text = succeed("model.onnx", "--input", "x=x.npy")
+    assert "note      dimension N has several sizes: 2, 3" in text
+    report = succeed_json("model.onnx", "--input", "x=x.npy", "--dim", "N=3")
+    assert report["notes"] == ["--dim N=3, but files have 2"]
+    message = fail("model.onnx", "--batch-sweep", "1", "--input", "x=x.npy")
+    assert "--batch-sweep sets N to 1, but it is 2 in x.npy" in message
+
+
+def test_a_size_fills_where_no_file_decides():
+    inputs = [tensor("a", ["?", "?"]), tensor("b", ["?"])]
+    nodes = [helper.make_node("Neg", [name], [f"{name}_y"]) for name in "ab"]
+    outputs = [tensor("a_y", None), tensor("b_y", None)]
+    onnx.save(make_model(nodes, inputs, outputs), "model.onnx")
+    for size, given in ((2, []), (3, ["--dim", "?=3"])):
+        report = succeed_json("model.onnx", "--input", "a=x.npy", *given)
+        assert [each["shape"] for each in report["outputs"]] == [[2, 4], [size]]
 
 
 def test_output_goes_through_a_link():
@@ -479,7 +495,6 @@ def test_numbers_that_cannot_be_guessed():
         (["model.onnx", "--dim", "N=2.5"], "integer"),
         (["model.onnx", "--dim", "N=9223372036854775807"], "overflow"),
         (["model.onnx", "--dim", "M=2"], "no such free dimension; it has N"),
-        (["model.onnx", "--dim", "N=3", "--input", "x=x.npy"], "--dim N=3, but it is 2 in x.npy"),
         (["model.onnx", "--ort", "nowhere.so"], "nowhere.so"),
         (["model.onnx", "--ort", ORT_INFER], "--ort FILE"),
         (["model.onnx", "--library", "nowhere.so"], "nowhere.so"),
