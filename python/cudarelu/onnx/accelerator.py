@@ -19,6 +19,7 @@ from .graphs import NewNames, names_of, scopes, standard_opset
 from .models import attach_definitions
 from .nodes import is_ours
 from .report import Left, Measured, Replaced, Report
+from .size_names import restore, separate
 from .type_inference import infer
 
 if TYPE_CHECKING:
@@ -82,8 +83,12 @@ def accelerate(
         OSError: if a file cannot be read or written.
     """
     source, folder = _source(model)
-    prepared = prepare(source)
-    settings = (provider, dims or {}, inputs or {}) if only_if_faster else None
+    prepared, names = prepare(source)
+    settings = None
+    if only_if_faster:
+        from .measure import random_inputs
+
+        settings = provider, random_inputs(source, dims or {}, inputs or {})
     candidates = [op.short_name for op in all_ops()]
     if fuse:
         library = None if path is None else Path(path).with_name(f"lib{Path(path).stem}_ops.so")
@@ -92,6 +97,7 @@ def accelerate(
         result, report = rewrite_if_faster(prepared, folder, *settings, candidates)
     else:
         result, report = rewrite(prepared, folder, candidates)
+    restore(result, source, names)
     if not report.replaced:  # not even types are added
         result.CopyFrom(source)
     if path is not None:
@@ -133,8 +139,9 @@ def _source(
     return source, folder
 
 
-def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model with the type of every tensor, to be rewritten.
+def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """A copy of a model with the type of every tensor, to be rewritten; equal names of sizes mean
+    equal sizes in it. Second, the names in the model, by these names.
 
     Raises:
         ValueError: as `attach_definitions` does, for a model before opset 13 and for one that is
@@ -149,8 +156,10 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
     if model.graph.sparse_initializer or model.training_info:
         raise ValueError("the model has sparse initializers or training steps, which would be lost")
     with in_a_line("the model is not valid"):
-        result = infer(attach_definitions(model))
-    return _without_definitions(result)
+        result = attach_definitions(model)
+        names = separate(result)
+        result = infer(result)
+    return _without_definitions(result), names
 
 
 def _without_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -165,8 +174,7 @@ def rewrite_if_faster(
     prepared: onnx.ModelProto,
     folder: Path | None,
     provider: str,
-    dims: Mapping[str, int],
-    inputs: Mapping[str, np.ndarray],
+    feeds: Mapping[str, np.ndarray],
     candidates: Collection[str],
 ) -> tuple[onnx.ModelProto, Report]:
     """As `rewrite`, with the ops that make the model faster.
@@ -178,17 +186,15 @@ def rewrite_if_faster(
         prepared: by `prepare`. External data may be left unloaded.
         folder: of the external data.
         provider: "cpu" or "cuda".
-        dims: sizes of named dimensions.
-        inputs: arrays for some inputs; others are random.
+        feeds: the inputs.
         candidates: the short names of the ops to try.
 
     Raises:
         ValueError: where the model does not run.
     """
-    from .measure import Running, compare, difference, random_inputs
+    from .measure import Running, compare, difference
     from .patterns import patterns
 
-    feeds = random_inputs(prepared, dims, inputs)
     original = best = Running(prepared, folder, provider, feeds)
     result, report = rewrite(prepared, folder, [])
     kept: list[str] = []
@@ -240,7 +246,7 @@ def rewrite_and_fuse(
     prepared: onnx.ModelProto,
     folder: Path | None,
     library: Path | None,
-    settings: tuple[str, Mapping[str, int], Mapping[str, np.ndarray]] | None,
+    settings: tuple[str, Mapping[str, np.ndarray]] | None,
 ) -> tuple[onnx.ModelProto, Report]:
     """As `rewrite` with our ops that are not elementwise; then further groups are fused.
 
@@ -248,7 +254,7 @@ def rewrite_and_fuse(
         prepared: by `prepare`. External data may be left unloaded.
         folder: of the external data.
         library: the file for the module of the fused ops.
-        settings: the provider, the dims and the inputs of a measurement; None keeps all ops.
+        settings: the provider and the inputs of a measurement; None keeps all ops.
     """
     names = {
         flag: [o.short_name for o in all_ops() if o.elementwise == flag] for flag in (False, True)
@@ -281,14 +287,13 @@ def _measured(
     before: onnx.ModelProto,
     fused: Any,
     folder: Path | None,
-    settings: tuple[str, Mapping[str, int], Mapping[str, np.ndarray]],
+    settings: tuple[str, Mapping[str, np.ndarray]],
     report: Report,
 ) -> tuple[Report, bool]:
     """The report with what the fused ops bring, and whether they make the model faster."""
-    from .measure import Running, compare, difference, random_inputs
+    from .measure import Running, compare, difference
 
-    provider, dims, inputs = settings
-    feeds = random_inputs(before, dims, inputs)
+    provider, feeds = settings
     original = Running(before, folder, provider, feeds)
     running = Running(fused.model, folder, provider, feeds, fused.library)
     further = []

@@ -16,6 +16,7 @@ from .definitions import lowest_opset
 from .expressions import SWAP, Attribute, Call, Input, Shape
 from .patterns import Pattern
 from .search import Found, constant, is_constant
+from .size_names import have_one_name
 
 
 class Kept(Exception):
@@ -225,7 +226,7 @@ def _fits(parameter: Parameter, shape: list[Any], sizes: dict[Any, Any]) -> bool
         leading = [sizes["*", axis] for axis in range(sizes["*"])] if parameter.leads else []
         full = [*leading, *(sizes.get(each, each) for each in own)]
         pairs = zip(shape[::-1], full[::-1], strict=False)
-        return len(shape) <= len(full) and all(a == 1 or _is_same(a, b) for a, b in pairs)
+        return len(shape) <= len(full) and all(_may_broadcast(a, b) for a, b in pairs)
     if len(shape) < len(own) or (len(shape) > len(own) and not parameter.leads):
         return False
     count = len(shape) - len(own)
@@ -259,8 +260,14 @@ def _plain(value: Any) -> Any:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """Whether two sizes are known to be equal; names of sizes are, throughout a model."""
+    """Whether two sizes are known to be equal; names are those of `separate`."""
     return a is b or (a == b and (isinstance(a, int) or a.value is not None))
+
+
+def _may_broadcast(a: Any, b: Any) -> bool:
+    """Whether a size is known to be 1 or `b`. A name in the file is enough for that: the op takes 1
+    in place of `b`, and masks, which are inputs of models, would be lost otherwise."""
+    return a == 1 or _is_same(a, b) or have_one_name(_size(a), _size(b))
 
 
 def _are_same(a: Sequence[Any], b: Sequence[Any]) -> bool:

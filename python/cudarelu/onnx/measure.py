@@ -34,7 +34,8 @@ def random_inputs(
 
     Args:
         model: its inputs must be tensors of numbers, and those that are not given of known rank.
-        dims: the sizes of named dimensions; other free dimensions have `DEFAULT_SIZE`.
+        dims: the sizes of named dimensions; others have the size in the first given array with the
+            name, else `DEFAULT_SIZE`. Given arrays may have any sizes: names are hints.
         given: arrays for inputs, instead of random ones.
 
     Raises:
@@ -45,6 +46,12 @@ def random_inputs(
     initializers = {each.name for each in model.graph.initializer}
     inputs: dict[str, np.ndarray] = {}
     names: set[str] = set()
+    sizes = dict(dims)
+    for each in model.graph.input:
+        known = given[each.name].shape if each.name in given else ()
+        for dim, size in zip(each.type.tensor_type.shape.dim, known, strict=False):
+            if dim.dim_param:
+                sizes.setdefault(dim.dim_param, size)
     for each in model.graph.input:
         tensor = each.type.tensor_type
         names |= {dim.dim_param for dim in tensor.shape.dim if dim.dim_param}
@@ -61,7 +68,7 @@ def random_inputs(
         if not tensor.HasField("shape"):
             raise ValueError(f"input {each.name} has an unknown rank: pass an array in inputs")
         shape = [
-            dim.dim_value if dim.HasField("dim_value") else dims.get(dim.dim_param, DEFAULT_SIZE)
+            dim.dim_value if dim.HasField("dim_value") else sizes.get(dim.dim_param, DEFAULT_SIZE)
             for dim in tensor.shape.dim
         ]
         is_index = np.issubdtype(dtype, np.integer) or dtype == np.bool_

@@ -27,20 +27,20 @@ def infer(model: onnx.ModelProto) -> onnx.ModelProto:
         onnx.shape_inference.InferenceError: for a model that is not valid.
     """
     result = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    functions = {_key(each): each for each in result.functions if not is_ours(each)}
+    functions = {key_of(each): each for each in result.functions if not is_ours(each)}
     calls: dict[tuple[str, ...], list[list[onnx.TypeProto | None]]] = collections.defaultdict(list)
 
     def note_calls(scope: onnx.GraphProto | onnx.FunctionProto) -> None:
-        known = _types(scope)
+        known = types_of(scope)
         for node in (node for each in scopes(scope) for node in each.node):
-            if _key(node) in functions:
-                calls[_key(node)].append([known.get(name) for name in node.input])
+            if key_of(node) in functions:
+                calls[key_of(node)].append([known.get(name) for name in node.input])
 
     callers: dict[tuple[str, ...], set[tuple[str, ...]]] = {key: set() for key in functions}
     for key, each in functions.items():
         for node in (node for scope in scopes(each) for node in scope.node):
-            if _key(node) in functions:
-                callers[_key(node)].add(key)
+            if key_of(node) in functions:
+                callers[key_of(node)].add(key)
     note_calls(result.graph)
     for key in graphlib.TopologicalSorter(callers).static_order():
         types = calls[key]
@@ -50,12 +50,12 @@ def infer(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
-def _key(called: onnx.NodeProto | onnx.FunctionProto) -> tuple[str, ...]:
+def key_of(called: onnx.NodeProto | onnx.FunctionProto) -> tuple[str, ...]:
     name = called.op_type if isinstance(called, onnx.NodeProto) else called.name
     return called.domain, name, called.overload
 
 
-def _types(scope: onnx.GraphProto | onnx.FunctionProto) -> _Types:
+def types_of(scope: onnx.GraphProto | onnx.FunctionProto) -> _Types:
     """The types of the values in a scope and its subgraphs, except of names with several types."""
     found: _Types = {}
     several = set()

@@ -20,7 +20,7 @@ from cudarelu._table import all_ops
 from cudarelu.onnx import measure
 
 ROWS = '<ir_version: 8, opset_import: ["" : 18]> g (float[N, 8] x, float[8] b) => (float[N, 8] y)'
-SMALL = '<ir_version: 8, opset_import: ["" : 18]> g (float[N] x, float[N] w) => (float[N] y)'
+SMALL = '<ir_version: 8, opset_import: ["" : 18]> g (float[5] x, float[5] w) => (float[5] y)'
 
 
 @pytest.fixture(autouse=True)
@@ -82,9 +82,9 @@ class TestGroups:
         join."""
         after = check(
             """<ir_version: 8, opset_import: ["" : 18]>
-            g (float[N, 3, 5, 7] x, float[3, 1, 1] w, float[3, 1, 1] b, float[3, 5, 7] c,
-               float[3, 5, 1] d, float[N, 3, 1, 1] e)
-            => (float[N, 3, 5, 7] y, float[N, 3, 5, 7] z)
+            g (float[2, 3, 5, 7] x, float[3, 1, 1] w, float[3, 1, 1] b, float[3, 5, 7] c,
+               float[3, 5, 1] d, float[2, 3, 1, 1] e)
+            => (float[2, 3, 5, 7] y, float[2, 3, 5, 7] z)
             { xw = Mul(x, w) xwb = Add(xw, b) s = Sigmoid(xwb) t = Mul(xwb, s) y = Sub(t, c)
               xd = Add(x, d) a = Abs(xd) f = Exp(a) z = Mul(f, e) }""",
             ("Mul", "Add", "Sigmoid", "Mul", "Sub"),
@@ -97,8 +97,8 @@ class TestGroups:
         """As in rotary embeddings. The product with d, a row of one dimension, does not join."""
         check(
             """<ir_version: 8, opset_import: ["" : 18]>
-            g (float[N, 3, 5, 8] x, float[N, 3, 5, 8] w, float[5, 8] b, float[5, 8] c, float[8] d)
-            => (float[N, 3, 5, 8] y, float[N, 3, 5, 8] z)
+            g (float[2, 3, 5, 8] x, float[2, 3, 5, 8] w, float[5, 8] b, float[5, 8] c, float[8] d)
+            => (float[2, 3, 5, 8] y, float[2, 3, 5, 8] z)
             { xb = Mul(x, b) wc = Mul(w, c) y = Sub(xb, wc)
               xd = Mul(x, d) e = Exp(xd) ec = Mul(e, c) z = Abs(ec) }""",
             ("Exp", "Mul", "Abs"),
@@ -132,7 +132,7 @@ class TestGroups:
     @pytest.mark.slow
     def test_a_value_that_others_need(self):
         """It ends a group: e is a result, and Softmax needs a."""
-        text = SMALL.replace("=> (float[N] y)", "=> (float[N] y, float[N] e)")
+        text = SMALL.replace("=> (float[5] y)", "=> (float[5] y, float[5] e)")
         check(
             f"""{text} {{ a0 = Neg(x) a = Exp(a0) s = Softmax(a) b = Mul(a, w) e = Abs(b)
             c = Sub(e, s) y = Erf(c) }}""",
@@ -143,7 +143,7 @@ class TestGroups:
 
     def test_a_node_that_cannot_join(self):
         """Where has a condition from outside: it stays, and so do the nodes that it needs alone."""
-        text = SMALL.replace("float[N] w)", "float[N] w, bool[N] c)")
+        text = SMALL.replace("float[5] w)", "float[5] w, bool[5] c)")
         nodes = "a = Neg(x) b = Exp(a) d = Where(c, b, a) e = Abs(d) y = Erf(e)"
         _, report = cudarelu.onnx.accelerate(model(f"{text} {{ {nodes} }}"), fuse=True)
         fused = [each.operators for each in report.replaced if "fused" in each.op]
@@ -151,7 +151,7 @@ class TestGroups:
 
     def test_infinite_constants(self):
         """Kernels cannot have them: their nodes stay."""
-        text = SMALL.replace("=> (float[N] y)", "=> (float[N] y, float[N] z, float[N] u)")
+        text = SMALL.replace("=> (float[5] y)", "=> (float[5] y, float[5] z, float[5] u)")
         nodes = """e = Abs(x) y = Erf(e) low = Constant<value_float = -1.0>() g = Greater(x, w)
         d = Where(g, x, low) z = Neg(d) f = Elu<alpha = 1.5>(w) u = Neg(f)"""
         before = model(f"{text} {{ {nodes} }}")
@@ -167,7 +167,7 @@ class TestGroups:
         [
             SMALL.replace("18]", "13]") + "{ a = Neg(x) y = Exp(a) }",  # before CastLike
             SMALL.replace("float", "int32") + "{ a = Neg(x) y = Abs(a) }",
-            SMALL.replace("float[N] x", "float x") + "{ a = Mul(x, w) y = Exp(a) }",  # no constant
+            SMALL.replace("float[5] x", "float x") + "{ a = Mul(x, w) y = Exp(a) }",  # no constant
             f"{SMALL} {{ y = Exp(x) }}",
             f"{SMALL} {{ a = Softmax(x) y = Softmax(a) }}",
         ],
@@ -176,6 +176,20 @@ class TestGroups:
         _, report = cudarelu.onnx.accelerate(model(text), fuse=True)
         assert report.library is None
         assert not [each for each in report.replaced if "fused" in each.op]
+
+    @pytest.mark.slow
+    def test_one_name_of_two_sizes(self):
+        """ONNX Runtime broadcasts m, so its sum is not in the group."""
+        before = model(
+            ROWS.replace("float[8] b", "float[N, 8] m")
+            + "{ a = Add(x, m) s = Sigmoid(a) y = Mul(a, s) }"
+        )
+        after, report = cudarelu.onnx.accelerate(before, fuse=True)
+        assert ("Sigmoid", "Mul") in [each.operators for each in report.replaced]
+        x = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
+        (wanted,) = run(before, inputs := {"x": x, "m": x[:1]})
+        (y,) = run(after, inputs, report.library)
+        np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-6)
 
     @pytest.mark.slow
     def test_no_ops_are_left_behind(self):
