@@ -58,10 +58,10 @@ def export_demo(arguments: argparse.Namespace) -> None:
 
 def lower(arguments: argparse.Namespace) -> None:
     from .onnx import lower
-    from .onnx.files import load, save_beside
+    from .onnx.files import data_folder, load, save_beside
 
-    source = arguments.source.resolve()
-    save_beside(lower(load(source)), arguments.path, source.parent)
+    model = load(arguments.source)
+    save_beside(lower(model), arguments.path, data_folder(arguments.source, model))
     print(f"wrote {arguments.path}")
 
 
@@ -106,7 +106,7 @@ def inspect(arguments: argparse.Namespace) -> None:
     from .onnx.files import load
     from .onnx.inspection import describe, text
 
-    description = describe(load(arguments.path.resolve()))
+    description = describe(load(arguments.path))
     print(json.dumps(description, indent=2) if arguments.json else text(description))
 
 

@@ -44,7 +44,8 @@ def _content(context: Context, content: dict) -> Iterator[Record]:
         return
     if error:
         kind, _, why = error.partition(": ")
-        if "is not an ONNX model" in why or kind != "ValueError":
+        unreadable = "is not an ONNX model" in why or "the external data" in why
+        if unreadable or kind != "ValueError":
             yield trouble("model.content", "model-unreadable", why=why, path=path)
         elif "but the installed onnx knows" in why:
             yield from_error("model.content", "", error, context)

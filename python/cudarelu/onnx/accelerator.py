@@ -14,7 +14,7 @@ import onnx
 
 from .._table import OpInfo, all_ops
 from .definitions import LOWEST_OPSET
-from .files import check_external_data, in_a_line, load, save_beside
+from .files import check_external_data, data_folder, in_a_line, load, save_beside
 from .graphs import NewNames, names_of, scopes, standard_opset
 from .models import attach_definitions
 from .nodes import is_ours
@@ -121,8 +121,8 @@ def _source(
         check_external_data(model, Path())
         return model, None
     if isinstance(model, str | os.PathLike):
-        file = Path(model).resolve()
-        return load(file), file.parent
+        loaded = load(Path(model))
+        return loaded, data_folder(Path(model), loaded)
     if isinstance(model, bytes):
         raise TypeError("accelerate takes a model or a path, not bytes: onnx.load_from_string")
     import onnx_ir as ir

@@ -18,6 +18,8 @@ from google.protobuf.message import DecodeError
 
 from .graphs import scopes, standard_opset
 
+_SMALLEST = 1024  # bytes of a tensor in a file of its own, as in onnx
+
 
 @contextlib.contextmanager
 def placed(path: str | os.PathLike[str] | None) -> Iterator[Path]:
@@ -70,13 +72,53 @@ def _opset_of_type(message: str) -> str:
     return ""
 
 
-def check_external_data(model: onnx.ModelProto, folder: Path) -> None:
-    """Raises ValueError if a model names external data outside of its folder, also by a link."""
-    for tensor in _external(model):
-        named = {each.key: each.value for each in tensor.external_data}.get("location", "")
-        inside = (folder / named).resolve().is_relative_to(folder.resolve())
+def check_external_data(model: onnx.ModelProto, *folders: Path) -> None:
+    """Raises ValueError if a model names external data outside of its folders, also by a link.
+
+    Args:
+        model: any.
+        folders: that of the model, which names are relative to, and that of the file if the model
+            is a link to it.
+    """
+    for named in _locations(model):
+        places = [(folder / named).resolve() for folder in folders]
+        inside = all(
+            any(place.is_relative_to(folder.resolve()) for folder in folders) for place in places
+        )
         if not inside or Path(named).is_absolute():
-            raise ValueError(f"the external data {named} is not in the folder of the model")
+            raise ValueError(
+                f"the external data {named} is not in the folder of the model, where alone it is "
+                "read: copy it there, also where it is a link"
+            )
+
+
+def data_folder(path: Path, model: onnx.ModelProto) -> Path:
+    """The folder of a model's external data: that of its path, as ONNX Runtime has it, or if the
+    data is not there and the path is a link, that of the file."""
+    here, there = path.absolute().parent, path.resolve().parent
+    return here if all((here / each).exists() for each in _locations(model)) else there
+
+
+def without_links(model: onnx.ModelProto, folder: Path) -> tuple[onnx.ModelProto, Path]:
+    """A model whose external data is not behind links out of the folder, and that folder: ONNX
+    Runtime refuses such links of a model that is not a file."""
+    files = {each: (folder / each).resolve() for each in _locations(model)}
+    if all(each.is_relative_to(folder.resolve()) for each in files.values()):
+        return model, folder
+    common = Path(os.path.commonpath([each.parent for each in files.values()]))
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for tensor in _external(result):
+        for each in tensor.external_data:
+            if each.key == "location":
+                each.value = str(files[each.value].relative_to(common))
+    return result, common
+
+
+def _locations(model: onnx.ModelProto) -> set[str]:
+    """The names of the files with external data."""
+    infos = map(onnx.external_data_helper.ExternalDataInfo, _external(model))
+    return {each.location for each in infos}
 
 
 def _external(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -104,7 +146,8 @@ def load(path: Path) -> onnx.ModelProto:
 
     Raises:
         ValueError: for a file that is not a complete model, an opset that onnx does not know, and
-            external data that is not in the model's folder.
+            external data that is not in the model's folder, or if the model is a link, in that of
+            the file.
         OSError: if the file cannot be read.
     """
     try:
@@ -116,7 +159,7 @@ def load(path: Path) -> onnx.ModelProto:
     opset, latest = standard_opset(model), onnx.defs.onnx_opset_version()
     if opset is not None and opset > latest:
         raise ValueError(f"{path} has opset {opset}, but the installed onnx knows up to {latest}")
-    check_external_data(model, path.parent)
+    check_external_data(model, path.absolute().parent, path.resolve().parent)
     for tensor in _external(model):
         tensor.ClearField("raw_data")  # which onnx.save would write to the file that it names
     return model
@@ -125,17 +168,38 @@ def load(path: Path) -> onnx.ModelProto:
 def save_beside(model: onnx.ModelProto, path: Path, folder: Path) -> None:
     """Writes a model whose external data is in `folder`.
 
-    If `path` is in another folder, the data is copied to `<path>.data`.
+    If `path` is in another folder, the data is copied to `<path>.data`. Files that are there are
+    replaced.
+
+    Raises:
+        ValueError: for external data that cannot be read.
+        OSError: if the files cannot be written.
     """
+    folders = {path.absolute().parent.resolve(), path.resolve().parent}
     with placed(path) as file:
-        is_elsewhere = path.resolve().parent != folder.resolve() and any(_external(model))
-        if is_elsewhere:
-            with in_a_line("the external data cannot be read"):
-                onnx.external_data_helper.load_external_data_for_model(model, str(folder))
-        onnx.save(
-            model,
-            file,
-            format="protobuf",
-            save_as_external_data=is_elsewhere,
-            location=f"{file.name}.data",
-        )
+        if folder.resolve() not in folders:
+            for tensor in _external(model):
+                _read(tensor, folder)
+                if len(tensor.raw_data) >= _SMALLEST:
+                    # Not onnx's function for all, which also looks for such a file in the working
+                    # folder.
+                    onnx.external_data_helper.set_external_data(tensor, f"{file.name}.data")
+        onnx.save(model, file, format="protobuf")
+
+
+def _read(tensor: onnx.TensorProto, folder: Path) -> None:
+    """Reads the external data of a tensor, also by a link, which onnx refuses: its folder has been
+    checked."""
+    info = onnx.external_data_helper.ExternalDataInfo(tensor)
+    title = f"the external data {info.location} of {tensor.name} cannot be read"
+    try:
+        with open(folder / info.location, "rb") as file:
+            file.seek(info.offset or 0)
+            data = file.read(-1 if info.length is None else info.length)
+    except OSError as error:
+        raise ValueError(f"{title}: {error.strerror}") from error
+    if len(data) < (info.length or 0):
+        raise ValueError(f"{title}: the file is truncated")
+    tensor.raw_data = data
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    del tensor.external_data[:]

@@ -15,6 +15,7 @@ import onnxruntime
 import torch
 
 from ..ort.library import PROVIDERS, register
+from .files import without_links
 
 DEFAULT_SIZE = 4  # of a free dimension, as in ort_infer
 
@@ -119,6 +120,7 @@ class Running:
             options.register_custom_ops_library(str(library))
         options.log_severity_level = 3
         if folder is not None:
+            model, folder = without_links(model, folder)
             entry = "session.model_external_initializers_file_folder_path"
             options.add_session_config_entry(entry, str(folder))
         name = PROVIDERS[provider]

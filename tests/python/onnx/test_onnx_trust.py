@@ -114,3 +114,66 @@ def test_data_in_the_model_is_not_written_to_the_file_that_it_names(folder, comm
         assert main(["lower", "m.onnx", "result.onnx"]) == 0
     assert (folder / "precious.txt").read_text() == "precious"
     assert (folder / "result.onnx").exists()
+
+
+@pytest.fixture
+def hub(folder) -> Path:
+    """A model and its data as links into a folder of blobs, as in the cache of Hugging Face."""
+    blobs, snapshot = folder.parent / "blobs", folder.parent / "snapshots" / "x"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    weights = np.arange(4096, dtype=np.float32)
+    model = with_initializer(external("model.onnx.data"))
+    model.graph.initializer[0].dims[:] = [1024, 4]
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim.insert(0, onnx.TensorShapeProto.Dimension(dim_value=1024))
+    (blobs / "aaa").write_bytes(model.SerializeToString())
+    (blobs / "bbb").write_bytes(weights.tobytes())
+    (snapshot / "model.onnx").symlink_to("../../blobs/aaa")
+    (snapshot / "model.onnx.data").symlink_to("../../blobs/bbb")
+    return snapshot
+
+
+@pytest.mark.parametrize("command", ["accelerate", "lower"])
+def test_a_model_and_its_data_that_are_links(hub, folder, command):
+    for _ in range(2):  # the second time, the files are there
+        assert main([command, str(hub / "model.onnx"), "result.onnx"]) == 0
+    assert {each.name for each in folder.glob("result*")} == {"result.onnx", "result.onnx.data"}
+    assert (folder / "result.onnx.data").read_bytes() == (hub / "model.onnx.data").read_bytes()
+    assert main(["inspect", str(hub / "model.onnx")]) == 0
+
+
+def test_a_link_to_a_model_is_overwritten_beside_its_data(hub):
+    """The file of the model is rewritten; the links and the data stay."""
+    before = (hub / "model.onnx.data").read_bytes()
+    _, report = cudarelu.onnx.accelerate(hub / "model.onnx", hub / "model.onnx")
+    assert report.replaced
+    assert {each.name: each.is_symlink() for each in hub.iterdir()} == {
+        "model.onnx": True,
+        "model.onnx.data": True,
+    }
+    assert (hub / "model.onnx.data").read_bytes() == before
+    assert any(
+        node.domain for node in onnx.load(hub / "model.onnx", load_external_data=False).graph.node
+    )
+
+
+def test_constants_of_a_model_that_is_a_link(hub):
+    """They are read in ONNX Runtime, too."""
+    _, report = cudarelu.onnx.accelerate(hub / "model.onnx", only_if_faster=True)
+    assert report.measured
+
+
+def test_a_link_to_a_model_whose_data_is_beside_the_file(folder):
+    (folder / "m.onnx").write_bytes(with_initializer(external("w.bin")).SerializeToString())
+    (work := folder.parent / "work").mkdir()
+    (work / "m.onnx").symlink_to("../models/m.onnx")
+    cudarelu.onnx.accelerate(work / "m.onnx", work / "result.onnx")
+    onnx.load(work / "result.onnx")
+
+
+def test_data_of_a_link_elsewhere_is_not_read(hub):
+    (hub / "model.onnx.data").unlink()
+    (hub / "model.onnx.data").symlink_to("../../outside.bin")
+    with pytest.raises(ValueError, match=r"model\.onnx\.data is not in the folder of the model"):
+        cudarelu.onnx.accelerate(hub / "model.onnx")
