@@ -61,7 +61,8 @@ def lower(arguments: argparse.Namespace) -> None:
     from .onnx.files import data_folder, load, save_beside
 
     model = load(arguments.source)
-    save_beside(lower(model), arguments.path, data_folder(arguments.source, model))
+    lowered = lower(model, replace_definitions=arguments.replace_definitions)
+    save_beside(lowered, arguments.path, data_folder(arguments.source, model))
     print(f"wrote {arguments.path}")
 
 
@@ -79,6 +80,7 @@ def accelerate(arguments: argparse.Namespace) -> None:
             fuse=arguments.fuse,
             provider=arguments.provider,
             dims=dims,
+            replace_definitions=arguments.replace_definitions,
         )
     if arguments.json:
         print(json.dumps(dataclasses.asdict(report), indent=2))
@@ -331,6 +333,12 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     )
     command.set_defaults(run=new)
 
+    for command in (lowering, accelerating):
+        command.add_argument(
+            "--replace-definitions",
+            action="store_true",
+            help="take this library's definitions for attached ones that compute something else",
+        )
     _add_library(ops, lowering, accelerating, inspecting, add_bench(commands))
     add_doctor(commands)
 

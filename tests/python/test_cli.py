@@ -183,6 +183,9 @@ def test_another_definition_is_refused(command, tmp_path, capsys):
     }
     assert main(["inspect", str(tmp_path / "model.onnx")]) == 0
     assert "CustomRelu: DIFFERS from this library's" in capsys.readouterr().out
+    paths = [str(tmp_path / each) for each in ("model.onnx", "out.onnx")]
+    assert main([command, *paths, "--replace-definitions"]) == 0
+    assert "Neg" not in str(onnx.load(tmp_path / "out.onnx"))
 
 
 @pytest.mark.parametrize("command", ["lower", "accelerate", "export-demo"])

@@ -41,6 +41,7 @@ def accelerate(
     provider: str = "cpu",
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, np.ndarray] | None = None,
+    replace_definitions: bool = False,
 ) -> tuple[Any, Report]:
     """Replaces standard operators in a copy of a model by our ops.
 
@@ -72,6 +73,7 @@ def accelerate(
         provider: the provider to measure on, "cpu" or "cuda".
         dims: the sizes of named dimensions of the inputs for the measurement; others are 4.
         inputs: arrays by name for the measurement; other inputs are random, integers are 0 or 1.
+        replace_definitions: as for `attach_definitions`.
 
     Returns:
         The model, of the type of the argument (onnx.ModelProto for a path), and a `Report`.
@@ -83,7 +85,7 @@ def accelerate(
         OSError: if a file cannot be read or written.
     """
     source, folder = _source(model)
-    prepared, names = prepare(source)
+    prepared, names = prepare(source, replace_definitions)
     settings = None
     if only_if_faster:
         from .measure import random_inputs
@@ -99,7 +101,9 @@ def accelerate(
         result, report = rewrite(prepared, folder, candidates)
     restore(result, source, names)
     if not report.replaced:  # not even types are added
-        result.CopyFrom(source)
+        result.CopyFrom(
+            attach_definitions(source, replace_definitions=True) if replace_definitions else source
+        )
     if path is not None:
         save_beside(result, Path(path), folder or Path())
     if isinstance(model, onnx.ModelProto | str | os.PathLike):
@@ -139,7 +143,9 @@ def _source(
     return source, folder
 
 
-def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+def prepare(
+    model: onnx.ModelProto, replace_definitions: bool = False
+) -> tuple[onnx.ModelProto, dict[str, str]]:
     """A copy of a model with the type of every tensor, to be rewritten; equal names of sizes mean
     equal sizes in it. Second, the names in the model, by these names.
 
@@ -156,7 +162,7 @@ def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
     if model.graph.sparse_initializer or model.training_info:
         raise ValueError("the model has sparse initializers or training steps, which would be lost")
     with in_a_line("the model is not valid"):
-        result = attach_definitions(model)
+        result = attach_definitions(model, replace_definitions=replace_definitions)
         names = separate(result)
         result = infer(result)
     return _without_definitions(result), names

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import onnx
 import onnx.checker
@@ -15,10 +15,13 @@ import onnx.inliner
 from .._table import OpInfo, op_named
 from .definitions import IR_VERSION, function, lowest_opset, specialised
 from .graphs import scopes, standard_opset
+from .meaning import Meanings
 from .nodes import calls, common_labels, complete_nodes, is_ours, op_of
 
 
-def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
+def attach_definitions(
+    model: onnx.ModelProto, *, replace_definitions: bool = False
+) -> onnx.ModelProto:
     """A copy of a model with the definitions of our ops, so that it runs without this library.
 
     Each op that the model calls, by its name or its alias, gets one definition, before all other
@@ -30,11 +33,14 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
     Args:
         model: of opset 15 or later, which CastLike needs; of opset 13 or later if the definitions
             have no attributes. External data may be left unloaded.
+        replace_definitions: whether an attached definition may compute something else than the
+            table's, which replaces it. A definition that a tool has only written in another form
+            (other names, order of nodes, constants) is replaced in any case.
 
     Raises:
         ValueError: for an earlier opset, an unknown op or another version of a module's domain, a
-            node that calls its op incorrectly, and an attached definition that differs from the
-            table's.
+            node that calls its op incorrectly, and an attached definition that computes something
+            else than the table's.
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
@@ -44,12 +50,13 @@ def attach_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
     opset = _opset_for(result, called.values())
     result.ir_version = max(result.ir_version, IR_VERSION)
     for attached in list(result.functions):
-        if not (attached_op := op_of(attached)):
+        if not is_ours(attached):
             continue
-        if not any(agrees(attached, given) for given in choices(attached_op)):
+        if not replace_definitions and (text := difference(attached)):
             raise ValueError(
                 f"the definition of {attached.domain}::{attached.name} in the model differs from "
-                "this library's"
+                f"this library's: {text}; replace_definitions (--replace-definitions) takes the "
+                "library's"
             )
         result.functions.remove(attached)
     for place, (name, op) in enumerate(called.items()):
@@ -80,11 +87,53 @@ def _opset_for(model: onnx.ModelProto, called: Collection[OpInfo]) -> int:
 
 
 def agrees(attached: onnx.FunctionProto, given: Mapping[str, int]) -> bool:
-    """Whether an attached definition equals the table's, whole or specialised for `given`."""
+    """Whether an attached definition means the table's, whole or specialised for `given`."""
+    return difference(attached, [{}, given]) is None
+
+
+def difference(
+    attached: onnx.FunctionProto, allowed: Iterable[Mapping[str, int]] | None = None
+) -> str | None:
+    """What an attached definition computes otherwise than the table's, as text; None: nothing.
+
+    Args:
+        attached: the definition of an op, in any form that a tool may have given it.
+        allowed: the values of enumerated attributes that it may be specialised for; by default all.
+    """
     op = op_of(attached)
     assert op is not None
-    whole = function(op, attached.domain, attached.name)
-    return _canonical(attached) in (_canonical(whole), _canonical(specialised(whole, given)))
+    known, all_variants = _variants(op, attached.domain, attached.name)
+    variants = [all_variants[frozenset(each.items())] for each in allowed or choices(op)]
+    for kind in ("input", "output"):
+        count, wanted = (len(getattr(each, kind)) for each in (attached, variants[0].body))
+        if count != wanted:
+            return f"it has {count} {kind}s, not {wanted}"
+    meanings = Meanings(known)
+    values = meanings.add(attached)
+    texts = [
+        meanings.difference(values, attached.output, [each.values[o] for o in each.body.output])
+        for each in sorted(
+            variants, key=lambda each: -len({*each.values.values()} & {*values.values()})
+        )
+    ]
+    return None if None in texts else texts[0]  # of the most similar one
+
+
+class _Variant(NamedTuple):
+    body: onnx.FunctionProto
+    values: dict[str, int]  # the numbers of the values in `Meanings`, by name
+
+
+@functools.cache
+def _variants(
+    op: OpInfo, domain: str, op_type: str
+) -> tuple[Meanings, dict[frozenset[tuple[str, int]], _Variant]]:
+    """The definition of an op, whole and specialised for all choices."""
+    meanings, whole = Meanings(), function(op, domain, op_type)
+    bodies = {frozenset(each.items()): specialised(whole, each) for each in choices(op)}
+    return meanings, {
+        given: _Variant(body, meanings.add(body, fold=True)) for given, body in bodies.items()
+    }
 
 
 def choices(op: OpInfo) -> Iterator[dict[str, int]]:
@@ -93,27 +142,6 @@ def choices(op: OpInfo) -> Iterator[dict[str, int]]:
     values = [(None, *range(len(each.labels))) for each in op.attributes if each.labels]
     for chosen in itertools.product(*values):
         yield {n: value for n, value in zip(names, chosen, strict=True) if value is not None}
-
-
-def _canonical(definition: onnx.FunctionProto) -> list[Any]:
-    """What a function computes, without metadata that tools add."""
-    nodes = [
-        (
-            node.domain,
-            node.op_type,
-            list(node.input),
-            list(node.output),
-            sorted((a.name, a.type, a.ref_attr_name, _value(a)) for a in node.attribute),
-        )
-        for node in definition.node
-    ]
-    return [list(definition.input), list(definition.output), nodes]
-
-
-def _value(attribute: onnx.AttributeProto) -> str:
-    if attribute.ref_attr_name:
-        return ""
-    return str(onnx.helper.get_attribute_value(attribute))
 
 
 def split_by_labels(model: onnx.ModelProto) -> None:
@@ -133,7 +161,7 @@ def split_by_labels(model: onnx.ModelProto) -> None:
         model.functions.remove(definition)
 
 
-def lower(model: onnx.ModelProto) -> onnx.ModelProto:
+def lower(model: onnx.ModelProto, *, replace_definitions: bool = False) -> onnx.ModelProto:
     """A copy of a model in which standard operators replace our ops.
 
     The definition of an op replaces each node that calls it, by its name or its alias, in the
@@ -142,11 +170,12 @@ def lower(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Args:
         model: as `attach_definitions` takes it.
+        replace_definitions: as there.
 
     Raises:
         ValueError: as `attach_definitions` does.
     """
-    result = attach_definitions(model)
+    result = attach_definitions(model, replace_definitions=replace_definitions)
     others = [(each.domain, each.name) for each in result.functions if not is_ours(each)]
     domains = {each.domain for each in result.functions if is_ours(each)}
     split_by_labels(result)
