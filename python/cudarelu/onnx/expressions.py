@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import onnx
@@ -86,7 +86,8 @@ class Filled:
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The shape that a Reshape is given. It is not read: the shapes of the results are compared."""
+    """The shape that a Reshape is given, or its allowzero. They are not read: the shapes of the
+    results are compared."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,10 +189,11 @@ def calls(expression: Expression) -> list[Call]:
     return [each for each in parts(expression) if isinstance(each, Call)]
 
 
-def is_linear(expression: Any) -> bool:
+def is_linear(expression: Any) -> TypeGuard[Call]:
     """Whether an expression is the product of a linear layer, x w^T + b."""
-    is_gemm = isinstance(expression, Call) and expression.op_type == "Gemm"
-    return is_gemm and expression.attributes == (("transB", 1),)
+    if not isinstance(expression, Call) or expression.op_type != "Gemm":
+        return False
+    return expression.attributes == (("transB", 1),)
 
 
 def rewritten(expression: Any, *rules: Rule) -> Any:
@@ -298,6 +300,7 @@ def forms(call: Call) -> tuple[Call | Input, ...]:
         *_leaky_relu(call),
         *_with_axes_as_attribute(call),
         *_other_products(call),
+        *_of_rows(call),
         *_scaled_operands(call),
         *_swapped(call),
         *_added_where(call),
@@ -395,3 +398,18 @@ def _other_products(call: Call) -> Iterator[Call]:
     for each in weights:
         product = Call("MatMul", (x, each))
         yield product if bias in ([], [None]) else Call("Add", (product, *bias))
+
+
+def rows_of(x: Expression) -> Call:
+    """A tensor as a matrix of its rows."""
+    return Call("Reshape", (x, Shape()), (("allowzero", Shape()),))
+
+
+def _of_rows(call: Call) -> Iterator[Call]:
+    """A linear layer of any rank as the product of a matrix, whatever computes the shapes: what
+    optimizers leave of the definition, and how some exporters write Dense."""
+    if not is_linear(call):
+        return
+    x, *parameters = call.operands
+    if isinstance(x, Input):
+        yield rows_of(dataclasses.replace(call, operands=(rows_of(x), *parameters)))

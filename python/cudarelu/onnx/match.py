@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ import onnx_ir as ir
 
 from .._table import Parameter
 from .definitions import lowest_opset
-from .expressions import SWAP, Attribute, Call, Input, Shape
+from .expressions import SWAP, Attribute, Call, Input, Shape, is_linear, rows_of
 from .patterns import Pattern
 from .search import Found, constant, is_constant
 from .size_names import have_one_name
@@ -106,6 +107,8 @@ class Match:
             if isinstance(expected, Attribute):
                 bound[expected.name] = value
                 continue
+            if isinstance(expected, Shape):
+                continue
             if name == "axis" and _is_from_front(value) and not _is_from_front(expected):
                 value -= self._rank_of(node, value)
             if name == "perm" and value is None and expected is not None:
@@ -160,12 +163,35 @@ class Match:
             if not _divides(sizes[divisor], sizes[multiple]):
                 raise self._wrong_shapes()
         self._check_swaps()
+        self._check_rows()
         return constants
+
+    def _check_rows(self) -> None:
+        """Raises Kept where a Reshape before and one after a product may do more than to make a
+        matrix of the rows and to undo this."""
+        values = self._found.values
+        for each, result in values.items():
+            if not is_linear(each) or each.operands[0] not in values:
+                continue
+            first, *parameters = each.operands
+            assert first is not None
+            if (rows := rows_of(first)) not in values:
+                continue
+            product = values[dataclasses.replace(each, operands=(rows, *parameters))]
+            used = [values[first], values[rows], product, result]
+            shapes = [[] if value.shape is None else [*value.shape] for value in used]
+            if [] in shapes:
+                raise Kept(f"the shape of {used[shapes.index([])].name} is not known")
+            x, matrix, columns, y = shapes
+            if len(matrix) != 2 or not _is_same(matrix[-1], x[-1]):
+                raise Kept(f"{used[1].name} is not known to have the rows of {used[0].name}")
+            if not _are_same(y, [*x[:-1], columns[-1]]):
+                raise Kept(f"{result.name} is not known to have the shape of {used[0].name}")
 
     def _check_swaps(self) -> None:
         """Raises Kept where a Reshape before and one after a Transpose may do more than it."""
         for each, value in self._found.values.items():
-            if not isinstance(each, Call) or Shape() not in each.operands:
+            if not isinstance(each, Call) or Shape() not in each.operands or each.attributes:
                 continue
             (x, _), values = each.operands, self._found.values
             assert x is not None

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnxruntime as ort
+import onnxscript.optimizer
 import pytest
 import torch
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
@@ -38,6 +39,7 @@ from cudarelu.onnx.expressions import (
     Filled,
     Input,
     Literal,
+    Shape,
     calls,
     forms,
     is_linear,
@@ -251,6 +253,8 @@ def evaluate(expression, known: dict) -> np.ndarray:
         return np.asarray(expression.number, np.float64)
     if not isinstance(expression, Call):
         return np.asarray(known[expression])
+    if Shape() in expression.operands:  # of a matrix, whose rows are these already
+        return evaluate(expression.operands[0], known)
     operands = [evaluate(each, known) for each in expression.operands if each is not None]
     if expression.op_type in NEUTRAL:
         return functools.reduce({"Add": np.add, "Mul": np.multiply}[expression.op_type], operands)
@@ -487,6 +491,60 @@ def test_no_linear(text, other, reason):
     _, replaced, reasons = accelerated(model, feeds)
     assert not any(op.startswith("linear_") for op in replaced)
     assert any(re.search(reason, each) for each in reasons)
+
+
+@pytest.mark.parametrize("leading", ["N", "2,3", "N,3", "M,N", "0,3"])
+@pytest.mark.parametrize("op", ["linear", "linear_relu", "linear_gelu", "linear_add"])
+def test_linear_after_an_optimizer(op, leading):
+    """It inlines and folds the definition, so that the sizes of the weight are constants."""
+    op_type, more = OPS[op].onnx.op_type, ", x" if op == "linear_add" else ""
+    model = parse(
+        f"main (float[{leading},4] x) => (float[{leading},4] y)"
+        f"{{ s = cudarelu.{op_type}(x, w{more or ','}, b) y = Identity(s) }}".replace(",,", ","),
+        more=', "cudarelu" : 1',
+    )
+    generator = np.random.default_rng(0)
+    weight, bias = (generator.normal(size=size).astype(np.float32) for size in ((4, 4), (4,)))
+    model = cudarelu.onnx.attach_definitions(with_constants(model, w=weight, b=bias))
+    optimized = onnxscript.optimizer.optimize(model)
+    sizes = [int(size) if size.isdigit() else 5 for size in leading.split(",")]
+    x = generator.normal(size=[*sizes, 4]).astype(np.float32)
+    result, replaced, _ = accelerated(optimized, {"x": x})
+    assert replaced == [op]
+    if op != "linear_relu":  # its definition has Relu before Reshape
+        assert [node.op_type for node in result.graph.node] == [op_type]
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "reason"),
+    [
+        ("m = Reshape<allowzero = 1>(x, a) s = Gemm(m, w, b) y = Reshape(s, c)", "2,3,3", None),
+        ("m = Reshape(x, a) p = MatMul(m, w) s = Add(p, b) y = Reshape(s, c)", "2,3,3", None),
+        (
+            "m = Reshape(x, a) s = Gemm(m, w, b) y = Reshape(s, d)",
+            "3,2,3",
+            "y is not known to have",
+        ),
+        (
+            "m = Reshape(x, e) s = Gemm(m, v, b) y = Reshape(s, d)",
+            "3,4,3",
+            "weight [3, 2] is not known to be",
+        ),
+        ("m = Reshape(x, f) s = Gemm(m, w, b) y = Reshape(s, c)", "2,3,3", "m is not known"),
+    ],
+)
+def test_linear_of_the_rows(text, shape, reason):
+    """As exporters write Dense."""
+    inputs = "float[2,3,4] x, int64[2] f"
+    model = parse(f"main ({inputs}) => (float[{shape}] y) {{ {text} }}")
+    weight = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+    shapes = {"a": [-1, 4], "c": [2, 3, 3], "d": [3, -1, 3], "e": [-1, 2]}
+    constants = {name: np.array(each) for name, each in shapes.items()}
+    with_constants(model, w=weight, v=weight[:2], b=np.float32([1, -2, 3]), **constants)
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    _, replaced, reasons = accelerated(model, {"x": x, "f": np.array([6, 4])})
+    assert replaced == ["linear"] * (reason is None)
+    assert reason is None or any(reason in each for each in reasons)
 
 
 def test_a_bias_of_one_element():
