@@ -13,10 +13,11 @@ import onnx
 import onnx_ir as ir
 
 from .._table import FLOATING, OpInfo
-from ..onnx.accelerator import annotating, remove_constants, replace_by_call
+from ..onnx.accelerator import FUSION_OPSET, annotating, remove_constants, replace_by_call
 from ..onnx.definitions import IR_VERSION, function
 from ..onnx.expressions import Call, Expression, Input, Literal
 from ..onnx.graphs import standard_opset
+from ..onnx.ir_models import from_proto, to_proto
 from ..onnx.report import Replaced
 from .library import Library
 from .operators import OPERATORS
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from .ops import Draft
 
 _MOST_INPUTS = 8  # of an op
-_LOWEST_OPSET = 15  # has CastLike
 
 
 class _NotFusable(Exception):
@@ -100,10 +100,9 @@ def fuse(
         RuntimeError: if the module does not compile.
         OSError: if the file cannot be written.
     """
-    converted = ir.from_proto(model)
-    ir.external_data.set_base_dir(converted.graph, folder or "")
+    converted = from_proto(model, folder)
     equal: dict[tuple[Expression, tuple[_Row | None, ...]], list[_Group]] = {}
-    if (opset := standard_opset(model) or 0) >= _LOWEST_OPSET:
+    if (opset := standard_opset(model) or 0) >= FUSION_OPSET:
         for group in _groups(converted):
             equal.setdefault((group.y, tuple(group.rows)), []).append(group)
     if not equal:
@@ -124,7 +123,7 @@ def fuse(
             constants += [each for node in group.nodes for each in node.inputs if each is not None]
             replaced.append(_replace(converted, group, op, f"{made.name}::{op.name}"))
     remove_constants(constants, annotating(model))
-    return Fused(ir.to_proto(converted), definitions, replaced, file)
+    return Fused(to_proto(converted), definitions, replaced, file)
 
 
 def _replace(model: ir.Model, group: _Group, op: OpInfo, name: str) -> Replaced:

@@ -290,6 +290,14 @@ TROUBLES = {
         "have it",
         "{python} -m cudarelu doctor --model {path} --library {library}  # and register this file",
     ),
+    "function-types": Trouble(
+        "Node () Op (Twice) output arg (h) type inference failed, inferred types: index=0,",
+        "ONNX Runtime cannot type the function {name} of the model, which calls our ops, if the "
+        "model does not have their definitions",
+        "{python} -c 'import sys, onnx, cudarelu.onnx as c; p = sys.argv[1]; onnx.save("
+        "c.attach_definitions(onnx.load(p, load_external_data=False)), p)' {path}",
+        r"Op \((?P<name>\w+)\) output arg \(.*?\) type inference failed, inferred types: index=0,",
+    ),
     "model-dtype": Trouble(
         "Type 'tensor(uint8)' of input parameter (x) of operator (Relu) in node () is invalid",
         "an input of {name} is {dtype}, which none of its kernels supports",

@@ -48,9 +48,10 @@ def _nodes(
         nodes.append(onnx.helper.make_node(op_type, inputs, [output], **attributes))
         return output
 
-    number = onnx.numpy_helper.from_array(np.array([parameter.number or 0], np.float32))
+    # Tensors, since tools read no other attribute of a Constant.
+    number = _tensor([parameter.number or 0], np.float32)
     if parameter.number is not None and parameter.broadcasts:
-        scalar = add("Constant", value_float=parameter.number)
+        scalar = add("Constant", value=_tensor(parameter.number, np.float32))
         add("CastLike", scalar, given[op.inputs[0].name])
     elif parameter.number is not None:
         required = [each for each in op.inputs if not (each.optional or each.broadcasts)]
@@ -71,9 +72,13 @@ def _nodes(
             add("CastLike", filled, given[op.inputs[0].name])
     elif parameter.extreme:
         kind, name = parameter.extreme
-        axes = add("Constant", value_ints=[0])
+        axes = add("Constant", value=_tensor([0], np.int64))
         add({"min": "ReduceMin", "max": "ReduceMax"}[kind], given[name], axes, keepdims=0)
     return nodes
+
+
+def _tensor(elements: Any, dtype: type) -> onnx.TensorProto:
+    return onnx.numpy_helper.from_array(np.array(elements, dtype))
 
 
 def with_stand_ins(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import importlib.util
 import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -18,6 +18,7 @@ from .files import check_external_data, data_folder, in_a_line, load, save_besid
 from .graphs import NewNames, names_of, scopes, standard_opset
 from .models import attach_definitions
 from .nodes import is_ours
+from .opsets import CannotConvert, converted, normalise
 from .report import Left, Measured, Replaced, Report
 from .size_names import restore, separate
 from .type_inference import infer
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from .search import Found
 
 
+FUSION_OPSET = 15  # has CastLike
+_TARGET_OPSETS = 18, 15  # those of the definitions, and of those of elementwise ops
 _FASTER = 0.99  # below this ratio of times a model is faster; and so it must be in 3 rounds of 4
 
 
@@ -61,8 +64,13 @@ def accelerate(
     op. It keeps an op if the model with it has the same outputs and is faster, by 1 % or more and
     in 3 of 4 rounds. It keeps no op if the model with all of these is slower than the original.
 
+    A model before opset 13, with `fuse` before opset 15, is converted to opset 18 or 15 by
+    onnx.version_converter. If ONNX Runtime is installed, it must accept the converted model as it
+    accepted the model, with the same outputs. Otherwise the model is left as it is, and
+    `Report.unchanged` has the reason.
+
     Args:
-        model: a model of opset 13 or later, or its path. External data is not loaded from a path.
+        model: a model, or its path. External data is not loaded from a path.
         path: the file to write, completely or not at all, as `python -m cudarelu lower` does. None
             only returns the model.
         only_if_faster: whether to measure. Needs onnxruntime, 1.21 or later for external data.
@@ -79,31 +87,38 @@ def accelerate(
         The model, of the type of the argument (onnx.ModelProto for a path), and a `Report`.
 
     Raises:
-        ValueError: as `attach_definitions` does; for a model before opset 13; for an invalid model;
-            and for a model to measure that does not run.
+        ValueError: as `attach_definitions` does; for an invalid model; and for a model to measure
+            that does not run.
         RuntimeError: if the module of `fuse` does not compile.
         OSError: if a file cannot be read or written.
     """
     source, folder = _source(model)
-    prepared, names = prepare(source, replace_definitions)
     settings = None
     if only_if_faster:
         from .measure import random_inputs
 
         settings = provider, random_inputs(source, dims or {}, inputs or {})
     candidates = [op.short_name for op in all_ops()]
-    if fuse:
-        library = None if path is None else Path(path).with_name(f"lib{Path(path).stem}_ops.so")
-        result, report = rewrite_and_fuse(prepared, folder, library, settings)
-    elif settings is not None:
-        result, report = rewrite_if_faster(prepared, folder, *settings, candidates)
+    try:
+        opset = FUSION_OPSET if fuse else LOWEST_OPSET
+        prepared, names = prepare(source, replace_definitions, folder, opset)
+    except CannotConvert as reason:
+        result, report = onnx.ModelProto(), Report([], [], [], unchanged=str(reason))
     else:
-        result, report = rewrite(prepared, folder, candidates)
-    restore(result, source, names)
+        if fuse:
+            library = None if path is None else Path(path).with_name(f"lib{Path(path).stem}_ops.so")
+            result, report = rewrite_and_fuse(prepared, folder, library, settings)
+        elif settings is not None:
+            result, report = rewrite_if_faster(prepared, folder, *settings, candidates)
+        else:
+            result, report = rewrite(prepared, folder, candidates)
+        restore(result, source, names)
     if not report.replaced:  # not even types are added
-        result.CopyFrom(
-            attach_definitions(source, replace_definitions=True) if replace_definitions else source
-        )
+        calls_ours = any(is_ours(node) for each in scopes(source) for node in each.node)
+        # Without definitions, ONNX Runtime cannot type functions that call our ops.
+        if (calls_ours or replace_definitions) and report.unchanged is None:
+            source = attach_definitions(source, replace_definitions=replace_definitions)
+        result.CopyFrom(source)
     if path is not None:
         save_beside(result, Path(path), folder or Path())
     if isinstance(model, onnx.ModelProto | str | os.PathLike):
@@ -144,21 +159,31 @@ def _source(
 
 
 def prepare(
-    model: onnx.ModelProto, replace_definitions: bool = False
+    model: onnx.ModelProto,
+    replace_definitions: bool = False,
+    folder: Path | None = None,
+    lowest: int = LOWEST_OPSET,
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
     """A copy of a model with the type of every tensor, to be rewritten; equal names of sizes mean
     equal sizes in it. Second, the names in the model, by these names.
 
+    Args:
+        model: external data may be left unloaded.
+        replace_definitions: as in `attach_definitions`.
+        folder: of the external data.
+        lowest: the opset before which the model is converted, if possible.
+
     Raises:
-        ValueError: as `attach_definitions` does, for a model before opset 13 and for one that is
-            not valid.
+        CannotConvert: for a model before opset 13 that cannot be converted.
+        ValueError: as `attach_definitions` does, and for a model that is not valid.
     """
     opset = standard_opset(model)
-    if opset is not None and opset < LOWEST_OPSET:
-        raise ValueError(
-            f"the model has opset {opset}, but accelerate needs opset {LOWEST_OPSET} or later: "
-            "convert it with onnx.version_converter"
-        )
+    if opset is not None and opset < lowest:
+        try:
+            model = _in_a_later_opset(model, folder)
+        except CannotConvert:
+            if opset < LOWEST_OPSET:
+                raise
     if model.graph.sparse_initializer or model.training_info:
         raise ValueError("the model has sparse initializers or training steps, which would be lost")
     with in_a_line("the model is not valid"):
@@ -166,6 +191,25 @@ def prepare(
         names = separate(result)
         result = infer(result)
     return _without_definitions(result), names
+
+
+def _in_a_later_opset(model: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
+    """A copy in the first opset to which the converter brings a model that ONNX Runtime accepts."""
+    source = onnx.ModelProto()
+    source.CopyFrom(model)
+    normalise(source)
+    for opset in _TARGET_OPSETS:
+        try:
+            result = converted(source, opset)
+            if importlib.util.find_spec("onnxruntime") is not None:
+                from .measure import refusal
+
+                if reason := refusal(model, result, folder):
+                    raise CannotConvert(f"the model cannot be converted to {opset}: {reason}")
+            return result
+        except CannotConvert as error:
+            problem = error
+    raise problem
 
 
 def _without_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -327,11 +371,11 @@ def rewrite(
     """
     import onnx_ir as ir
 
+    from .ir_models import from_proto, to_proto
     from .patterns import patterns
     from .search import find
 
-    model = ir.from_proto(prepared)
-    ir.external_data.set_base_dir(model.graph, folder or "")
+    model = from_proto(prepared, folder)
     for function in prepared.functions:
         types = {each.name: each for each in function.value_info}
         key = function.domain, function.name, function.overload
@@ -350,7 +394,7 @@ def rewrite(
     for match in sorted(matches, key=lambda each: len(each[2].nodes), reverse=True):
         rewriting.replace(*match)
     remove_constants(rewriting.constants, annotating(prepared))
-    return attach_definitions(ir.to_proto(model)), rewriting.report()
+    return attach_definitions(to_proto(model)), rewriting.report()
 
 
 def annotating(model: onnx.ModelProto) -> set[str]:

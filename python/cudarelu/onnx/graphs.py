@@ -39,8 +39,8 @@ def names_read_by(node: onnx.NodeProto) -> set[str]:
 
 def standard_opset(model: onnx.ModelProto) -> int | None:
     """The version of ONNX's own operators that a model imports; None if it imports none."""
-    domains = {each.domain.removeprefix("ai.onnx"): each.version for each in model.opset_import}
-    return domains.get("")
+    versions = (each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    return next(versions, None)
 
 
 def names_of(model: onnx.ModelProto) -> set[str]:

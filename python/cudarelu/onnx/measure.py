@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 import statistics
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,7 +29,10 @@ _TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, to
 
 
 def random_inputs(
-    model: onnx.ModelProto, dims: Mapping[str, int], given: Mapping[str, np.ndarray]
+    model: onnx.ModelProto,
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray],
+    size: int = DEFAULT_SIZE,
 ) -> dict[str, np.ndarray]:
     """An array for each input of a model, the same in every call.
 
@@ -36,8 +42,9 @@ def random_inputs(
     Args:
         model: its inputs must be tensors of numbers, and those that are not given of known rank.
         dims: the sizes of named dimensions; others have the size in the first given array with the
-            name, else `DEFAULT_SIZE`. Given arrays may have any sizes: names are hints.
+            name, else `size`. Given arrays may have any sizes: names are hints.
         given: arrays for inputs, instead of random ones.
+        size: of other free dimensions.
 
     Raises:
         ValueError: for an input that is not such a tensor, a given array of another dtype, and
@@ -50,9 +57,9 @@ def random_inputs(
     sizes = dict(dims)
     for each in model.graph.input:
         known = given[each.name].shape if each.name in given else ()
-        for dim, size in zip(each.type.tensor_type.shape.dim, known, strict=False):
+        for dim, given_size in zip(each.type.tensor_type.shape.dim, known, strict=False):
             if dim.dim_param:
-                sizes.setdefault(dim.dim_param, size)
+                sizes.setdefault(dim.dim_param, given_size)
     for each in model.graph.input:
         tensor = each.type.tensor_type
         names |= {dim.dim_param for dim in tensor.shape.dim if dim.dim_param}
@@ -69,7 +76,7 @@ def random_inputs(
         if not tensor.HasField("shape"):
             raise ValueError(f"input {each.name} has an unknown rank: pass an array in inputs")
         shape = [
-            dim.dim_value if dim.HasField("dim_value") else sizes.get(dim.dim_param, DEFAULT_SIZE)
+            dim.dim_value if dim.HasField("dim_value") else sizes.get(dim.dim_param, size)
             for dim in tensor.shape.dim
         ]
         is_index = np.issubdtype(dtype, np.integer) or dtype == np.bool_
@@ -99,7 +106,7 @@ class Running:
         model: may have external data.
         folder: the folder of that data.
         provider: "cpu" or "cuda".
-        inputs: arrays by name.
+        inputs: arrays by name; None only loads the model.
         library: of ops that the model needs beside the loaded ones.
 
     Raises:
@@ -111,14 +118,14 @@ class Running:
         model: onnx.ModelProto,
         folder: Path | None,
         provider: str,
-        inputs: Mapping[str, np.ndarray],
+        inputs: Mapping[str, np.ndarray] | None,
         library: Path | None = None,
     ) -> None:
         self.provider = provider
         options = register(onnxruntime.SessionOptions())
         if library is not None:
             options.register_custom_ops_library(str(library))
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # errors are raised
         if folder is not None:
             model, folder = without_links(model, folder)
             entry = "session.model_external_initializers_file_folder_path"
@@ -132,6 +139,10 @@ class Running:
             )
         if name not in self._session.get_providers():  # ONNX Runtime does not report this
             raise ValueError(f"{name} does not load in this ONNX Runtime")
+        if inputs is None:
+            return
+        found = [each.type for each in self._session.get_outputs()]
+        self._only_tensors = all(re.fullmatch(r"tensor\((?!string).*\)", each) for each in found)
         self._binding = self._session.io_binding()
         self._held = []
         types = {each.name: each.type.tensor_type.elem_type for each in model.graph.input}
@@ -141,16 +152,25 @@ class Running:
                 self._held.append(torch.from_numpy(bytes_).to(provider))
                 pointer = self._held[-1].data_ptr()
                 self._binding.bind_input(each, provider, 0, types[each], array.shape, pointer)
-            for each in self._session.get_outputs():
-                self._binding.bind_output(each.name, provider)
+            self._bind_outputs()
             self.run()
 
+    def _bind_outputs(self) -> None:
+        self._binding.clear_binding_outputs()
+        for each in self._session.get_outputs():
+            self._binding.bind_output(each.name, self.provider)
+
     def run(self) -> None:
+        if not self._only_tensors:  # ONNX Runtime appends to a sequence of the run before
+            self._bind_outputs()
         self._session.run_with_iobinding(self._binding)
         self._binding.synchronize_outputs()
 
     def outputs(self) -> list[torch.Tensor]:
+        """The outputs, each sequence as its elements and each map as its keys and values."""
         self.run()
+        if not self._only_tensors:
+            return list(_tensors(self._binding.copy_outputs_to_cpu()))
         found = self._binding.get_outputs()
         return [torch.from_dlpack(each._ortvalue.to_dlpack()).cpu().clone() for each in found]
 
@@ -161,9 +181,51 @@ class Running:
         return (time.perf_counter() - start) / calls
 
 
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in lists and maps. A string gives its bytes, an absent value nothing."""
+    if isinstance(value, Mapping):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, list) or (isinstance(value, np.ndarray) and value.dtype == object):
+        for each in value:
+            yield from _tensors(each)
+    elif value is not None:
+        value = list(value.encode()) if isinstance(value, str) else value
+        yield torch.as_tensor(value)
+
+
+def refusal(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path | None) -> str | None:
+    """Why ONNX Runtime refuses a changed model, or how its outputs differ.
+
+    None if they do not differ, and if the original is refused too.
+    """
+
+    def error_of(model: onnx.ModelProto) -> str | None:
+        try:
+            Running(model, folder, "cpu", None)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    for size in DEFAULT_SIZE, 32:  # images of networks that halve their sizes are larger
+        try:
+            feeds = random_inputs(before, {}, {}, size)
+            original = Running(before, folder, "cpu", feeds)
+        except ValueError:
+            continue
+        try:
+            return difference(original, Running(after, folder, "cpu", feeds))
+        except ValueError as error:
+            return str(error)
+    refused = error_of(after)
+    return refused if refused and error_of(before) is None else None
+
+
 def difference(before: Running, after: Running) -> str | None:
     """How the outputs of two models differ by more than rounding; None if they do not."""
-    for index, (a, b) in enumerate(zip(before.outputs(), after.outputs(), strict=True)):
+    pairs = list(itertools.zip_longest(before.outputs(), after.outputs()))
+    for index, (a, b) in enumerate(pairs):
+        if a is None or b is None or a.shape != b.shape:
+            return f"output {index} has another shape"
         # On CUDA, ONNX Runtime computes float32 products in TF32 by default.
         in_tf32 = before.provider == "cuda" and a.dtype == torch.float32
         relative = _TOLERANCES.get(torch.float16 if in_tf32 else a.dtype, 0.0)

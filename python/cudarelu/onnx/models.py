@@ -7,16 +7,28 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
 import onnx
 import onnx.checker
 import onnx.helper
 import onnx.inliner
+import onnx.numpy_helper
 
 from .._table import OpInfo, op_named
 from .definitions import IR_VERSION, function, lowest_opset, specialised
 from .graphs import scopes, standard_opset
 from .meaning import Meanings
 from .nodes import calls, common_labels, complete_nodes, is_ours, op_of
+from .opsets import converted, normalise
+
+_CONSTANTS = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_string": np.object_,
+    "value_strings": np.object_,
+}
 
 
 def attach_definitions(
@@ -28,22 +40,27 @@ def attach_definitions(
     functions. Nodes get all default attributes and the values of absent inputs: not every runtime
     supports default attributes in functions, and functions have no default inputs. If all nodes of
     an op have the same value of an enumerated attribute, the definition has no branches for other
-    values.
+    values. A model of an opset without the operators of a definition, most of which need CastLike
+    of opset 15, is converted by onnx.version_converter. ONNX's domain is "" in the copy.
 
     Args:
-        model: of opset 15 or later, which CastLike needs; of opset 13 or later if the definitions
-            have no attributes. External data may be left unloaded.
+        model: external data may be left unloaded.
         replace_definitions: whether an attached definition may compute something else than the
             table's, which replaces it. A definition that a tool has only written in another form
             (other names, order of nodes, constants) is replaced in any case.
 
     Raises:
-        ValueError: for an earlier opset, an unknown op or another version of a module's domain, a
-            node that calls its op incorrectly, and an attached definition that computes something
-            else than the table's.
+        ValueError: for an opset that cannot be converted, an unknown op or another version of a
+            module's domain, a node that calls its op incorrectly, and an attached definition that
+            computes something else than the table's.
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
+    normalise(result)
+    found = (op_of(node) for scope in scopes(result) for node in scope.node)
+    needed = max((lowest_opset(op) for op in set(filter(None, found))), default=0)
+    if needed > (standard_opset(result) or needed):
+        result = converted(result, needed)
     called = complete_nodes(result)
     if not called:
         return result
@@ -76,13 +93,6 @@ def _opset_for(model: onnx.ModelProto, called: Collection[OpInfo]) -> int:
     if opset is None:  # the model has custom nodes only
         opset = max(op.definition_opset for op in called)
         model.opset_import.append(onnx.helper.make_opsetid("", opset))
-        return opset
-    for op in called:
-        if opset < (lowest := lowest_opset(op)):
-            raise ValueError(
-                f"the model has opset {opset}, but the definition of {op.short_name} needs "
-                f"{lowest}: convert it with onnx.version_converter"
-            )
     return opset
 
 
@@ -185,7 +195,22 @@ def lower(model: onnx.ModelProto, *, replace_definitions: bool = False) -> onnx.
         for each in list(holder.opset_import):
             if each.domain in domains - used:
                 holder.opset_import.remove(each)
+    if domains:
+        _write_constants_as_tensors(result)
     return result
+
+
+def _write_constants_as_tensors(model: onnx.ModelProto) -> None:
+    """Gives each Constant its `value`, in place: ONNX Runtime's symbolic_shape_infer reads no
+    other attribute."""
+    for node in (node for scope in scopes(model) for node in scope.node):
+        if (node.domain, node.op_type) != ("", "Constant"):
+            continue
+        (attribute,) = node.attribute
+        if (dtype := _CONSTANTS.get(attribute.name)) and not attribute.ref_attr_name:
+            array: np.ndarray = np.array(onnx.helper.get_attribute_value(attribute), dtype)
+            value = onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(array))
+            node.attribute[0].CopyFrom(value)
 
 
 def demo_model() -> onnx.ModelProto:

@@ -47,8 +47,11 @@ class Report:
     measured: list[Measured]  # in the order of the decisions; empty if nothing was measured
     ratio: float | None = None  # of the whole model's times, after to before
     library: str | None = None  # the file of the ops that were defined for the model
+    unchanged: str | None = None  # why the model is left as it is; None if it is not
 
     def __str__(self) -> str:
+        if self.unchanged is not None:
+            return f"the model is left as it is: {self.unchanged}"
         lines = ["replaced:" if self.replaced else "replaced: nothing"]
         lines += _counted((f"{r.op} for {' + '.join(r.operators)}", r.node) for r in self.replaced)
         if self.library is not None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.parser
+import onnx.version_converter
 import onnxruntime as ort
 import onnxscript.optimizer
 import pytest
@@ -157,11 +158,8 @@ def test_another_constant_is_no_gelu():
 @pytest.mark.parametrize("op", CANDIDATES, ids=lambda op: op.name)
 def test_every_definition_is_found(op, opset):
     """A lowered op is found again. This tests every op of the table, also new ones."""
-    if opset < (lowest := lowest_opset(op)):
-        with pytest.raises(ValueError, match=f"needs {lowest}"):
-            cudarelu.onnx.lower(call(op, opset))
-        return
     lowered = cudarelu.onnx.lower(call(op, opset))
+    opset = max(opset, lowest_opset(op))
     result, report = cudarelu.onnx.accelerate(lowered)
     onnx.checker.check_model(result, full_check=True)
     assert [each.op for each in report.replaced] == [op.name]
@@ -1413,6 +1411,15 @@ def test_measuring_every_dtype(dtype):
     assert [y.shape for y in running.outputs()] == [(4, 3)] * 2
 
 
+def test_sizes_of_random_inputs():
+    """A given array tells the sizes of its names, and no other."""
+    model = parse("main (float[n,?] x, float[n,m] z) => (float[n,m] y) { y = Identity(z) }")
+    model.graph.input[0].type.tensor_type.shape.dim[1].Clear()
+    given = {"x": np.ones((3, 5), np.float32)}
+    feeds = measure.random_inputs(model, {}, given, 7)
+    assert feeds["z"].shape == (3, 7)
+
+
 def test_sizes_of_a_name_for_measuring():
     model = parse("main (float[N,N] x, float[N] b) => (float[N,N] y) { y = Add(x, b) }")
     given = {"x": np.zeros((2, 3), np.float32)}
@@ -1442,9 +1449,148 @@ def test_bytes_are_not_a_model():
         cudarelu.onnx.accelerate(b"")
 
 
-def test_an_opset_before_13():
-    with pytest.raises(ValueError, match="has opset 12, but accelerate needs opset 13 or later"):
-        cudarelu.onnx.accelerate(parse("main (float[N] x) => (float[N] y) { y = Relu(x) }", 12))
+OLD = """<ir_version: 3, opset_import: ["" : 9]>
+main (float[N,2,4] x, float[4,4] w) => (float[N,2,4] y) <float[4,4] w = {
+    1,0,0,0, 0,1,0,0, 0,0,1,0, 1,1,1,1}> {
+    m = MatMul(x, w) s = Softmax<axis = 1>(m) y = Relu(s) }"""
+
+
+@pytest.mark.parametrize("external", [False, True], ids=["", "external"])
+def test_an_opset_before_13(external, tmp_path):
+    """It is converted. Before IR version 4 the weights are inputs, too."""
+    model = onnx.parser.parse_model(OLD)
+    x = np.arange(16, dtype=np.float32).reshape(2, 2, 4) / 10
+    expected = run(model, False, {"x": x})[0]
+    model.graph.node[0].metadata_props.add(key="made", value="by hand")
+    if external:
+        weights = numpy_helper.to_array(model.graph.initializer[0])
+        model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights, "w"))
+    onnx.save(model, tmp_path / "a.onnx", save_as_external_data=external, size_threshold=0)
+    _, report = cudarelu.onnx.accelerate(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    assert {each.op for each in report.replaced} == {"relu", "softmax"}
+    assert report.unchanged is None
+    result = onnx.load(tmp_path / "b.onnx")
+    assert result.opset_import[0].version == 18
+    assert [each.name for each in result.graph.input] == ["x"]
+    assert result.graph.node[0].metadata_props[0].key == "made"
+    for library in False, True:
+        np.testing.assert_allclose(run(result, library, {"x": x})[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{ y = user.F(x) } <opset_import: ['' : 12]> F (x) => (y) { y = Relu(x) }", "functions"),
+        ("{ y = user.F(x) }", "ONNX Runtime"),
+        ("{ h = Relu(x) y = Unknown(h) }", "has no registered schema"),
+    ],
+)
+def test_an_opset_that_stays(text, reason, tmp_path, capsys):
+    text = text.replace("<opset", '<domain: "user", opset').replace("'", '"')
+    model = parse(f"main (float[N] x) => (float[N] y) {text}", 12, ', "user" : 1')
+    if reason == "ONNX Runtime":  # which does not accept the original either
+        _, report = cudarelu.onnx.accelerate(model)
+        assert report.unchanged is None
+        return
+    onnx.save(model, tmp_path / "a.onnx")
+    assert main(["accelerate", str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("the model is left as it is: the model has opset 12 and cannot be")
+    assert reason in said
+    assert onnx.load(tmp_path / "b.onnx") == model
+
+
+@pytest.mark.parametrize("wrong", ["Neg", "Unknown"])
+def test_a_converter_that_errs(wrong, monkeypatch):
+    def convert(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+        return parse(f"main (float[N] x) => (float[N] y) {{ y = {wrong}(x) }}", opset)
+
+    model = parse("main (float[N] x) => (float[N] y) { y = Relu(x) }", 12)
+    monkeypatch.setattr(onnx.version_converter, "convert_version", convert)
+    result, report = cudarelu.onnx.accelerate(model)
+    assert result == model
+    assert re.search("cannot be converted to 15: (output 0 differs|ONNX Runtime)", report.unchanged)
+
+
+def test_the_opset_that_fuse_needs(tmp_path):
+    """A model of opset 13 is converted, but is not refused if that fails."""
+    model = body("h = Tanh(x) g = Sin(h) y = Sigmoid(g)")
+    model.opset_import[0].version = FIRST
+    prepared = importlib.import_module("cudarelu.onnx.accelerator").prepare
+    assert prepared(model, None, 15).opset_import[0].version == 18
+    model.functions.add(domain="user", name="F")
+    assert prepared(model, None, 15).opset_import[0].version == FIRST
+
+
+def test_lower_in_an_early_opset():
+    model = onnx.parser.parse_model(
+        """<ir_version: 7, opset_import: ["" : 11, "cudarelu" : 1]> main (float[N,4] x, float[4] b)
+        => (float[N,4] y) { h = Clip(x) y = cudarelu.BiasRelu <scale = 0.5> (h, b) }"""
+    )
+    lowered = cudarelu.onnx.lower(model)
+    assert lowered.opset_import[0].version == lowest_opset(OPS["bias_relu"])
+    (y,) = run(lowered, False, {"x": X, "b": X[0]})
+    np.testing.assert_allclose(y, 0.5 * np.maximum(X + X[0], 0), rtol=1e-6)
+
+
+def test_the_other_name_of_the_domain():
+    """ONNX Runtime itself does not find ai.onnx in subgraphs."""
+    text = """main (float[N,4] x, bool c) => (float[N,4] y) { h = ai.onnx.Relu(x)
+    y = ai.onnx.If (c) <then_branch = t () => (float[N,4] p) { p = ai.onnx.Tanh(h) },
+                        else_branch = e () => (float[N,4] q) { q = ai.onnx.Softmax(h) }> }"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["ai.onnx" : 18]> {text}')
+    result, report = cudarelu.onnx.accelerate(model)
+    assert sorted(each.op for each in report.replaced) == ["relu", "softmax", "tanh"]
+    assert {each.domain for each in result.opset_import} == {"", "cudarelu"}
+    (y,) = run(result, True, {"x": X, "c": np.array(True)})
+    np.testing.assert_allclose(y, np.tanh(np.maximum(X, 0)), rtol=1e-6)
+    model.opset_import.add(domain="", version=17)
+    with pytest.raises(ValueError, match="the model has opset 17 and opset 18"):
+        cudarelu.onnx.accelerate(model)
+
+
+def test_values_that_are_no_tensors():
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 18, "ai.onnx.ml" : 1]>
+        main (float[N,4] x, seq(float[N,4]) s) => (seq(map(int64, float)) z, seq(float[N,4]) t,
+            optional(float[N,4]) o, map(string, float) never) {
+          h = Relu(x) p = Softmax(h) t = SequenceInsert(s, h) o = Optional(h)
+          z = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 1, 2, 3]> (p) }"""
+    )
+    del model.graph.output[3:]
+    result, report = cudarelu.onnx.accelerate(model)
+    assert sorted(each.op for each in report.replaced) == ["relu", "softmax"]
+    assert result.graph.input == model.graph.input
+    assert result.graph.output == model.graph.output
+    feeds = {"x": X, "s": [X]}
+    for library in False, True:
+        (z, t, o), (zz, tt, oo) = run(model, False, feeds), run(result, library, feeds)
+        assert [each.keys() for each in z] == [each.keys() for each in zz]
+        np.testing.assert_allclose([*z[0].values()], [*zz[0].values()], rtol=1e-6)
+        np.testing.assert_array_equal(t, tt)
+        np.testing.assert_array_equal(o, oo)
+
+
+def test_outputs_that_are_no_tensors_are_compared():
+    text = """<ir_version: 8, opset_import: ["" : 18, "ai.onnx.ml" : 1]>
+    main (float[2,2] x) => (seq(map(string, float)) z, seq(float[2,2]) s) { p = Relu(x)
+    z = ai.onnx.ml.ZipMap <classlabels_strings = ["a", "b"]> (p) s = SequenceConstruct(p, x) }"""
+    models = [onnx.parser.parse_model(each) for each in (text, text.replace('"b"', '"c"'))]
+    running = [measure.Running(each, None, "cpu", {"x": X[:2, :2]}) for each in models]
+    assert measure.difference(running[0], running[0]) is None
+    assert measure.difference(*running) == "output 1 differs in 1 of 1 elements"
+
+
+def test_a_function_that_calls_our_ops():
+    """ONNX Runtime cannot type it without definitions, so they are attached."""
+    text = """main (float[N,4] x) => (float[N,4] y) { h = user.F(x) y = user.F(h) }
+    <domain: "user", opset_import: ["" : 18, "cudarelu" : 1]> F (x) => (y) {
+        h = cudarelu.Relu(x) y = Identity(h) }"""
+    model = parse(text, 18, ', "user" : 1, "cudarelu" : 1')
+    result, report = cudarelu.onnx.accelerate(model)
+    assert report.replaced == []
+    assert [each.name for each in result.functions] == ["Relu", "F"]
+    np.testing.assert_array_equal(run(result, True, {"x": X})[0], np.maximum(X, 0))
 
 
 def test_what_would_be_lost():

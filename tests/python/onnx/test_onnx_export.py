@@ -982,3 +982,20 @@ def test_ops_in_place_of_torchscript_are_refused(export, form, tmp_path):
     with pytest.raises(RuntimeError, match="relu_ cannot be exported"):
         export(form(Overwrite()), (torch.randn(3),), tmp_path / "model.onnx", dynamo=False)
     assert not (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+def test_constants_of_lowered_models(opset):
+    """Tools such as ONNX Runtime's symbolic_shape_infer read only the `value` of a Constant."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : {opset}, "cudarelu" : 1]>
+        main (float[N,4] x, float[4,4] w, float[4] s) => (float[N,4] y, int64[N] c) {{
+            h = cudarelu.LeakyRelu (x) y = cudarelu.Linear (h, w)
+            c = cudarelu.GridCluster (x, s) }}"""
+    )
+    # attach_definitions adds the start and the end that are absent.
+    for each in cudarelu.onnx.lower(model), cudarelu.onnx.attach_definitions(model):
+        constants = [node for node in each.graph.node if node.op_type == "Constant"]
+        assert constants
+        assert {a.name for node in constants for a in node.attribute} == {"value"}
+        onnx.checker.check_model(each, full_check=True)
