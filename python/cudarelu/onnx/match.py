@@ -185,7 +185,8 @@ class Match:
             x, matrix, columns, y = shapes
             if len(matrix) != 2 or not _is_same(matrix[-1], x[-1]):
                 raise Kept(f"{used[1].name} is not known to have the rows of {used[0].name}")
-            if not _are_same(y, [*x[:-1], columns[-1]]):
+            expected = [*x[:-1], columns[-1]]
+            if not _are_same(y, expected) and not _differ_in_one_size(y, expected):
                 raise Kept(f"{result.name} is not known to have the shape of {used[0].name}")
 
     def _check_swaps(self) -> None:
@@ -294,6 +295,14 @@ def _may_broadcast(a: Any, b: Any) -> bool:
     """Whether a size is known to be 1 or `b`. A name in the file is enough for that: the op takes 1
     in place of `b`, and masks, which are inputs of models, would be lost otherwise."""
     return a == 1 or _is_same(a, b) or have_one_name(_size(a), _size(b))
+
+
+def _differ_in_one_size(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether all sizes but one are the same numbers above 0: of tensors with as many elements, this
+    one is the same then."""
+    same = [y for x, y in zip(a, b, strict=False) if _is_same(x, y)]
+    known = all(isinstance(size, int) and size > 0 for size in same)
+    return len(a) == len(b) == len(same) + 1 and known
 
 
 def _are_same(a: Sequence[Any], b: Sequence[Any]) -> bool:
