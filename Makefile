@@ -6,6 +6,7 @@
 #                 the first tier of the tests (docs/testing.md)
 #   make test-all the same with all tests
 #   make test-tensorflow   install TensorFlow, 274 MB, and an old one; run the tests that need it
+#   make test-models   put 24 models of other packages, 82 MB, through accelerate, lower and ort_infer
 #   make budget   compare the seconds of the last build and tests with tools/budget.json
 #   make check    build, then check formatting, lint and types, and correct what can be corrected
 #   make docs     the site of the documents, in build/site; its search needs a server
@@ -32,7 +33,7 @@ ifneq ($(words $(CURDIR)),1)
 $(error make does not work in a folder whose path contains a space: $(CURDIR))
 endif
 
-.PHONY: demo test test-all budget test-tensorflow build packages kernels runtimes check docs tidy asan asan-torch tsan \
+.PHONY: demo test test-all budget test-tensorflow test-models build packages kernels runtimes check docs tidy asan asan-torch tsan \
  fuzz fuzz-readers clean
 .DEFAULT_GOAL := build
 
@@ -113,6 +114,10 @@ test-tensorflow: $(VENV)/.dev build $(TENSORFLOW) $(TENSORFLOW)-2.16.2
 	 $(PROGRESS) $(BIN)/python -m pytest -q -n 2 --dist loadgroup \
 	 -k "test_tf or tensorflow" \
 	 tests/python/tf tests/ops/test_ops.py tests/docs/test_docs.py
+
+test-models: $(VENV)/.packages build
+	@PYTHONPATH=$(CURDIR)/build/python CUDARELU_BUILD_DIR=$(CURDIR)/build \
+	 $(BIN)/python tools/test_models.py build/models
 
 check: $(VENV)/.dev build
 	$(BIN)/pre-commit run --all-files --show-diff-on-failure

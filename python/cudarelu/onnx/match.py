@@ -298,8 +298,8 @@ def _may_broadcast(a: Any, b: Any) -> bool:
 
 
 def _differ_in_one_size(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether all sizes but one are the same numbers above 0: of tensors with as many elements, this
-    one is the same then."""
+    """Whether all sizes but one are the same numbers above 0: if the tensors have as many elements,
+    so is this one."""
     same = [y for x, y in zip(a, b, strict=False) if _is_same(x, y)]
     known = all(isinstance(size, int) and size > 0 for size in same)
     return len(a) == len(b) == len(same) + 1 and known

@@ -1169,6 +1169,7 @@ def test_the_report():
         "measured": [],
         "ratio": None,
         "library": None,
+        "unchanged": None,
     }
 
 
