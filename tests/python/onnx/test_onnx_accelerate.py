@@ -1532,6 +1532,9 @@ def test_lower_in_an_early_opset():
     assert lowered.opset_import[0].version == lowest_opset(OPS["bias_relu"])
     (y,) = run(lowered, False, {"x": X, "b": X[0]})
     np.testing.assert_allclose(y, 0.5 * np.maximum(X + X[0], 0), rtol=1e-6)
+    model.functions.add(domain="user", name="F")
+    with pytest.raises(ValueError, match=r"has opset 11 and cannot be .* loses functions \(F\)"):
+        cudarelu.onnx.lower(model)
 
 
 def test_the_other_name_of_the_domain():
