@@ -98,6 +98,7 @@ def _register(fields: Mapping[str, Any]) -> None:
     # These wait for a program that compiles or shards: the parts of PyTorch take long to import.
     after_import("torch._dynamo", lambda: substitute_in_graphs(added))
     after_import("torch.distributed.tensor", lambda: _add("cudarelu._pytorch.dtensor", added))
+    after_import("torch.utils.flop_counter", lambda: _add("cudarelu._flops", added))
     after_import("jax", lambda: _xla.register(fields))
     after_import("cudarelu.tensorflow", lambda: _add("cudarelu.tensorflow", added))
     after_import("cudarelu.inductor", lambda: _add("cudarelu.inductor", added))

@@ -198,12 +198,13 @@ def test_inductor():
 LATE = """
 import torch
 if {early}:
-    import torch._dynamo, torch.distributed.tensor, cudarelu.inductor
+    import torch._dynamo, torch.distributed.tensor, torch.utils.flop_counter, cudarelu.inductor
 from support.op_modules import my
 module = my()
 if not {early}:
     assert "torch.distributed.tensor" not in sys.modules
-    import torch._dynamo, torch.distributed.tensor, cudarelu.inductor
+    assert not {{"torch.utils.flop_counter", "cudarelu._flops"}} & set(sys.modules)
+    import torch._dynamo, torch.distributed.tensor, torch.utils.flop_counter, cudarelu.inductor
 from cudarelu._pytorch.functions import overload_of
 from torch.distributed.tensor import DTensor
 x = torch.randn(4)
@@ -212,6 +213,9 @@ propagator = DTensor._op_dispatcher.sharding_propagator
 for op in module.ops():
     assert overload_of(op) in propagator.op_strategy_funcs, op.name
 assert overload_of(module.ops()[0]) in cudarelu.inductor._DECOMPOSITIONS
+with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
+    module.linear_swish(torch.randn(2, 3, 5), torch.randn(7, 5))
+assert counter.get_total_flops() == 2 * 2 * 3 * 5 * 7
 """
 
 
