@@ -85,8 +85,8 @@ def check_private(path: Path) -> None:
             mode = f"mode {stat.S_IMODE(status.st_mode):o}"
             raise PermissionError(
                 f"{each} can be written by other users (it is of user {status.st_uid}, {mode}), "
-                "and what is in the cache is run: give it to this user or root, with chmod -R go-w "
-                f"{cache_folder()}, {_OTHERWISE}"
+                "and what is in the cache is run: let only this user or root write it (chmod -R "
+                f"go-w {cache_folder()}), {_OTHERWISE}"
             )
         if each.is_dir() and not status.st_mode & 0o077:
             break  # others do not reach what is in it

@@ -677,7 +677,7 @@ def test_what_the_cache_has_is_used_without_writing(folder_of_all, monkeypatch):
         change_mode("go=rX")
         assert build_as_user(group) == library
         change_mode("g=u")
-        message = rf"user 0, mode 775\), .*: .* chmod -R go-w {cache}, set CUDARELU_CACHE_DIR to "
+        message = rf"user 0, mode 775\), .*: .* \(chmod -R go-w {cache}\), set CUDARELU_CACHE_DIR"
         with pytest.raises(PermissionError, match=message):
             build_as_user(group)
 
