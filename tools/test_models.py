@@ -56,7 +56,7 @@ SIZES = {
     "320n": [1, 3, 320, 320],
     "ch_PP-OCRv4_det_infer": [1, 3, 320, 320],
     "ch_PP-OCRv4_rec_infer": [1, 3, 48, 320],
-    "ch_ppocr_mobile_v2.0_cls_infer": [1, 3, 48, 48],
+    "ch_ppocr_mobile_v2.0_cls_infer": [1, 3, 48, 192],
 }
 
 
