@@ -26,7 +26,7 @@ update() {
 # signature, with which the first literal of the spec begins; empty if it is not found. Reads tokens,
 # since editors leave any space, line ends, comments and braces.
 ops_of() {
-  awk -v namespace="$namespace" -v file="$1" '
+  awk -v expected="$namespace" -v file="$1" '
     function fail(line, message) {
       if (failed) return
       printf "%s:%d: error: %s\n", file, line, message >"/dev/stderr"
@@ -50,10 +50,10 @@ ops_of() {
         op_depth = depth + 1
         for (i = 1; i < depth; i++)
           if (scope[i] != "") place = place (place == "" ? "" : "::") scope[i]
-        if (place != namespace && !(place == "" && macro) && !misplaced) {
+        if (place != expected && !(place == "" && macro) && !misplaced) {
           misplaced = struct_line[depth]
           message = scope[depth] " is in " (place == "" ? "no namespace" : "namespace " place) \
-            ", but the ops of this module must be in namespace " namespace ", which has its name"
+            ", but the ops of this module must be in namespace " expected ", which has its name"
         }
       }
       depth++

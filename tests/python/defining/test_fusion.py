@@ -165,7 +165,6 @@ class TestGroups:
     @pytest.mark.parametrize(
         "text",
         [
-            SMALL.replace("18]", "13]") + "{ a = Neg(x) y = Exp(a) }",  # before CastLike
             SMALL.replace("float", "int32") + "{ a = Neg(x) y = Abs(a) }",
             SMALL.replace("float[5] x", "float x") + "{ a = Mul(x, w) y = Exp(a) }",  # no constant
             f"{SMALL} {{ y = Exp(x) }}",

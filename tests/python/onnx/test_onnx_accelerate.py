@@ -1518,9 +1518,9 @@ def test_the_opset_that_fuse_needs(tmp_path):
     model = body("h = Tanh(x) g = Sin(h) y = Sigmoid(g)")
     model.opset_import[0].version = FIRST
     prepared = importlib.import_module("cudarelu.onnx.accelerator").prepare
-    assert prepared(model, None, 15).opset_import[0].version == 18
+    assert prepared(model, lowest=15)[0].opset_import[0].version == 18
     model.functions.add(domain="user", name="F")
-    assert prepared(model, None, 15).opset_import[0].version == FIRST
+    assert prepared(model, lowest=15)[0].opset_import[0].version == FIRST
 
 
 def test_lower_in_an_early_opset():
