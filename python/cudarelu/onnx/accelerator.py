@@ -373,7 +373,7 @@ def rewrite(
 
     from .ir_models import from_proto, to_proto
     from .patterns import patterns
-    from .search import find
+    from .search import find, roots
 
     model = from_proto(prepared, folder)
     for function in prepared.functions:
@@ -387,7 +387,7 @@ def rewrite(
         (pattern, node, found)
         for pattern in patterns()
         if pattern.op.short_name in allowed
-        for node in rewriting.opsets
+        for node in rewriting.nodes_of(roots(pattern.expression))
         for found in find(pattern.expression, node.outputs[0])
     ]
     # Matches of more nodes come first, or a match of a part of their nodes would replace it.
@@ -423,6 +423,9 @@ class _Rewriting:
             if node.outputs
         }
         self._order = {node: i for i, node in enumerate(self.opsets)}
+        self._by_type: dict[str, list[ir.Node]] = {}
+        for node in self.opsets:
+            self._by_type.setdefault(node.op_type, []).append(node)
         self._new_name = new_name
         self.constants: list[ir.Value] = []
         self._replaced: list[Replaced] = []
@@ -432,6 +435,13 @@ class _Rewriting:
         # operands, and tell less.
         self._left: dict[tuple[str, ir.Node], tuple[Left, list[ir.Node]]] = {}
         self._with_another_attribute: dict[tuple[str, ir.Node], tuple[Left, list[ir.Node]]] = {}
+
+    def nodes_of(self, op_types: Collection[str] | None) -> Iterable[ir.Node]:
+        """The nodes of some types, in their order; None: all."""
+        if op_types is None:
+            return self.opsets
+        found = (node for each in op_types for node in self._by_type.get(each, ()))
+        return sorted(found, key=self._order.__getitem__)
 
     def report(self) -> Report:
         # Nodes that another op replaced later are not reported, nor are those of which the same op

@@ -77,23 +77,30 @@ def complete_nodes(model: onnx.ModelProto) -> dict[tuple[str, str], OpInfo]:
     domains = _domains()
     new_name = NewNames(names_of(model))
     for scope in scopes(model):
-        for node in list(scope.node):
+        added: dict[int, list[onnx.NodeProto]] = {}  # before the node of an index
+        for i, node in enumerate(scope.node):
             if op := op_of(node):
                 called[node.domain, node.op_type] = op
-                _complete(scope, node, op, new_name)
+                added[i] = _complete(node, op, new_name)
             elif node.domain in domains:
                 raise ValueError(f"{_title(node)}: there is no such op")
+        if any(added.values()):  # at once: each insertion would move the nodes after it
+            nodes = [
+                each for i, node in enumerate(scope.node) for each in (*added.get(i, ()), node)
+            ]
+            old = onnx.FunctionProto(node=nodes)
+            scope.ClearField("node")
+            scope.node.MergeFrom(old.node)
     _check_versions(model, called)
     return called
 
 
-def _complete(
-    scope: onnx.GraphProto | onnx.FunctionProto,
-    node: onnx.NodeProto,
-    op: OpInfo,
-    new_name: NewNames,
-) -> None:
-    """Checks a node, and adds the values of absent inputs and attributes."""
+def _complete(node: onnx.NodeProto, op: OpInfo, new_name: NewNames) -> list[onnx.NodeProto]:
+    """Checks a node, and adds the values of absent inputs and attributes.
+
+    Returns:
+        The nodes that compute the values of inputs.
+    """
     taken = op.node_inputs(node.domain, node.op_type)
     for kind, names, declared in (
         ("inputs", node.input, taken),
@@ -106,9 +113,7 @@ def _complete(
         is_needed = isinstance(each, Attribute) or not each.optional
         if is_needed and not given.get(each.name):
             raise ValueError(f"{_title(node)}: input {each.name} is missing")
-    place = next(i for i, other in enumerate(scope.node) if other is node)
-    for i, added in enumerate(write_out(op, given, new_name)):
-        scope.node.insert(place + i, added)
+    added = write_out(op, given, new_name)
     node.input[:] = [given[each.name] for each in taken]
 
     attributes = {each.name: each for each in node.attribute}
@@ -123,6 +128,7 @@ def _complete(
     for name in attributes:
         hint = ", which is an input" if name in given else ""
         raise ValueError(f"{_title(node)}: there is no attribute {name}{hint}")
+    return added
 
 
 def _check(node: onnx.NodeProto, declared: Attribute, given: onnx.AttributeProto) -> None:

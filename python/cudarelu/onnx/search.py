@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -29,6 +30,19 @@ def find(expression: Call, value: ir.Value) -> Iterator[Found]:
     """
     assert value.graph is not None
     return _find(expression, value, Found(value.graph, {}, {}))
+
+
+@functools.cache
+def roots(expression: Call) -> frozenset[str] | None:
+    """The operators of which `find` can find a result; None: any."""
+    found = set()
+    for form in forms(expression):
+        if isinstance(form, Input):
+            return None
+        found.add(form.op_type)
+        if form.op_type in (*NEUTRAL, "Equal"):  # nodes of two operands, in another form
+            found |= {"Div", "Pow"}
+    return frozenset(found)
 
 
 def _find(wanted: Expression | None, value: ir.Value | None, found: Found) -> Iterator[Found]:
