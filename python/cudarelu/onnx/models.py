@@ -20,6 +20,7 @@ from .graphs import scopes, standard_opset
 from .meaning import Meanings
 from .nodes import calls, common_labels, complete_nodes, is_ours, op_of
 from .opsets import converted, normalise
+from .simplification import without_reshapes
 
 _CONSTANTS = {
     "value_float": np.float32,
@@ -176,7 +177,9 @@ def lower(model: onnx.ModelProto, *, replace_definitions: bool = False) -> onnx.
 
     The definition of an op replaces each node that calls it, by its name or its alias, in the
     graph, in subgraphs and in functions. For an enumerated attribute, only the branch for the
-    node's value is inserted, unless the value comes from the surrounding function.
+    node's value is inserted, unless the value comes from the surrounding function. A Reshape of the
+    definition that changes no shape, as the shapes of the model show, is left out: a linear layer
+    of a matrix is one Gemm.
 
     Args:
         model: as `attach_definitions` takes it.
@@ -188,8 +191,12 @@ def lower(model: onnx.ModelProto, *, replace_definitions: bool = False) -> onnx.
     result = attach_definitions(model, replace_definitions=replace_definitions)
     others = [(each.domain, each.name) for each in result.functions if not is_ours(each)]
     domains = {each.domain for each in result.functions if is_ours(each)}
+    wholes = [result.graph, *(each for each in result.functions if not is_ours(each))]
+    nodes = (node for whole in wholes for scope in scopes(whole) for node in scope.node)
+    kept = {name for node in nodes if not is_ours(node) for name in node.output}
     split_by_labels(result)
     result = onnx.inliner.inline_selected_functions(result, others, exclude=True)
+    without_reshapes(result, kept)
     used = {node.domain for scope in scopes(result) for node in scope.node}
     for holder in (result, *result.functions):
         for each in list(holder.opset_import):

@@ -550,6 +550,36 @@ def test_lower_by_the_definition_that_is_attached():
         cudarelu.onnx.lower(model)
 
 
+@pytest.mark.parametrize(
+    ("shape", "nodes"),
+    [("b,4", ["Gemm", "Gemm"]), ("3,4", ["Gemm", "Gemm"]), ("2,b,4", None)],
+)
+def test_lower_a_linear_layer_of_a_matrix(shape, nodes):
+    """It needs no Reshape, with which the definition supports any rank."""
+    model = parse(
+        f"""main (float[{shape}] x, float[4,4] w, bool c) => (float[{shape}] y, float[{shape}] z) {{
+            y = cudarelu.Linear(x, w)
+            z = If (c) <
+                then_branch = t () => (float[{shape}] p) {{ p = cudarelu.Linear(y, w) }},
+                else_branch = e () => (float[{shape}] q) {{ s = Shape(y) q = Reshape(y, s) }}>
+        }}"""
+    )
+    lowered = cudarelu.onnx.lower(model)
+    onnx.checker.check_model(lowered, full_check=True)
+    outer, branch = lowered.graph.node, lowered.graph.node[-1].attribute[0].g.node
+    types = [node.op_type for node in (*outer[:-1], *branch)]
+    assert types == nodes if nodes else types.count("Reshape") == 4
+    x = np.linspace(-1, 1, 24, dtype=np.float32).reshape([2, 3, 4] if "2" in shape else [6, 4])
+    x = x[:3] if shape == "3,4" else x
+    weight = np.linspace(-1, 2, 16, dtype=np.float32).reshape(4, 4)
+    for condition in (True, False):
+        results = session(lowered).run(None, {"x": x, "w": weight, "c": np.array(condition)})
+        y = x @ weight.T
+        expected = (y, y @ weight.T if condition else y)
+        for actual, wanted in zip(results, expected, strict=True):
+            np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_lower_keeps_references_to_attributes():
     model = parse(
         """main (float[N,4] x) => (float[N,4] y) { y = user.Leak<slope = 0.5>(x) }
