@@ -20,8 +20,7 @@ from .models import attach_definitions
 from .nodes import is_ours
 from .opsets import CannotConvert, converted, normalise
 from .report import Left, Measured, Replaced, Report
-from .size_names import restore, separate
-from .type_inference import infer
+from .size_names import inferred, restore
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -187,9 +186,8 @@ def prepare(
     if model.graph.sparse_initializer or model.training_info:
         raise ValueError("the model has sparse initializers or training steps, which would be lost")
     with in_a_line("the model is not valid"):
-        result = attach_definitions(model, replace_definitions=replace_definitions)
-        names = separate(result)
-        result = infer(result)
+        attached = attach_definitions(model, replace_definitions=replace_definitions)
+        result, names = inferred(attached)
     return _without_definitions(result), names
 
 

@@ -287,7 +287,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """Whether two sizes are known to be equal; names are those of `separate`."""
+    """Whether two sizes are known to be equal; names are those of `inferred`."""
     return a is b or (a == b and (isinstance(a, int) or a.value is not None))
 
 

@@ -4,25 +4,47 @@ such as "?" or "batch", for sizes that differ."""
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
+import onnx.helper
 
 from .graphs import scopes
-from .type_inference import key_of, types_of
+from .type_inference import infer, key_of, types_of
 
 _Dim = onnx.TensorShapeProto.Dimension
 
 
-def separate(model: onnx.ModelProto) -> dict[str, str]:
-    """Makes equal names of sizes in a model, in place, mean equal sizes.
+def inferred(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """A model with the types of its values, in which equal names of sizes mean equal sizes.
+
+    Args:
+        model: its names are changed.
+
+    Returns:
+        The model, and the names in the file, by its names; "" for a dimension that had none.
+
+    Raises:
+        onnx.shape_inference.InferenceError: for a model that is not valid.
+    """
+    names = _separate(model)
+    result = _inferred(model)
+    if _unify(result):
+        _forget(result)
+        result = _inferred(result)
+        _unify(result)
+    return result, names
+
+
+def _separate(model: onnx.ModelProto) -> dict[str, str]:
+    """Gives the sizes of a model, in place, names that are a proof.
 
     Every free dimension of an input gets a name of its own, `batch#1` and `batch#2` for two named
     `batch`. All others lose theirs, so that type inference derives them from the nodes.
 
     Returns:
-        The names in the file, by the new names; "" for a dimension that had none.
+        The names in the file, by the new names.
     """
     inputs = [
         dim
@@ -42,18 +64,77 @@ def separate(model: onnx.ModelProto) -> dict[str, str]:
             name = f"{dim.dim_param}#{numbers[dim.dim_param]}"
         names[id(dim)] = name
     original = {names[id(dim)]: dim.dim_param for dim in inputs}
-    for scope in scopes(model):
-        for each in _infos(scope):
-            for dim in _dims(each.type):
-                if dim.HasField("dim_param"):
-                    dim.ClearField("dim_param")
+    _forget(model)
     for dim in inputs:
         dim.dim_param = names[id(dim)]
     return original
 
 
+def _forget(model: onnx.ModelProto) -> None:
+    """Removes the names of sizes of all values but tensors that are inputs, in place."""
+    for scope in scopes(model):
+        infos = list(scope.value_info)
+        if isinstance(scope, onnx.GraphProto):
+            infos += scope.output
+            infos += (each for each in scope.input if not each.type.HasField("tensor_type"))
+        for dim in (dim for each in infos for dim in _dims(each.type)):
+            if dim.HasField("dim_param"):
+                dim.ClearField("dim_param")
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with types. Inference gives one name to sizes in which the tensors of a sequence
+    differ: it is removed from all values."""
+    result = infer(model)
+    infos = [each for scope in scopes(result) for each in _infos(scope)]
+    sequences = [each for each in infos if not each.type.HasField("tensor_type")]
+    several = {dim.dim_param for each in sequences for dim in _dims(each.type)}
+    for dim in (dim for each in infos for dim in _dims(each.type)):
+        if dim.dim_param in several:
+            dim.ClearField("dim_param")
+    return result
+
+
+def _unify(model: onnx.ModelProto) -> bool:
+    """Gives sizes of a model with types one name, in place, where its nodes do not run unless they
+    are equal: MatMul sums over them, or Concat joins other dimensions.
+
+    Returns:
+        Whether there are such; more may follow when names are inferred again.
+    """
+    types = types_of(model.graph)
+    names: dict[str, str] = {}  # each by another one for the same size
+
+    def last(name: str) -> str:
+        while name in names:
+            name = names[name]
+        return name
+
+    for node in model.graph.node:  # not those of subgraphs, which may not run
+        shapes = [[*types[each].tensor_type.shape.dim] for each in node.input if each in types]
+        together: list[Sequence[_Dim]] = []
+        if node.domain or len(shapes) != len(node.input) or not all(shapes):
+            continue
+        if node.op_type == "MatMul":
+            together = [(shapes[0][-1], shapes[1][-2:][0])]
+        elif node.op_type == "Concat":
+            together = [*zip(*shapes, strict=True)]
+            del together[onnx.helper.get_node_attr_value(node, "axis")]
+        for dims in together:
+            for dim in dims[1:]:
+                pair = {last(dims[0].dim_param), last(dim.dim_param)}
+                if len(pair) == 2 and all(pair):
+                    kept, other = sorted(pair, key=lambda name: (name.startswith("unk__"), name))
+                    names[other] = kept
+    for each in (each for scope in scopes(model) for each in _infos(scope)):
+        for dim in _dims(each.type):
+            if dim.dim_param in names:
+                dim.dim_param = last(dim.dim_param)
+    return bool(names)
+
+
 def have_one_name(a: str, b: str) -> bool:
-    """Whether two names that `separate` made are of dimensions with one name in the file."""
+    """Whether two names of `inferred` are of dimensions with one name in the file."""
     return a.rpartition("#")[0] == b.rpartition("#")[0] != ""
 
 
@@ -61,9 +142,9 @@ def restore(model: onnx.ModelProto, source: onnx.ModelProto, original: Mapping[s
     """Gives the values of a model, in place, the names of sizes that they have in `source`.
 
     Args:
-        model: made from `source`, after `separate`.
+        model: made from the result of `inferred`.
         source: the model as it was.
-        original: the result of `separate`.
+        original: the names, as `inferred` returns them.
     """
     functions = {key_of(each): types_of(each) for each in source.functions}
     wholes: list[tuple[Any, dict[str, onnx.TypeProto]]] = [

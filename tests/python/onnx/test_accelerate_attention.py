@@ -223,6 +223,25 @@ def test_named_dimensions(exporter):
     np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_keys_and_values_of_before():
+    """The sizes of two inputs are equal where the nodes do not run otherwise."""
+    past = "float[b,3,p,8]"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 18]>
+        main (float[b,3,s,8] x, {past} past_k, {past} past_v) => (float[b,3,s,8] y) {{
+        k = Concat<axis = -2>(past_k, x) v = Concat<axis = -2>(past_v, x)
+        t = Transpose<perm = [0, 1, 3, 2]>(k) s = MatMul(x, t) p = Softmax(s) y = MatMul(p, v) }}"""
+    )
+    generator = np.random.default_rng(0)
+    sizes = {"x": 2, "past_k": 4, "past_v": 4}
+    feeds = {
+        name: generator.normal(size=(2, 3, n, 8)).astype(np.float32) for name, n in sizes.items()
+    }
+    result, report = accelerated(model, feeds)
+    assert [each.op for each in report.replaced] == ["attention"]
+    assert list(result.graph.input) == list(model.graph.input)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_heads_that_share_keys():
     given = arrays(g=2)

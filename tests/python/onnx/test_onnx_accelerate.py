@@ -207,6 +207,15 @@ def test_a_wrong_name_of_an_inner_size():
     assert replaced == ["relu"]
 
 
+def test_tensors_of_a_sequence_differ():
+    text = "s = SplitToSequence<axis = 0>(x, n) a = SequenceAt(s, i) b = SequenceAt(s, j)"
+    header = "main (float[N,4] x, int64[2] n, int64 i, int64 j) => (float[M,4] y)"
+    model = parse(f"{header} {{ {text} y = Add(a, b) }}")
+    n, i, j = np.array([1, len(X) - 1]), np.array(0), np.array(1)
+    _, replaced, _ = accelerated(model, {"x": X, "n": n, "i": i, "j": j})
+    assert replaced == []
+
+
 def test_candidates():
     assert {"relu", "leaky_relu", "bias_relu", "scaled_add", "softmax", "tanh", "asinh", "add"} <= {
         op.name for op in CANDIDATES
