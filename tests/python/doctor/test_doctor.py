@@ -1045,6 +1045,17 @@ def test_what_is_no_model(content, tmp_path):
     assert ("model.cpu" in records) == (content is not None)
 
 
+def test_a_model_whose_data_is_elsewhere(tmp_path):
+    path = edited(tmp_path / "model.onnx")
+    model = onnx.load(path)
+    weight = model.graph.initializer.add(name="w", data_type=1, dims=[4])
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="../w.bin")
+    onnx.save(model, path)
+    what = examined(path)["model.content"].what
+    assert "cannot be read: the external data ../w.bin is not in the folder of the model" in what
+
+
 @NEEDS_CC
 def test_a_model_with_another_library(tmp_path):
     """The other library does not have the op of the model either. Our library is not checked."""
