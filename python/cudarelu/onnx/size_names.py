@@ -4,7 +4,9 @@ such as "?" or "batch", for sizes that differ."""
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import onnx
@@ -97,13 +99,16 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _unify(model: onnx.ModelProto) -> bool:
     """Gives sizes of a model with types one name, in place, where its nodes do not run unless they
-    are equal: MatMul sums over them, or Concat joins other dimensions.
+    are equal: MatMul sums over them, Concat joins other dimensions, or Reshape keeps their product.
 
     Returns:
         Whether there are such; more may follow when names are inferred again.
     """
     types = types_of(model.graph)
     names: dict[str, str] = {}  # each by another one for the same size
+    # What Reshape makes of one free dimension: a multiple of another one.
+    multiples: dict[str, tuple[str, Fraction]] = {}
+    known: dict[tuple[str, Fraction], str] = {}
 
     def last(name: str) -> str:
         while name in names:
@@ -120,6 +125,32 @@ def _unify(model: onnx.ModelProto) -> bool:
         elif node.op_type == "Concat":
             together = [*zip(*shapes, strict=True)]
             del together[onnx.helper.get_node_attr_value(node, "axis")]
+        elif node.op_type == "Reshape" and node.output[0] in types:
+            both = shapes[0], [*types[node.output[0]].tensor_type.shape.dim]
+            free = [
+                [last(d.dim_param) for d in dims if not d.HasField("dim_value")] for dims in both
+            ]
+            counts = [
+                math.prod(d.dim_value for d in dims if d.HasField("dim_value")) for dims in both
+            ]
+            if list(map(len, free)) == [1, 1] and all(counts) and all(map(all, free)):
+                ((before,), (after,)) = free
+                base, factor = multiples.get(before, (before, Fraction(1)))
+                key = base, factor * Fraction(*counts)
+                name = last(base if key[1] == 1 else known.setdefault(key, after))
+                multiples.setdefault(name, key)
+                if name != after:
+                    names[after] = name
+        first = {"MatMul": 3, "Add": 1, "Mul": 1}.get(node.op_type)
+        if first and node.output[0] in types:  # what broadcasts is as its operands
+            result = [*types[node.output[0]].tensor_type.shape.dim]
+            for i in range(first, len(result) + 1):
+                operands = {last(dims[-i].dim_param) for dims in shapes if len(dims) >= i}
+                after = last(result[-i].dim_param)
+                if len(operands) == 1 and after and after.startswith("unk__"):
+                    (before,) = operands
+                    if before and before != after:
+                        names[after] = before
         for dims in together:
             for dim in dims[1:]:
                 pair = {last(dims[0].dim_param), last(dim.dim_param)}
