@@ -170,7 +170,7 @@ def build(
             with _scratch(cache, key) as scratch:
                 linked = scratch / library.name
                 _link(name, folder, commands, linked, verbose)
-                _check_definitions(linked)  # before the cache has it
+                _check_declarations(linked, files)  # before the cache has it
                 library.parent.mkdir(exist_ok=True)
                 linked.rename(library)
         check_private(library)
@@ -186,11 +186,22 @@ def _finished(cache: Path, key: str, in_folder: Path) -> Path | None:
         return None
 
 
-def _check_definitions(library: Path) -> None:
-    """Raises ValueError if the definition of an op is not valid ONNX."""
+def _check_declarations(library: Path, files: list[Path]) -> None:
+    """Raises ValueError if an op of a library made of these files has a declaration that a reader
+    refuses, or a definition that is not valid ONNX."""
     from cudarelu.onnx.definitions import function  # takes long to import
 
-    module, ops = _C.read_library(str(library))
+    try:
+        module, ops = _C.read_library(str(library))
+    except ValueError as error:  # names a file that is deleted
+        said = str(error).removeprefix(f"{library}: ")
+        op = said.partition(":")[0]
+        for file in files:
+            text = file.read_text(encoding="utf-8", errors="replace")
+            if found := re.search(rf'["(]{re.escape(op)}\s*\(', text):
+                line = text.count("\n", 0, found.start()) + 1
+                raise ValueError(f"{file}:{line}: error: {said}") from None
+        raise ValueError(said) from None
     for fields in ops:
         function(op_info(fields, module))
 
@@ -527,8 +538,9 @@ def _signature_error(files: list[Path]) -> str | None:
     """The first signature that cannot be parsed. Compilers say only that parsing it failed."""
     for file in files:
         text = file.read_text(encoding="utf-8", errors="replace")
-        for found in re.finditer(r'\.signature\s*=\s*((?:"[^"\n]*"\s*)+)', text):
-            signature = "".join(re.findall(r'"([^"\n]*)"', found[1]))
+        literal = r'(?:R"(\w*)\((.*?)\)\1"|((?:"[^"\n]*"\s*)+))'
+        for found in re.finditer(rf"\.signature\s*=\s*{literal}", text, re.DOTALL):
+            signature = found[2] or "".join(re.findall(r'"([^"\n]*)"', found[3] or ""))
             try:
                 _C.read_signature(signature)
             except ValueError as problem:

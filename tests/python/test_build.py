@@ -129,6 +129,27 @@ def test_the_first_line_of_an_error_is_about_the_source(before, after, line, mes
     assert re.search(message, first)
 
 
+def test_a_signature_in_a_raw_literal(header):
+    """The compiler would say only that a constant is none."""
+    text = re.sub(r'"(twice\(.*)"', r'R"(\1)"', HEADER.replace(") ->", ") -"))
+    assert 'R"(twice(' in text
+    header.write_text(text)
+    said = cudarelu._build._signature_error([header])
+    assert said.startswith(f"{header}:8: error: signature: `->` is missing before")
+
+
+def test_a_declaration_that_a_reader_refuses(header, monkeypatch):
+    """The error names the source, not the library, which is deleted."""
+
+    def read(path):
+        raise ValueError(f"{path}: twice: there is no definition")
+
+    monkeypatch.setattr(cudarelu._build._C, "read_library", read)
+    with pytest.raises(ValueError, match="there is no definition") as error:
+        cudarelu._build._check_declarations(Path("a.part/libtwice_ops.so"), [header])
+    assert str(error.value) == f"{header}:8: error: twice: there is no definition"
+
+
 @pytest.mark.slow
 def test_an_error_of_a_signature_is_one_sentence(header):
     """The compiler's text tells nothing more."""
@@ -357,7 +378,7 @@ def test_accelerate_leaves_out_a_definition_that_is_not_valid(header):
         import cudarelu._build
         import cudarelu.onnx
 
-        cudarelu._build._check_definitions = lambda library: None
+        cudarelu._build._check_declarations = lambda *_: None
         cudarelu.load("twice_ops", "twice.h", cuda=False)
         text = '<ir_version: 8, opset_import: ["" : 18]> g (float[N] x) => (float[N] y)'
         model = onnx.parser.parse_model(text + " { y = Relu(x) }")

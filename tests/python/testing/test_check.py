@@ -199,7 +199,7 @@ def test_a_definition_that_is_not_valid_is_one_error(tmp_path):
     header = re.sub(r"      \.onnx_alias.*\n", "", header)
     (tmp_path / "invalid.h").write_text(header)
     code = (  # as CMake builds it, which does not read the definitions
-        "from cudarelu import _build, __main__; _build._check_definitions = lambda library: None; "
+        "from cudarelu import _build, __main__; _build._check_declarations = lambda *_: None; "
         "library = _build.load('invalid', 'invalid.h', cuda=False).path; "
         "raise SystemExit(__main__.main(['check', library]))"
     )
