@@ -134,6 +134,7 @@ class _Calls(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
+        self._ops = {f"{op.namespace}.{op.name}": op for op in all_ops()}
         self.in_place: str | None = None
         # PyTorch's exporter would write the value that the attribute has in the example.
         self.dynamic_attribute: str | None = None
@@ -142,12 +143,12 @@ class _Calls(TorchFunctionMode):
         self, called: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        namespace, _, name = str(called).removesuffix(".default").partition(".")
-        for op in all_ops():
-            if op.namespace != namespace or name.removesuffix("_") != op.name:
-                continue
-            if name != op.name:
-                self.in_place = f"{name} works in place; call {op.name}, which returns the result"
+        name = str(called).removesuffix(".default")
+        if op := self._ops.get(name.removesuffix("_")):
+            if name.endswith("_"):
+                self.in_place = (
+                    f"{op.name}_ works in place; call {op.name}, which returns the result"
+                )
             names = [each.name for each in op.inputs] + [each.name for each in op.attributes]
             for attribute, value in {**dict(zip(names, args, strict=False)), **kwargs}.items():
                 if isinstance(value, torch.SymInt):

@@ -37,8 +37,9 @@ def names_read_by(node: onnx.NodeProto) -> set[str]:
     return used
 
 
-def standard_opset(model: onnx.ModelProto) -> int | None:
-    """The version of ONNX's own operators that a model imports; None if it imports none."""
+def standard_opset(model: onnx.ModelProto | onnx.FunctionProto) -> int | None:
+    """The version of ONNX's own operators that a model or a function imports; None if it imports
+    none."""
     versions = (each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
     return next(versions, None)
 

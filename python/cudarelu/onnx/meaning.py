@@ -16,6 +16,8 @@ import onnx.external_data_helper
 import onnx.helper
 import onnx.numpy_helper
 
+from .graphs import standard_opset
+
 _COMMUTATIVE = {"Add", "And", "Equal", "Max", "Min", "Mul", "Or", "Xor"}
 
 
@@ -57,11 +59,9 @@ class Meanings:
             fold: whether a result of constants means a constant, from now on. The function must be
                 trusted, since the result may be large.
         """
-        opsets = {
-            each.domain.removeprefix("ai.onnx"): each.version for each in function.opset_import
-        }
         known = {name: self._number("input", details=(i,)) for i, name in enumerate(function.input)}
-        scope = _Scope(known, opsets.get("", onnx.defs.onnx_opset_version()), fold)
+        opset = standard_opset(function) or onnx.defs.onnx_opset_version()
+        scope = _Scope(known, opset, fold)
         self._add_nodes(function.node, scope)
         return known | {name: self._of(name, scope) for name in function.output}
 
@@ -128,7 +128,7 @@ class Meanings:
             attributes = self._attributes(node, domain, scope)
             if title == "Identity":
                 results = operands
-            elif title == "Constant" and (array := _constant(node)) is not None:
+            elif title == "Constant" and (array := constant_of(node)) is not None:
                 results = [self._array(array)]
                 scope.arrays[node.output[0]] = array
             else:
@@ -199,7 +199,7 @@ _CONSTANTS = {
 _REAL = {"bfloat16", "float16", "float32", "float64"}
 
 
-def _constant(node: onnx.NodeProto) -> np.ndarray | None:
+def constant_of(node: onnx.NodeProto) -> np.ndarray | None:
     """The value of a Constant; None if the caller of the function or a file gives it."""
     given = next(iter(node.attribute), None)
     if given is None or given.ref_attr_name or given.name not in _CONSTANTS:

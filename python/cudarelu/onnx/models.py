@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-import numpy as np
 import onnx
 import onnx.checker
 import onnx.helper
@@ -17,19 +16,10 @@ import onnx.numpy_helper
 from .._table import OpInfo, op_named
 from .definitions import IR_VERSION, function, lowest_opset, specialised
 from .graphs import scopes, standard_opset
-from .meaning import Meanings
+from .meaning import Meanings, constant_of
 from .nodes import calls, common_labels, complete_nodes, is_ours, op_of
 from .opsets import converted, normalise
 from .simplification import without_reshapes
-
-_CONSTANTS = {
-    "value_float": np.float32,
-    "value_floats": np.float32,
-    "value_int": np.int64,
-    "value_ints": np.int64,
-    "value_string": np.object_,
-    "value_strings": np.object_,
-}
 
 
 def attach_definitions(
@@ -214,10 +204,9 @@ def _write_constants_as_tensors(model: onnx.ModelProto) -> None:
         if (node.domain, node.op_type) != ("", "Constant"):
             continue
         (attribute,) = node.attribute
-        if (dtype := _CONSTANTS.get(attribute.name)) and not attribute.ref_attr_name:
-            array: np.ndarray = np.array(onnx.helper.get_attribute_value(attribute), dtype)
+        if attribute.name != "value" and (array := constant_of(node)) is not None:
             value = onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(array))
-            node.attribute[0].CopyFrom(value)
+            attribute.CopyFrom(value)
 
 
 def demo_model() -> onnx.ModelProto:
