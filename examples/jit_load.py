@@ -48,7 +48,7 @@ def extension(build_directory: Path, *, cuda: bool) -> dict:
     binding = SOURCES / "torch_binding"
     sources = [*kernels["cpu"], SOURCES / "module/module_call.cpp"]
     sources += (SOURCES / "core").glob("*.cpp")
-    sources += (SOURCES / "tvm_ffi_reader").glob("*.cpp")  # which the kernels refer to
+    sources += (SOURCES / "readers/tvm_ffi").glob("*.cpp")  # which the kernels refer to
     sources += [binding / name for name in (binding / "sources.txt").read_text().split()]
     includes = [SOURCES / name for name in ("core/include", "module/include", "kernels")]
     # The flags of the CMake build, for the same results.

@@ -8,14 +8,14 @@
 #include <iostream>
 #include <utility>
 
-#include "array_file.h"
+#include "arrays/array_file.h"
 #include "error.h"
-#include "inputs.h"
 #include "interrupt.h"
 #include "manifest.h"
-#include "progress.h"
-#include "report.h"
-#include "session.h"
+#include "report/progress.h"
+#include "report/report.h"
+#include "session/inputs.h"
+#include "session/session.h"
 
 namespace cudarelu::cli {
 namespace {

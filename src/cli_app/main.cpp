@@ -5,8 +5,8 @@
 
 #include "batch.h"
 #include "error.h"
-#include "infer.h"
 #include "interrupt.h"
+#include "run_model.h"
 
 int main(int argc, char** argv) {
   using namespace cudarelu::cli;

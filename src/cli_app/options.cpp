@@ -6,8 +6,8 @@
 #include <iostream>
 #include <limits>
 
+#include "arrays/numbers.h"
 #include "error.h"
-#include "numbers.h"
 
 namespace cudarelu::cli {
 namespace {

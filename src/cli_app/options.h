@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "compare.h"
+#include "arrays/compare.h"
 
 namespace cudarelu::cli {
 

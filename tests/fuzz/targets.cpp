@@ -15,17 +15,17 @@
 #include <string>
 #include <vector>
 
-#include "array_text.h"
+#include "arrays/array_text.h"
+#include "arrays/npy.h"
+#include "arrays/npz.h"
+#include "arrays/tensor_proto.h"
 #include "cudarelu/gradient.h"
 #include "cudarelu/infer.h"
 #include "error.h"
 #include "manifest.h"
-#include "model_ops.h"
-#include "npy.h"
-#include "npz.h"
 #include "options.h"
-#include "profile.h"
-#include "tensor_proto.h"
+#include "session/model_ops.h"
+#include "session/profile.h"
 
 namespace cudarelu::fuzz {
 namespace {

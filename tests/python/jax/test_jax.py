@@ -316,7 +316,7 @@ for call, message in (
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 def test_the_interface_is_that_of_jaxlib(tmp_path):
-    """The memory layout that src/xla_reader/xla_ffi.h declares."""
+    """The memory layout that src/readers/xla/xla_ffi.h declares."""
     pairs = {
         "Extension": ("Extension_Base", "struct_size type next"),
         "Version": ("Api_Version", "struct_size major:major_version minor:minor_version"),
@@ -375,7 +375,7 @@ def test_the_interface_is_that_of_jaxlib(tmp_path):
         )
     (tmp_path / "layout.cpp").write_text("\n".join(lines))
     command = ["c++", "-std=c++20", "-fsyntax-only", f"-I{jax.ffi.include_dir()}"]
-    command += [f"-I{ROOT / 'src/xla_reader'}", str(tmp_path / "layout.cpp")]
+    command += [f"-I{ROOT / 'src/readers/xla'}", str(tmp_path / "layout.cpp")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:3000]
 

@@ -265,7 +265,7 @@ def test_a_signature_that_is_no_literal():
 
 def include_folders():
     folder = Path(tvm_ffi.__file__).parent
-    return [f"-I{folder / 'include'}", f"-I{ROOT / 'src/tvm_ffi_reader'}"]
+    return [f"-I{folder / 'include'}", f"-I{ROOT / 'src/readers/tvm_ffi'}"]
 
 
 @NEEDS_COMPILER
@@ -313,7 +313,7 @@ def test_a_program_in_c_that_does_not_load_tvm_ffi(tmp_path):
 
 @NEEDS_COMPILER
 def test_the_interface_is_that_of_the_package(tmp_path):
-    """The memory layout that src/tvm_ffi_reader/tvm_ffi.h declares."""
+    """The memory layout that src/readers/tvm_ffi/tvm_ffi.h declares."""
     pairs = {
         "Device": ("DLDevice", "type:device_type index:device_id"),
         "ElementType": ("DLDataType", "code bits lanes"),

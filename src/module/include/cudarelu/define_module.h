@@ -14,7 +14,7 @@
 #include "cudarelu/cuda/device.h"
 #endif
 
-/// Runs the op of a name for tvm-ffi; see src/tvm_ffi_reader.
+/// Runs the op of a name for tvm-ffi; see src/readers/tvm_ffi.
 extern "C" int cudarelu_tvm_ffi(const char* name, const void* arguments, std::int32_t count,
                                 void* result);
 
