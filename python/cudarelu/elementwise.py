@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .defining.operators import OPERATORS
-from .defining.values import Operand, Value, apply
+from .defining.symbolic import Operand, Value, apply
 
 
 def _function(op_type: str, name: str) -> Callable[..., Value]:

@@ -47,7 +47,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from cudarelu import _build_info
 from cudarelu._pytorch.functions import overload_of
 from cudarelu._table import OpInfo
-from cudarelu.defining.trees import defaults_of
+from cudarelu.defining.expr import defaults_of
 from cudarelu.onnx.definitions import function as definition_of
 
 __all__ = ["disable_fusion", "enable_fusion", "in_torch"]

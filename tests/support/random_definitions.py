@@ -21,10 +21,10 @@ import onnx.helper
 
 import cudarelu
 from cudarelu._table import OpInfo
+from cudarelu.defining.expr import defaults_of
 from cudarelu.defining.operators import OPERATORS
 from cudarelu.defining.reading import WRITTEN_OUT
-from cudarelu.defining.trees import defaults_of
-from cudarelu.defining.values import Value, apply
+from cudarelu.defining.symbolic import Value, apply
 from cudarelu.testing.cases import laid_out, special_values
 from cudarelu.testing.reference import evaluator
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from .launches import POINTERS, Launch, Symbol, Tensor
+from .triton_trace import POINTERS, Launch, Symbol, Tensor
 
 _TRIES = 5
 _MOST_SIZES = 3  # whose alignments are combined with one another

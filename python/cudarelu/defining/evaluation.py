@@ -18,7 +18,8 @@ from .._table import OpInfo
 from ..onnx.absent_inputs import write_out
 from ..onnx.definitions import parsed
 from ..onnx.graphs import NewNames
-from .bodies import ABSENT, bodies
+from .expansions import ABSENT, bodies
+from .expr import OPSET, defaults_of
 from .operators import OPERATORS, clip_code, power_code
 from .reading import IN_PAIRS, place
 from .statements import (
@@ -34,7 +35,6 @@ from .statements import (
     is_open,
     number,
 )
-from .trees import OPSET, defaults_of
 
 _KINDS = {  # of ONNX's types, and the type that a cast goes through
     onnx.TensorProto.FLOAT: ("float", ""),

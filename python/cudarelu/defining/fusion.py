@@ -19,11 +19,11 @@ from ..onnx.expressions import Call, Expression, Input, Literal
 from ..onnx.graphs import standard_opset
 from ..onnx.ir_models import from_proto, to_proto
 from ..onnx.report import Replaced
+from .expr import attributes_of, kind_of, parts, rewritten
 from .library import Library
 from .operators import OPERATORS
 from .ops import declared, defined, last_ones
 from .reading import WRITTEN_OUT, in_pairs
-from .trees import attributes_of, kind_of, parts, rewritten
 
 if TYPE_CHECKING:
     from .ops import Draft

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from ..onnx.expressions import Call, Expression, Input, Literal
+from .expr import attributes_of, chosen, inputs_of, kind_of, parts, rewritten, target
 from .operators import OPERATORS
-from .trees import attributes_of, chosen, inputs_of, kind_of, parts, rewritten, target
-from .values import Value, where
+from .symbolic import Value, where
 
 
 def gradients(y: Expression, seed: Value, wanted: Sequence[str]) -> dict[str, Expression]:

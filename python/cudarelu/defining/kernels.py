@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from .._table import OpInfo
 from .cubins import Argument, Compiler, Cubin, aligned_sizes, arguments_of
 from .evaluation import cpu_source
-from .launches import Branch, Launch, Leaf, Symbol, Tensor, Tree, identifier, leaves
 from .ops import declaration, header
+from .triton_trace import Branch, Launch, Leaf, Symbol, Tensor, Tree, identifier, leaves
 
 _ELEMENTS = {  # in C++
     "float32": "float",

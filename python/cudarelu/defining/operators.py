@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..onnx.expressions import Literal
-from .values import Operand, Value, apply, where
+from .symbolic import Operand, Value, apply, where
 
 # gradient(g, y, *operands, **attributes): for each operand its part of the gradient, where g is the
 # gradient of the result y; None where it is zero.

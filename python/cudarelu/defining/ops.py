@@ -14,10 +14,10 @@ from cudarelu import _C
 from .._table import FLOATING, Attribute, OnnxName, OpInfo, Parameter
 from ..onnx.definitions import check_names
 from ..onnx.expressions import Expression, Input
-from . import texts
+from . import emit
+from .expr import OPSET, inputs_of, named_attributes, parts
 from .gradients import from_output, gradients
-from .trees import OPSET, inputs_of, named_attributes, parts
-from .values import Value, where
+from .symbolic import Value, where
 
 _OF_MODULES = ("built_for", "name", "ops", "path")
 
@@ -161,7 +161,7 @@ def defined(op: OpInfo, y: Expression, functor: str | None = None) -> Draft:
     """The op with a definition that computes `y`."""
     labelled = {each.name for each in op.attributes if each.labels}
     inputs = [each.name for each in op.inputs]
-    body = texts.definition_body(y, op.outputs[0].name, inputs, labelled)
+    body = emit.definition_body(y, op.outputs[0].name, inputs, labelled)
     return Draft(dataclasses.replace(op, definition=body), y, functor)
 
 
@@ -265,25 +265,25 @@ def header(includes: Iterable[str], namespace: str, structs: Iterable[str]) -> s
 
 def _functor(draft: Draft) -> str:
     op = draft.op
-    names = list(map(texts.identifier, _parameters(op)))
+    names = list(map(emit.identifier, _parameters(op)))
     if draft.functor is None:
-        body = texts.functor_body(draft.y, _parameters(op))
+        body = emit.functor_body(draft.y, _parameters(op))
     else:
         body = draft.functor.strip().splitlines()
     used = {word for line in body for word in re.findall(r"\w+", line)}
-    heavy = "much" if texts.is_heavy(draft.y) else "little"
+    heavy = "much" if emit.is_heavy(draft.y) else "little"
     parameters = ", ".join(f"T {name}" if name in used else "T" for name in names)
     types = "class T"
     shortcut = ["namespace onnx = cudarelu::onnx;"] if "onnx" in used else []
     special = []
     if draft.functor is None:
-        if any(map(texts.takes_angles, parts(draft.y))):
+        if any(map(emit.takes_angles, parts(draft.y))):
             types += ", class Angles = cudarelu::math::AnyAngles"
             parameters += ", Angles&& angles = {}"
-        if texts.has_approximate(draft.y):
+        if emit.has_approximate(draft.y):
             special += ["#ifdef __CUDACC__", "  using ForHalves = cudarelu::onnx::Approximate;"]
             special.append("#endif")
-        if len(names) == 1 and (name := texts.pieces(draft.y)):
+        if len(names) == 1 and (name := emit.pieces(draft.y)):
             special.append(f"  static constexpr const cudarelu::math::Pieces& pieces = {name};")
     members = [
         *special,

@@ -14,9 +14,9 @@ import onnx.defs
 from .._table import OpInfo
 from ..onnx.definitions import parsed
 from ..onnx.expressions import Attribute, Call, Expression, Input, Literal, read
+from .expr import attributes_of, check_operands, inputs_of, kind_of, parts, rewritten
 from .operators import OPERATORS
-from .trees import attributes_of, check_operands, inputs_of, kind_of, parts, rewritten
-from .values import Value
+from .symbolic import Value
 
 WRITTEN_OUT = ("Celu", "Mean", "Sum")  # by other operators, in in_pairs()
 _WITHOUT_ARITHMETIC = ("Cast", "CastLike", "Constant", "Identity")

@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..onnx.expressions import Call, Expression, Literal
+from .expr import chosen, inputs_of, parts, rewritten
 from .operators import KERNEL_FUNCTIONS
-from .trees import chosen, inputs_of, parts, rewritten
-from .values import interned
+from .symbolic import interned
 
 _ZERO, _ONE = Literal((), (0.0,)), Literal((), (1.0,))
 

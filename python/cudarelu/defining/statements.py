@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from .texts import Names, identifier
+from .emit import Names, identifier
 
 # The C++ type of the elements by their kind. T is float or double, or std::int64_t for integers.
 CPP = {"T": "T", "float": "float", "double": "double", "int64": "std::int64_t", "bool": "bool"}

@@ -61,8 +61,8 @@ def triton_op(
     def defined(function: Callable[[Any], Any]) -> DefinedOp:
         from .evaluation import cpu_source
         from .kernels import TritonOp
-        from .launches import POINTERS, Call, tree_of
         from .ops import read_signature, summary_of
+        from .triton_trace import POINTERS, Call, tree_of
 
         library = Library.current()
         op = dataclasses.replace(

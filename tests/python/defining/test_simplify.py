@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import cudarelu
+from cudarelu.defining.emit import functor_body
 from cudarelu.defining.simplify import simplified
-from cudarelu.defining.texts import functor_body
-from cudarelu.defining.values import Value
+from cudarelu.defining.symbolic import Value
 from cudarelu.elementwise import erf, exp, where
 from cudarelu.onnx.expressions import Attribute, Input
 from cudarelu.testing.environment import torch_cuda_missing

@@ -15,8 +15,8 @@ import torch
 import cudarelu
 from cudarelu.defining.cubins import Compiler, arguments_of
 from cudarelu.defining.kernels import TritonOp
-from cudarelu.defining.launches import Branch, Leaf, leaves, tree_of
 from cudarelu.defining.ops import read_signature
+from cudarelu.defining.triton_trace import Branch, Leaf, leaves, tree_of
 from cudarelu.testing import checks
 from cudarelu.testing.environment import torch_cuda_missing
 from support.cases import slow_after

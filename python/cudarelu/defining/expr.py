@@ -13,7 +13,7 @@ import onnx.defs
 
 from ..onnx.expressions import Attribute, Call, Expression, Input, Literal
 from .operators import KERNEL_FUNCTIONS, OPERATORS
-from .values import interned
+from .symbolic import interned
 
 OPSET = 18  # of the definitions
 

@@ -8,9 +8,9 @@ import re
 from collections.abc import Collection, Iterator
 
 from ..onnx.expressions import Attribute, Call, Expression, Input, Literal
+from .expr import attributes_of, inputs_of, kind_of, parts, target
 from .operators import KERNEL_FUNCTIONS, OPERATORS, clip_code, power_code
 from .simplify import simplified
-from .trees import attributes_of, inputs_of, kind_of, parts, target
 
 # Words that a functor cannot use for an input, an attribute or a local value.
 _RESERVED = frozenset(

@@ -7,7 +7,7 @@ import functools
 import onnx
 import onnx.parser
 
-from .trees import OPSET
+from .expr import OPSET
 
 # The operator, its attributes and operands, and what it computes. ONNX's own functions of some of
 # them cancel digits or overflow.
