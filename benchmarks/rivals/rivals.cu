@@ -75,12 +75,12 @@ cudaError_t relu(int dtype, const void* x, void* y, std::int64_t count, cudaStre
   return cudaErrorInvalidValue;
 }
 
-constexpr int most_neighbours = 128;
+constexpr int max_neighbours = 128;
 
 /// The nearest points that a thread has found: a heap with the farthest point first.
 struct Heap {
-  float distances[most_neighbours];
-  int indices[most_neighbours];
+  float distances[max_neighbours];
+  int indices[max_neighbours];
 
   __device__ void swap(int a, int b) {
     const float distance = distances[a];
@@ -154,7 +154,7 @@ __attribute__((visibility("default"))) int pointops_knn(const float* xyz, const 
                                                         const float* new_xyz, const int* new_offset,
                                                         int* idx, float* squared, int queries,
                                                         int nsample, cudaStream_t stream) {
-  if (nsample > most_neighbours) return cudaErrorInvalidValue;
+  if (nsample > max_neighbours) return cudaErrorInvalidValue;
   nearest<<<blocks_for(queries), threads, 0, stream>>>(xyz, offset, new_xyz, new_offset, idx,
                                                        squared, queries, nsample);
   return cudaGetLastError();

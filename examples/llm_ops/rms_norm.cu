@@ -8,7 +8,7 @@ namespace cuda = cudarelu::cuda;  // there is a global namespace of this name, t
 namespace {
 
 template <class T, class Rows>
-__global__ void __launch_bounds__(Rows::most_threads)
+__global__ void __launch_bounds__(Rows::max_threads)
     rms_norm(cuda::RowInputs<T, 1, 1> x_and_weight, T* y, std::int64_t rows, std::int64_t columns,
              Compute<T> eps) {
   using C = Compute<T>;
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(Rows::most_threads)
 }
 
 template <class T, class Rows>
-__global__ void __launch_bounds__(Rows::most_threads)
+__global__ void __launch_bounds__(Rows::max_threads)
     row_rrms(cuda::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns,
              Compute<T> eps) {
   using C = Compute<T>;

@@ -7,7 +7,7 @@
 namespace llm {
 namespace {
 
-constexpr std::int64_t most_parts = 64;  // of the rows, independent of the number of threads
+constexpr std::int64_t max_parts = 64;  // of the rows, independent of the number of threads
 
 template <class T>
 struct Tensors {
@@ -76,7 +76,7 @@ Status RmsNormBackward::cpu(const Call& call) {
                              columns,  call.real(0)};
     const std::int64_t rows = call.inputs[0].size() / columns;
     const std::int64_t of_part =
-        std::max((rows + most_parts - 1) / most_parts, 16384 / columns + 1);
+        std::max((rows + max_parts - 1) / max_parts, 16384 / columns + 1);
     const std::int64_t parts = (rows + of_part - 1) / of_part;
 
     double* sums = nullptr;  // of grad_weight, for each part

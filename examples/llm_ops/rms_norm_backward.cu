@@ -307,10 +307,10 @@ Status launch_in(const Call& call, const Arguments<T>& of) {
     grid.threads = 32 * cuda::blocks_for(vectors, 32 * L::vectors);
   }
   grid.shared_bytes = std::size_t{L::slots} * grid.threads.x * cuda::vector_bytes;
-  constexpr int most_bytes = L::slots * L::threads * cuda::vector_bytes;
+  constexpr int max_bytes = L::slots * L::threads * cuda::vector_bytes;
   const std::int64_t groups = L::lanes == 0 ? 1 : L::threads / std::max(L::lanes, 1);
   const std::int64_t resident = cuda::resident<kernel, L::threads / 32 + 1>(
-      call, grid, static_cast<int>(grid.threads.x / 32), most_bytes);
+      call, grid, static_cast<int>(grid.threads.x / 32), max_bytes);
   if (resident == 0) return launch_any(call, of);  // the device has too little shared memory
   // Every block gets the same number of rows, or one less for each of its groups.
   const std::int64_t turns = cuda::ceil_div(of.rows, resident * groups);

@@ -345,7 +345,7 @@ cpp_extension.load(**arguments | {"sources": sources}, verbose=True)
 def test_jit_load_compiles_for_cuda(tmp_path):
     """Compiles an engine, cuBLASLt's loader and Hopper's attention into one library. This needs no
     GPU."""
-    files = ("gemm/simple.cu", "elementwise/Relu.cu", "cublaslt_library.cpp", "hopper_forward.cu")
+    files = ("gemm/fallback_gemm.cu", "elementwise/Relu.cu", "cublaslt_library.cpp", "sm90_forward.cu")
     settings = environment(
         PYTHONPATH=ROOT / "examples",
         TORCH_CUDA_ARCH_LIST="9.0",
@@ -354,7 +354,7 @@ def test_jit_load_compiles_for_cuda(tmp_path):
     )
     run(sys.executable, "-c", COMPILE_CUDA, tmp_path / "jit", *files, cwd=tmp_path, env=settings)
     symbols = run("nm", "-C", "--defined-only", tmp_path / "jit/cudarelu_jit.so")
-    assert "cudarelu::ops::attention::hopper_forward(" in symbols
+    assert "cudarelu::ops::attention::sm90_forward(" in symbols
     assert "cudarelu::elementwise_cuda<cudarelu::ops::Relu>(" in symbols
 
 

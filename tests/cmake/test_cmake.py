@@ -429,7 +429,7 @@ class TestArchitectures:
     def test_hopper_is_compiled_for_90a(self, configure_cuda, chosen):
         configure_cuda(f"-DCUDARELU_CUDA_ARCHITECTURES={chosen}")
         (command,) = re.findall(
-            r"^build [^\n]*hopper\.cu\.o:.*?^$",
+            r"^build [^\n]*sm90_gemm\.cu\.o:.*?^$",
             (configure_cuda.build / "build.ninja").read_text(),
             re.M | re.S,
         )
@@ -437,7 +437,7 @@ class TestArchitectures:
 
     def test_no_hopper_where_90_is_not_compiled_for(self, configure_cuda):
         configure_cuda("-DCUDARELU_CUDA_ARCHITECTURES=80")
-        assert "hopper.cu" not in (configure_cuda.build / "build.ninja").read_text()
+        assert "sm90_gemm.cu" not in (configure_cuda.build / "build.ninja").read_text()
 
     def test_jit_load_compiles_the_same(self, configure_cuda, monkeypatch, tmp_path):
         """examples/jit_load.py compiles the same files, with the same options that affect results

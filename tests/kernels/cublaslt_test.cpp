@@ -215,7 +215,7 @@ void expect_product(const Case& c, Operands& operands, double input_rounding = 0
         const double other = item(operands.other, at);
         const double expected = combined(result, c.combine, other);
         const bool smooth = c.activation >= Activation::gelu_erf;
-        const double steepness = smooth ? 1.13 : 1;  // at most
+        const double steepness = smooth ? 1.13 : 1;  // at limit
         double error = steepness * of_sum + rounds * std::abs(result) + smallest +
                        (smooth ? in_activation : 0);
         if (c.combine) {
@@ -333,26 +333,26 @@ void for_each_algorithm(Operands& operands, const Gemm& gemm, cublasLtEpilogue_t
                         std::uint8_t alignment, const Visit& visit) {
   SCOPED_TRACE("epilogue " + std::to_string(epilogue) + " alignment " + std::to_string(alignment) +
                (gemm.other == nullptr ? "" : " adds other"));
-  const cuda::lt::Key key{.m = static_cast<std::int32_t>(gemm.m),
-                          .n = static_cast<std::int32_t>(gemm.n),
-                          .k = static_cast<std::int32_t>(gemm.k),
-                          .batch = 1,
-                          .device = 0,
-                          .epilogue = epilogue,
-                          .dtype = gemm.dtype,
-                          .a_transposed = false,
-                          .b_transposed = gemm.b_transposed,
-                          .tf32 = false,
-                          .workspace = true,
-                          .a_alignment = alignment,
-                          .b_alignment = alignment,
-                          .rest_alignment = alignment};
+  const cuda::lt::ProblemKey key{.m = static_cast<std::int32_t>(gemm.m),
+                                 .n = static_cast<std::int32_t>(gemm.n),
+                                 .k = static_cast<std::int32_t>(gemm.k),
+                                 .batch = 1,
+                                 .device = 0,
+                                 .epilogue = epilogue,
+                                 .dtype = gemm.dtype,
+                                 .a_transposed = false,
+                                 .b_transposed = gemm.b_transposed,
+                                 .tf32 = false,
+                                 .workspace = true,
+                                 .a_alignment = alignment,
+                                 .b_alignment = alignment,
+                                 .rest_alignment = alignment};
   CudaExecution execution;
-  void* const workspace = execution.allocate(32 << 20);  // the most that the heuristics may choose
+  void* const workspace = execution.allocate(32 << 20);  // the limit that the heuristics may choose
   ASSERT_NE(workspace, nullptr);
   cublasLtHandle_t handle = nullptr;
   ASSERT_EQ(cuda::lt::handle_of(0, handle), CUBLAS_STATUS_SUCCESS);
-  cuda::lt::Plan& plan = cuda::lt::plan_for(key, gemm);
+  cuda::lt::MatmulPlan& plan = cuda::lt::plan_for(key, gemm);
   ASSERT_TRUE(cuda::lt::set_pointers(plan, key, gemm));
   const bool adds_other = gemm.other != nullptr;
   const struct {
@@ -364,19 +364,19 @@ void for_each_algorithm(Operands& operands, const Gemm& gemm, cublasLtEpilogue_t
     return &number.in_float;
   };
   auto* const stream = static_cast<cudaStream_t>(execution.stream);
-  const auto choices = cuda::lt::ask_heuristics(plan, key, 32);
-  ASSERT_FALSE(choices.empty());
-  for (const cuda::lt::Choice& choice : choices) {
+  const auto algorithms = cuda::lt::ask_heuristics(plan, key, 32);
+  ASSERT_FALSE(algorithms.empty());
+  for (const cuda::lt::Algorithm& algorithm : algorithms) {
     std::ranges::fill(operands.d.data(), std::uint8_t{0x7b});  // a large number
     operands.device_d.upload();
     ASSERT_EQ(cuda::cublaslt().multiply(handle, &plan.product, scalar(one), gemm.b, &plan.b, gemm.a,
                                         &plan.a, scalar(adds_other ? one : zero),
                                         adds_other ? gemm.other : gemm.d, &plan.d, gemm.d, &plan.d,
-                                        &choice.algorithm, workspace, choice.workspace, stream),
+                                        &algorithm.algo, workspace, algorithm.workspace, stream),
               CUBLAS_STATUS_SUCCESS);
     check(cudaStreamSynchronize(stream));
     operands.device_d.download();
-    visit(choice);
+    visit(algorithm);
     if (::testing::Test::HasFatalFailure()) return;
   }
 }
@@ -386,19 +386,20 @@ using CublasLtHalvesOnCuda = CublasLtOnCuda;
 /// Each algorithm, which may split k, adds the bias and the other matrix and applies the activation
 /// to the sum before it rounds.
 TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
-  struct Way {
+  struct Strategy {
     cublasLtEpilogue_t epilogue;
     bool adds_other;
     Activation activation;
     std::uint8_t alignment;
   };
-  constexpr std::array ways{Way{CUBLASLT_EPILOGUE_BIAS, false, Activation::none, 2},
-                            Way{CUBLASLT_EPILOGUE_DEFAULT, true, Activation::none, 128},
-                            Way{CUBLASLT_EPILOGUE_BIAS, true, Activation::none, 128},
-                            Way{CUBLASLT_EPILOGUE_BIAS, false, Activation::none, 16},
-                            Way{CUBLASLT_EPILOGUE_RELU_BIAS, false, Activation::relu, 16},
-                            Way{CUBLASLT_EPILOGUE_GELU_BIAS, false, Activation::gelu_tanh, 16},
-                            Way{CUBLASLT_EPILOGUE_GELU_AUX_BIAS, false, Activation::gelu_tanh, 16}};
+  constexpr std::array ways{
+      Strategy{CUBLASLT_EPILOGUE_BIAS, false, Activation::none, 2},
+      Strategy{CUBLASLT_EPILOGUE_DEFAULT, true, Activation::none, 128},
+      Strategy{CUBLASLT_EPILOGUE_BIAS, true, Activation::none, 128},
+      Strategy{CUBLASLT_EPILOGUE_BIAS, false, Activation::none, 16},
+      Strategy{CUBLASLT_EPILOGUE_RELU_BIAS, false, Activation::relu, 16},
+      Strategy{CUBLASLT_EPILOGUE_GELU_BIAS, false, Activation::gelu_tanh, 16},
+      Strategy{CUBLASLT_EPILOGUE_GELU_AUX_BIAS, false, Activation::gelu_tanh, 16}};
   constexpr std::array<std::array<std::int64_t, 3>, 5> shapes{
       {{65, 768, 3072}, {128, 64, 11008}, {8, 8, 4096}, {200, 384, 1536}, {300, 264, 2056}}};
   std::mt19937 random(8);
@@ -424,8 +425,8 @@ TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
         const bool bias = epilogue != CUBLASLT_EPILOGUE_DEFAULT;
         if (!bias) gemm.bias = nullptr;
         if (!adds_other) gemm.other = nullptr;
-        const auto expect_rounded_once = [&](const cuda::lt::Choice& choice) {
-          if (choice.splits_k && activation != Activation::none) ++splits;
+        const auto expect_rounded_once = [&](const cuda::lt::Algorithm& algorithm) {
+          if (algorithm.splits_k && activation != Activation::none) ++splits;
           for (std::int64_t column = 0; column < n; ++column) {
             double sum = products[static_cast<std::size_t>(column)];
             if (bias) sum += item(operands.bias, column);
@@ -515,7 +516,7 @@ TEST_P(CublasLtOnCuda, EachAlgorithmKeepsNaN) {
       if (!bias) gemm.bias = nullptr;
       const bool relu = !bias || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
       const Activation activation = relu ? Activation::relu : Activation::gelu_tanh;
-      const auto expect_nan = [&](const cuda::lt::Choice& /*choice*/) {
+      const auto expect_nan = [&](const cuda::lt::Algorithm& /*algorithm*/) {
         for (std::int64_t row = 0; row < m; ++row) {
           for (std::int64_t column = 0; column < n; ++column) {
             // GELU makes NaN of -infinity too.

@@ -159,25 +159,25 @@ class Product {
     });
   }
 
-  /// The same for `count` elements from `place` on; their float32, if any, is at `wide_place`.
-  void finish_block(std::int64_t place, std::int64_t wide_place, std::int64_t count) {
-    T* const d = static_cast<T*>(gemm_.d) + place;
+  /// The same for `count` elements from `offset` on; their float32, if any, is at `wide_offset`.
+  void finish_block(std::int64_t offset, std::int64_t wide_offset, std::int64_t count) {
+    T* const d = static_cast<T*>(gemm_.d) + offset;
     Block<C> block;
     C* values = nullptr;
     if constexpr (is_narrow<T>) {
-      values = converts_ ? wide_d_ + wide_place : block.data();
+      values = converts_ ? wide_d_ + wide_offset : block.data();
       if (!converts_) widen(d, values, count);
     } else {
       values = d;
     }
-    if (gemm_.sum != nullptr) put(values, static_cast<T*>(gemm_.sum) + place, count);
+    if (gemm_.sum != nullptr) put(values, static_cast<T*>(gemm_.sum) + offset, count);
     visit_activation(gemm_.activation, [&](auto constant) {
       if constexpr (constant.value != Activation::none) {
         for_each_index(count,
                        [&](std::int64_t i) { values[i] = activated<constant.value>(values[i]); });
       }
     });
-    if (gemm_.other != nullptr) combine(values, static_cast<const T*>(gemm_.other) + place, count);
+    if (gemm_.other != nullptr) combine(values, static_cast<const T*>(gemm_.other) + offset, count);
     if constexpr (is_narrow<T>) narrow(values, d, count);
   }
 

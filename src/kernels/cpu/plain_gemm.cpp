@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t depth = 320;
 
 /// The most elements of a's panels: a may have any number of rows.
-constexpr std::int64_t most_elements = 1 << 23;
+constexpr std::int64_t max_elements = 1 << 23;
 
 template <class T>
 class Product {
@@ -25,7 +25,7 @@ class Product {
 
   Status run() {
     const std::int64_t deep = std::clamp<std::int64_t>(gemm_.k, 1, depth);
-    const std::int64_t strip = std::clamp<std::int64_t>(most_elements / (deep * tile_.rows), 1,
+    const std::int64_t strip = std::clamp<std::int64_t>(max_elements / (deep * tile_.rows), 1,
                                                         parts(gemm_.m, tile_.rows)) *
                                tile_.rows;  // rows
     const std::int64_t size = deep * (strip + column_panels_ * tile_.columns);

@@ -70,11 +70,11 @@ class Forward : Blocks<T, lanes> {
   using typename Base::C;
 
   /// `lse` may be null.
-  Forward(const Call& call, const Problem& p, const Sequences* sequences, float* lse)
+  Forward(const Call& call, const Params& p, const Sequences* sequences, float* lse)
       : Base(call, p, sequences), lse_(lse) {}
 
   /// For find_exact_lse().
-  Forward(const Call& call, const Problem& p, const Sequences* sequences, double* exact_lse)
+  Forward(const Call& call, const Params& p, const Sequences* sequences, double* exact_lse)
       : Base(call, p, sequences), exact_lse_(exact_lse) {}
 
   Status run() {
@@ -86,8 +86,8 @@ class Forward : Blocks<T, lanes> {
     if (lse_ != nullptr) {
       this->fill_rest(ends, p_.queries, p_.heads, 1, lse_, p_.lse, static_cast<float>(low));
     }
-    const std::array<Packed, 2> matrices{{{q() + 1, &Problem::k, false, p_.width, false},
-                                          {q() + 2, &Problem::v, false, p_.value_width, true}}};
+    const std::array<Packed, 2> matrices{{{q() + 1, &Params::k, false, p_.width, false},
+                                          {q() + 2, &Params::v, false, p_.value_width, true}}};
     const std::int64_t scratch = lanes * (p_.width + chunk + this->size_of(p_.value_width, 1));
     return this->for_each_group(
         std::span(matrices).first(is_for_gradient() ? 1 : 2),
@@ -112,7 +112,7 @@ class Forward : Blocks<T, lanes> {
 
   /// The outputs for the rows from `first` on, one for each lane.
   void compute(const Unit<C>& unit, std::int64_t first, C* memory) const {
-    const Problem& p = unit.p;
+    const Params& p = unit.p;
     const Panels<C>& keys = unit.panels[0];
     const Panels<C>& values = unit.panels[1];
     const std::int64_t count = std::min(lanes, unit.rows() - first);
@@ -123,7 +123,7 @@ class Forward : Blocks<T, lanes> {
                      static_cast<C>(p.scale), queries);
     Positions<lanes> of_lanes;
     Positions<chunk> of_items;
-    this->place_rows(unit, first, count, false, of_lanes);
+    this->set_rows(unit, first, count, false, of_lanes);
     Row largest;
     Row totals;
     largest.fill(low);
@@ -133,7 +133,7 @@ class Forward : Blocks<T, lanes> {
     for (std::int64_t key = 0; key < visible; key += chunk) {
       const std::int64_t items = std::min(chunk, visible - key);
       this->multiply_items(keys, key, items, queries, scores);
-      this->place_keys(key, items, true, of_items);
+      this->set_keys(key, items, true, of_items);
       this->finish_scores(scores, items, of_items, of_lanes);
       exponentiate<C, lanes>(scores, items, largest, totals, sums, p.value_width);
       if (!is_for_gradient()) this->multiply(values, key, items, scores, sums, true);
@@ -166,7 +166,7 @@ class Forward : Blocks<T, lanes> {
   double* const exact_lse_ = nullptr;
 };
 
-Status run(const Call& call, Problem p, const Sequences* sequences, float* lse) {
+Status run(const Call& call, Params p, const Sequences* sequences, float* lse) {
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     if (is_neutral<T>(p.mask)) p.mask = {};
     return cpu::with_tile_columns<Compute<T>>(
@@ -175,7 +175,7 @@ Status run(const Call& call, Problem p, const Sequences* sequences, float* lse) 
 }
 
 Status run_packed(const Call& call, float* lse) {
-  const Problem p = packed_problem_of(call, 0);
+  const Params p = packed_problem_of(call, 0);
   Sequences sequences = sequences_of(call, 3, 4);
   if (Status status = divide(call, p, sequences); !status.ok()) return status;
   return run(call, p, &sequences, lse);
@@ -185,16 +185,16 @@ float* lse_of(const Call& call) { return static_cast<float*>(call.outputs[1].dat
 
 }  // namespace
 
-Status attention::find_exact_lse(const Call& call, const Problem& p, const Sequences* sequences,
+Status attention::find_exact_lse(const Call& call, const Params& p, const Sequences* sequences,
                                  double* lse) {
   return cpu::with_tile_columns<double>(
       [&](auto lanes) { return Forward<double, lanes>(call, p, sequences, lse).run(); });
 }
 
-Status Attention::cpu(const Call& call) { return run(call, problem_of(call, 0), nullptr, nullptr); }
+Status Attention::cpu(const Call& call) { return run(call, params_of(call, 0), nullptr, nullptr); }
 
 Status AttentionWithLse::cpu(const Call& call) {
-  return run(call, problem_of(call, 0), nullptr, lse_of(call));
+  return run(call, params_of(call, 0), nullptr, lse_of(call));
 }
 
 Status AttentionVarlen::cpu(const Call& call) { return run_packed(call, nullptr); }

@@ -11,18 +11,17 @@ using namespace attention;
 /// `lse` may be null.
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
-    attend(const T* q, const T* k, const T* v, T* y, float* lse,
-           const __grid_constant__ Problem p) {
+    attend(const T* q, const T* k, const T* v, T* y, float* lse, const __grid_constant__ Params p) {
   cuda::wait_for_previous_kernel();
   const std::int64_t row = row_of_warp();
   if (row < p.batch * p.heads * p.queries) attend_row(q, k, v, y, lse, p, row);
 }
 
 Status run(const Call& call, float* lse) {
-  const Problem p = problem_of(call, 0);
+  const Params p = params_of(call, 0);
   const std::int64_t rows = p.batch * p.heads * p.queries;
   if (rows == 0) return {};
-  for (Forward* const engine : {hopper_forward, mma_forward, tiled_forward}) {
+  for (Forward* const engine : {sm90_forward, mma_forward, tiled_forward}) {
     if (std::optional<Status> status = engine(call, p, lse)) return *std::move(status);
   }
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {

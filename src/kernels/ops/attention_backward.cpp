@@ -18,7 +18,7 @@ class Backward : Blocks<T, lanes> {
   using Base = Blocks<T, lanes>;
   using typename Base::C;
 
-  Backward(const Call& call, const Problem& p, const Sequences* sequences,
+  Backward(const Call& call, const Params& p, const Sequences* sequences,
            const TensorView& grad_lse)
       : Base(call, p, sequences), grad_lse_(grad_lse) {}
 
@@ -32,23 +32,23 @@ class Backward : Blocks<T, lanes> {
     this->fill_rest(k_ends, p_.keys, p_.kv_heads, e, this->output(2), p_.grad_v, T{});
     if (this->units() == 0) return {};
     if (Status status = find_numbers(); !status.ok()) return status;
-    const std::array<Packed, 4> matrices{{{q, &Problem::q, true, d, false},
-                                          {grad_y, &Problem::grad_y, true, e, false},
-                                          {q, &Problem::q, true, d, true},
-                                          {grad_y, &Problem::grad_y, true, e, true}}};
-    const auto room_of = [this](const Problem& p) {
+    const std::array<Packed, 4> matrices{{{q, &Params::q, true, d, false},
+                                          {grad_y, &Params::grad_y, true, e, false},
+                                          {q, &Params::q, true, d, true},
+                                          {grad_y, &Params::grad_y, true, e, true}}};
+    const auto storage_of = [this](const Params& p) {
       return parts_of(p) * size_of_sums(p) + cpu::parts(p.keys, lanes) * size_of_block();
     };
     const std::int64_t size = lanes * (d + e + padded_width() + 2 * chunk);
-    const std::int64_t slots = std::min(this->units() * most_parts, this->most_slots);
+    const std::int64_t slots = std::min(this->units() * max_parts, this->max_slots);
     C* scratch = nullptr;
     if (Status status = allocate(call_, slots * size, scratch); !status.ok()) return status;
     return this->for_each_group(
-        matrices, room_of, [&](std::int64_t first, std::int64_t count, const auto& unit) {
+        matrices, storage_of, [&](std::int64_t first, std::int64_t count, const auto& unit) {
           std::int64_t rows = 1;  // keys without queries have gradients too
           for (std::int64_t i = 0; i < count; ++i) rows = std::max(rows, unit(first + i).rows());
           Status status;
-          for (std::int64_t begin = 0; status.ok() && begin < rows; begin += most_rows) {
+          for (std::int64_t begin = 0; status.ok() && begin < rows; begin += max_rows) {
             status = this->for_each_block(
                 first, count, [](const Unit<C>& each) { return parts_of(each.p) * lanes; },
                 [&](std::int64_t index, std::int64_t line, std::int64_t slot) {
@@ -59,7 +59,7 @@ class Backward : Blocks<T, lanes> {
             status = this->for_each_block(
                 first, count,
                 [&](const Unit<C>& each) {
-                  return std::clamp<std::int64_t>(each.rows() - begin, 0, most_rows);
+                  return std::clamp<std::int64_t>(each.rows() - begin, 0, max_rows);
                 },
                 [&](std::int64_t index, std::int64_t row, std::int64_t) {
                   cpu::apart<Base::isa>([&] { add_parts(unit(index), begin, row); });
@@ -73,7 +73,7 @@ class Backward : Blocks<T, lanes> {
     if (this->units() == 0) return {};
     if (Status status = find_numbers(); !status.ok()) return status;
     const std::array<Packed, 2> matrices{
-        {{k, &Problem::k, false, p_.width, false}, {v, &Problem::v, false, p_.value_width, false}}};
+        {{k, &Params::k, false, p_.width, false}, {v, &Params::v, false, p_.value_width, false}}};
     const std::int64_t scratch = lanes * (p_.width + p_.value_width + 2 * chunk);
     return this->for_each_group(
         matrices, [&](std::int64_t first, std::int64_t count, const auto& unit) {
@@ -91,31 +91,31 @@ class Backward : Blocks<T, lanes> {
   using typename Base::Row;
 
   /// The rows of a unit that are processed at a time: they bound the memory for sums.
-  static constexpr std::int64_t most_rows = 16 * chunk;
+  static constexpr std::int64_t max_rows = 16 * chunk;
 
-  static constexpr std::int64_t most_parts = 16;
+  static constexpr std::int64_t max_parts = 16;
   /// The number of parts of the keys, which are processed at the same time. It depends on the keys
-  /// alone, so that sums are in the same order beside any other problem of the call.
-  static std::int64_t parts_of(const Problem& p) {
-    return std::clamp<std::int64_t>(cpu::parts(p.keys, 512), 1, most_parts);
+  /// alone, so that sums are in the same order beside any other params of the call.
+  static std::int64_t parts_of(const Params& p) {
+    return std::clamp<std::int64_t>(cpu::parts(p.keys, 512), 1, max_parts);
   }
 
   /// d in whole tiles.
   std::int64_t padded_width() const { return cpu::parts(p_.width, lanes) * lanes; }
 
   /// The rows of the sums of a part, in whole panels.
-  std::int64_t rows_of_sums(const Problem& p) const {
-    return this->size_of(std::min(p.group() * p.queries, most_rows), 1);
+  std::int64_t rows_of_sums(const Params& p) const {
+    return this->size_of(std::min(p.group() * p.queries, max_rows), 1);
   }
 
-  // The room of a unit: for each part, the sums for the gradients of queries, [padded_width /
+  // The storage of a unit: for each part, the sums for the gradients of queries, [padded_width /
   // lanes, rows, lanes]; for each block of keys, the sums for the gradients of k and v.
-  std::int64_t size_of_sums(const Problem& p) const { return padded_width() * rows_of_sums(p); }
+  std::int64_t size_of_sums(const Params& p) const { return padded_width() * rows_of_sums(p); }
   std::int64_t size_of_block() const {
     return lanes * (this->size_of(p_.width, 1) + this->size_of(p_.value_width, 1));
   }
   C* sums_of(const Unit<C>& unit, std::int64_t part) const {
-    return unit.room + part * size_of_sums(unit.p);
+    return unit.storage + part * size_of_sums(unit.p);
   }
   C* block_of(const Unit<C>& unit, std::int64_t block) const {
     return sums_of(unit, parts_of(unit.p)) + block * size_of_block();
@@ -141,22 +141,22 @@ class Backward : Blocks<T, lanes> {
             C sum = 0;
             const std::int64_t head = row / p_.queries % p_.heads;
             const std::int64_t batch = row / p_.queries / p_.heads;
-            const auto place_in = [&](const Layout& layout) {
-              return layout.place(batch, head) + row % p_.queries * layout.row;
+            const auto offset_in = [&](const Layout& layout) {
+              return layout.offset(batch, head) + row % p_.queries * layout.row;
             };
-            const T* const gradients = this->input(grad_y) + place_in(p_.grad_y);
-            const T* const results = this->input(y) + place_in(p_.y);
-            const std::int64_t place = place_in(p_.lse);
+            const T* const gradients = this->input(grad_y) + offset_in(p_.grad_y);
+            const T* const results = this->input(y) + offset_in(p_.y);
+            const std::int64_t offset = offset_in(p_.lse);
             for (std::int64_t i = 0; i < e; ++i) sum += load(gradients[i]) * load(results[i]);
-            if (grad_lse_.present) sum -= static_cast<const float*>(grad_lse_.data)[place];
-            slopes[place] = sum;
+            if (grad_lse_.present) sum -= static_cast<const float*>(grad_lse_.data)[offset];
+            slopes[offset] = sum;
           }
         });
   }
 
   /// The gradient of the mask for the rows from `first` on, one for each lane.
   void of_mask(const Unit<C>& unit, std::int64_t first, C* memory) const {
-    const Problem& p = unit.p;
+    const Params& p = unit.p;
     const Panels<C>& keys = unit.panels[0];
     const Panels<C>& values = unit.panels[1];
     const std::int64_t count = std::min(lanes, unit.rows() - first);
@@ -170,7 +170,7 @@ class Backward : Blocks<T, lanes> {
                      p.value_width, 1, gradients);
     Positions<lanes> of_lanes;
     Positions<chunk> of_items;
-    this->place_rows(unit, first, count, false, of_lanes);
+    this->set_rows(unit, first, count, false, of_lanes);
     const HeadRows<const C> lse_of = p.queries_of(lse_, p.lse, unit.index);
     const HeadRows<const C> slope_of = p.queries_of(slopes_, p.lse, unit.index);
     Row base{};
@@ -183,7 +183,7 @@ class Backward : Blocks<T, lanes> {
       const std::int64_t items = std::min(chunk, p.keys - key);
       this->multiply_items(keys, key, items, queries, weights);
       this->multiply_items(values, key, items, gradients, grad_scores);
-      this->place_keys(key, items, true, of_items);
+      this->set_keys(key, items, true, of_items);
       this->finish_scores(weights, items, of_items, of_lanes);
       for (std::int64_t j = 0; j < items; ++j) {
         cpu::for_each_index_of_few(lanes, [&](std::int64_t l) {
@@ -203,7 +203,7 @@ class Backward : Blocks<T, lanes> {
   /// about the same time.
   void of_part(const Unit<C>& unit, std::int64_t begin, std::int64_t part, C* memory) const {
     if (begin > 0 && begin >= unit.rows()) return;
-    const std::int64_t rows = this->size_of(std::min(unit.rows() - begin, most_rows), 1);
+    const std::int64_t rows = this->size_of(std::min(unit.rows() - begin, max_rows), 1);
     for (std::int64_t column = 0; column < p_.width; column += lanes) {
       std::fill_n(sums_of(unit, part) + column * rows_of_sums(unit.p), rows * lanes, C(0));
     }
@@ -237,7 +237,7 @@ class Backward : Blocks<T, lanes> {
   /// `first` on, one for each lane, and the terms of these keys to the sums for the gradient of q.
   void of_keys(const Unit<C>& unit, std::int64_t begin, std::int64_t first, C* grad_queries,
                C* memory) const {
-    const Problem& p = unit.p;
+    const Params& p = unit.p;
     const Panels<C>& queries = unit.panels[0];
     const Panels<C>& gradients = unit.panels[1];
     const Panels<C>& turned_queries = unit.panels[2];
@@ -258,14 +258,14 @@ class Backward : Blocks<T, lanes> {
                      turned_keys, true);
     Positions<lanes> of_lanes;
     Positions<chunk> of_items;
-    this->place_keys(first, count, false, of_lanes);
+    this->set_keys(first, count, false, of_lanes);
     if (begin == 0) std::fill_n(grad_keys, size_of_block(), C(0));
     const HeadRows<const C> lse_of = p.queries_of(lse_, p.lse, unit.index);
     const HeadRows<const C> slope_of = p.queries_of(slopes_, p.lse, unit.index);
-    const std::int64_t end = std::min(begin + most_rows, unit.rows());
+    const std::int64_t end = std::min(begin + max_rows, unit.rows());
     for (std::int64_t item = begin; item < end; item += chunk) {
       const std::int64_t items = std::min(chunk, end - item);
-      this->place_rows(unit, item, items, true, of_items);
+      this->set_rows(unit, item, items, true, of_items);
       // The latest query of the chunk has the lowest order.
       if (p.is_causal &&
           -*std::min_element(of_items.orders.begin(), of_items.orders.begin() + items) < first) {
@@ -303,7 +303,7 @@ class Backward : Blocks<T, lanes> {
   const C* slopes_ = nullptr;  // the sum of grad_y y less grad_lse, for each query
 };
 
-Status run(const Call& call, const Problem& p, const Sequences* sequences,
+Status run(const Call& call, const Params& p, const Sequences* sequences,
            const TensorView& grad_lse, bool of_mask) {
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     return cpu::with_tile_columns<Compute<T>>([&](auto lanes) {
@@ -316,15 +316,15 @@ Status run(const Call& call, const Problem& p, const Sequences* sequences,
 }  // namespace
 
 Status AttentionBackward::cpu(const Call& call) {
-  return run(call, problem_of(call, q), nullptr, call.inputs[6], false);
+  return run(call, params_of(call, q), nullptr, call.inputs[6], false);
 }
 
 Status AttentionMaskBackward::cpu(const Call& call) {
-  return run(call, problem_of(call, q), nullptr, call.inputs[6], true);
+  return run(call, params_of(call, q), nullptr, call.inputs[6], true);
 }
 
 Status AttentionVarlenBackward::cpu(const Call& call) {
-  const Problem p = packed_problem_of(call, q);
+  const Params p = packed_problem_of(call, q);
   Sequences sequences = sequences_of(call, 6, 8);
   if (Status status = divide(call, p, sequences); !status.ok()) return status;
   return run(call, p, &sequences, call.inputs[7], false);

@@ -14,7 +14,7 @@ using namespace attention;
 template <class T, bool of_mask>
 __global__ void __launch_bounds__(32 * warps)
     backward_of_queries(GradientInputs<T> in, T* output, Compute<T>* slopes,
-                        const __grid_constant__ Problem p) {
+                        const __grid_constant__ Params p) {
   cuda::wait_for_previous_kernel();
   const std::int64_t row = row_of_warp();
   if (row < p.batch * p.heads * p.queries) query_backward<T, of_mask>(in, output, slopes, p, row);
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(32 * warps)
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
     backward_of_keys(GradientInputs<T> in, T* grad_k, T* grad_v, const Compute<T>* slopes,
-                     const __grid_constant__ Problem p) {
+                     const __grid_constant__ Params p) {
   cuda::wait_for_previous_kernel();
   const std::int64_t key = row_of_warp();  // counted over the batch and the heads
   if (key < p.batch * p.kv_heads * p.keys) key_backward(in, grad_k, grad_v, slopes, p, key);
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(32 * warps)
 /// exact_lse() of each query; those of packed sequences have keys of their own.
 __global__ void __launch_bounds__(32 * warps)
     write_exact_lse(const double* q, const double* k, const float* given, double* lse, bool packed,
-                    Sequences sequences, Problem p) {
+                    Sequences sequences, Params p) {
   cuda::wait_for_previous_kernel();
   const std::int64_t row = row_of_warp();
   if (row >= p.batch * p.heads * p.queries) return;
@@ -60,9 +60,9 @@ __global__ void __launch_bounds__(32 * warps)
       product = cuda::sum_in_warp<32>(product);
       if (i == lane) own_product = product;
     }
-    const std::int64_t place = at.place + (first + lane) * p.mask.key_stride;
+    const std::int64_t offset = at.offset + (first + lane) * p.mask.key_stride;
     if (first + lane < keys.end) {
-      total += exp(score_of_product<double>(p, own_product, place) - base);
+      total += exp(score_of_product<double>(p, own_product, offset) - base);
     }
   }
   total = cuda::sum_in_warp<32>(total);
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(32 * warps)
 
 }  // namespace
 
-Status attention::find_exact_lse(const Call& call, const Problem& p, const Sequences* sequences,
+Status attention::find_exact_lse(const Call& call, const Params& p, const Sequences* sequences,
                                  const double*& lse) {
   const std::int64_t rows = p.batch * p.heads * p.queries;
   double* exact = nullptr;
@@ -86,10 +86,10 @@ Status attention::find_exact_lse(const Call& call, const Problem& p, const Seque
 }
 
 Status AttentionBackward::cuda(const Call& call) {
-  const Problem p = problem_of(call, 1);
+  const Params p = params_of(call, 1);
   const std::int64_t rows = p.batch * p.heads * p.queries;
   const std::int64_t keys = p.batch * p.kv_heads * p.keys;
-  for (Backward* const engine : {hopper_backward, mma_backward, tiled_backward}) {
+  for (Backward* const engine : {sm90_backward, mma_backward, tiled_backward}) {
     if (std::optional<Status> status = engine(call, p)) return *std::move(status);
   }
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
@@ -110,7 +110,7 @@ Status AttentionBackward::cuda(const Call& call) {
 }
 
 Status AttentionMaskBackward::cuda(const Call& call) {
-  const Problem p = problem_of(call, 1);
+  const Params p = params_of(call, 1);
   const std::int64_t rows = p.batch * p.heads * p.queries;
   if (rows == 0) return {};
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {

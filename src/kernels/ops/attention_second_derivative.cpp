@@ -44,7 +44,7 @@ class SecondDerivative : Blocks<T, lanes> {
   using Base = Blocks<T, lanes>;
   using typename Base::C;
 
-  SecondDerivative(const Call& call, const Problem& p) : Base(call, p) {}
+  SecondDerivative(const Call& call, const Params& p) : Base(call, p) {}
 
   /// Either the gradients of all inputs but the mask, or only that of the mask.
   Status run(bool of_mask) {
@@ -68,26 +68,26 @@ class SecondDerivative : Blocks<T, lanes> {
           });
     };
     // The last four are for the sums.
-    const std::array<Packed, 8> of_keys_and_values{{{k, &Problem::k, false, d, false},
-                                                    {grad_grad_k, &Problem::k, false, d, false},
-                                                    {v, &Problem::v, false, e, false},
-                                                    {grad_grad_v, &Problem::v, false, e, false},
-                                                    {k, &Problem::k, false, d, true},
-                                                    {grad_grad_k, &Problem::k, false, d, true},
-                                                    {v, &Problem::v, false, e, true},
-                                                    {grad_grad_v, &Problem::v, false, e, true}}};
+    const std::array<Packed, 8> of_keys_and_values{{{k, &Params::k, false, d, false},
+                                                    {grad_grad_k, &Params::k, false, d, false},
+                                                    {v, &Params::v, false, e, false},
+                                                    {grad_grad_v, &Params::v, false, e, false},
+                                                    {k, &Params::k, false, d, true},
+                                                    {grad_grad_k, &Params::k, false, d, true},
+                                                    {v, &Params::v, false, e, true},
+                                                    {grad_grad_v, &Params::v, false, e, true}}};
     Status status =
         for_each_block(std::span(of_keys_and_values).first(of_mask ? 4 : 8), rows,
                        [&](const Unit<C>& unit, std::int64_t row, C* memory) {
                          cpu::apart<Base::isa>([&] { of_queries(unit, row, of_mask, memory); });
                        });
     if (!status.ok() || of_mask) return status;
-    const std::array<Packed, 6> of_rows{{{q, &Problem::q, true, d, false},
-                                         {grad_grad_q, &Problem::q, true, d, false},
-                                         {grad_y, &Problem::grad_y, true, e, false},
-                                         {q, &Problem::q, true, d, true},
-                                         {grad_grad_q, &Problem::q, true, d, true},
-                                         {grad_y, &Problem::grad_y, true, e, true}}};
+    const std::array<Packed, 6> of_rows{{{q, &Params::q, true, d, false},
+                                         {grad_grad_q, &Params::q, true, d, false},
+                                         {grad_y, &Params::grad_y, true, e, false},
+                                         {q, &Params::q, true, d, true},
+                                         {grad_grad_q, &Params::q, true, d, true},
+                                         {grad_y, &Params::grad_y, true, e, true}}};
     return for_each_block(of_rows, t, [&](const Unit<C>& unit, std::int64_t key, C* memory) {
       cpu::apart<Base::isa>([&] { of_keys(unit, key, memory); });
     });
@@ -127,7 +127,7 @@ class SecondDerivative : Blocks<T, lanes> {
     return factors;
   }
 
-  static Terms<C> room_for_terms(C*& memory) {
+  static Terms<C> storage_for_terms(C*& memory) {
     C* const first = memory;
     memory += 4 * chunk * lanes;
     return {first, first + chunk * lanes, first + 2 * chunk * lanes, first + 3 * chunk * lanes};
@@ -183,12 +183,12 @@ class SecondDerivative : Blocks<T, lanes> {
     C* const gradients = memory;
     this->pack_lanes(rows_of(grad_y, p_.grad_y), first, count, e, 1, gradients);
     memory += e * lanes;
-    const Terms<C> terms = room_for_terms(memory);
+    const Terms<C> terms = storage_for_terms(memory);
     C* const sums = memory;
     C* const value_sums = sums + this->size_of(d, 1) * lanes;
     Positions<lanes> of_lanes;
     Positions<chunk> of_items;
-    this->place_rows(unit, first, count, false, of_lanes);
+    this->set_rows(unit, first, count, false, of_lanes);
     Row bases{};
     Row slopes{};
     for (std::int64_t i = 0; i < count; ++i) {
@@ -209,7 +209,7 @@ class SecondDerivative : Blocks<T, lanes> {
           key, items, terms.weighted);
       multiply_present({{panels[3], has(grad_grad_v) ? gradients : nullptr}}, key, items,
                        terms.second);
-      this->place_keys(key, items, true, of_items);
+      this->set_keys(key, items, true, of_items);
       this->finish_scores(terms.weights, items, of_items, of_lanes);
       for (std::int64_t j = 0; j < items; ++j) {
         if (call_.inputs[grad_grad_mask].present) {
@@ -272,17 +272,17 @@ class SecondDerivative : Blocks<T, lanes> {
     const Factors keys =
         pack_both(k, grad_grad_k, keys_of, first, count, d, static_cast<C>(p_.scale), memory);
     const Factors values = pack_both(v, grad_grad_v, values_of, first, count, e, C(1), memory);
-    const Terms<C> terms = room_for_terms(memory);
+    const Terms<C> terms = storage_for_terms(memory);
     C* const sums = memory;
     C* const value_sums = sums + this->size_of(d, 1) * lanes;
     Positions<lanes> of_lanes;
     Positions<chunk> of_items;
-    this->place_keys(first, count, false, of_lanes);
+    this->set_keys(first, count, false, of_lanes);
     std::fill_n(sums, this->size_of(d, 1) * lanes, C(0));
     std::fill_n(value_sums, this->size_of(e, 1) * lanes, C(0));
     for (std::int64_t item = 0; item < unit.rows(); item += chunk) {
       const std::int64_t items = std::min(chunk, unit.rows() - item);
-      this->place_rows(unit, item, items, true, of_items);
+      this->set_rows(unit, item, items, true, of_items);
       this->multiply_items(panels[0], item, items, keys.first, terms.weights);
       this->multiply_items(panels[2], item, items, values.first, terms.grad_scores);
       multiply_present(
@@ -315,7 +315,7 @@ class SecondDerivative : Blocks<T, lanes> {
 };
 
 Status run(const Call& call, bool of_mask) {
-  const Problem p = problem_of(call, q);
+  const Params p = params_of(call, q);
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     return cpu::with_tile_columns<Compute<T>>(
         [&](auto lanes) { return SecondDerivative<T, lanes>(call, p).run(of_mask); });

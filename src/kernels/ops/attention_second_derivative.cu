@@ -17,7 +17,7 @@ struct SecondInputs {
 };
 
 template <class T>
-Status find_inputs(const Call& call, const Problem& p, SecondInputs<T>& in) {
+Status find_inputs(const Call& call, const Params& p, SecondInputs<T>& in) {
   const auto tensor = [&](std::size_t i) {
     return call.inputs[i].present ? static_cast<const T*>(call.inputs[i].data) : nullptr;
   };
@@ -43,7 +43,7 @@ __device__ HeadRows<const T> rows_of(const T* data, std::int64_t columns) {
 }
 
 /// The first key of the head that a row of q sees, counted over the batch and the heads.
-__device__ inline std::int64_t first_key(const Problem& p, const Row& at) {
+__device__ inline std::int64_t first_key(const Params& p, const Row& at) {
   return (at.batch * p.kv_heads + at.kv_head) * p.keys;
 }
 
@@ -58,7 +58,7 @@ struct Terms {
 
 /// The terms of a row of q, and of the key `position` of its head of k.
 template <class T>
-__device__ Terms<Compute<T>> terms_of(const Problem& p, const SecondInputs<T>& in, std::int64_t row,
+__device__ Terms<Compute<T>> terms_of(const Params& p, const SecondInputs<T>& in, std::int64_t row,
                                       const Row& at, std::int64_t position) {
   using C = Compute<T>;
   const std::int64_t key = first_key(p, at) + position;
@@ -67,7 +67,7 @@ __device__ Terms<Compute<T>> terms_of(const Problem& p, const SecondInputs<T>& i
   const bool hidden = p.is_causal && position > at.query;
   const C score = hidden ? low<C>
                          : score_of(p, query, in.first.k + key * p.width,
-                                    at.place + position * p.mask.key_stride);
+                                    at.offset + position * p.mask.key_stride);
   const C lse = in.first.lse[row];
   const C weight = exp(score - (lse == low<C> ? C(0) : lse));
   C slope = dot(gradients, in.first.y + row * p.value_width, p.value_width);
@@ -92,7 +92,7 @@ __device__ Terms<Compute<T>> terms_of(const Problem& p, const SecondInputs<T>& i
 /// The gradients of grad_y, q, y, lse and grad_lse.
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
-    second_of_queries(SecondInputs<T> in, SecondOutputs<T> out, const __grid_constant__ Problem p) {
+    second_of_queries(SecondInputs<T> in, SecondOutputs<T> out, const __grid_constant__ Params p) {
   using C = Compute<T>;
   cuda::wait_for_previous_kernel();
   const std::int64_t row = row_of_warp();
@@ -136,9 +136,9 @@ __global__ void __launch_bounds__(32 * warps)
     for (int i = 0; i < columns_of_lane; ++i) {
       const std::int64_t column = first + lane + 32 * i;
       if (column >= p.value_width) break;
-      const std::int64_t place = row * p.value_width + column;
-      out.of_y[place] = store<T>(-level * load(in.first.grad_y[place]));
-      value_sums[i] -= level * load(in.first.y[place]);
+      const std::int64_t offset = row * p.value_width + column;
+      out.of_y[offset] = store<T>(-level * load(in.first.grad_y[offset]));
+      value_sums[i] -= level * load(in.first.y[offset]);
     }
     write_row(value_sums, C(1), p.value_width, first, out.of_grad_y + row * p.value_width);
   }
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(32 * warps)
 /// The gradients of k and v.
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
-    second_of_keys(SecondInputs<T> in, SecondOutputs<T> out, const __grid_constant__ Problem p) {
+    second_of_keys(SecondInputs<T> in, SecondOutputs<T> out, const __grid_constant__ Params p) {
   using C = Compute<T>;
   cuda::wait_for_previous_kernel();
   const std::int64_t key = row_of_warp();  // counted over the batch and the heads
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(32 * warps)
 /// The gradient of the mask.
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
-    second_of_mask(SecondInputs<T> in, T* of_mask, const __grid_constant__ Problem p) {
+    second_of_mask(SecondInputs<T> in, T* of_mask, const __grid_constant__ Params p) {
   cuda::wait_for_previous_kernel();
   const std::int64_t row = row_of_warp();
   if (row >= p.batch * p.heads * p.queries) return;
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(32 * warps)
 }  // namespace
 
 Status AttentionSecondDerivative::cuda(const Call& call) {
-  const Problem p = problem_of(call, 1);
+  const Params p = params_of(call, 1);
   const std::int64_t rows = p.batch * p.heads * p.queries;
   const std::int64_t keys = p.batch * p.kv_heads * p.keys;
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
@@ -215,7 +215,7 @@ Status AttentionSecondDerivative::cuda(const Call& call) {
 }
 
 Status AttentionMaskSecondDerivative::cuda(const Call& call) {
-  const Problem p = problem_of(call, 1);
+  const Params p = params_of(call, 1);
   const std::int64_t rows = p.batch * p.heads * p.queries;
   if (rows == 0) return {};
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {

@@ -16,16 +16,16 @@ __device__ Batch around(const Batch& batch, std::int64_t row) {
   return {min(batch.begin, row), max(batch.end, row + 1)};
 }
 
-__device__ Problem problem_of_sequence(const Problem& p, const Batch& queries, const Batch& keys) {
-  Problem result = sequence_of(p, queries, keys);
+__device__ Params problem_of_sequence(const Params& p, const Batch& queries, const Batch& keys) {
+  Params result = sequence_of(p, queries, keys);
   result.mask.data = nullptr;  // lets the compiler leave out what a mask needs
   return result;
 }
 
-/// Where the numbers of a sequence begin, as the kernels for one problem count them, in an array
+/// Where the numbers of a sequence begin, as the kernels for one params count them, in an array
 /// that has those of each sequence after those of the one before.
 template <class C>
-__device__ C* numbers_of(C* all, const Problem& p, const Batch& queries) {
+__device__ C* numbers_of(C* all, const Params& p, const Batch& queries) {
   return all + p.heads * (queries.begin - p.queries);
 }
 
@@ -38,7 +38,7 @@ __device__ void write_zeros(T* row, std::int64_t columns) {
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
     attend_packed(const T* q, const T* k, const T* v, T* y, float* lse, Sequences sequences,
-                  Problem all) {
+                  Params all) {
   cuda::wait_for_previous_kernel();
   const std::int64_t index = row_of_warp();
   if (index >= all.heads * all.queries) return;
@@ -46,13 +46,13 @@ __global__ void __launch_bounds__(32 * warps)
   const std::int64_t head = index / all.queries;
   const std::int64_t number = batch_number(query, sequences.q_ends, sequences.count);
   if (number == sequences.count) {
-    write_zeros(y + all.y.place(0, head) + query * all.y.row, all.value_width);
+    write_zeros(y + all.y.offset(0, head) + query * all.y.row, all.value_width);
     if (lse != nullptr && threadIdx.x % 32 == 0) lse[query * all.heads + head] = low<float>;
     return;
   }
   const Batch queries = around(batch_of(number, sequences.q_ends, all.queries), query);
   const Batch keys = keys_of(number, sequences, all.keys);
-  const Problem p = problem_of_sequence(all, queries, keys);
+  const Params p = problem_of_sequence(all, queries, keys);
   const std::int64_t row = (p.heads + head) * p.queries + query - queries.begin;
   // Without a mask, a score of -infinity is one of an infinite key, whose value has the weight 0.
   attend_row<false>(q, k, v, y, lse, p, row);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(32 * warps)
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
     backward_of_packed_queries(GradientInputs<T> in, T* grad_q, Compute<T>* slopes, Compute<T>* lse,
-                               Sequences sequences, Problem all) {
+                               Sequences sequences, Params all) {
   cuda::wait_for_previous_kernel();
   const std::int64_t index = row_of_warp();
   if (index >= all.heads * all.queries) return;
@@ -70,16 +70,16 @@ __global__ void __launch_bounds__(32 * warps)
   const std::int64_t head = index / all.queries;
   const std::int64_t number = batch_number(query, sequences.q_ends, sequences.count);
   if (number == sequences.count) {
-    write_zeros(grad_q + all.grad_q.place(0, head) + query * all.grad_q.row, all.width);
+    write_zeros(grad_q + all.grad_q.offset(0, head) + query * all.grad_q.row, all.width);
     return;
   }
   const Batch queries = around(batch_of(number, sequences.q_ends, all.queries), query);
   const Batch keys = keys_of(number, sequences, all.keys);
-  const Problem p = problem_of_sequence(all, queries, keys);
+  const Params p = problem_of_sequence(all, queries, keys);
   const std::int64_t row = (p.heads + head) * p.queries + query - queries.begin;
-  const std::int64_t place = query * p.heads + head - row;  // from a number's place in `row`
-  in.lse += place;
-  if (in.grad_lse != nullptr) in.grad_lse += place;
+  const std::int64_t offset = query * p.heads + head - row;  // from a number's offset in `row`
+  in.lse += offset;
+  if (in.grad_lse != nullptr) in.grad_lse += offset;
   if (threadIdx.x % 32 == 0) numbers_of(lse, p, queries)[row] = in.lse[row];
   query_backward<T, false>(in, grad_q, numbers_of(slopes, p, queries), p, row);
 }
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(32 * warps)
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
     backward_of_packed_keys(GradientInputs<T> in, T* grad_k, T* grad_v, const Compute<T>* slopes,
-                            const Compute<T>* lse, Sequences sequences, Problem all) {
+                            const Compute<T>* lse, Sequences sequences, Params all) {
   cuda::wait_for_previous_kernel();
   const std::int64_t index = row_of_warp();
   if (index >= all.kv_heads * all.keys) return;
@@ -96,20 +96,20 @@ __global__ void __launch_bounds__(32 * warps)
   const std::int64_t head = index / all.keys;
   const std::int64_t number = batch_number(key, sequences.k_ends, sequences.count);
   if (number == sequences.count) {
-    write_zeros(grad_k + all.grad_k.place(0, head) + key * all.grad_k.row, all.width);
-    write_zeros(grad_v + all.grad_v.place(0, head) + key * all.grad_v.row, all.value_width);
+    write_zeros(grad_k + all.grad_k.offset(0, head) + key * all.grad_k.row, all.width);
+    write_zeros(grad_v + all.grad_v.offset(0, head) + key * all.grad_v.row, all.value_width);
     return;
   }
   const Batch queries = in_order(batch_of(number, sequences.q_ends, all.queries));
   const Batch keys = around(batch_of(number, sequences.k_ends, all.keys), key);
-  const Problem p = problem_of_sequence(all, queries, keys);
+  const Params p = problem_of_sequence(all, queries, keys);
   in.lse = numbers_of(lse, p, queries);
   key_backward(in, grad_k, grad_v, numbers_of(slopes, p, queries), p,
                (p.kv_heads + head) * p.keys + key - keys.begin);
 }
 
 Status run(const Call& call, float* lse) {
-  const Problem p = packed_problem_of(call, 0);
+  const Params p = packed_problem_of(call, 0);
   if (p.heads * p.queries == 0) return {};
   const Sequences sequences = sequences_of(call, 3, 4);
   for (PackedForward* const engine : {mma_packed_forward, tiled_packed_forward}) {
@@ -133,7 +133,7 @@ Status AttentionVarlenWithLse::cuda(const Call& call) {
 }
 
 Status AttentionVarlenBackward::cuda(const Call& call) {
-  const Problem p = packed_problem_of(call, 1);
+  const Params p = packed_problem_of(call, 1);
   const Sequences sequences = sequences_of(call, 6, 8);
   for (PackedBackward* const engine : {mma_packed_backward, tiled_packed_backward}) {
     if (std::optional<Status> status = engine(call, p, sequences)) return *std::move(status);

@@ -11,8 +11,8 @@
 namespace cudarelu::ops {
 namespace {
 
-constexpr int most_dims = 4;     // of points that a thread holds as a whole
-constexpr int most_parts = 128;  // blocks that find extremes: four for each lane of a warp
+constexpr int max_dims = 4;     // of points that a thread holds as a whole
+constexpr int max_parts = 128;  // blocks that find extremes: four for each lane of a warp
 constexpr int threads_of_part = 1024;
 constexpr int threads_of_map = 256;
 
@@ -161,7 +161,7 @@ __device__ void combine_extremes(const Bounds<T>& of, Compute<T>* bounds) {
     const C* const parts = of.extremes + warp * of.parts;
     bound = parts[0];
 #pragma unroll
-    for (int part = threadIdx.x % 32; part < most_parts; part += 32) {
+    for (int part = threadIdx.x % 32; part < max_parts; part += 32) {
       if (part < of.parts)
         bound = is_start ? lower(bound, parts[part]) : higher(bound, parts[part]);
     }
@@ -316,12 +316,12 @@ Status launch_cluster(const Call& call) {
   if (n == 0) return {};
   Bounds<T> bounds{input(1), input(2), input(3), nullptr, 0};
   const bool whole = bounds.start != nullptr && bounds.end != nullptr;
-  const bool is_many = dims == 0 || dims > most_dims;
+  const bool is_many = dims == 0 || dims > max_dims;
   const std::int64_t width = cuda::vector_bytes / sizeof(T);
   C* extremes = nullptr;
   if (!whole && dims > 0) {
     bounds.parts = static_cast<int>(
-        std::min<std::int64_t>(most_parts, cuda::blocks_for(n, threads_of_part * width)));
+        std::min<std::int64_t>(max_parts, cuda::blocks_for(n, threads_of_part * width)));
     const std::int64_t count = 2 * dims * (is_many ? 1 : bounds.parts);
     if (Status status = allocate(call, count, extremes); !status.ok()) return status;
     bounds.extremes = extremes;

@@ -9,7 +9,7 @@
 namespace cudarelu::ops {
 namespace {
 
-/// Points or queries in the order of the curve: keys and indices, with room to sort them.
+/// Points or queries in the order of the curve: keys and indices, with storage to sort them.
 struct Sorting {
   cub::DoubleBuffer<std::uint64_t> keys;
   cub::DoubleBuffer<std::int32_t> order;
@@ -24,7 +24,7 @@ struct Workspace {
   void* temporary;  // of the sorts
   Tree<C> tree{};
 
-  /// Places the parts from `memory` on, and returns their size in bytes.
+  /// Lays the parts out from `memory` on, and returns their size in bytes.
   std::size_t lay_out(char* memory, std::int64_t point_count, std::int64_t query_count,
                       std::size_t temporary_bytes) {
     std::size_t used = 0;
@@ -56,10 +56,10 @@ struct Workspace {
   }
 };
 
-using TilingForMany = Tiling<8, 4, 8, 4096, 3>;
+using ConfigForMany = TileConfig<8, 4, 8, 4096, 3>;
 /// One block for each multiprocessor, with most of its shared memory.
-struct TilingForFew : Tiling<16, 2, 16, 8192, 1> {
-  static constexpr int most_queries = 16384;
+struct ConfigForFew : TileConfig<16, 2, 16, 8192, 1> {
+  static constexpr int max_queries = 16384;
 };
 
 template <class T>
@@ -88,7 +88,7 @@ class KnnCall {
     if (queries_.count == 0) return {};
     if (pays_for_tree()) return search_with_tree();
     if constexpr (std::is_same_v<C, float>) {
-      if (results_.nsample <= most_tile_neighbours) return search_with_tiles();
+      if (results_.nsample <= max_tile_neighbours) return search_with_tiles();
     }
     return search_without_tree();
   }
@@ -98,7 +98,7 @@ class KnnCall {
   bool pays_for_tree() const {
     if (queries_.batches == 0 || std::max(points_, queries_.count) > max_tree_points) return false;
     const std::int64_t batch = points_ / queries_.batches;
-    if (std::is_same_v<C, float> && results_.nsample <= most_tile_neighbours) {
+    if (std::is_same_v<C, float> && results_.nsample <= max_tile_neighbours) {
       return batch > 2048 && batch * queries_.count > std::int64_t{1} << 27;
     }
     return batch > 8192 || batch * queries_.count > std::int64_t{1} << 25;
@@ -106,41 +106,43 @@ class KnnCall {
 
   /// Searches all points, in tiles in shared memory.
   Status search_with_tiles() const {
-    if (queries_.count <= TilingForFew::most_queries) {
+    if (queries_.count <= ConfigForFew::max_queries) {
       int points = 0;
-      if (Status status = tile_points<TilingForFew>(points); !status.ok()) return status;
-      if (points >= TilingForFew::points / 2) return search_with_tiles<TilingForFew>(points);
+      if (Status status = tile_points<ConfigForFew>(points); !status.ok()) return status;
+      if (points >= ConfigForFew::points / 2) return search_with_tiles<ConfigForFew>(points);
     }
     int points = 0;
-    if (Status status = tile_points<TilingForMany>(points); !status.ok()) return status;
-    return search_with_tiles<TilingForMany>(points);
+    if (Status status = tile_points<ConfigForMany>(points); !status.ok()) return status;
+    return search_with_tiles<ConfigForMany>(points);
   }
 
-  template <class Tiling>
+  template <class TileConfig>
   static constexpr int tile_bytes(int points) {
-    return static_cast<int>(sizeof(TilesRoom<Tiling>) + points * sizeof(Point<float>));
+    return static_cast<int>(sizeof(TilesStorage<TileConfig>) + points * sizeof(Point<float>));
   }
 
-  /// The number of points of a tile for which a block has room on the device.
-  template <class Tiling>
+  /// The number of points of a tile for which a block has storage on the device.
+  template <class TileConfig>
   Status tile_points(int& points) const {
-    const int room =
+    const int storage =
         cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(call_.execution.device_index);
-    points = Tiling::points;
-    while (points > 0 && tile_bytes<Tiling>(points) > room) points /= 2;
+    points = TileConfig::points;
+    while (points > 0 && tile_bytes<TileConfig>(points) > storage) points /= 2;
     if (points == 0) return {};
-    return cuda::allow_shared_memory<search_tiles<S, Tiling>>(call_, tile_bytes<Tiling>(points));
+    return cuda::allow_shared_memory<search_tiles<S, TileConfig>>(call_,
+                                                                  tile_bytes<TileConfig>(points));
   }
 
   /// In tiles of up to `points` points.
-  template <class Tiling>
+  template <class TileConfig>
   Status search_with_tiles(int points) const {
     const std::int64_t batch = points_ / std::max<std::int64_t>(queries_.batches, 1);
     while (points > 1024 && points / 2 >= batch) points /= 2;
-    const cuda::Grid grid{cuda::blocks_for(queries_.count, TilesRoom<Tiling>::queries),
-                          Tiling::warps * 32, static_cast<std::size_t>(tile_bytes<Tiling>(points))};
-    return cuda::launch(call_, search_tiles<S, Tiling>, grid, reals<T>(xyz_), queries_, results_,
-                        points);
+    const cuda::Grid grid{cuda::blocks_for(queries_.count, TilesStorage<TileConfig>::queries),
+                          TileConfig::warps * 32,
+                          static_cast<std::size_t>(tile_bytes<TileConfig>(points))};
+    return cuda::launch(call_, search_tiles<S, TileConfig>, grid, reals<T>(xyz_), queries_,
+                        results_, points);
   }
 
   Status search_without_tree() const {

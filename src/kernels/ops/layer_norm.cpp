@@ -117,7 +117,7 @@ Status LayerNorm::cpu(const Call& call) {
     // Rows without conversions that fit the L1 cache are faster one at a time: the next one is read
     // while the results of this one are on their way to memory.
     const std::int64_t row_bytes = tensors.columns * static_cast<std::int64_t>(sizeof(T));
-    const bool by_groups = row_bytes <= cpu::most_group_row_bytes &&
+    const bool by_groups = row_bytes <= cpu::max_group_row_bytes &&
                            (cpu::is_narrow<T> || row_bytes >= cpu::long_row_bytes);
     cpu::for_parts_of_rows<cpu::Width::full>(
         call, [&](auto tag, std::int64_t begin, std::int64_t end) {

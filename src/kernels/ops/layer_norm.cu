@@ -6,7 +6,7 @@ namespace cudarelu::ops {
 namespace {
 
 template <class T, class Rows>
-__global__ void __launch_bounds__(Rows::most_threads, Rows::least_blocks)
+__global__ void __launch_bounds__(Rows::max_threads, Rows::min_blocks)
     layer_norm(cuda::RowInputs<T, 1, 2> x_weight_and_bias, T* y, std::int64_t rows,
                std::int64_t columns, Compute<T> eps) {
   using C = Compute<T>;

@@ -11,8 +11,8 @@
 namespace cudarelu::ops {
 namespace {
 
-constexpr std::int64_t most_parts = 64;  // of the rows, independent of the number of threads
-constexpr std::int64_t group = 64;       // rows that are added up in C, then in float64
+constexpr std::int64_t max_parts = 64;  // of the rows, independent of the number of threads
+constexpr std::int64_t group = 64;      // rows that are added up in C, then in float64
 
 template <class T>
 struct Tensors {
@@ -210,11 +210,10 @@ Status LayerNormBackward::cpu(const Call& call) {
     // Two rows read weight once, and add to the sums once. Short rows that come from memory are
     // slower in pairs.
     const std::int64_t row_bytes = columns * static_cast<std::int64_t>(sizeof(T));
-    const bool by_pairs =
-        row_bytes >= cpu::long_row_bytes && row_bytes <= cpu::most_group_row_bytes;
+    const bool by_pairs = row_bytes >= cpu::long_row_bytes && row_bytes <= cpu::max_group_row_bytes;
     const std::int64_t rows = columns == 0 ? 0 : call.inputs[0].size() / columns;
     const std::int64_t of_part =
-        std::max((rows + most_parts - 1) / most_parts,
+        std::max((rows + max_parts - 1) / max_parts,
                  std::clamp<std::int64_t>(16384 / (columns + 1), group / 2, group));
     const std::int64_t parts = (rows + of_part - 1) / of_part;
 

@@ -80,41 +80,41 @@ Status launch_rows(const Call& call, const Arguments<T>& of, std::int64_t vector
     return launch_any(call, of);
   }
   constexpr auto kernel = rows_of_blocks<T, Layout>;
-  constexpr int kinds = (Layout::most_threads / 32 + 1) * (most_blocks + 1);  // warps, blocks
+  constexpr int kinds = (Layout::max_threads / 32 + 1) * (max_blocks + 1);  // warps, blocks
   // The smallest clusters that keep the most multiprocessors busy: 30 clusters of 4 keep 120 busy,
   // 47 clusters of 5 with two blocks on each 117.5. They have more than 8 blocks only if rows need
   // them.
   cuda::Grid grid;
   std::int64_t count = 0;
-  double most_busy = 0;
+  double max_busy = 0;
   const double multiprocessors = cuda::number_of<cudaDevAttrMultiProcessorCount>(device);
   const unsigned least =
-      Layout::cluster ? cuda::blocks_for(vectors, Layout::vectors * Layout::most_workers) : 1;
-  const unsigned most = !Layout::cluster ? 1 : least <= 8 ? 8 : most_blocks;
+      Layout::cluster ? cuda::blocks_for(vectors, Layout::vectors * Layout::max_workers) : 1;
+  const unsigned most = !Layout::cluster ? 1 : least <= 8 ? 8 : max_blocks;
   for (unsigned cluster = least; cluster <= most; ++cluster) {
-    unsigned workers = Layout::most_workers;
+    unsigned workers = Layout::max_workers;
     if constexpr (Layout::lanes == 0) {
       workers = cuda::blocks_for(vectors, Layout::vectors * cluster * 32) * 32;
     }
     const cuda::Grid next{cluster, workers + Layout::others,
                           static_cast<std::size_t>(Layout::shared_bytes(workers)),
                           Layout::cluster ? cluster : 0};
-    const auto kind = static_cast<int>(next.threads.x / 32 * (most_blocks + 1) + next.cluster);
+    const auto kind = static_cast<int>(next.threads.x / 32 * (max_blocks + 1) + next.cluster);
     const int clusters =
-        cuda::resident<kernel, kinds>(call, next, kind, Layout::shared_bytes(Layout::most_workers));
+        cuda::resident<kernel, kinds>(call, next, kind, Layout::shared_bytes(Layout::max_workers));
     if (clusters == 0) continue;
     const double blocks = static_cast<double>(clusters) * cluster;
     const double busy = blocks / std::ceil(blocks / multiprocessors);
-    if (busy <= most_busy) continue;
+    if (busy <= max_busy) continue;
     grid = next;
     count = clusters;
-    most_busy = busy;
+    max_busy = busy;
   }
   if (count == 0) return launch_any(call, of);
 
   // All clusters take the same number of rows, or one less.
-  const std::int64_t turns = cuda::ceil_div(of.rows, count * Layout::rows);
-  count = cuda::ceil_div(of.rows, turns * Layout::rows);
+  const std::int64_t iterations = cuda::ceil_div(of.rows, count * Layout::rows);
+  count = cuda::ceil_div(of.rows, iterations * Layout::rows);
   // Every `period`-th row begins at the same element of a vector.
   const auto period = static_cast<int>(Layout::width / std::gcd(Layout::width, of.columns));
   const std::int64_t parts = Layout::lanes == 0 && count % period != 0
@@ -129,10 +129,11 @@ Status launch_rows(const Call& call, const Arguments<T>& of, std::int64_t vector
                                     (cuda::relative_bandwidth(device) == 1 ||
                                      (sizeof(T) > 2 && period == 1 && grid.cluster <= 8));
   if (is_limited_by_memory) {
-    const std::int64_t bytes_of_turn =
+    const std::int64_t bytes_of_iteration =
         of.columns * Layout::rows * static_cast<std::int64_t>(sizeof(T)) / grid.blocks.x;
-    constexpr int step = Layout::lanes != 0 ? 20480 : 7680;  // 2 turns of 1,000 float32, or 1,024
-    Status status = cuda::set_pace(call, turns, bytes_of_turn, step, pace);
+    constexpr int step =
+        Layout::lanes != 0 ? 20480 : 7680;  // 2 iterations of 1,000 float32, or 1,024
+    Status status = cuda::set_pace(call, iterations, bytes_of_iteration, step, pace);
     if (!status.ok()) return status;
   }
   grid.blocks.x *= static_cast<unsigned>(count);
@@ -168,9 +169,9 @@ Status launch_gradients(const Call& call, const Arguments<T>& of) {
     return cuda::misalignment(of.x) % bytes == 0 && row_bytes % bytes == 0 &&
            row_bytes <= most * bytes;
   };
-  constexpr int most_of_8 = is_half ? 128 : 32;
+  constexpr int max_of_8 = is_half ? 128 : 32;
   if (has_whole(16, 128)) return launch_whole<T, 16, 128>(call, of);
-  if (has_whole(8, most_of_8)) return launch_whole<T, 8, most_of_8>(call, of);
+  if (has_whole(8, max_of_8)) return launch_whole<T, 8, max_of_8>(call, of);
   if constexpr (is_half) {
     if (has_whole(4, 32)) return launch_whole<T, 4, 32>(call, of);
   }

@@ -6,7 +6,7 @@ namespace cudarelu::ops {
 namespace {
 
 template <class T, class Rows>
-__global__ void __launch_bounds__(Rows::most_threads)
+__global__ void __launch_bounds__(Rows::max_threads)
     row_rstd(cuda::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns,
              Compute<T> eps) {
   using C = Compute<T>;

@@ -77,7 +77,7 @@ struct Exponentials {
 };
 
 template <class T, class Rows>
-__global__ void __launch_bounds__(Rows::most_threads)
+__global__ void __launch_bounds__(Rows::max_threads)
     softmax(cuda::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns) {
   using C = Compute<T>;
   // Exponentials take most of the time: in float32 they replace the elements. 16 bits are not

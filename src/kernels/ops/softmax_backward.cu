@@ -5,7 +5,7 @@ namespace cudarelu::ops {
 namespace {
 
 template <class T, class Rows>
-__global__ void __launch_bounds__(Rows::most_threads)
+__global__ void __launch_bounds__(Rows::max_threads)
     softmax_backward(cuda::RowInputs<T, 2> grad_y_and_y, T* grad_x, std::int64_t rows,
                      std::int64_t columns) {
   using C = Compute<T>;

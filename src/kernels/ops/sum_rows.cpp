@@ -15,7 +15,7 @@ constexpr int group = 8;              // rows that are added to a total at once
 
 constexpr std::int64_t rows_of_part = 256;       // at least, if there are several parts
 constexpr std::int64_t columns_of_part = 16384;  // from here on, columns are enough for the threads
-constexpr std::int64_t most_parts = 64;
+constexpr std::int64_t max_parts = 64;
 
 /// x[first] + ... + x[first + count - 1], added pairwise; count is a power of 2.
 template <int count, class C>
@@ -54,7 +54,7 @@ Status SumRows::cpu(const Call& call) {
     // Few columns leave most threads without work, so that parts of the rows have totals of their
     // own. Their number depends on the shape alone, and so does the order of the sum.
     const std::int64_t parts = std::clamp<std::int64_t>(
-        std::min(rows / rows_of_part, columns_of_part / columns), 1, most_parts);
+        std::min(rows / rows_of_part, columns_of_part / columns), 1, max_parts);
     double* totals_of_parts = nullptr;  // [parts, columns]
     if (parts > 1) {
       if (Status status = allocate(call, parts * columns, totals_of_parts); !status.ok()) {

@@ -76,10 +76,10 @@ __global__ void __launch_bounds__(block_size)
   const bool is_last = threadIdx.y == 0 && column < columns;
   if constexpr (in_cluster) {
     cuda::wait_for_cluster();
-    C* const place = cuda::of_cluster(of_blocks[part][threadIdx.x], 0);
+    C* const slot = cuda::of_cluster(of_blocks[part][threadIdx.x], 0);
     if (is_last) {
 #pragma unroll
-      for (int j = 0; j < width; ++j) place[j] = total[j];
+      for (int j = 0; j < width; ++j) slot[j] = total[j];
     }
     cuda::arrive_at_cluster();
     cuda::wait_for_cluster();
@@ -120,7 +120,7 @@ template <int width, class T, class Out>
 Status sum(const Call& call, const T* x, Out* y, std::int64_t rows, std::int64_t columns) {
   using C = Compute<T>;
   constexpr std::int64_t fewest_rows = 32;
-  constexpr std::int64_t most_rows = 16;  // of a thread in a cluster
+  constexpr std::int64_t max_rows = 16;  // of a thread in a cluster
   const int device = call.execution.device_index;
   const int multiprocessors = cuda::number_of<cudaDevAttrMultiProcessorCount>(device);
   const std::int64_t wanted = 4 * multiprocessors / cuda::ceil_div(columns, 32 * width);
@@ -129,8 +129,7 @@ Status sum(const Call& call, const T* x, Out* y, std::int64_t rows, std::int64_t
     return launch_sum<width>(call, x, y, rows, columns, 1);
   }
   const std::int64_t rows_at_a_time = block_size / threads_across(columns / width);
-  if (rows <= cluster_blocks * most_rows * rows_at_a_time &&
-      cuda::has_programmatic_launch(device)) {
+  if (rows <= cluster_blocks * max_rows * rows_at_a_time && cuda::has_programmatic_launch(device)) {
     const auto blocks = std::min<std::int64_t>(parts, cluster_blocks);
     return launch_sum<width, true>(call, x, y, rows, columns, blocks);
   }

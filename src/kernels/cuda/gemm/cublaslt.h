@@ -24,6 +24,12 @@ inline bool adds_other(const Gemm& gemm) {
          gemm.activation == Activation::none;
 }
 
+/// Whether cuBLASLt has no epilogue for the product, in any alignment.
+inline bool lacks_epilogue(const Gemm& gemm) {
+  return gemm.activation == Activation::gelu_erf || gemm.activation == Activation::silu ||
+         (gemm.other != nullptr && !adds_other(gemm));
+}
+
 /// Enqueues a product that takes_cublaslt() accepts on the call's stream.
 Status cublaslt_gemm(const Call& call, const Gemm& gemm);
 

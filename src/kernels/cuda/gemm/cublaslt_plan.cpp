@@ -22,32 +22,32 @@ namespace {
 constexpr std::uint64_t workspace_limit = 32 << 20;  // NVIDIA recommends it for Hopper
 
 /// A cache of this size is cleared: shapes that keep changing must not fill the memory.
-constexpr std::size_t most_plans = 1024;
+constexpr std::size_t max_plans = 1024;
 
 struct HashKey {
-  std::size_t operator()(const Key& key) const {
-    return std::hash<std::string_view>{}({reinterpret_cast<const char*>(&key), sizeof(Key)});
+  std::size_t operator()(const ProblemKey& key) const {
+    return std::hash<std::string_view>{}({reinterpret_cast<const char*>(&key), sizeof(ProblemKey)});
   }
 };
 
 template <class Value>
-using Cache = std::unordered_map<Key, Value, HashKey>;
+using Cache = std::unordered_map<ProblemKey, Value, HashKey>;
 
 template <class Value>
-Value& insert(Cache<Value>& cache, const Key& key, const Value& value) {
-  if (cache.size() >= most_plans) cache.clear();
+Value& insert(Cache<Value>& cache, const ProblemKey& key, const Value& value) {
+  if (cache.size() >= max_plans) cache.clear();
   return cache.insert_or_assign(key, value).first->second;
 }
 
-struct Choices {
+struct AlgorithmCache {
   std::mutex mutex;
-  Cache<Choice> known;
+  Cache<Algorithm> known;
 };
 
 /// Never destroyed: threads may outlive static objects.
-Choices& choices() {
-  static auto& choices = *new Choices;
-  return choices;
+AlgorithmCache& algorithms() {
+  static auto& algorithms = *new AlgorithmCache;
+  return algorithms;
 }
 
 cudaDataType_t data_type(DType dtype) {
@@ -63,22 +63,22 @@ cudaDataType_t data_type(DType dtype) {
   }
 }
 
-cublasComputeType_t compute_type(const Key& key) {
+cublasComputeType_t compute_type(const ProblemKey& key) {
   if (key.dtype == DType::float64) return CUBLAS_COMPUTE_64F;
   return key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
-bool writes_sum(const Key& key) {
+bool writes_sum(const ProblemKey& key) {
   return (key.epilogue & CUBLASLT_EPILOGUE_GELU_AUX) == CUBLASLT_EPILOGUE_GELU_AUX;
 }
 
 template <class T>
-bool set(Plan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+bool set(MatmulPlan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value) {
   return cublaslt().set_product(&plan.product, attribute, static_cast<const void*>(&value),
                                 sizeof(T)) == CUBLAS_STATUS_SUCCESS;
 }
 
-bool lay_out(cublasLtMatrixLayoutOpaque_t& layout, const Key& key, std::int64_t rows,
+bool lay_out(cublasLtMatrixLayoutOpaque_t& layout, const ProblemKey& key, std::int64_t rows,
              std::int64_t columns) {
   const std::int64_t stride = rows * columns;
   const CublasLt& library = cublaslt();
@@ -93,7 +93,7 @@ bool lay_out(cublasLtMatrixLayoutOpaque_t& layout, const Key& key, std::int64_t 
 
 /// cuBLASLt's matrices are column-major, so that ours are transposed and d^T = b^T a^T: b comes
 /// first. cuBLASLt adds a bias to each column of d^T, which is a row of d.
-bool describe(Plan& plan, const Key& key, const Gemm& gemm) {
+bool describe(MatmulPlan& plan, const ProblemKey& key, const Gemm& gemm) {
   const cublasOperation_t op_a = key.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t op_b = key.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const std::int64_t sum_stride = gemm.m * gemm.n;
@@ -115,7 +115,7 @@ bool describe(Plan& plan, const Key& key, const Gemm& gemm) {
 }
 
 /// The file for the model of the device and the version of the library, which define algorithms.
-std::filesystem::path tuning_file(const Key& key) {
+std::filesystem::path tuning_file(const ProblemKey& key) {
   cudaDeviceProp properties{};
   if (cudaGetDeviceProperties(&properties, key.device) != cudaSuccess) (void)cudaGetLastError();
   std::string name = properties.name;
@@ -124,7 +124,7 @@ std::filesystem::path tuning_file(const Key& key) {
 }
 
 /// The name of a key in the file.
-std::string name_in_file(const Key& key) {
+std::string name_in_file(const ProblemKey& key) {
   std::ostringstream text;
   text << name_of(key.dtype) << (key.tf32 ? " tf32 " : " ") << key.batch << 'x' << key.m << 'x'
        << key.n << 'x' << key.k << (key.a_transposed ? " t" : " n")
@@ -134,22 +134,22 @@ std::string name_in_file(const Key& key) {
   return text.str();
 }
 
-std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
+std::string text_of(const cublasLtMatmulAlgo_t& algo) {
   std::ostringstream text;
-  for (const std::uint64_t word : algorithm.data) text << std::hex << word << ' ';
+  for (const std::uint64_t word : algo.data) text << std::hex << word << ' ';
   return text.str();
 }
 
-std::uint32_t attribute_of(const cublasLtMatmulAlgo_t& algorithm,
+std::uint32_t attribute_of(const cublasLtMatmulAlgo_t& algo,
                            cublasLtMatmulAlgoConfigAttributes_t attribute) {
   std::uint32_t value = 0;
   std::size_t written = 0;
   const cublasStatus_t status =
-      cublaslt().get_algorithm(&algorithm, attribute, &value, sizeof value, &written);
+      cublaslt().get_algorithm(&algo, attribute, &value, sizeof value, &written);
   return status == CUBLAS_STATUS_SUCCESS ? value : 0;
 }
 
-Choice choice_of(const cublasLtMatmulHeuristicResult_t& result, bool measured) {
+Algorithm algorithm_of(const cublasLtMatmulHeuristicResult_t& result, bool measured) {
   const bool splits_k = attribute_of(result.algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) !=
                         CUBLASLT_REDUCTION_SCHEME_NONE;
   return {true, measured, splits_k, result.algo, result.workspaceSize};
@@ -158,35 +158,35 @@ Choice choice_of(const cublasLtMatmulHeuristicResult_t& result, bool measured) {
 /// Whether the bias is added to the sum of the parts of k before it is rounded to 16 bits. Of the
 /// algorithms that split k with cuBLASLt 13.1 on an H100 and an H200, those of this ID always do
 /// it.
-bool adds_bias_to_exact_sum(const Choice& choice) {
+bool adds_bias_to_exact_sum(const Algorithm& algorithm) {
   constexpr std::uint32_t exact = 66;
-  return !choice.splits_k || (CUBLAS_VER_MAJOR >= 13 &&
-                              attribute_of(choice.algorithm, CUBLASLT_ALGO_CONFIG_ID) == exact);
+  return !algorithm.splits_k ||
+         (CUBLAS_VER_MAJOR >= 13 && attribute_of(algorithm.algo, CUBLASLT_ALGO_CONFIG_ID) == exact);
 }
 
-/// The choice for a plan in the file of measurements, if the library accepts it.
-std::optional<Choice> recorded_choice(Plan& plan, const Key& key) {
+/// The algorithm for a plan in the file of measurements, if the library accepts it.
+std::optional<Algorithm> recorded_algorithm(MatmulPlan& plan, const ProblemKey& key) {
   if (tuning_folder().empty()) return {};
   const TuningRecords records = read_tuning(tuning_file(key));
   const auto record = records.find(name_in_file(key));
   if (record == records.end()) return {};
-  cublasLtMatmulAlgo_t algorithm{};
+  cublasLtMatmulAlgo_t algo{};
   std::istringstream words(record->second);
-  for (std::uint64_t& word : algorithm.data) words >> std::hex >> word;
+  for (std::uint64_t& word : algo.data) words >> std::hex >> word;
   cublasLtHandle_t handle = nullptr;
   cublasLtMatmulHeuristicResult_t result{};
   if (!words || handle_of(key.device, handle) != CUBLAS_STATUS_SUCCESS ||
-      cublaslt().check(handle, &plan.product, &plan.b, &plan.a, &plan.d, &plan.d, &algorithm,
-                       &result) != CUBLAS_STATUS_SUCCESS) {
+      cublaslt().check(handle, &plan.product, &plan.b, &plan.a, &plan.d, &plan.d, &algo, &result) !=
+          CUBLAS_STATUS_SUCCESS) {
     return {};
   }
-  result.algo = algorithm;
-  return choice_of(result, true);
+  result.algo = algo;
+  return algorithm_of(result, true);
 }
 
-/// The choices of the heuristics with any of the `reductions`, as a mask.
-std::vector<Choice> ask_heuristics(Plan& plan, const Key& key, int count,
-                                   std::uint32_t reductions) {
+/// The algorithms of the heuristics with any of the `reductions`, as a mask.
+std::vector<Algorithm> ask_heuristics(MatmulPlan& plan, const ProblemKey& key, int count,
+                                      std::uint32_t reductions) {
   const CublasLt& library = cublaslt();
   cublasLtHandle_t handle = nullptr;
   cublasLtMatmulPreferenceOpaque_t preference{};
@@ -212,17 +212,17 @@ std::vector<Choice> ask_heuristics(Plan& plan, const Key& key, int count,
                          count, results.data(), &found) != CUBLAS_STATUS_SUCCESS) {
     return {};
   }
-  std::vector<Choice> choices;
+  std::vector<Algorithm> algorithms;
   for (const auto& result : std::span(results).first(static_cast<std::size_t>(found))) {
-    if (result.state == CUBLAS_STATUS_SUCCESS) choices.push_back(choice_of(result, false));
+    if (result.state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(algorithm_of(result, false));
   }
-  return choices;
+  return algorithms;
 }
 
-Choice choose(Plan& plan, const Key& key) {
-  if (const auto recorded = recorded_choice(plan, key)) return *recorded;
-  const std::vector<Choice> first = ask_heuristics(plan, key, 1);
-  return first.empty() ? Choice() : first.front();
+Algorithm choose(MatmulPlan& plan, const ProblemKey& key) {
+  if (const auto recorded = recorded_algorithm(plan, key)) return *recorded;
+  const std::vector<Algorithm> first = ask_heuristics(plan, key, 1);
+  return first.empty() ? Algorithm() : first.front();
 }
 
 }  // namespace
@@ -230,12 +230,12 @@ Choice choose(Plan& plan, const Key& key) {
 cublasStatus_t handle_of(int device, cublasLtHandle_t& handle) {
   // Handles are never destroyed: when the process ends, CUDA may be unloaded first.
   static PerDevice<cublasLtHandle_t> handles;
-  if (device >= most_devices) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (device >= max_devices) return CUBLAS_STATUS_NOT_SUPPORTED;
   return handles.get(device, 0, handle,
                      [](cublasLtHandle_t& created) { return cublaslt().create(&created); });
 }
 
-bool is_aligned(const Key& key) {
+bool is_aligned(const ProblemKey& key) {
   const auto elements = static_cast<std::int32_t>(vector_bytes / size_of(key.dtype));
   const std::int32_t row_of_a = key.a_transposed ? key.m : key.k;
   const std::int32_t row_of_b = key.b_transposed ? key.k : key.n;
@@ -243,54 +243,55 @@ bool is_aligned(const Key& key) {
          std::min({key.a_alignment, key.b_alignment, key.rest_alignment}) >= vector_bytes;
 }
 
-bool set_pointers(Plan& plan, const Key& key, const Gemm& gemm) {
+bool set_pointers(MatmulPlan& plan, const ProblemKey& key, const Gemm& gemm) {
   return (gemm.bias == nullptr || set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias)) &&
          (!writes_sum(key) || set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, gemm.sum));
 }
 
-std::vector<Choice> ask_heuristics(Plan& plan, const Key& key, int count) {
+std::vector<Algorithm> ask_heuristics(MatmulPlan& plan, const ProblemKey& key, int count) {
   // The parts of a float16 or bfloat16 product are added in float32.
   const bool is_half = size_of(key.dtype) == 2;
   std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   if (!is_half) reductions |= CUBLASLT_REDUCTION_SCHEME_INPLACE;
-  std::vector<Choice> choices = ask_heuristics(plan, key, count, reductions);
-  if (!is_half || (key.epilogue & CUBLASLT_EPILOGUE_BIAS) == 0) return choices;
-  std::erase_if(choices, [](const Choice& choice) { return !adds_bias_to_exact_sum(choice); });
-  if (!choices.empty()) return choices;
+  std::vector<Algorithm> algorithms = ask_heuristics(plan, key, count, reductions);
+  if (!is_half || (key.epilogue & CUBLASLT_EPILOGUE_BIAS) == 0) return algorithms;
+  std::erase_if(algorithms,
+                [](const Algorithm& algorithm) { return !adds_bias_to_exact_sum(algorithm); });
+  if (!algorithms.empty()) return algorithms;
   return ask_heuristics(plan, key, count, CUBLASLT_REDUCTION_SCHEME_NONE);
 }
 
-Choice known_choice(const Key& key) {
-  const std::scoped_lock lock(choices().mutex);
-  const auto known = choices().known.find(key);
-  return known == choices().known.end() ? Choice() : known->second;
+Algorithm known_algorithm(const ProblemKey& key) {
+  const std::scoped_lock lock(algorithms().mutex);
+  const auto known = algorithms().known.find(key);
+  return known == algorithms().known.end() ? Algorithm() : known->second;
 }
 
-Status record_choice(const Key& key, const Choice& choice) {
-  Status status = write_tuning(tuning_file(key), name_in_file(key), text_of(choice.algorithm));
+Status record_algorithm(const ProblemKey& key, const Algorithm& algorithm) {
+  Status status = write_tuning(tuning_file(key), name_in_file(key), text_of(algorithm.algo));
   if (!status.ok()) return status;
-  const std::scoped_lock lock(choices().mutex);
-  insert(choices().known, key, choice);
+  const std::scoped_lock lock(algorithms().mutex);
+  insert(algorithms().known, key, algorithm);
   return {};
 }
 
-Plan& plan_for(const Key& key, const Gemm& gemm) {
-  thread_local Cache<Plan> plans;
+MatmulPlan& plan_for(const ProblemKey& key, const Gemm& gemm) {
+  thread_local Cache<MatmulPlan> plans;
   if (const auto known = plans.find(key); known != plans.end()) return known->second;
 
   const RelaxedCapture relaxed;  // the first question makes a handle and loads code
   cublasLtHandle_t handle = nullptr;
   if (handle_of(key.device, handle) != CUBLAS_STATUS_SUCCESS) {
     // For example out of memory: a later call asks again.
-    thread_local Plan without_choice;
-    return without_choice = {};
+    thread_local MatmulPlan without_algorithm;
+    return without_algorithm = {};
   }
-  Plan plan;
+  MatmulPlan plan;
   if (describe(plan, key, gemm)) {
-    const std::scoped_lock lock(choices().mutex);
-    auto& all = choices().known;
+    const std::scoped_lock lock(algorithms().mutex);
+    auto& all = algorithms().known;
     const auto known = all.find(key);
-    plan.choice = known == all.end() ? insert(all, key, choose(plan, key)) : known->second;
+    plan.algorithm = known == all.end() ? insert(all, key, choose(plan, key)) : known->second;
   }
   return insert(plans, key, plan);
 }

@@ -13,7 +13,7 @@
 namespace cudarelu::cuda::lt {
 
 /// Everything that the choice of an algorithm depends on. Alignments are powers of two, in bytes.
-struct Key {
+struct ProblemKey {
   std::int32_t m;
   std::int32_t n;
   std::int32_t k;
@@ -29,25 +29,25 @@ struct Key {
   std::uint8_t b_alignment;
   std::uint8_t rest_alignment;  // of all other operands
 
-  bool operator==(const Key&) const = default;
+  bool operator==(const ProblemKey&) const = default;
 };
-static_assert(std::has_unique_object_representations_v<Key>);  // the hash is of its bytes
+static_assert(std::has_unique_object_representations_v<ProblemKey>);  // the hash is of its bytes
 
 /// Whether all operands and all of their rows are aligned to 16 bytes.
-bool is_aligned(const Key& key);
+bool is_aligned(const ProblemKey& key);
 
 /// An algorithm, if one is found.
-struct Choice {
+struct Algorithm {
   bool found = false;
   bool measured = false;  // the fastest of several, as measured
   bool splits_k = false;  // and adds up the parts in another kernel
-  cublasLtMatmulAlgo_t algorithm{};
+  cublasLtMatmulAlgo_t algo{};
   std::size_t workspace = 0;  // bytes
 };
 
-/// A choice and the descriptors of its operands: all that a call needs except the pointers.
-struct Plan {
-  Choice choice;
+/// An algorithm and the descriptors of its operands: all that a call needs except the pointers.
+struct MatmulPlan {
+  Algorithm algorithm;
   cublasLtMatmulDescOpaque_t product{};
   cublasLtMatrixLayoutOpaque_t a{};
   cublasLtMatrixLayoutOpaque_t b{};
@@ -56,20 +56,21 @@ struct Plan {
 
 /// The plan for a key. It belongs to the calling thread, which may set the pointers of a call in
 /// it, and is valid until the next call of this function.
-Plan& plan_for(const Key& key, const Gemm& gemm);
+MatmulPlan& plan_for(const ProblemKey& key, const Gemm& gemm);
 
 /// Sets the pointers of the epilogue in a plan.
-bool set_pointers(Plan& plan, const Key& key, const Gemm& gemm);
+bool set_pointers(MatmulPlan& plan, const ProblemKey& key, const Gemm& gemm);
 
 /// Up to `count` algorithms from cuBLASLt's heuristics, the one expected to be fastest first. In 16
 /// bits, the sum of the parts of k is not rounded before a bias is added.
-std::vector<Choice> ask_heuristics(Plan& plan, const Key& key, int count);
+std::vector<Algorithm> ask_heuristics(MatmulPlan& plan, const ProblemKey& key, int count);
 
-/// The choice of the process for a key.
-Choice known_choice(const Key& key);
+/// The algorithm of the process for a key.
+Algorithm known_algorithm(const ProblemKey& key);
 
-/// Makes a measured choice that of the process, and writes it to the file for the device's model.
-Status record_choice(const Key& key, const Choice& choice);
+/// Makes a measured algorithm the one of the process, and writes it to the file for the device's
+/// model.
+Status record_algorithm(const ProblemKey& key, const Algorithm& algorithm);
 
 /// The handle of the device, which must be current.
 cublasStatus_t handle_of(int device, cublasLtHandle_t& handle);

@@ -94,7 +94,7 @@ cudaError_t find_fastest(cudaStream_t stream, std::size_t count,
                          FunctionRef<cudaError_t(std::size_t)> run, std::size_t& best) {
   constexpr int rounds = 5;
   constexpr float milliseconds_of_round = 0.5f;  // of one alternative
-  constexpr float most_calls = 50;
+  constexpr float max_calls = 50;
   constexpr float advantage = 0.98f;
   Stopwatch stopwatch(stream);
   std::vector<float> least(count, std::numeric_limits<float>::max());
@@ -106,7 +106,7 @@ cudaError_t find_fastest(cudaStream_t stream, std::size_t count,
       if (error != cudaSuccess) return error;
       if (round == -1) {
         calls[i] = static_cast<int>(
-            std::clamp(milliseconds_of_round / std::max(milliseconds, 1e-6f), 1.0f, most_calls));
+            std::clamp(milliseconds_of_round / std::max(milliseconds, 1e-6f), 1.0f, max_calls));
       }
       if (round >= 0) least[i] = std::min(least[i], milliseconds);
     }

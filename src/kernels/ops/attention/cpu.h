@@ -16,7 +16,7 @@
 #include "cudarelu/cpu/vectorised.h"
 #include "cudarelu/transcendental.h"
 #include "cudarelu/workspace.h"
-#include "ops/attention/problem.h"
+#include "ops/attention/params.h"
 
 namespace cudarelu::ops::attention {
 
@@ -26,16 +26,16 @@ inline constexpr std::int64_t chunk = 240;
 /// A matrix of each unit, and its panels.
 struct Packed {
   std::size_t input;
-  Layout Problem::* layout;
+  Layout Params::* layout;
   bool is_of_queries;  // else of keys
   std::int64_t columns;
   bool turned;  // the lines of the panels are columns
 
-  std::int64_t rows(const Problem& p) const {
+  std::int64_t rows(const Params& p) const {
     return is_of_queries ? p.group() * p.queries : p.keys;
   }
-  std::int64_t lines(const Problem& p) const { return turned ? columns : rows(p); }
-  std::int64_t steps(const Problem& p) const { return turned ? rows(p) : columns; }
+  std::int64_t lines(const Params& p) const { return turned ? columns : rows(p); }
+  std::int64_t steps(const Params& p) const { return turned ? rows(p) : columns; }
 };
 
 /// A matrix in panels of the rows of a tile.
@@ -49,24 +49,24 @@ struct Panels {
 /// Where the lanes or items of a block are in the mask and in the order of causal attention.
 template <std::int64_t size>
 struct Positions {
-  std::array<std::int64_t, size> places;
+  std::array<std::int64_t, size> mask_offsets;
   std::array<std::int64_t, size> orders;  // an item is hidden from lanes of a lower number
 };
 
 /// One head of k and v, and the heads of q that share it. Their queries are the rows of one matrix.
 template <class C>
 struct Unit {
-  static constexpr std::size_t most_matrices = 8;
+  static constexpr std::size_t max_matrices = 8;
 
-  const Problem& p;
+  const Params& p;
   std::int64_t index;  // batch * kv_heads + head of k
-  std::array<Panels<C>, most_matrices> panels;
-  C* room = nullptr;  // of for_each_group()
+  std::array<Panels<C>, max_matrices> panels;
+  C* storage = nullptr;  // of for_each_group()
 
   std::int64_t rows() const { return p.group() * p.queries; }
-  std::int64_t place(std::int64_t row) const {
+  std::int64_t offset(std::int64_t row) const {
     const std::int64_t head = index % p.kv_heads * p.group() + row / p.queries;
-    return p.mask.place(index / p.kv_heads, head) + row % p.queries * p.mask.query_stride;
+    return p.mask.offset(index / p.kv_heads, head) + row % p.queries * p.mask.query_stride;
   }
 };
 
@@ -104,21 +104,20 @@ bool is_neutral(const Mask& mask) {
                       : load(*static_cast<const T*>(mask.data)) == 0;
 }
 
-/// Sets the problems of sequences that are packed.
-inline Status divide(const Call& call, const Problem& p, Sequences& sequences) {
-  if (Status status = allocate(call, sequences.count, sequences.problems); !status.ok()) {
+/// Sets the parameters of sequences that are packed.
+inline Status divide(const Call& call, const Params& p, Sequences& sequences) {
+  if (Status status = allocate(call, sequences.count, sequences.params); !status.ok()) {
     return status;
   }
   for (std::int64_t i = 0; i < sequences.count; ++i) {
-    std::construct_at(sequences.problems + i,
-                      sequence_of(p, batch_of(i, sequences.q_ends, p.queries),
-                                  batch_of(i, sequences.k_ends, p.keys)));
+    std::construct_at(sequences.params + i, sequence_of(p, batch_of(i, sequences.q_ends, p.queries),
+                                                        batch_of(i, sequences.k_ends, p.keys)));
   }
   return {};
 }
 
 /// Sets `lse` to exact_lse() of each query, for a call of a gradient in float64.
-Status find_exact_lse(const Call& call, const Problem& p, const Sequences* sequences, double* lse);
+Status find_exact_lse(const Call& call, const Params& p, const Sequences* sequences, double* lse);
 
 /// Blocks of scores in the type C, which T is converted to; `lanes` are the columns of a tile.
 template <class T, std::int64_t lanes>
@@ -127,7 +126,7 @@ class Blocks {
   using C = Compute<T>;
 
   /// `sequences` is null unless the call has several in one.
-  Blocks(const Call& call, const Problem& p, const Sequences* sequences = nullptr)
+  Blocks(const Call& call, const Params& p, const Sequences* sequences = nullptr)
       : call_(call), p_(p), sequences_(sequences) {}
 
  protected:
@@ -135,7 +134,7 @@ class Blocks {
 
   static constexpr cpu::Isa isa = cpu::isa_of_tile<C, lanes>;
   static constexpr std::int64_t tile_rows = cpu::rows_of_tile<C, lanes>;
-  static constexpr std::int64_t most_slots = 64;
+  static constexpr std::int64_t max_slots = 64;
   static constexpr C low = -std::numeric_limits<C>::infinity();
 
   std::int64_t units() const {
@@ -145,7 +144,7 @@ class Blocks {
   /// A unit without panels.
   Unit<C> unit_of(std::int64_t index) const {
     if (sequences_ == nullptr) return {p_, index, {}};
-    return {sequences_->problems[index / p_.kv_heads], p_.kv_heads + index % p_.kv_heads, {}};
+    return {sequences_->params[index / p_.kv_heads], p_.kv_heads + index % p_.kv_heads, {}};
   }
 
   /// Fills the rows that belong to no sequence, of a tensor with `rows` rows and these ends.
@@ -156,7 +155,7 @@ class Blocks {
     const std::int64_t count = sequences_->count;
     for (std::int64_t i = count == 0 ? 0 : (sequences_->*ends)[count - 1]; i < rows; ++i) {
       for (std::int64_t head = 0; head < heads; ++head) {
-        std::fill_n(data + layout.place(0, head) + i * layout.row, columns, value);
+        std::fill_n(data + layout.offset(0, head) + i * layout.row, columns, value);
       }
     }
   }
@@ -167,18 +166,19 @@ class Blocks {
   }
 
   using Group = FunctionRef<Status(std::int64_t, std::int64_t, FunctionRef<Unit<C>(std::int64_t)>)>;
-  using Lines = FunctionRef<std::int64_t(const Unit<C>&)>;
+  using SwizzledMatrix = FunctionRef<std::int64_t(const Unit<C>&)>;
 
   /// Copies the matrices of the units to panels, for as many units at once as about 2^24 elements
   /// hold, and calls f(first, count, unit) for each such group of units; unit(i) is Unit `i` of
-  /// all, with the panels in the order of the matrices and room for room_of(its problem) elements.
+  /// all, with the panels in the order of the matrices and storage for storage_of(its params)
+  /// elements.
   [[gnu::noinline]] Status for_each_group(std::span<const Packed> matrices,
-                                          FunctionRef<std::int64_t(const Problem&)> room_of,
+                                          FunctionRef<std::int64_t(const Params&)> storage_of,
                                           Group f) const {
     constexpr std::int64_t most = 1 << 24;
     Begins begins;  // of the panels of a unit
     Status status = begin_parts(0, units(), begins, [&](const Unit<C>& unit) {
-      std::int64_t size = room_of(unit.p);
+      std::int64_t size = storage_of(unit.p);
       for (const Packed& each : matrices) size += size_of(each.lines(unit.p), each.steps(unit.p));
       return size;
     });
@@ -194,7 +194,7 @@ class Blocks {
           result.panels[i] = {panels, matrices[i].lines(result.p), matrices[i].steps(result.p)};
           panels += size_of(result.panels[i].lines, result.panels[i].steps);
         }
-        result.room = panels;
+        result.storage = panels;
         return result;
       };
       const auto kinds = static_cast<std::int64_t>(matrices.size());
@@ -211,14 +211,14 @@ class Blocks {
   }
 
   Status for_each_group(std::span<const Packed> matrices, Group f) const {
-    return for_each_group(matrices, [](const Problem&) { return std::int64_t{0}; }, f);
+    return for_each_group(matrices, [](const Params&) { return std::int64_t{0}; }, f);
   }
 
   /// Calls f(index of a unit, first line, slot) for each block of the lines(unit) lines of each
   /// unit, on the host's threads. At any time, no two of the calls have the same slot, of
-  /// most_slots.
+  /// max_slots.
   [[gnu::noinline]] Status for_each_block(
-      std::int64_t first, std::int64_t count, Lines lines_of,
+      std::int64_t first, std::int64_t count, SwizzledMatrix lines_of,
       FunctionRef<void(std::int64_t, std::int64_t, std::int64_t)> f) const {
     Begins begins;  // the first block of a unit
     Status status = begin_parts(first, count, begins, [&](const Unit<C>& unit) {
@@ -226,10 +226,10 @@ class Blocks {
     });
     if (!status.ok()) return status;
     const std::int64_t blocks = begins[count];
-    const std::int64_t slots = std::min(blocks, most_slots);
+    const std::int64_t slots = std::min(blocks, max_slots);
     // Blocks of a unit follow each other, so that its panels stay in the cache. But causal
     // attention and packed sequences have blocks that take longer than others: unless there are
-    // whole units for all slots, the slots take turns, in a direction that alternates.
+    // whole units for all slots, the slots alternate, in a direction that alternates.
     const bool take_turns = sequences_ != nullptr || (p_.is_causal && count < slots);
     call_.execution.parallel_for(slots, 1, [&](std::int64_t begin, std::int64_t end) {
       const auto run = [&](std::int64_t block, std::int64_t slot) {
@@ -237,9 +237,9 @@ class Blocks {
         f(first + unit, (block - begins[unit]) * lanes, slot);
       };
       if (take_turns) {
-        for (std::int64_t turn = 0; turn * slots < blocks; ++turn) {
+        for (std::int64_t round = 0; round * slots < blocks; ++round) {
           for (std::int64_t slot = begin; slot < end; ++slot) {
-            const std::int64_t block = turn * slots + (turn % 2 == 0 ? slot : slots - 1 - slot);
+            const std::int64_t block = round * slots + (round % 2 == 0 ? slot : slots - 1 - slot);
             if (block < blocks) run(block, slot);
           }
         }
@@ -255,15 +255,15 @@ class Blocks {
 
   /// The same where f takes memory of `size` elements instead of the slot.
   [[gnu::noinline]] Status for_each_block(
-      std::int64_t first, std::int64_t count, std::int64_t size, Lines lines_of,
+      std::int64_t first, std::int64_t count, std::int64_t size, SwizzledMatrix lines_of,
       FunctionRef<void(std::int64_t, std::int64_t, C*)> f) const {
     std::int64_t blocks = 0;
-    for (std::int64_t i = 0; i < count && blocks < most_slots; ++i) {
+    for (std::int64_t i = 0; i < count && blocks < max_slots; ++i) {
       blocks += cpu::parts(lines_of(unit_of(first + i)), lanes);
     }
     const std::int64_t padded = cpu::parts(size, 16) * 16;
     C* memory = nullptr;
-    Status status = allocate(call_, std::min(blocks, most_slots) * padded, memory);
+    Status status = allocate(call_, std::min(blocks, max_slots) * padded, memory);
     if (!status.ok()) return status;
     return for_each_block(first, count, lines_of,
                           [&](std::int64_t index, std::int64_t line, std::int64_t slot) {
@@ -283,8 +283,8 @@ class Blocks {
   }
 
   /// out[line, lane] = or += the sum over steps of a[line, step] b[step, lane], for the steps from
-  /// `first` on. `out` has room for whole panels. Sums for the last 4 of 64 lines, as of heads with
-  /// d = 64, take a third of a tile; the rest of `out` stays as it is.
+  /// `first` on. `out` has storage for whole panels. Sums for the last 4 of 64 lines, as of heads
+  /// with d = 64, take a third of a tile; the rest of `out` stays as it is.
   void multiply(const Panels<C>& a, std::int64_t first, std::int64_t steps, const C* b, C* out,
                 bool adds) const {
     for (std::int64_t line = 0; line < a.lines; line += tile_rows) {
@@ -319,26 +319,26 @@ class Blocks {
   /// Positions of `count` rows of a unit from `first` on; those of lanes without a row are those of
   /// the last one.
   template <std::int64_t size>
-  [[gnu::noinline]] void place_rows(const Unit<C>& unit, std::int64_t first, std::int64_t count,
-                                    bool are_items, Positions<size>& to) const {
+  [[gnu::noinline]] void set_rows(const Unit<C>& unit, std::int64_t first, std::int64_t count,
+                                  bool are_items, Positions<size>& to) const {
     if (p_.mask.data == nullptr && !p_.is_causal) return;
     const std::int64_t used = are_items ? count : size;
     for (std::int64_t i = 0; i < used; ++i) {
       const std::int64_t row = first + std::min<std::int64_t>(i, count - 1);
       const std::int64_t query = row % unit.p.queries;
-      if (p_.mask.data != nullptr) to.places[static_cast<std::size_t>(i)] = unit.place(row);
+      if (p_.mask.data != nullptr) to.mask_offsets[static_cast<std::size_t>(i)] = unit.offset(row);
       to.orders[static_cast<std::size_t>(i)] = are_items ? -query : query;
     }
   }
   /// Likewise of keys.
   template <std::int64_t size>
-  [[gnu::noinline]] void place_keys(std::int64_t first, std::int64_t count, bool are_items,
-                                    Positions<size>& to) const {
+  [[gnu::noinline]] void set_keys(std::int64_t first, std::int64_t count, bool are_items,
+                                  Positions<size>& to) const {
     if (p_.mask.data == nullptr && !p_.is_causal) return;
     const std::int64_t used = are_items ? count : size;
     for (std::int64_t i = 0; i < used; ++i) {
       const std::int64_t key = first + std::min<std::int64_t>(i, count - 1);
-      to.places[static_cast<std::size_t>(i)] = key * p_.mask.key_stride;
+      to.mask_offsets[static_cast<std::size_t>(i)] = key * p_.mask.key_stride;
       to.orders[static_cast<std::size_t>(i)] = are_items ? key : -key;
     }
   }
@@ -392,7 +392,7 @@ class Blocks {
   }
 
   const Call& call_;
-  const Problem& p_;  // of all sequences, if several are packed
+  const Params& p_;  // of all sequences, if several are packed
   const Sequences* const sequences_;
 
  private:
@@ -413,7 +413,7 @@ class Blocks {
 
   /// Lays out parts of size_of_part(unit) elements for `count` units from `first` on.
   [[gnu::noinline]] Status begin_parts(std::int64_t first, std::int64_t count, Begins& begins,
-                                       Lines size_of_part) const {
+                                       SwizzledMatrix size_of_part) const {
     if (sequences_ == nullptr) {
       begins.largest = size_of_part(unit_of(first));
       return {};
@@ -434,12 +434,12 @@ class Blocks {
       for (std::int64_t j = 0; j < items; ++j) {
         for (std::int64_t i = 0; i < lanes; ++i) {
           C& score = scores[j * lanes + i];
-          const std::int64_t place = of_items.places[static_cast<std::size_t>(j)] +
-                                     of_lanes.places[static_cast<std::size_t>(i)];
+          const std::int64_t offset = of_items.mask_offsets[static_cast<std::size_t>(j)] +
+                                      of_lanes.mask_offsets[static_cast<std::size_t>(i)];
           if (p_.mask.is_bool) {
-            if (static_cast<const std::uint8_t*>(p_.mask.data)[place] == 0) score = low;
+            if (static_cast<const std::uint8_t*>(p_.mask.data)[offset] == 0) score = low;
           } else {
-            const C bias = load(static_cast<const T*>(p_.mask.data)[place]);
+            const C bias = load(static_cast<const T*>(p_.mask.data)[offset]);
             score = bias == low ? low : score + bias;
           }
         }

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "cudarelu/cuda/rows.cuh"
-#include "ops/attention/problem.h"
+#include "ops/attention/params.h"
 
 namespace cudarelu::ops::attention {
 
@@ -23,23 +23,23 @@ __device__ Compute<T> dot(const T* a, const T* b, std::int64_t size) {
   return sum;
 }
 
-/// The score of a product whose element of the mask is at `place`.
+/// The score of a product whose element of the mask is at `offset`.
 template <class T>
-__device__ Compute<T> score_of_product(const Problem& p, Compute<T> product, std::int64_t place) {
+__device__ Compute<T> score_of_product(const Params& p, Compute<T> product, std::int64_t offset) {
   using C = Compute<T>;
   const C score = product * static_cast<C>(p.scale);
   if (p.mask.data == nullptr) return score;
   if (p.mask.is_bool) {
-    return static_cast<const std::uint8_t*>(p.mask.data)[place] == 0 ? low<C> : score;
+    return static_cast<const std::uint8_t*>(p.mask.data)[offset] == 0 ? low<C> : score;
   }
-  const C bias = load(static_cast<const T*>(p.mask.data)[place]);
+  const C bias = load(static_cast<const T*>(p.mask.data)[offset]);
   return bias == low<C> ? low<C> : score + bias;
 }
 
-/// The score of a query and a key whose element of the mask is at `place`.
+/// The score of a query and a key whose element of the mask is at `offset`.
 template <class T>
-__device__ Compute<T> score_of(const Problem& p, const T* query, const T* key, std::int64_t place) {
-  return score_of_product<T>(p, dot(query, key, p.width), place);
+__device__ Compute<T> score_of(const Params& p, const T* query, const T* key, std::int64_t offset) {
+  return score_of_product<T>(p, dot(query, key, p.width), offset);
 }
 
 /// sums[i] += the sum over `count` lanes of the lane's weight times row `begin` + lane of a matrix,
@@ -71,35 +71,34 @@ __device__ void write_row(const Compute<T> (&sums)[columns_of_lane], Compute<T> 
 }
 
 /// Not inlined, as below: divisions of 64 bits are long.
-__device__ __noinline__ inline std::int64_t place_in_mask(const Mask& mask, std::int64_t batch,
-                                                          std::int64_t head) {
-  return mask.place(batch, head);
+__device__ __noinline__ inline std::int64_t mask_offset(const Mask& mask, std::int64_t batch,
+                                                        std::int64_t head) {
+  return mask.offset(batch, head);
 }
 
-/// The place of a row of q, which is counted over the batch and the heads.
+/// The offset of a row of q, which is counted over the batch and the heads.
 struct Row {
   std::int64_t query;
   std::int64_t head;
   std::int64_t batch;
   std::int64_t kv_head;
-  std::int64_t place = 0;  // of the first key in the mask
+  std::int64_t offset = 0;  // of the first key in the mask
 
-  __device__ Row(const Problem& p, std::int64_t row)
-      : Row(at(row, p.queries, p.heads, p.kv_heads)) {
+  __device__ Row(const Params& p, std::int64_t row) : Row(at(row, p.queries, p.heads, p.kv_heads)) {
     if (p.mask.data != nullptr) {
-      place = place_in_mask(p.mask, batch, head) + query * p.mask.query_stride;
+      offset = mask_offset(p.mask, batch, head) + query * p.mask.query_stride;
     }
   }
 
   /// The row in a tensor like q.
   template <class T>
   __device__ T* in(T* tensor, const Layout& layout) const {
-    return tensor + layout.place(batch, head) + query * layout.row;
+    return tensor + layout.offset(batch, head) + query * layout.row;
   }
   /// The rows of a tensor like k that the row may see.
   template <class T>
   __device__ HeadRows<T> keys_in(T* tensor, const Layout& layout) const {
-    return {tensor + layout.place(batch, kv_head), layout.row, 0, 0};
+    return {tensor + layout.offset(batch, kv_head), layout.row, 0, 0};
   }
 
  private:
@@ -140,7 +139,7 @@ inline cuda::Grid grid_of(std::int64_t rows) {
 /// Computes a row of y, and of lse unless that is null, in a warp. Hidden keys and values have no
 /// effect, whatever they are. If `hides_low`, a key is hidden too whose score is -infinity.
 template <bool hides_low = true, class T>
-__device__ void attend_row(const T* q, const T* k, const T* v, T* y, float* lse, const Problem& p,
+__device__ void attend_row(const T* q, const T* k, const T* v, T* y, float* lse, const Params& p,
                            std::int64_t row) {
   using C = Compute<T>;
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -156,9 +155,9 @@ __device__ void attend_row(const T* q, const T* k, const T* v, T* y, float* lse,
     C total = 0;
     for (std::int64_t key = 0; key < visible; key += 32) {
       const bool inside = key + lane < visible;
-      const C score =
-          inside ? score_of(p, query, keys[key + lane], at.place + (key + lane) * p.mask.key_stride)
-                 : low<C>;
+      const C score = inside ? score_of(p, query, keys[key + lane],
+                                        at.offset + (key + lane) * p.mask.key_stride)
+                             : low<C>;
       // Ignores NaN, which propagates through the sum.
       const C raised = cuda::reduce_in_warp<32>(score > largest ? score : largest,
                                                 [](C a, C b) { return a > b ? a : b; });

@@ -35,7 +35,7 @@ GradientInputs<T> gradient_inputs(const Call& call, std::size_t grad_lse = 6) {
 
 /// The same for each dtype. `sequences` is null if they are not packed.
 template <class T>
-Status find_inputs(const Call& call, const Problem& p, const Sequences* sequences,
+Status find_inputs(const Call& call, const Params& p, const Sequences* sequences,
                    GradientInputs<T>& in) {
   in = gradient_inputs<T>(call, sequences == nullptr ? 6 : 7);
   if constexpr (std::is_same_v<T, double>) return find_exact_lse(call, p, sequences, in.lse);
@@ -50,21 +50,21 @@ struct ScoreGradient {
 };
 
 template <class T>
-__device__ bool is_hidden_by_mask(const Mask& mask, std::int64_t place) {
+__device__ bool is_hidden_by_mask(const Mask& mask, std::int64_t offset) {
   if (mask.data == nullptr) return false;
-  if (mask.is_bool) return static_cast<const std::uint8_t*>(mask.data)[place] == 0;
-  return load(static_cast<const T*>(mask.data)[place]) == low<Compute<T>>;
+  if (mask.is_bool) return static_cast<const std::uint8_t*>(mask.data)[offset] == 0;
+  return load(static_cast<const T*>(mask.data)[offset]) == low<Compute<T>>;
 }
 
-/// Of a row of q, whose place is `at`, and of a key that it sees.
+/// Of a row of q, whose offset is `at`, and of a key that it sees.
 template <class T>
-__device__ __noinline__ ScoreGradient<Compute<T>> gradient_of_score(const Problem& p,
+__device__ __noinline__ ScoreGradient<Compute<T>> gradient_of_score(const Params& p,
                                                                     const GradientInputs<T>& in,
                                                                     const Row& at, std::int64_t key,
-                                                                    std::int64_t place) {
+                                                                    std::int64_t offset) {
   using C = Compute<T>;
   const C lse = *at.in(in.lse, p.lse);
-  const C score = score_of(p, at.in(in.q, p.q), at.keys_in(in.k, p.k)[key], place);
+  const C score = score_of(p, at.in(in.q, p.q), at.keys_in(in.k, p.k)[key], offset);
   const C weight = exp(score - (lse == low<C> ? C(0) : lse));
   const T* const grads = at.in(in.grad_y, p.grad_y);
   const C product = dot(grads, at.keys_in(in.v, p.v)[key], p.value_width);
@@ -93,7 +93,7 @@ __device__ __noinline__ void add_seen_rows(bool sees, Compute<T> weight,
 
 /// Writes a row of grad_q.
 template <class T>
-__device__ void write_gradient_of_query(const Problem& p, const GradientInputs<T>& in,
+__device__ void write_gradient_of_query(const Params& p, const GradientInputs<T>& in,
                                         std::int64_t row, T* grad_q) {
   using C = Compute<T>;
   const Row at(p, row);
@@ -102,9 +102,9 @@ __device__ void write_gradient_of_query(const Problem& p, const GradientInputs<T
   for (std::int64_t first = 0; first < p.width; first += pass) {
     C sums[columns_of_lane] = {};
     for (std::int64_t key = 0; key < visible; key += 32) {
-      const std::int64_t place = at.place + (key + lane) * p.mask.key_stride;
-      const bool sees = key + lane < visible && !is_hidden_by_mask<T>(p.mask, place);
-      const C value = sees ? gradient_of_score(p, in, at, key + lane, place).value : C(0);
+      const std::int64_t offset = at.offset + (key + lane) * p.mask.key_stride;
+      const bool sees = key + lane < visible && !is_hidden_by_mask<T>(p.mask, offset);
+      const C value = sees ? gradient_of_score(p, in, at, key + lane, offset).value : C(0);
       add_seen_rows(sees, value, at.keys_in(in.k, p.k), key, p.width, first, sums);
     }
     write_row(sums, static_cast<C>(p.scale), p.width, first, at.in(grad_q, p.grad_q));
@@ -113,7 +113,7 @@ __device__ void write_gradient_of_query(const Problem& p, const GradientInputs<T
 
 /// Writes a row of grad_k and of grad_v, counted over the batch and the heads; not of a null one.
 template <class T>
-__device__ void write_gradients_of_key(const Problem& p, const GradientInputs<T>& in,
+__device__ void write_gradients_of_key(const Params& p, const GradientInputs<T>& in,
                                        std::int64_t key, T* grad_k, T* grad_v) {
   using C = Compute<T>;
   const std::int64_t position = key % p.keys;
@@ -131,9 +131,9 @@ __device__ void write_gradients_of_key(const Problem& p, const GradientInputs<T>
       bool sees = row + lane < rows;
       if (sees) {
         const Row at(p, own);
-        const std::int64_t place = at.place + position * p.mask.key_stride;
-        sees = !(p.is_causal && position > at.query) && !is_hidden_by_mask<T>(p.mask, place);
-        if (sees) gradient = gradient_of_score(p, in, at, position, place);
+        const std::int64_t offset = at.offset + position * p.mask.key_stride;
+        sees = !(p.is_causal && position > at.query) && !is_hidden_by_mask<T>(p.mask, offset);
+        if (sees) gradient = gradient_of_score(p, in, at, position, offset);
       }
       add_seen_rows(sees, gradient.value, queries, row, p.width, first, key_sums);
       add_seen_rows(sees, gradient.weight, grads, row, p.value_width, first, value_sums);

@@ -8,10 +8,10 @@
 // the columns of grad_k and grad_v; they exchange the weights in shared memory.
 //
 // A block adds its part of grad_q to sums in float32, in global memory. For each tile of queries,
-// the blocks take turns in the order of their keys, so that the result is always the same; the last
-// one rounds it. Blocks also begin in this order, so that a block waits for running ones only; it
-// follows the previous one at a distance of a step, and then finds its turns ready. If one tile has
-// all keys, there is nothing to add.
+// the blocks add in the order of their keys, by semaphores, so that the result is always the same;
+// the last one rounds it. Blocks also begin in this order, so that a block waits for running ones
+// only; it follows the previous one at a distance of a step, and then finds its semaphores ready.
+// If one tile has all keys, there is nothing to add.
 //
 // Of packed sequences, a block has a tile of one sequence, whose arguments it makes for itself.
 #include <algorithm>
@@ -23,8 +23,8 @@
 #include "cudarelu/workspace.h"
 #include "ops/attention/engines.h"
 #include "ops/attention/exact_backward.cuh"
-#include "ops/attention/lines.cuh"
 #include "ops/attention/packed.cuh"
+#include "ops/attention/swizzled_matrix.cuh"
 
 namespace cudarelu::ops::attention {
 namespace {
@@ -32,7 +32,7 @@ namespace {
 /// The shape of a block. `width` is that of q, k and v, rounded up. With `is_whole`, the tile has
 /// all keys, and the block computes the slopes.
 template <class T_, int width_, bool is_whole_>
-struct Tiling {
+struct MmaBackwardConfig {
   using T = T_;
   static constexpr int width = width_;
   static constexpr bool is_whole = is_whole_;
@@ -50,8 +50,8 @@ struct Tiling {
   static constexpr int query_warps = queries / query_rows;
   static constexpr int query_columns = width * query_warps / (threads / 32);
 
-  using Wide = Lines<width>;
-  using Scores = Lines<queries>;  // a line for each key
+  using Wide = SwizzledMatrix<width>;
+  using Scores = SwizzledMatrix<queries>;  // a line for each key
   // Shared memory: k and v; the gradients of scores and the weights; stages of q, grad_y, y, lse
   // and slopes; and what follows from the number of the block.
   static constexpr int keys_bytes = keys * Wide::pitch;
@@ -76,7 +76,7 @@ struct Arguments {
   float* slopes;           // the same: the sums of grad_y y, less grad_lse
   float4* sums;            // of grad_q, for each tile as the threads hold them
   int* begun;              // the number of blocks that began
-  int* turns;              // of each tile of queries: the number of blocks that have added to it
+  int* semaphores;         // of each tile of queries: the number of blocks that have added to it
   std::int64_t head_rows;  // the queries of a head; of all sequences, if they are packed
   int head_tiles;          // the tiles of queries of a head, or the slots for them
   int queries;             // of a head
@@ -90,7 +90,7 @@ struct Arguments {
   int value_width;
   float scale;
   float power_scale;  // of powers of 2
-  Problem p;
+  Params p;
 };
 
 /// Of a warp: 32 keys and a part of the queries; 32 keys and columns; queries and columns.
@@ -126,12 +126,12 @@ __device__ __forceinline__ float sum_of_lanes(float x) {
   return x;
 }
 
-/// Computes the slopes of `rows` queries, and sets turns to zero. Of packed sequences, also fills
-/// the workspace, and writes the gradients of queries without keys, which are zeros.
+/// Computes the slopes of `rows` queries, and sets semaphores to zero. Of packed sequences, also
+/// fills the workspace, and writes the gradients of queries without keys, which are zeros.
 template <class T, bool packed>
 __global__ void __launch_bounds__(256)
-    find_slopes(const __grid_constant__ Arguments<T> args, std::int64_t rows, int* turns,
-                std::int64_t number_of_turns, const Sequences sequences,
+    find_slopes(const __grid_constant__ Arguments<T> args, std::int64_t rows, int* semaphores,
+                std::int64_t number_of_semaphores, const Sequences sequences,
                 const PackedWorkspace<float> workspace) {
   using V = Vector<T>;
   constexpr int lanes = 8;  // of a row
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(256)
     order_offsets<256>(sequences, args.queries, args.keys, workspace);
   }
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
-  if (thread < number_of_turns) turns[thread] = 0;
+  if (thread < number_of_semaphores) semaphores[thread] = 0;
   const std::int64_t row = thread / lanes;
   const int lane = static_cast<int>(thread % lanes);
   const unsigned head = row < rows ? args.queries_of_head.quotient(static_cast<unsigned>(row)) : 0;
@@ -149,7 +149,8 @@ __global__ void __launch_bounds__(256)
   if (row < rows) {
     const unsigned item = args.item_heads.quotient(head);
     const auto vectors = [&](auto* tensor, const Layout& layout) {
-      return tensor + layout.place(item, head - item * args.item_heads.number) + query * layout.row;
+      return tensor + layout.offset(item, head - item * args.item_heads.number) +
+             query * layout.row;
     };
     const V* const grad_y = reinterpret_cast<const V*>(vectors(args.in.grad_y, args.p.grad_y));
     const V* const y = reinterpret_cast<const V*>(vectors(args.in.y, args.p.y));
@@ -163,13 +164,13 @@ __global__ void __launch_bounds__(256)
   }
   slope = sum_of_lanes<lanes>(slope);
   if (row < rows && lane == 0) {
-    const std::int64_t place = packed ? query * args.p.heads + head : row;
-    args.slopes[row] = args.in.grad_lse == nullptr ? slope : slope - args.in.grad_lse[place];
-    if constexpr (packed) workspace.lse[row] = args.in.lse[place];
+    const std::int64_t offset = packed ? query * args.p.heads + head : row;
+    args.slopes[row] = args.in.grad_lse == nullptr ? slope : slope - args.in.grad_lse[offset];
+    if constexpr (packed) workspace.lse[row] = args.in.lse[offset];
   }
 }
 
-/// The same for the queries of a stage, which may have grad_lse in the place of the slopes.
+/// The same for the queries of a stage, which may have grad_lse instead of the slopes.
 template <class P>
 __device__ __forceinline__ void find_slopes_of_stage(int thread, char* stage, bool has_grad_lse) {
   using V = Vector<typename P::T>;
@@ -188,19 +189,20 @@ __device__ __forceinline__ void find_slopes_of_stage(int thread, char* stage, bo
   }
 }
 
-__device__ __forceinline__ int read_turn(const int* turn) {
+__device__ __forceinline__ int read_semaphore(const int* semaphore) {
   int value;
-  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(turn) : "memory");
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(semaphore) : "memory");
   return value;
 }
 
-/// After it read its turn and before a barrier: all threads see what was written before the turn.
+/// After it read its semaphore and before a barrier: all threads see what was written before its
+/// release.
 __device__ __forceinline__ void begin_turn() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 /// After a barrier: what the threads wrote before it is seen by the block that reads `next`.
-__device__ __forceinline__ void end_turn(int* turn, int next) {
+__device__ __forceinline__ void release_semaphore(int* semaphore, int next) {
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
-  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
+  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(semaphore), "r"(next) : "memory");
 }
 
 /// sums += a b^T for 32 lines of a and P::part lines of b, where a and b are the lane's addresses
@@ -306,30 +308,30 @@ __device__ __forceinline__ void for_each_score(int lane, const float* of_queries
 
 /// The elements of the mask, times log2(e), for keys at distances of 8; the first `count` exist.
 template <class T>
-__device__ __forceinline__ void read_mask(const Mask& mask, std::int64_t place, int count,
+__device__ __forceinline__ void read_mask(const Mask& mask, std::int64_t offset, int count,
                                           float (&biases)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const std::int64_t at = i < count ? place : 0;
+    const std::int64_t at = i < count ? offset : 0;
     if (mask.is_bool) {
       biases[i] = static_cast<const std::uint8_t*>(mask.data)[at] == 0 ? low<float> : 0.0f;
     } else {
       biases[i] = exponent_of(load(static_cast<const T*>(mask.data)[at]));
     }
-    place += 8 * mask.key_stride;
+    offset += 8 * mask.key_stride;
   }
 }
 
 /// Multiplies scores by `scale` and adds the mask times log2(e); those of hidden keys become
 /// -infinity. Returns a bit for each score: whether it is hidden. The first query of the part sees
-/// `seen` of the warp's keys if causal, and is at `place` in the mask.
+/// `seen` of the warp's keys if causal, and is at `offset` in the mask.
 template <class P>
-__device__ __forceinline__ unsigned hide(int lane, ScoreSums<P>& scores, const Problem& p, int seen,
-                                         int keys_left, int queries_left, std::int64_t place,
+__device__ __forceinline__ unsigned hide(int lane, ScoreSums<P>& scores, const Params& p, int seen,
+                                         int keys_left, int queries_left, std::int64_t offset,
                                          float scale) {
   const int key = lane / 4;
   const int query = lane % 4 * 2;
-  place += query * p.mask.query_stride + key * p.mask.key_stride;
+  offset += query * p.mask.query_stride + key * p.mask.key_stride;
   unsigned hidden = 0;
 #pragma unroll
   for (int j = 0; j < P::part / 4; ++j) {
@@ -338,8 +340,8 @@ __device__ __forceinline__ unsigned hide(int lane, ScoreSums<P>& scores, const P
     const int left = query + distance < queries_left ? all - key : 0;
     float biases[4] = {};
     if (p.mask.data != nullptr) {
-      read_mask<typename P::T>(p.mask, place, (left + 7) / 8, biases);
-      place += (j % 2 == 0 ? 1 : 7) * p.mask.query_stride;
+      read_mask<typename P::T>(p.mask, offset, (left + 7) / 8, biases);
+      offset += (j % 2 == 0 ? 1 : 7) * p.mask.query_stride;
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -436,7 +438,7 @@ __device__ __forceinline__ bool may_have_nan(const float (&sums)[rows][tiles][4]
 }
 
 /// A tile of queries of one of the heads that share the keys.
-struct Step {
+struct TileStep {
   int tile;
   int head;
 
@@ -450,20 +452,20 @@ struct Step {
 
 /// The tile of keys of a block, and the tiles of queries that it goes through.
 template <class P>
-struct Range {
+struct QueryTiles {
   const Arguments<typename P::T>& args;
   int kv;  // the head of k, counted over the batch
   int key_tile;
   int steps;
 
-  __device__ __forceinline__ Range(const Arguments<typename P::T>& args, int kv, int key_tile)
+  __device__ __forceinline__ QueryTiles(const Arguments<typename P::T>& args, int kv, int key_tile)
       : args(args), kv(kv), key_tile(P::is_whole ? 0 : key_tile) {
     // From the last tile of queries to the first one that sees the keys.
     const int first = args.p.is_causal ? key_tile * (P::keys / P::queries) : 0;
     steps = max(args.query_tiles - first, 0) * args.group;
   }
 
-  __device__ __forceinline__ Step start() const { return {args.query_tiles - 1, 0}; }
+  __device__ __forceinline__ TileStep start() const { return {args.query_tiles - 1, 0}; }
   __device__ __forceinline__ std::int64_t first_key() const {
     return kv * args.p.keys + key_tile * P::keys;
   }
@@ -471,15 +473,15 @@ struct Range {
   template <class E>
   __device__ __forceinline__ E* first_key_in(E* tensor, const Layout& layout) const {
     const int item = item_of_batch();
-    return tensor + layout.place(item, kv - item * args.p.kv_heads) +
+    return tensor + layout.offset(item, kv - item * args.p.kv_heads) +
            key_tile * P::keys * layout.row;
   }
   template <class E>
   __device__ __forceinline__ E* first_query_in(E* tensor, const Layout& layout,
-                                               const Step& step) const {
+                                               const TileStep& step) const {
     const int item = item_of_batch();
     const int head = kv * args.group + step.head - item * args.item_heads.number;
-    return tensor + layout.place(item, head) + step.tile * P::queries * layout.row;
+    return tensor + layout.offset(item, head) + step.tile * P::queries * layout.row;
   }
   __device__ __forceinline__ int item_of_batch() const {
     return static_cast<int>(args.item_heads.quotient(static_cast<unsigned>(kv * args.group)));
@@ -487,18 +489,18 @@ struct Range {
   __device__ __forceinline__ int keys_left() const {
     return min(args.keys - key_tile * P::keys, P::keys);
   }
-  __device__ __forceinline__ std::int64_t first_query(const Step& step) const {
+  __device__ __forceinline__ std::int64_t first_query(const TileStep& step) const {
     return (std::int64_t{kv} * args.group + step.head) * args.p.queries + step.tile * P::queries;
   }
   /// Of the first query, in lse and in the slopes.
-  __device__ __forceinline__ std::int64_t place_of_numbers(const Step& step) const {
+  __device__ __forceinline__ std::int64_t offset_of_numbers(const TileStep& step) const {
     return (std::int64_t{kv} * args.group + step.head) * args.head_rows + step.tile * P::queries;
   }
-  __device__ __forceinline__ int queries_left(const Step& step) const {
+  __device__ __forceinline__ int queries_left(const TileStep& step) const {
     return min(args.queries - step.tile * P::queries, P::queries);
   }
   /// Whether no later tile of keys is seen.
-  __device__ __forceinline__ bool is_last(const Step& step) const {
+  __device__ __forceinline__ bool is_last(const TileStep& step) const {
     const int last = args.key_tiles - 1;
     if (P::is_whole || !args.p.is_causal) return key_tile == last;
     return key_tile == min(last, (step.tile * P::queries + P::queries - 1) / P::keys);
@@ -507,8 +509,8 @@ struct Range {
 
 /// What a block keeps in shared memory.
 struct Header {
-  std::int64_t place;  // in the mask, of the first query and key of the first head
-  int kv;              // of Range
+  std::int64_t offset;  // in the mask, of the first query and key of the first head
+  int kv;               // of QueryTiles
   int key_tile;
   bool may_have_nan;  // a result that is known
 };
@@ -517,7 +519,7 @@ struct Header {
 template <class T>
 __device__ __noinline__ void repair_queries(const Arguments<T>& args, std::int64_t row,
                                             const T* grad_q, int count) {
-  const Problem& p = args.p;
+  const Params& p = args.p;
   for (int i = static_cast<int>(threadIdx.x) / 32; i < count;
        i += static_cast<int>(blockDim.x) / 32) {
     if (has_nan(grad_q + i * p.grad_q.row, p.width)) {
@@ -530,7 +532,7 @@ __device__ __noinline__ void repair_queries(const Arguments<T>& args, std::int64
 template <class T>
 __device__ __noinline__ void repair_keys(const Arguments<T>& args, std::int64_t row,
                                          const T* grad_k, const T* grad_v, int count) {
-  const Problem& p = args.p;
+  const Params& p = args.p;
   for (int i = static_cast<int>(threadIdx.x) / 32; i < count;
        i += static_cast<int>(blockDim.x) / 32) {
     if (has_nan(grad_k + i * p.grad_k.row, p.width) ||
@@ -543,9 +545,9 @@ __device__ __noinline__ void repair_keys(const Arguments<T>& args, std::int64_t 
 /// Computes rows of the block with NaN again.
 template <class P>
 __device__ __noinline__ void repair(const Arguments<typename P::T>& args, const Header& header) {
-  const Range<P> range(args, header.kv, header.key_tile);
-  const Problem& p = args.p;
-  Step at = range.start();
+  const QueryTiles<P> range(args, header.kv, header.key_tile);
+  const Params& p = args.p;
+  TileStep at = range.start();
   for (int step = 0; step < range.steps; ++step, at.advance(args.group)) {
     if (!range.is_last(at)) continue;
     repair_queries(args, range.first_query(at), range.first_query_in(args.grad_q, p.grad_q, at),
@@ -557,29 +559,29 @@ __device__ __noinline__ void repair(const Arguments<typename P::T>& args, const 
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
-/// The work of a block whose place is in `header`.
+/// The work of a block whose tile is in `header`.
 template <class P>
 __device__ __forceinline__ void find_gradients_of_keys(const Arguments<typename P::T>& args,
                                                        char* shared, Header& header) {
   using T = typename P::T;
   using Wide = typename P::Wide;
   using Scores = typename P::Scores;
-  const Problem& p = args.p;
+  const Params& p = args.p;
   const auto base = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   constexpr int exchange = 2 * P::keys_bytes;
   int thread = static_cast<int>(threadIdx.x);
 
-  Range<P> range(args, header.kv, header.key_tile);
+  QueryTiles<P> range(args, header.kv, header.key_tile);
   Wide::template copy<P::keys, P::threads>(thread, shared, range.first_key_in(args.in.k, p.k),
                                            static_cast<int>(p.k.row), range.keys_left(),
                                            args.width);
   Wide::template copy<P::keys, P::threads>(
       thread, shared + P::keys_bytes, range.first_key_in(args.in.v, p.v), static_cast<int>(p.v.row),
       range.keys_left(), args.value_width);
-  const auto fetch = [&](int step, const Step& next) {
+  const auto fetch = [&](int step, const TileStep& next) {
     if (step < range.steps) {
       char* const to = shared + P::stages_at + step % P::stages * P::stage_bytes;
-      const std::int64_t row = range.place_of_numbers(next);
+      const std::int64_t row = range.offset_of_numbers(next);
       const int left = range.queries_left(next);
       const auto copy = [&](int at, const T* matrix, const Layout& layout, int columns) {
         Wide::template copy<P::queries, P::threads>(thread, to + at,
@@ -607,15 +609,15 @@ __device__ __forceinline__ void find_gradients_of_keys(const Arguments<typename 
   int tile_to_end = -1;  // whose sums this block has written in the last step
   const auto end_last_turn = [&] {
     if (!P::is_whole && thread == 0 && tile_to_end >= 0) {
-      end_turn(args.turns + tile_to_end, range.key_tile + 1);
+      release_semaphore(args.semaphores + tile_to_end, range.key_tile + 1);
     }
   };
-  Step at = range.start();
+  TileStep at = range.start();
   for (int step = 0; step < range.steps; ++step, at.advance(args.group)) {
     cuda::wait_for_copies<0>();
     __syncthreads();
     end_last_turn();
-    Step next = at;
+    TileStep next = at;
     next.advance(args.group);
     fetch(step + 1, next);
     forget(thread, range.kv, range.key_tile);
@@ -629,8 +631,8 @@ __device__ __forceinline__ void find_gradients_of_keys(const Arguments<typename 
     }
     const int tile = (range.kv * args.group + at.head) * args.head_tiles + at.tile;
     const bool waits = !P::is_whole && range.key_tile > 0 && thread == P::threads - 1;
-    int turn = 0;
-    if (waits) turn = read_turn(args.turns + tile);
+    int semaphore = 0;
+    if (waits) semaphore = read_semaphore(args.semaphores + tile);
     const auto sums = [&] {
       return args.sums + std::int64_t{tile} * (P::queries * P::width / 4) + thread;
     };
@@ -653,10 +655,10 @@ __device__ __forceinline__ void find_gradients_of_keys(const Arguments<typename 
           (p.is_causal && (range.key_tile + 1) * P::keys > at.tile * P::queries)) {
         const int query = at.tile * P::queries + part * P::part;
         const int key = range.key_tile * P::keys + warp_keys;
-        const std::int64_t place = header.place + at.head * p.mask.head_stride +
-                                   query * p.mask.query_stride + key * p.mask.key_stride;
+        const std::int64_t offset = header.offset + at.head * p.mask.head_stride +
+                                    query * p.mask.query_stride + key * p.mask.key_stride;
         hidden = hide<P>(lane, weights, p, query + 1 - key, range.keys_left() - warp_keys,
-                         range.queries_left(at) - part * P::part, place, args.power_scale);
+                         range.queries_left(at) - part * P::part, offset, args.power_scale);
         factor = 1;
       }
       ScoreSums<P> grads = {};
@@ -680,7 +682,7 @@ __device__ __forceinline__ void find_gradients_of_keys(const Arguments<typename 
       if constexpr (P::split > 1) share<P>(weight_factors, to + P::scores_bytes);
       if (i == P::parts - 1) {
         if (waits) {
-          while (turn < range.key_tile) turn = read_turn(args.turns + tile);
+          while (semaphore < range.key_tile) semaphore = read_semaphore(args.semaphores + tile);
           begin_turn();
         }
         __syncthreads();
@@ -732,7 +734,7 @@ __device__ __forceinline__ void find_gradients_of_keys(const Arguments<typename 
 #endif
 
 /// Whether sequences that are not packed have a kernel of their own in the code for an
-/// architecture. On 9.0, hopper_backward() takes most of their calls, and the others share the
+/// architecture. On 9.0, sm90_backward() takes most of their calls, and the others share the
 /// kernel of packed sequences.
 template <class P>
 constexpr bool has_own_kernel(int architecture) {
@@ -740,11 +742,11 @@ constexpr bool has_own_kernel(int architecture) {
 }
 
 template <class T>
-__device__ void find_place_in_mask(Header& header, const Arguments<T>& args) {
-  const Problem& p = args.p;
+__device__ void find_mask_offset(Header& header, const Arguments<T>& args) {
+  const Params& p = args.p;
   if (p.mask.data == nullptr) return;
   const int kv = header.kv;
-  header.place = place_in_mask(p.mask, kv / p.kv_heads, kv % p.kv_heads * args.group);
+  header.offset = mask_offset(p.mask, kv / p.kv_heads, kv % p.kv_heads * args.group);
 }
 
 template <class P>
@@ -758,7 +760,7 @@ __device__ __forceinline__ void find_gradients_of_block(const Arguments<typename
     header.kv = kv;
     header.key_tile = number - kv * args.key_tiles;
     header.may_have_nan = false;
-    find_place_in_mask(header, args);
+    find_mask_offset(header, args);
   }
   __syncthreads();
   find_gradients_of_keys<P>(args, shared, header);
@@ -800,7 +802,7 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
       header.kv = kv;
       header.key_tile = packed ? static_cast<int>(tile.first) / P::keys : slot;
       header.may_have_nan = false;
-      if (!packed) find_place_in_mask(header, args);
+      if (!packed) find_mask_offset(header, args);
     }
   } else {
     copy_words<P::threads - 32>(args, own, threadIdx.x - 32);
@@ -814,7 +816,7 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
         has_queries ? in_order(batch_of(tile.number, sequences.q_ends, args.p.queries)) : Batch{};
     const std::int64_t slot =
         has_queries ? slot_of<P::queries>(tile.number, sequences.q_ends, args.p.queries) : 0;
-    Problem& p = own.p;
+    Params& p = own.p;
     p.queries = queries.end - queries.begin;
     p.keys = keys.end - keys.begin;
     own.queries = static_cast<int>(p.queries);
@@ -823,7 +825,7 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
     own.key_tiles = (own.keys + P::keys - 1) / P::keys;
     own.lse += queries.begin;
     own.slopes += queries.begin;
-    own.turns += slot;
+    own.semaphores += slot;
     own.sums += slot * (P::queries * P::width / 4);
     own.in.grad_y += queries.begin * p.grad_y.row;
     own.in.q += queries.begin * p.q.row;
@@ -843,7 +845,7 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
 
 /// The gradients by tilings of one width. Returns nothing if the device lacks shared memory.
 template <class P>
-std::optional<Status> launch_tiles(const Call& call, const Problem& p, const Sequences* sequences) {
+std::optional<Status> launch_tiles(const Call& call, const Params& p, const Sequences* sequences) {
   using T = typename P::T;
   const int device = call.execution.device_index;
   const bool shares_kernel =
@@ -869,7 +871,7 @@ std::optional<Status> launch_tiles(const Call& call, const Problem& p, const Seq
                     .slopes = nullptr,
                     .sums = nullptr,
                     .begun = nullptr,
-                    .turns = nullptr,
+                    .semaphores = nullptr,
                     .head_rows = p.queries,
                     .head_tiles = static_cast<int>(query_tiles),
                     .queries = static_cast<int>(p.queries),
@@ -899,7 +901,7 @@ std::optional<Status> launch_tiles(const Call& call, const Problem& p, const Seq
       }
       args.lse = workspace.lse;
     }
-    args.turns = args.begun + 1;
+    args.semaphores = args.begun + 1;
     const auto kernel = sequences == nullptr ? find_slopes<T, false> : find_slopes<T, true>;
     const unsigned blocks = cuda::blocks_for(std::max(8 * rows, 1 + tiles), 256);
     Status status = cuda::launch(call, kernel, {blocks, 256}, args, rows, args.begun, 1 + tiles,
@@ -923,20 +925,20 @@ std::optional<Status> launch_tiles(const Call& call, const Problem& p, const Seq
 }
 
 template <class T>
-std::optional<Status> launch_type(const Call& call, const Problem& p, const Sequences* sequences) {
+std::optional<Status> launch_type(const Call& call, const Params& p, const Sequences* sequences) {
   const std::int64_t width = std::max(p.width, p.value_width);
   if (sequences == nullptr && width <= 64 && p.keys <= 128) {
-    if (width <= 32) return launch_tiles<Tiling<T, 32, true>>(call, p, sequences);
-    return launch_tiles<Tiling<T, 64, true>>(call, p, sequences);
+    if (width <= 32) return launch_tiles<MmaBackwardConfig<T, 32, true>>(call, p, sequences);
+    return launch_tiles<MmaBackwardConfig<T, 64, true>>(call, p, sequences);
   }
-  if (width <= 32) return launch_tiles<Tiling<T, 32, false>>(call, p, sequences);
-  if (width <= 64) return launch_tiles<Tiling<T, 64, false>>(call, p, sequences);
-  if (width <= 128) return launch_tiles<Tiling<T, 128, false>>(call, p, sequences);
-  return launch_tiles<Tiling<T, 256, false>>(call, p, sequences);
+  if (width <= 32) return launch_tiles<MmaBackwardConfig<T, 32, false>>(call, p, sequences);
+  if (width <= 64) return launch_tiles<MmaBackwardConfig<T, 64, false>>(call, p, sequences);
+  if (width <= 128) return launch_tiles<MmaBackwardConfig<T, 128, false>>(call, p, sequences);
+  return launch_tiles<MmaBackwardConfig<T, 256, false>>(call, p, sequences);
 }
 
 /// `sequences` is null if they are not packed.
-std::optional<Status> run(const Call& call, const Problem& p, const Sequences* sequences) {
+std::optional<Status> run(const Call& call, const Params& p, const Sequences* sequences) {
   constexpr std::int64_t most = std::numeric_limits<int>::max() / 2;
   if (!cuda::is_compiled_for(80, call.execution.device_index)) return {};
   for (const std::int64_t width : {p.width, p.value_width}) {
@@ -963,11 +965,11 @@ std::optional<Status> run(const Call& call, const Problem& p, const Sequences* s
 
 }  // namespace
 
-std::optional<Status> mma_backward(const Call& call, const Problem& p) {
+std::optional<Status> mma_backward(const Call& call, const Params& p) {
   return run(call, p, nullptr);
 }
 
-std::optional<Status> mma_packed_backward(const Call& call, const Problem& p,
+std::optional<Status> mma_packed_backward(const Call& call, const Params& p,
                                           const Sequences& sequences) {
   return run(call, p, &sequences);
 }

@@ -8,7 +8,7 @@ namespace {
 using namespace mma;
 
 /// Whether the elements of the mask for keys 2 i and 2 i + 1 are one aligned word.
-bool has_pairs(const Problem& p) {
+bool has_pairs(const Params& p) {
   const Mask& mask = p.mask;
   bool even = p.keys % 2 == 0 && mask.query_stride % 2 == 0 && mask.head_stride % 2 == 0;
   for (int i = 0; i < mask.leading; ++i) even = even && mask.strides[i] % 2 == 0;
@@ -19,7 +19,7 @@ bool has_pairs(const Problem& p) {
 template <class T>
 std::optional<Status> attend(const Call& call, const Arguments& args) {
   if (args.rows <= 16) return attend_few(call, args);
-  const Problem& p = args.problem;
+  const Params& p = args.params;
   const int device = call.execution.device_index;
   const auto launch = [&]<int width>(std::integral_constant<int, width>) {
     if constexpr (width < 256) {
@@ -28,7 +28,7 @@ std::optional<Status> attend(const Call& call, const Arguments& args) {
       const int multiprocessors = cuda::number_of<cudaDevAttrMultiProcessorCount>(device);
       // The results do not depend on the choice: both plans have the same tiles and parts of keys.
       if (p.mask.data == nullptr && p.keys > 256 && tiles >= 2 * multiprocessors &&
-          has_plan<Large<width>>(cuda::compiled_architecture(device))) {
+          has_config<Large<width>>(cuda::compiled_architecture(device))) {
         return launch_plan<T, Large<width>>(call, args);
       }
     }
@@ -40,10 +40,10 @@ std::optional<Status> attend(const Call& call, const Arguments& args) {
 
 }  // namespace
 
-std::optional<Status> mma_forward(const Call& call, const Problem& p, float* lse) {
+std::optional<Status> mma_forward(const Call& call, const Params& p, float* lse) {
   if (!takes(call, p)) return std::nullopt;
   const bool joins_heads =
-      p.queries < 64 && p.group() > 1 && !p.is_causal && p.group() * p.queries <= most_rows;
+      p.queries < 64 && p.group() > 1 && !p.is_causal && p.group() * p.queries <= max_rows;
   Arguments args = arguments_of(call, p, lse, joins_heads);
   args.mask_in_pairs = has_pairs(p);
   if (call.inputs[0].dtype == DType::float16) return attend<Half>(call, args);

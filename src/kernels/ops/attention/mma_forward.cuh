@@ -16,41 +16,41 @@ namespace cudarelu::ops::attention::mma {
 
 /// 64 rows: several small blocks on a multiprocessor hide each other's latencies.
 template <int width>
-using Small = Plan<width, 1, 4, 1, width == 256 ? 32 : 64, 2,
-                   width == 32   ? 5
-                   : width == 64 ? 4
-                                 : 2>;
+using Small = MmaConfig<width, 1, 4, 1, width == 256 ? 32 : 64, 2,
+                        width == 32   ? 5
+                        : width == 64 ? 4
+                                      : 2>;
 
 /// 128 rows, of which each warp has 32, so that it loads half as much from shared memory.
 template <int width>
-using Large = Plan<width, 2, 4, 1, 64, 2, 2>;
+using Large = MmaConfig<width, 2, 4, 1, 64, 2, 2>;
 
-inline constexpr std::int64_t most_rows = INT_MAX - 256;  // tiles may go past the end
+inline constexpr std::int64_t max_rows = INT_MAX - 256;  // tiles may go past the end
 
 /// Whether the kernel can compute a call.
-inline bool takes(const Call& call, const Problem& p) {
+inline bool takes(const Call& call, const Params& p) {
   const DType dtype = call.inputs[0].dtype;
   const auto fits = [](std::int64_t width) { return width > 0 && width <= 256 && width % 8 == 0; };
   const auto aligned = [](const TensorView& t) { return cuda::misalignment(t.data) == 0; };
   const float factor = static_cast<float>(p.scale) * log2_e;
   return (dtype == DType::float16 || dtype == DType::bfloat16) && fits(p.width) &&
-         fits(p.value_width) && p.queries <= most_rows && p.keys <= most_rows &&
+         fits(p.value_width) && p.queries <= max_rows && p.keys <= max_rows &&
          aligned(call.inputs[0]) && aligned(call.inputs[1]) && aligned(call.inputs[2]) &&
          aligned(call.outputs[0]) &&
          std::ranges::all_of(std::array{p.q, p.k, p.v, p.y}, has_vectors<Half>) &&
-         p.batch * p.heads <= most_rows && std::isnormal(factor) &&
+         p.batch * p.heads <= max_rows && std::isnormal(factor) &&
          factor > 0 &&  // bases are relative to the largest product
          cuda::is_compiled_for(80, call.execution.device_index);
 }
 
-inline Arguments arguments_of(const Call& call, const Problem& p, float* lse, bool joins_heads) {
+inline Arguments arguments_of(const Call& call, const Params& p, float* lse, bool joins_heads) {
   Arguments args{};
   args.q = call.inputs[0].data;
   args.k = call.inputs[1].data;
   args.v = call.inputs[2].data;
   args.y = call.outputs[0].data;
   args.lse = lse;
-  args.problem = p;
+  args.params = p;
   args.heads = joins_heads ? static_cast<int>(p.group()) : 1;
   args.stacks = Divisor(joins_heads ? 1 : static_cast<int>(p.group()));
   args.queries = Divisor(static_cast<int>(p.queries));
@@ -75,7 +75,7 @@ std::optional<Status> attend_few(const Call& call, const Arguments& args);
 /// has at least some hundreds of keys, so that its results take little time.
 template <class T, class P>
 std::optional<Status> launch_plan(const Call& call, Arguments args) {
-  const Problem& p = args.problem;
+  const Params& p = args.params;
   const int device = call.execution.device_index;
   const std::int64_t stacks = p.heads / args.heads;  // of an item
   const std::int64_t tiles = cuda::ceil_div(args.rows, P::rows);
@@ -85,12 +85,12 @@ std::optional<Status> launch_plan(const Call& call, Arguments args) {
   constexpr int rows_of_unit = std::min(P::rows, 64);
   const int unit = std::min(args.rows, rows_of_unit);
   const std::int64_t blocks = stacks * cuda::ceil_div(args.rows, rows_of_unit);
-  const std::int64_t places = cuda::number_of<cudaDevAttrMultiProcessorCount>(device) *
-                              std::int64_t{P::key_warps > 1 ? 2 : 1};
-  const std::int64_t wanted = std::max<std::int64_t>(places / blocks, 1);
-  const int least_keys = std::clamp(128 * unit, 256, std::max(1024, 32 * unit));
+  const std::int64_t slots_of_gpu = cuda::number_of<cudaDevAttrMultiProcessorCount>(device) *
+                                    std::int64_t{P::key_warps > 1 ? 2 : 1};
+  const std::int64_t wanted = std::max<std::int64_t>(slots_of_gpu / blocks, 1);
+  const int min_keys = std::clamp(128 * unit, 256, std::max(1024, 32 * unit));
   const std::int64_t part =
-      std::max<std::int64_t>(cuda::ceil_div(key_tiles, wanted), least_keys / P::keys);
+      std::max<std::int64_t>(cuda::ceil_div(key_tiles, wanted), min_keys / P::keys);
   const std::int64_t parts = std::max<std::int64_t>(cuda::ceil_div(key_tiles, part), 1);
   const std::int64_t rows = p.batch * p.heads * p.queries;
   if (p.batch * stacks * tiles * parts > INT_MAX || (parts > 1 && rows > INT_MAX) ||
@@ -126,7 +126,7 @@ std::optional<Status> launch_plan(const Call& call, Arguments args) {
 /// Launches the kernel of a plan for packed sequences, whose keys are not divided.
 template <class T, class P>
 std::optional<Status> launch_packed(const Call& call, Arguments args, const Sequences& sequences) {
-  const Problem& p = args.problem;
+  const Params& p = args.params;
   const std::int64_t slots = tile_slots(p.queries, sequences.count, P::rows);
   if (slots > INT_MAX / p.heads ||
       cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(call.execution.device_index) <
@@ -147,7 +147,7 @@ std::optional<Status> launch_packed(const Call& call, Arguments args, const Sequ
 /// Calls f(std::integral_constant<int, width>) with the compiled width for keys and values, `least`
 /// or more.
 template <int least, class F>
-auto visit_width(const Problem& p, const F& f) {
+auto visit_width(const Params& p, const F& f) {
   const std::int64_t width = std::max(p.width, p.value_width);
   if constexpr (least <= 32) {
     if (width <= 32) return f(std::integral_constant<int, 32>{});

@@ -5,7 +5,7 @@
 // result of the matrix instruction is also that of its left operand.
 //
 // Weights are relative to a base, which is raised, and the sums scaled, only when a score is more
-// than 2^8 times larger: float32 has room for that, and after the first tiles it is rare.
+// than 2^8 times larger: float32 can hold that, and after the first tiles it is rare.
 //
 // A hidden key has the weight 0, so that NaN or infinity in its value makes NaN. Rows that have NaN
 // in the end are computed again by attend_row(), which reads visible keys only.
@@ -29,7 +29,7 @@ namespace cudarelu::ops::attention::mma {
 /// warps divide the keys of each tile and add their results in the end, for few rows.
 template <int width_, int row_tiles_, int row_warps_, int key_warps_, int keys_, int stages_,
           int blocks_>
-struct Plan {
+struct MmaConfig {
   static constexpr int width = width_;  // of keys and values, which zeros fill up
   static constexpr int row_tiles = row_tiles_;
   static constexpr int row_warps = row_warps_;
@@ -56,10 +56,10 @@ struct Plan {
   static_assert(key_warps == 1 || (row_warps == 1 && row_tiles == 1));
 };
 
-/// Whether the code for an architecture has a plan for sequences that are not packed. On 9.0,
-/// hopper_forward() takes most calls with the many rows for which plans with large tiles pay.
+/// Whether the code for an architecture has a configuration for sequences that are not packed.
+/// On 9.0, sm90_forward() takes most calls with the many rows for which large tiles pay.
 template <class P>
-constexpr bool has_plan(int architecture) {
+constexpr bool has_config(int architecture) {
   return P::row_tiles == 1 || architecture != 90;
 }
 
@@ -84,7 +84,7 @@ struct Arguments {
   const void* v;
   void* y;
   float* lse;  // or null
-  Problem problem;
+  Params params;
   Parts parts;
   int rows;            // of a stack
   int heads;           // of a stack
@@ -97,7 +97,7 @@ struct Arguments {
   bool mask_in_pairs;  // the mask can be read two keys at a time
 };
 
-/// What a block has of packed sequences: the arguments of its sequence, and its place.
+/// What a block has of packed sequences: the arguments of its sequence, and its tile.
 struct PackedArguments : Arguments {
   unsigned stack;
   int first_row;
@@ -133,7 +133,7 @@ template <class T, bool hides_low = true>
 __device__ void attend_again(const Arguments& args, std::int64_t row) {
   attend_row<hides_low>(static_cast<const T*>(args.q), static_cast<const T*>(args.k),
                         static_cast<const T*>(args.v), static_cast<T*>(args.y), args.lse,
-                        args.problem, row);
+                        args.params, row);
 }
 
 /// The same number, from which the compiler cannot compute anything before a loop, to keep it in a
@@ -145,10 +145,10 @@ __device__ __forceinline__ unsigned in_loop(unsigned x) {
 
 __device__ __forceinline__ unsigned lane_of() { return threadIdx.x % 32; }
 
-/// The place of a vector of a row in shared memory, in bytes. Eight rows' vectors of a number are
-/// in different banks. place(row, a ^ b) is place(row, a) ^ b * 16.
+/// The offset of a vector of a row in shared memory, in bytes. Eight rows' vectors of a number are
+/// in different banks. swizzled(row, a ^ b) is swizzled(row, a) ^ b * 16.
 template <class P>
-__device__ __forceinline__ unsigned place(unsigned row, unsigned vector) {
+__device__ __forceinline__ unsigned swizzled(unsigned row, unsigned vector) {
   return row * P::line + (vector ^ (P::vectors >= 8 ? row % 8 : row / 2 % 4)) * 16;
 }
 
@@ -163,7 +163,7 @@ class Copies {
   /// Starts the copy of the next `rows` rows, of which `left` exist, with zeros for the others.
   template <int rows>
   __device__ __forceinline__ void start(char* to, int left, int width, int stride) {
-    const unsigned at = place<P>(in_loop(row()), threadIdx.x % P::vectors);
+    const unsigned at = swizzled<P>(in_loop(row()), threadIdx.x % P::vectors);
     left = static_cast<int>(column()) < width ? left - static_cast<int>(row()) : 0;
     stride = static_cast<int>(in_loop(static_cast<unsigned>(stride)));
     static_assert(P::lines % 8 == 0 || P::vectors >= 8);
@@ -179,7 +179,7 @@ class Copies {
   template <int rows, class Matrix>
   __device__ __forceinline__ static void start(char* to, const Matrix& matrix, int first, int left,
                                                int width) {
-    const unsigned at = place<P>(row(), threadIdx.x % P::vectors);
+    const unsigned at = swizzled<P>(row(), threadIdx.x % P::vectors);
     left = static_cast<int>(column()) < width ? left - static_cast<int>(row()) : 0;
 #pragma unroll
     for (int i = 0; i < rows; i += P::lines) {
@@ -203,10 +203,10 @@ template <class T, class P, class Args, bool masked>
 class Kernel {
  public:
   __device__ __forceinline__ explicit Kernel(const Args& args) : args_(args) {
-    const Problem& p = args.problem;
+    const Params& p = args.params;
 #pragma unroll
     for (float& base : bases_) base = low<float>;
-    find_place();
+    find_tile();
     const auto keys = static_cast<int>(p.keys);
     const int end = min(first_row_ + P::rows, args.rows);
     const int visible = p.is_causal ? min(keys, end) : keys;
@@ -215,7 +215,7 @@ class Kernel {
   }
 
   __device__ __forceinline__ void run() {
-    const Problem& p = args_.problem;
+    const Params& p = args_.params;
     const auto width = static_cast<int>(p.width);
     const auto value_width = static_cast<int>(p.value_width);
     const auto key_stride = static_cast<int>(p.k.row);
@@ -229,7 +229,7 @@ class Kernel {
     const unsigned kv = args_.stacks.quotient(stack_);  // counted over the batch
     const unsigned item = item_of_stack();
     const auto first_key = [&](const void* data, const Layout& layout) {
-      return static_cast<const T*>(data) + layout.place(item, kv - item * p.kv_heads) +
+      return static_cast<const T*>(data) + layout.offset(item, kv - item * p.kv_heads) +
              std::int64_t{tile_} * P::keys * layout.row;
     };
     Copies<T, P> k(first_key(args_.k, p.k), key_stride);
@@ -268,7 +268,7 @@ class Kernel {
       add_warps();
       if (key_warp() > 0) return;
     }
-    find_place();
+    find_tile();
     if (args_.parts.count.number > 1) {
       write_part();
     } else {
@@ -283,18 +283,18 @@ class Kernel {
   static constexpr int columns = P::width / 8;       // in units of 8
   static constexpr int keys = P::warp_keys / 8;      // in units of 8
 
-  /// Finds the block's place. The number of the block is read again each time, so that the compiler
-  /// does not keep the place in registers.
-  __device__ __forceinline__ void find_place() {
+  /// Finds the block's tile. The number of the block is read again each time, so that the compiler
+  /// does not keep its position in registers.
+  __device__ __forceinline__ void find_tile() {
     if constexpr (packed) {
       stack_ = in_loop(args_.stack);
       part_ = 0;
       first_row_ = static_cast<int>(in_loop(static_cast<unsigned>(args_.first_row)));
     } else {
-      find_place_of_block();
+      find_tile_of_block();
     }
   }
-  __device__ __forceinline__ void find_place_of_block() {
+  __device__ __forceinline__ void find_tile_of_block() {
     unsigned block;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
     const unsigned group = args_.tiles.quotient(block);
@@ -314,14 +314,14 @@ class Kernel {
   template <class E>
   __device__ __forceinline__ E* of_stack(E* tensor, const Layout& layout) const {
     const unsigned item = item_of_stack();
-    return tensor + layout.place(item, stack_ * args_.heads - item * args_.item_heads.number);
+    return tensor + layout.offset(item, stack_ * args_.heads - item * args_.item_heads.number);
   }
 
   /// The distance of a row of the stack from the first one.
   __device__ __forceinline__ std::int64_t offset_in_stack(int row, const Layout& layout) const {
     const std::int64_t offset = row * layout.row;
     if (args_.heads == 1) return offset;
-    const std::int64_t jump = layout.head - args_.problem.queries * layout.row;
+    const std::int64_t jump = layout.head - args_.params.queries * layout.row;
     return offset + args_.queries.quotient(static_cast<unsigned>(row)) * jump;
   }
 
@@ -342,20 +342,20 @@ class Kernel {
     return first_row_of_warp() + static_cast<int>(8 * r + lane_of() / 4);
   }
   /// The same among all rows.
-  __device__ std::int64_t place_of(int r) const {
+  __device__ std::int64_t row_offset(int r) const {
     return stack_ * std::int64_t{args_.rows} + row_of(r);
   }
 
   /// The number of keys that a row sees, of what the order and t leave; 0 if it does not exist.
   __device__ __forceinline__ int limit_of(int row) const {
-    const auto keys = static_cast<int>(args_.problem.keys);
+    const auto keys = static_cast<int>(args_.params.keys);
     if (row >= args_.rows) return 0;
-    return args_.problem.is_causal ? min(keys, row + 1) : keys;
+    return args_.params.is_causal ? min(keys, row + 1) : keys;
   }
 
   /// The least and the largest limit of the rows of the warp that exist; the largest is 0 if none
   /// does.
-  __device__ __forceinline__ int least_limit() const { return limit_of(first_row_of_warp()); }
+  __device__ __forceinline__ int min_limit() const { return limit_of(first_row_of_warp()); }
   __device__ __forceinline__ int largest_limit() const {
     const auto first = static_cast<int>(in_loop(first_row_of_warp()));
     return first >= args_.rows ? 0 : limit_of(min(first + P::warp_rows, args_.rows) - 1);
@@ -363,22 +363,22 @@ class Kernel {
 
   /// Finds what is needed to read the mask.
   __device__ __forceinline__ void find_mask() {
-    const Problem& p = args_.problem;
+    const Params& p = args_.params;
 #pragma unroll
     for (int r = 0; r < own_rows; ++r) {
       limits_[r] = limit_of(row_of(r));
       const int row = row_of(r) < args_.rows ? row_of(r) : 0;
       const int head_of_stack = row / static_cast<int>(p.queries);
       const std::int64_t head = stack_ * std::int64_t{args_.heads} + head_of_stack;
-      places_[r] = place_in_mask(p.mask, head / p.heads, head % p.heads) +
-                   (row - head_of_stack * p.queries) * p.mask.query_stride;
+      mask_offsets_[r] = mask_offset(p.mask, head / p.heads, head % p.heads) +
+                         (row - head_of_stack * p.queries) * p.mask.query_stride;
     }
   }
 
   __device__ __forceinline__ void load_queries(unsigned (&words)[P::row_tiles][4], int step) const {
-    const unsigned at =
-        in_loop(static_cast<unsigned>(__cvta_generic_to_shared(shared())) +
-                row_warp() * (P::warp_rows * P::line) + place<P>(lane_of() % 16, lane_of() / 16));
+    const unsigned at = in_loop(static_cast<unsigned>(__cvta_generic_to_shared(shared())) +
+                                row_warp() * (P::warp_rows * P::line) +
+                                swizzled<P>(lane_of() % 16, lane_of() / 16));
 #pragma unroll
     for (int i = 0; i < P::row_tiles; ++i) {
       cuda::load_matrices<false>(words[i], (at ^ step * 32) + 16 * i * P::line);
@@ -396,7 +396,7 @@ class Kernel {
     if constexpr (masked) {
       apply_mask(scores, mask);
     } else {
-      if (key + P::warp_keys > least_limit()) hide(scores, key);
+      if (key + P::warp_keys > min_limit()) hide(scores, key);
     }
     raise_bases(scores);
 #pragma unroll
@@ -416,7 +416,7 @@ class Kernel {
   }
 
   __device__ __forceinline__ void multiply_keys(Scores& scores, unsigned at) {
-    at += place<P>(lane_of() / 16 * 8 + lane_of() % 8, lane_of() / 8 % 2);
+    at += swizzled<P>(lane_of() / 16 * 8 + lane_of() % 8, lane_of() / 8 % 2);
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
       auto& a = queries_[P::keeps_queries ? step : 0];
@@ -435,7 +435,7 @@ class Kernel {
   }
 
   __device__ __forceinline__ void multiply_values(const Scores& weights, unsigned at) {
-    at += place<P>(lane_of() % 16, lane_of() / 16);
+    at += swizzled<P>(lane_of() % 16, lane_of() / 16);
 #pragma unroll
     for (int j = 0; j < keys; j += 2) {
       unsigned a[P::row_tiles][4];
@@ -478,7 +478,7 @@ class Kernel {
   /// Reads the elements of the mask for pairs of scores, to the two halves of words or, of a mask
   /// of bool, to the two lowest bytes. Keys from the limit on are hidden.
   __device__ __forceinline__ void read_mask(MaskWords& words, int key) const {
-    if (args_.problem.mask.is_bool) {
+    if (args_.params.mask.is_bool) {
       read_mask<std::uint8_t, std::uint16_t>(words, key, 0);
     } else {
       read_mask<std::uint16_t, unsigned>(words, key, store<T>(low<float>).bits);
@@ -487,13 +487,13 @@ class Kernel {
   template <class Element, class Pair>
   __device__ __forceinline__ void read_mask(MaskWords& words, int key, unsigned hidden) const {
     constexpr int bits = 8 * sizeof(Element);
-    const auto* const data = static_cast<const Element*>(args_.problem.mask.data);
-    const std::int64_t stride = args_.problem.mask.key_stride;
+    const auto* const data = static_cast<const Element*>(args_.params.mask.data);
+    const std::int64_t stride = args_.params.mask.key_stride;
     key += static_cast<int>(lane_of() % 4 * 2);
     const auto for_each = [&](const auto& read) {
 #pragma unroll
       for (int r = 0; r < own_rows; ++r) {
-        const Element* const at = data + places_[r] + key * stride;
+        const Element* const at = data + mask_offsets_[r] + key * stride;
         const int left = limits_[r] - key;
 #pragma unroll
         for (int j = 0; j < keys; ++j) {
@@ -525,7 +525,7 @@ class Kernel {
         }
       }
     };
-    if (args_.problem.mask.is_bool) {
+    if (args_.params.mask.is_bool) {
       for_each([](float& first, float& second, unsigned word) {
         if ((word & 0xff) == 0) first = low<float>;
         if (word >> 8 == 0) second = low<float>;
@@ -544,7 +544,7 @@ class Kernel {
 
   /// From scores to exponents of 2.
   __device__ __forceinline__ float factor() const {
-    return masked && !args_.problem.mask.is_bool ? 1.0f : args_.factor;
+    return masked && !args_.params.mask.is_bool ? 1.0f : args_.factor;
   }
 
   /// What is added to exponents of 2: less the base.
@@ -591,19 +591,19 @@ class Kernel {
 
   /// Adds the results of the warps that have divided the keys, in the first of them.
   __device__ __forceinline__ void add_warps() {
-    struct Room {
+    struct SharedStorage {
       float2 rows[P::key_warps][16];
       float4 sums[P::key_warps - 1][columns][32];
     };
-    static_assert(sizeof(Room) <= P::stages * P::stage_bytes);
-    Room& room = *reinterpret_cast<Room*>(shared() + P::query_bytes);
+    static_assert(sizeof(SharedStorage) <= P::stages * P::stage_bytes);
+    SharedStorage& storage = *reinterpret_cast<SharedStorage*>(shared() + P::query_bytes);
     cuda::wait_for_copies<0>();
     __syncthreads();
     const unsigned warp = key_warp();
     const unsigned lane = lane_of();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if (lane % 4 == 0) room.rows[warp][lane / 4 + 8 * r] = {bases_[r], totals_[r]};
+      if (lane % 4 == 0) storage.rows[warp][lane / 4 + 8 * r] = {bases_[r], totals_[r]};
     }
     __syncthreads();
 #pragma unroll
@@ -612,7 +612,7 @@ class Kernel {
       float base = low<float>;
 #pragma unroll
       for (int w = 0; w < P::key_warps; ++w) {
-        rows[w] = room.rows[w][lane / 4 + 8 * r];
+        rows[w] = storage.rows[w][lane / 4 + 8 * r];
         base = fmaxf(base, rows[w].x);
       }
       const auto scale = [&](float own) {
@@ -628,7 +628,7 @@ class Kernel {
 #pragma unroll
       for (int column = 0; column < columns; ++column) {
         const float (&own)[4] = sums_[0][column];
-        room.sums[warp - 1][column][lane] = {own[0], own[1], own[2], own[3]};
+        storage.sums[warp - 1][column][lane] = {own[0], own[1], own[2], own[3]};
       }
     }
     __syncthreads();
@@ -637,7 +637,7 @@ class Kernel {
     for (int w = 0; w < P::key_warps - 1; ++w) {
 #pragma unroll
       for (int column = 0; column < columns; ++column) {
-        const float4 other = room.sums[w][column][lane];
+        const float4 other = storage.sums[w][column][lane];
         sums_[0][column][0] += other.x;
         sums_[0][column][1] += other.y;
         sums_[0][column][2] += other.z;
@@ -647,11 +647,11 @@ class Kernel {
   }
 
   __device__ __forceinline__ void write_part() const {
-    const auto width = static_cast<int>(args_.problem.value_width);
+    const auto width = static_cast<int>(args_.params.value_width);
 #pragma unroll
     for (int r = 0; r < own_rows; ++r) {
       if (row_of(r) >= args_.rows) continue;
-      const std::int64_t at = place_of(r) * args_.parts.count.number + part_;
+      const std::int64_t at = row_offset(r) * args_.parts.count.number + part_;
       if (lane_of() % 4 == 0) {
         args_.parts.scales[at] = {bases_[r] == low<float> ? low<float> : -shift_of(r), totals_[r]};
       }
@@ -666,19 +666,19 @@ class Kernel {
   }
 
   __device__ __forceinline__ void write() const {
-    const auto width = static_cast<int>(args_.problem.value_width);
+    const auto width = static_cast<int>(args_.params.value_width);
     // Of two neighbours, one writes 8 bytes of one unit of columns, and one of the next.
     const bool odd = lane_of() % 2 != 0;
     const int own_column = odd ? 8 : 0;
     T* const y =
-        of_stack(static_cast<T*>(args_.y), args_.problem.y) + own_column + (lane_of() & 2) * 2;
+        of_stack(static_cast<T*>(args_.y), args_.params.y) + own_column + (lane_of() & 2) * 2;
     unsigned again = 0;  // rows that have NaN
 #pragma unroll
     for (int r = 0; r < own_rows; ++r) {
       const bool exists = row_of(r) < args_.rows;
       const float inverse = totals_[r] == 0 ? 0.0f : reciprocal(totals_[r]);
       const auto row = static_cast<int>(in_loop(static_cast<unsigned>(row_of(r))));
-      T* const to = y + offset_in_stack(row, args_.problem.y);
+      T* const to = y + offset_in_stack(row, args_.params.y);
       unsigned check = 0;  // becomes NaN from NaN
 #pragma unroll
       for (int column = 0; column < columns; column += 2) {
@@ -695,9 +695,9 @@ class Kernel {
         }
       }
       if (exists && args_.lse != nullptr && lane_of() % 4 == 0) {
-        float* const lse =
-            packed ? of_stack(args_.lse, args_.problem.lse) + row * args_.problem.lse.row
-                   : args_.lse + place_of(r);
+        float* const lse = packed
+                               ? of_stack(args_.lse, args_.params.lse) + row * args_.params.lse.row
+                               : args_.lse + row_offset(r);
         *lse = fmaf(shift_of(r), -ln_2, logf(totals_[r]));
       }
       unsigned lanes = __ballot_sync(~0u, exists && has_nan<T>(check));
@@ -707,7 +707,7 @@ class Kernel {
     }
     if (again == 0) return;
     __syncwarp();  // the lanes write over what others wrote
-    const std::int64_t first = place_of(0) - lane_of() / 4;
+    const std::int64_t first = row_offset(0) - lane_of() / 4;
     for (; again != 0; again &= again - 1) {
       const int bit = __ffs(static_cast<int>(again)) - 1;
       attend_again<T, !packed>(args_, first + 8 * (bit % 4) + bit / 4);
@@ -721,7 +721,7 @@ class Kernel {
   int tile_;       // of keys: the next
   int last_tile_;  // the one after the block's last
   int limits_[masked ? own_rows : 1];
-  std::int64_t places_[masked ? own_rows : 1];  // in the mask
+  std::int64_t mask_offsets_[masked ? own_rows : 1];  // in the mask
   unsigned queries_[P::keeps_queries ? steps : 1][P::row_tiles][4];
   float bases_[own_rows];
   float totals_[own_rows] = {};
@@ -734,7 +734,7 @@ template <class T, class P, bool masked>
 __global__ void __launch_bounds__(P::threads, masked&& P::blocks > 2 ? P::blocks - 1 : P::blocks)
     attend_tiles(const __grid_constant__ Arguments args) {
 #if __CUDA_ARCH__ >= 800
-  if constexpr (has_plan<P>(__CUDA_ARCH__ / 10)) {
+  if constexpr (has_config<P>(__CUDA_ARCH__ / 10)) {
     cuda::wait_for_previous_kernel();
     cuda::let_next_kernel_start();
     Kernel<T, P, Arguments, masked>(args).run();
@@ -759,7 +759,7 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
   PackedTile tile{};
   if (threadIdx.x < 32) {
     tile = find_tile<P::rows>(static_cast<int>(slot), sequences.q_ends,
-                              static_cast<int>(sequences.count), args.problem.queries);
+                              static_cast<int>(sequences.count), args.params.queries);
     if (threadIdx.x == 0) exists = tile.exists();
   } else {
     copy_words<P::threads - 32>(args, static_cast<Arguments&>(own), threadIdx.x - 32);
@@ -767,8 +767,8 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
   __syncthreads();
   if (!exists) return;
   if (threadIdx.x == 0) {
-    const Batch keys = keys_of(tile.number, sequences, args.problem.keys);
-    Problem& p = own.problem;
+    const Batch keys = keys_of(tile.number, sequences, args.params.keys);
+    Params& p = own.params;
     p.queries = tile.sequence.end - tile.sequence.begin;
     p.keys = keys.end - keys.begin;
     own.rows = static_cast<int>(p.queries);

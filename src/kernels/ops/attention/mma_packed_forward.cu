@@ -9,7 +9,7 @@ using namespace mma;
 template <class T>
 std::optional<Status> attend_packed(const Call& call, const Arguments& args,
                                     const Sequences& sequences) {
-  const Problem& p = args.problem;
+  const Params& p = args.params;
   return visit_width<32>(p, [&]<int width>(std::integral_constant<int, width>) {
     if constexpr (width < 256) {
       // The results do not depend on the choice.
@@ -26,7 +26,7 @@ std::optional<Status> attend_packed(const Call& call, const Arguments& args,
 
 }  // namespace
 
-std::optional<Status> mma_packed_forward(const Call& call, const Problem& p,
+std::optional<Status> mma_packed_forward(const Call& call, const Params& p,
                                          const Sequences& sequences, float* lse) {
   if (!takes(call, p) || sequences.count >= INT_MAX) return std::nullopt;
   const Arguments args = arguments_of(call, p, lse, false);

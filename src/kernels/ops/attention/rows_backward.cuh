@@ -8,14 +8,14 @@ namespace cudarelu::ops::attention {
 
 /// exp(score - lse) for a finite lse; where no key is visible, all scores are -infinity.
 template <class T>
-__device__ ScoreGradient<Compute<T>> gradient_of(const Problem& p, const GradientInputs<T>& in,
+__device__ ScoreGradient<Compute<T>> gradient_of(const Params& p, const GradientInputs<T>& in,
                                                  const Row& at, std::int64_t row, std::int64_t key,
-                                                 std::int64_t place, bool hidden,
+                                                 std::int64_t offset, bool hidden,
                                                  Compute<T> slope) {
   using C = Compute<T>;
   const C lse = in.lse[row];
   const T* const keys = at.keys_in(in.k, p.k)[key];
-  const C score = hidden ? low<C> : score_of(p, at.in(in.q, p.q), keys, place);
+  const C score = hidden ? low<C> : score_of(p, at.in(in.q, p.q), keys, offset);
   const C weight = exp(score - (lse == low<C> ? C(0) : lse));
   const C product = dot(at.in(in.grad_y, p.grad_y), at.keys_in(in.v, p.v)[key], p.value_width);
   return {weight, weight * (product - slope)};
@@ -25,7 +25,7 @@ __device__ ScoreGradient<Compute<T>> gradient_of(const Problem& p, const Gradien
 /// mask.
 template <class T, bool of_mask>
 __device__ void query_backward(const GradientInputs<T>& in, T* output, Compute<T>* slopes,
-                               const Problem& p, std::int64_t row) {
+                               const Params& p, std::int64_t row) {
   using C = Compute<T>;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const Row at(p, row);
@@ -45,7 +45,7 @@ __device__ void query_backward(const GradientInputs<T>& in, T* output, Compute<T
       ScoreGradient<C> gradient{};
       if (key + lane < (of_mask ? p.keys : visible)) {
         gradient =
-            gradient_of(p, in, at, row, key + lane, at.place + (key + lane) * p.mask.key_stride,
+            gradient_of(p, in, at, row, key + lane, at.offset + (key + lane) * p.mask.key_stride,
                         key + lane >= visible, slope);
         if constexpr (of_mask) {
           at.in(output, p.grad_mask)[key + lane] = store<T>(gradient.value);
@@ -64,7 +64,7 @@ __device__ void query_backward(const GradientInputs<T>& in, T* output, Compute<T
 /// The gradients of k and v for a row of k, counted over the batch and the heads.
 template <class T>
 __device__ void key_backward(const GradientInputs<T>& in, T* grad_k, T* grad_v,
-                             const Compute<T>* slopes, const Problem& p, std::int64_t key) {
+                             const Compute<T>* slopes, const Params& p, std::int64_t key) {
   using C = Compute<T>;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const std::int64_t position = key % p.keys;
@@ -81,7 +81,7 @@ __device__ void key_backward(const GradientInputs<T>& in, T* grad_k, T* grad_v,
       if (row + lane < rows) {
         const std::int64_t own = kv * rows + row + lane;
         const Row at(p, own);
-        gradient = gradient_of(p, in, at, own, position, at.place + position * p.mask.key_stride,
+        gradient = gradient_of(p, in, at, own, position, at.offset + position * p.mask.key_stride,
                                p.is_causal && position > at.query, slopes[own]);
       }
       const int count = static_cast<int>(min(rows - row, std::int64_t{32}));

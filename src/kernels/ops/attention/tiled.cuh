@@ -103,10 +103,10 @@ struct Share {
 /// `chunk` bytes.
 template <class T_, int width_, int rows_, int others_, int score_rows, int result_rows,
           int chunk = 8192>
-struct Tiling {
+struct SimtConfig {
   using T = T_;
   /// Packed sequences and others share a kernel, to compile less. It has its arguments in shared
-  /// memory; the most frequent tiling has a kernel for each.
+  /// memory; the most frequent configuration has a kernel for each.
   static constexpr bool shares_kernel = sizeof(T) == 8 || width_ != 64;
   static constexpr int vector = Few<T>::size;
   static constexpr int width = width_;
@@ -123,7 +123,7 @@ struct Tiling {
   static constexpr int depth = chunk / (others * static_cast<int>(sizeof(T)));  // of scored rows
   static constexpr int lines = chunk / (width * static_cast<int>(sizeof(T)));   // of weighted rows
   static_assert(others % lines == 0);
-  static constexpr int pitch = rows + vector;  // so that turning has no bank conflicts
+  static constexpr int pitch = rows + vector;  // so that transposing has no bank conflicts
   static constexpr int other_pitch = others + vector;
   // Elements in shared memory.
   static constexpr int staying_size = width * pitch;
@@ -330,10 +330,10 @@ class Stream {
 };
 
 /// What a block of a kernel for packed sequences knows, in shared memory: its sequence and tile,
-/// and the problem and the tensors from the sequence on.
+/// and the parameters and the tensors from the sequence on.
 template <class Tensors>
 struct Own {
-  Problem problem;
+  Params params;
   Tensors tensors;
   PackedTile tile;
 };
@@ -343,49 +343,49 @@ struct Queries {
   std::int64_t kv;  // the head, counted over the batch
   int count;
 
-  __device__ static Queries of(const Problem& p, std::int64_t head) {
+  __device__ static Queries of(const Params& p, std::int64_t head) {
     return {head, static_cast<int>(p.group() * p.queries)};
   }
 
   /// The first of them among those of all heads.
   __device__ std::int64_t first() const { return kv * count; }
 
-  /// The place in the mask of query `row`, and the number of keys that it may see.
-  __device__ std::int64_t place(const Problem& p, int row) const {
+  /// The offset in the mask of query `row`, and the number of keys that it may see.
+  __device__ std::int64_t mask_offset(const Params& p, int row) const {
     if (p.mask.data == nullptr) return 0;
     const auto queries = static_cast<int>(p.queries);
     const std::int64_t head = kv % p.kv_heads * p.group() + row / queries;
-    return p.mask.place(kv / p.kv_heads, head) + row % queries * p.mask.query_stride;
+    return p.mask.offset(kv / p.kv_heads, head) + row % queries * p.mask.query_stride;
   }
-  __device__ int visible(const Problem& p, int row) const {
+  __device__ int visible(const Params& p, int row) const {
     const auto keys = static_cast<int>(p.keys);
     return p.is_causal ? min(keys, row % static_cast<int>(p.queries) + 1) : keys;
   }
 
   /// The most and the fewest keys that a query of a tile may see.
-  __device__ int most_visible(const Problem& p, int first, int size) const {
+  __device__ int max_visible(const Params& p, int first, int size) const {
     const auto queries = static_cast<int>(p.queries);
     const int last = min(first % queries + size, queries) - 1;
     return p.is_causal ? min(static_cast<int>(p.keys), last + 1) : static_cast<int>(p.keys);
   }
-  __device__ int least_visible(const Problem& p, int first, int size) const {
+  __device__ int min_visible(const Params& p, int first, int size) const {
     const auto queries = static_cast<int>(p.queries);
     const bool has_first_query = first % queries + size > queries;
     return visible(p, has_first_query ? 0 : first);
   }
 };
 
-/// place() and visible() of the queries of a tile, in shared memory.
+/// mask_offset() and visible() of the queries of a tile, in shared memory.
 template <int size>
 struct Limits {
-  std::int64_t places[size];
+  std::int64_t mask_offsets[size];
   int visible[size];
 
   /// Queries past the end see no key.
-  __device__ void set(const Problem& p, const Queries& queries, int first, int thread) {
+  __device__ void set(const Params& p, const Queries& queries, int first, int thread) {
     for (int i = thread; i < size; i += threads) {
       const int row = min(first + i, queries.count - 1);
-      places[i] = queries.place(p, row);
+      mask_offsets[i] = queries.mask_offset(p, row);
       visible[i] = first + i < queries.count ? queries.visible(p, row) : 0;
     }
   }
@@ -409,7 +409,7 @@ __device__ __forceinline__ void rotate(T (&scores)[rows][columns]) {
 /// Adds the mask to the scores of a thread; those of hidden keys become -infinity. Rows of the
 /// tile are queries, or columns are if `turned`.
 template <class S, bool turned, class T, int size>
-__device__ __forceinline__ void apply_mask(const Problem& p, T (&scores)[S::rows][S::columns],
+__device__ __forceinline__ void apply_mask(const Params& p, T (&scores)[S::rows][S::columns],
                                            const S& share, const Limits<size>& limits,
                                            int first_key) {
   constexpr int some = Few<T>::size;  // columns at a time, to save registers
@@ -425,7 +425,8 @@ __device__ __forceinline__ void apply_mask(const Problem& p, T (&scores)[S::rows
         const int key = first_key + (turned ? row_at : column_at);
         T& score = scores[i][j];
         score = key < limits.visible[query]
-                    ? masked(score, limits.places[query] + static_cast<std::int64_t>(key) * stride)
+                    ? masked(score,
+                             limits.mask_offsets[query] + static_cast<std::int64_t>(key) * stride)
                     : low<T>;
       }
     }
@@ -554,7 +555,7 @@ bool has_vectors(std::int64_t columns,
 
 /// Calls run(TypeTag<P>) with the tiling for the call, if there is one.
 template <class Run>
-std::optional<Status> with_tiling(const Problem& p, DType dtype, const Run& run) {
+std::optional<Status> with_tiling(const Params& p, DType dtype, const Run& run) {
   constexpr std::int64_t most = std::numeric_limits<int>::max() / 2;
   const std::int64_t width = std::max(p.width, p.value_width);
   if (std::min(p.width, p.value_width) == 0 || width > 256 || p.keys > most ||
@@ -565,27 +566,28 @@ std::optional<Status> with_tiling(const Problem& p, DType dtype, const Run& run)
     if (layout.row > std::numeric_limits<int>::max()) return std::nullopt;
   }
   if (dtype == DType::float32) {
-    if (width <= 32) return run(TypeTag<Tiling<float, 32, 128, 64, 8, 8>>{});
-    if (width <= 64) return run(TypeTag<Tiling<float, 64, 128, 64, 8, 8>>{});
-    if (width <= 128) return run(TypeTag<Tiling<float, 128, 64, 128, 8, 8>>{});
-    return run(TypeTag<Tiling<float, 256, 32, 128, 8, 8>>{});
+    if (width <= 32) return run(TypeTag<SimtConfig<float, 32, 128, 64, 8, 8>>{});
+    if (width <= 64) return run(TypeTag<SimtConfig<float, 64, 128, 64, 8, 8>>{});
+    if (width <= 128) return run(TypeTag<SimtConfig<float, 128, 64, 128, 8, 8>>{});
+    return run(TypeTag<SimtConfig<float, 256, 32, 128, 8, 8>>{});
   }
   if (dtype == DType::float64) {
-    if (width <= 128) return run(TypeTag<Tiling<double, 128, 32, 64, 4, 8>>{});
-    return run(TypeTag<Tiling<double, 256, 16, 128, 4, 4>>{});
+    if (width <= 128) return run(TypeTag<SimtConfig<double, 128, 32, 64, 4, 8>>{});
+    return run(TypeTag<SimtConfig<double, 256, 16, 128, 4, 4>>{});
   }
   return std::nullopt;
 }
 
 /// Launches a kernel for blocks of `groups` groups, if the device has the shared memory.
-template <auto kernel, int most_bytes, class... Arguments>
+template <auto kernel, int max_bytes, class... Arguments>
 std::optional<Status> launch_blocks(const Call& call, std::int64_t blocks, int groups, int bytes,
                                     const Arguments&... arguments) {
   constexpr int others = 6144;  // at most, of static arrays
-  const int room =
+  const int available =
       cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(call.execution.device_index);
-  if (room < bytes + others || blocks > std::numeric_limits<int>::max()) return std::nullopt;
-  if (Status status = cuda::allow_shared_memory<kernel>(call, std::min(most_bytes, room - others));
+  if (available < bytes + others || blocks > std::numeric_limits<int>::max()) return std::nullopt;
+  if (Status status =
+          cuda::allow_shared_memory<kernel>(call, std::min(max_bytes, available - others));
       !status.ok())
     return status;
   return cuda::launch(call, kernel,

@@ -30,17 +30,17 @@ struct Tensors {
   T* grad_v;
   T* slopes;           // the sum of grad_y y, less grad_lse, for each query
   int* ticket;         // of the next block
-  int* turns;          // for each head and tile of queries: the tile of keys whose turn it is
+  int* semaphores;     // for each head and tile of queries: the tile of keys that may add
   bool vectors;        // rows of q, k and grad_k can be accessed 16 bytes at a time
   bool value_vectors;  // rows of grad_y and grad_v can
 };
 
-/// Sets the slopes; and the ticket and the turns, `counters` numbers, to 0. Of packed sequences,
-/// also fills the workspace, and sets the gradients of queries without keys to 0. The numbers of a
-/// sequence then follow those of the one before.
+/// Sets the slopes; and the ticket and the semaphores, `counters` numbers, to 0. Of packed
+/// sequences, also fills the workspace, and sets the gradients of queries without keys to 0. The
+/// numbers of a sequence then follow those of the one before.
 template <class T, bool packed>
 __global__ void __launch_bounds__(32 * warps)
-    prepare(const __grid_constant__ Tensors<T> tensors, const __grid_constant__ Problem p,
+    prepare(const __grid_constant__ Tensors<T> tensors, const __grid_constant__ Params p,
             std::int64_t rows, std::int64_t counters, const Sequences sequences,
             const PackedWorkspace<T> workspace) {
   cuda::wait_for_previous_kernel();
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(32 * warps)
   const std::int64_t row = row_of_warp();
   if (row >= rows) return;
   const Row at(p, row);
-  std::int64_t place = row;
+  std::int64_t offset = row;
   if constexpr (packed) {
     const std::int64_t sequence = batch_number(at.query, sequences.q_ends, sequences.count);
     const Batch keys = keys_of(static_cast<int>(sequence), sequences, p.keys);
@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(32 * warps)
       return;
     }
     const Batch queries = in_order(batch_of(sequence, sequences.q_ends, p.queries));
-    place = p.heads * queries.begin + at.head * (queries.end - queries.begin) + at.query -
-            queries.begin;
+    offset = p.heads * queries.begin + at.head * (queries.end - queries.begin) + at.query -
+             queries.begin;
   }
   const T* const grads = at.in(tensors.grad_y, p.grad_y);
   const T* const results = at.in(tensors.y, p.y);
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(32 * warps)
   slope = cuda::sum_in_warp<32>(slope);
   if (tensors.grad_lse != nullptr) slope -= static_cast<T>(*at.in(tensors.grad_lse, p.lse));
   if (threadIdx.x % 32 != 0) return;
-  tensors.slopes[place] = slope;
-  if constexpr (packed) workspace.lse[place] = *at.in(tensors.lse, p.lse);
+  tensors.slopes[offset] = slope;
+  if constexpr (packed) workspace.lse[offset] = *at.in(tensors.lse, p.lse);
 }
 
 /// The tiles of the queries of all heads that share one of k, from the last one to the first one.
@@ -109,7 +109,7 @@ struct Heads {
   const T* lse;
   const T* slopes;
 
-  __device__ static Heads of(const Problem& p, const Tensors<T>& tensors, const Queries& queries) {
+  __device__ static Heads of(const Params& p, const Tensors<T>& tensors, const Queries& queries) {
     const auto keys = static_cast<int>(p.keys);
     const auto width = static_cast<int>(p.width);
     const auto value_width = static_cast<int>(p.value_width);
@@ -148,12 +148,13 @@ __device__ T score_in_sequence(bool packed, T score) {
 /// The weight of one key for one query, or the gradient of its score: for sum_visible().
 /// Not inlined: few results have NaN, and need it.
 template <class T>
-__device__ __noinline__ Weight<T> weight_at(const Problem& p, const Heads<T>& heads, bool packed,
+__device__ __noinline__ Weight<T> weight_at(const Params& p, const Heads<T>& heads, bool packed,
                                             int query, int key, bool gradient) {
   const Queries& queries = heads.queries;
   if (key >= queries.visible(p, query)) return {0, true};
-  const std::int64_t place = queries.place(p, query) + key * p.mask.key_stride;
-  const T score = score_in_sequence(packed, score_of(p, heads.q.at[query], heads.k.at[key], place));
+  const std::int64_t offset = queries.mask_offset(p, query) + key * p.mask.key_stride;
+  const T score =
+      score_in_sequence(packed, score_of(p, heads.q.at[query], heads.k.at[key], offset));
   const T weight = weight_of(score, heads.lse[query]);
   if (!gradient) return {weight, score == low<T>};
   const T product = dot(heads.grad_y.at[query], heads.v.at[key], p.value_width);
@@ -211,12 +212,12 @@ __device__ __forceinline__ void multiply_rows(typename P::T (&sums)[S::rows][S::
   }
 }
 
-/// The gradients of a tile of keys, and what they add to grad_q. The turns of a head are
-/// `head_turns` numbers.
+/// The gradients of a tile of keys, and what they add to grad_q. The semaphores of a head are
+/// `head_semaphores` numbers.
 template <class P>
 __device__ __forceinline__ void find_gradients(const Tensors<typename P::T>& tensors,
-                                               const Problem& p, bool packed, int kv,
-                                               int tile_of_keys, std::int64_t head_turns) {
+                                               const Params& p, bool packed, int kv,
+                                               int tile_of_keys, std::int64_t head_semaphores) {
   using T = typename P::T;
   using S = typename P::Scores;
   using R = typename P::Results;
@@ -268,10 +269,10 @@ __device__ __forceinline__ void find_gradients(const Tensors<typename P::T>& ten
 
   // No later keys are visible to the queries of a tile.
   const auto is_last_for = [&](int first) {
-    return first_key + P::rows >= queries.most_visible(p, first, P::others);
+    return first_key + P::rows >= queries.max_visible(p, first, P::others);
   };
   const auto add_to_grad_q = [&](int first, const T* gradients) {
-    int* const turn = tensors.turns + first / P::others + queries.kv * head_turns;
+    int* const semaphore = tensors.semaphores + first / P::others + queries.kv * head_semaphores;
     const typename B::Sums share(thread);
     const auto width = static_cast<int>(p.width);
     bool found = false;
@@ -280,7 +281,7 @@ __device__ __forceinline__ void find_gradients(const Tensors<typename P::T>& ten
       multiply_rows<P, typename B::Sums>(added, gradients + (first_row + share.row) * P::pitch,
                                          staying_keys + (first_column + share.column) * P::pitch);
       if (first_row == 0 && first_column == 0) {
-        if (thread == 0) wait_for(turn, tile_of_keys);
+        if (thread == 0) wait_for(semaphore, tile_of_keys);
         wait_for_group(group);
       }
       const int row = first_row + share.row;
@@ -315,7 +316,7 @@ __device__ __forceinline__ void find_gradients(const Tensors<typename P::T>& ten
     }
     if (found && may_hide && is_last_for(first)) has_nan = 1;
     wait_for_group(group);
-    if (thread == 0) publish(turn, tile_of_keys + 1);
+    if (thread == 0) publish(semaphore, tile_of_keys + 1);
   };
 
   T sums[R::rows][R::columns] = {};
@@ -348,7 +349,7 @@ __device__ __forceinline__ void find_gradients(const Tensors<typename P::T>& ten
         for (T& score : row) score = score_in_sequence(packed, score * static_cast<T>(p.scale));
       }
       if (p.mask.data != nullptr || first + P::others > queries.count ||
-          first_key + P::rows > queries.least_visible(p, first, P::others)) {
+          first_key + P::rows > queries.min_visible(p, first, P::others)) {
         apply_mask<S, true>(p, scores, score_share, limits, first_key);
       }
 #pragma unroll
@@ -438,7 +439,7 @@ __device__ __forceinline__ int take_ticket(int* ticket) {
 template <class P>
 __global__ void __launch_bounds__(2 * threads, 1)
     gradients(const __grid_constant__ Tensors<typename P::T> tensors,
-              const __grid_constant__ Problem p) {
+              const __grid_constant__ Params p) {
   cuda::wait_for_previous_kernel();
   const int ticket = take_ticket(tensors.ticket);
   // Under a causal mask, the blocks with the most queries come first.
@@ -452,8 +453,8 @@ __global__ void __launch_bounds__(2 * threads, 1)
 template <class P>
 __global__ void __launch_bounds__(2 * threads, 1)
     packed_gradients(const __grid_constant__ Tensors<typename P::T> tensors,
-                     const __grid_constant__ Problem p, const Sequences sequences,
-                     std::int64_t head_turns, bool is_packed) {
+                     const __grid_constant__ Params p, const Sequences sequences,
+                     std::int64_t head_semaphores, bool is_packed) {
   using OwnOfBlock = Own<Tensors<typename P::T>>;
   __shared__ __align__(16) char memory[sizeof(OwnOfBlock)];
   OwnOfBlock& own = *reinterpret_cast<OwnOfBlock*>(memory);
@@ -469,7 +470,7 @@ __global__ void __launch_bounds__(2 * threads, 1)
     }
     if (threadIdx.x == 0) own.tile = tile;
   } else if (threadIdx.x < 64) {
-    copy_words<32>(p, own.problem, threadIdx.x - 32);
+    copy_words<32>(p, own.params, threadIdx.x - 32);
     copy_words<32>(tensors, own.tensors, threadIdx.x - 32);
   }
   __syncthreads();
@@ -479,8 +480,8 @@ __global__ void __launch_bounds__(2 * threads, 1)
     const bool has_queries = own.tile.number < sequences.count;
     const Batch queries =
         has_queries ? in_order(batch_of(own.tile.number, sequences.q_ends, p.queries)) : Batch{};
-    own.problem.queries = queries.end - queries.begin;
-    own.problem.keys = keys.end - keys.begin;
+    own.params.queries = queries.end - queries.begin;
+    own.params.keys = keys.end - keys.begin;
     Tensors<typename P::T>& to = own.tensors;
     to.grad_y += queries.begin * p.grad_y.row;
     to.q += queries.begin * p.q.row;
@@ -493,16 +494,16 @@ __global__ void __launch_bounds__(2 * threads, 1)
     to.lse += p.heads * queries.begin;
     to.slopes += p.heads * queries.begin;
     if (has_queries) {
-      to.turns += slot_of<P::others>(own.tile.number, sequences.q_ends, p.queries, p.group());
+      to.semaphores += slot_of<P::others>(own.tile.number, sequences.q_ends, p.queries, p.group());
     }
   }
   __syncthreads();
-  find_gradients<P>(own.tensors, own.problem, packed, ticket % heads,
-                    static_cast<int>(own.tile.first) / P::rows, head_turns);
+  find_gradients<P>(own.tensors, own.params, packed, ticket % heads,
+                    static_cast<int>(own.tile.first) / P::rows, head_semaphores);
 }
 
 /// `sequences` is null if they are not packed.
-std::optional<Status> run(const Call& call, const Problem& p, const Sequences* sequences) {
+std::optional<Status> run(const Call& call, const Params& p, const Sequences* sequences) {
   const std::int64_t rows = p.batch * p.heads * p.queries;
   if (rows == 0 || p.keys == 0) return std::nullopt;
   return with_tiling(p, call.inputs[0].dtype, [&]<class P>(TypeTag<P>) -> std::optional<Status> {
@@ -531,12 +532,12 @@ std::optional<Status> run(const Call& call, const Problem& p, const Sequences* s
       return sequences == nullptr ? cuda::ceil_div(rows, tile)
                                   : tile_slots(rows, sequences->count, tile);
     };
-    const std::int64_t head_turns = tiles_of(p.group() * p.queries, P::others);
-    const std::int64_t counters = 1 + heads * head_turns;
+    const std::int64_t head_semaphores = tiles_of(p.group() * p.queries, P::others);
+    const std::int64_t counters = 1 + heads * head_semaphores;
     PackedWorkspace<T> workspace{};
     if (Status status = allocate(call, rows, tensors.slopes); !status.ok()) return status;
     if (Status status = allocate(call, counters, tensors.ticket); !status.ok()) return status;
-    tensors.turns = tensors.ticket + 1;
+    tensors.semaphores = tensors.ticket + 1;
     if (sequences != nullptr) {
       if (Status status = workspace.allocate(call, rows, sequences->count); !status.ok()) {
         return status;
@@ -563,17 +564,17 @@ std::optional<Status> run(const Call& call, const Problem& p, const Sequences* s
       ordered = workspace.ordered(*sequences);
     }
     return launch_blocks<packed_gradients<P>, bytes>(call, blocks, 2, bytes, tensors, p, ordered,
-                                                     head_turns, sequences != nullptr);
+                                                     head_semaphores, sequences != nullptr);
   });
 }
 
 }  // namespace
 
-std::optional<Status> tiled_backward(const Call& call, const Problem& p) {
+std::optional<Status> tiled_backward(const Call& call, const Params& p) {
   return run(call, p, nullptr);
 }
 
-std::optional<Status> tiled_packed_backward(const Call& call, const Problem& p,
+std::optional<Status> tiled_packed_backward(const Call& call, const Params& p,
                                             const Sequences& sequences) {
   return run(call, p, &sequences);
 }

@@ -1,7 +1,7 @@
 // Attention in float32 and float64. A block keeps rows of q, and the tiles of k and v pass: for
 // each it computes the scores, and their exponentials relative to the largest score so far, which
 // weight the rows of v. Where that largest score rises, the sums so far are scaled. Two groups of a
-// block take turns with the tiles, and their results are combined at the end.
+// block alternate with the tiles, and their results are combined at the end.
 #include "ops/attention/tiled.cuh"
 
 namespace cudarelu::ops::attention {
@@ -54,7 +54,7 @@ constexpr int group_size = P::factors_size + P::ring_size;
 /// The rows from `first_row` on of the heads that share a head of k. Of packed sequences, a score
 /// of -infinity does not hide a key.
 template <class P>
-__device__ __forceinline__ void attend_rows(const Tensors<typename P::T>& tensors, const Problem& p,
+__device__ __forceinline__ void attend_rows(const Tensors<typename P::T>& tensors, const Params& p,
                                             bool packed, const Queries& queries, int first_row) {
   using T = typename P::T;
   using S = typename P::Scores;
@@ -76,9 +76,8 @@ __device__ __forceinline__ void attend_rows(const Tensors<typename P::T>& tensor
   const Matrix<T> v{p.keys_of(tensors.v, p.v, queries.kv).in_int(), keys, value_width,
                     tensors.value_vectors};
   const Tiles tiles{group * P::others, groups * P::others,
-                    queries.most_visible(p, first_row, P::rows)};
-  const int least_visible =
-      p.mask.data != nullptr ? 0 : queries.least_visible(p, first_row, P::rows);
+                    queries.max_visible(p, first_row, P::rows)};
+  const int min_visible = p.mask.data != nullptr ? 0 : queries.min_visible(p, first_row, P::rows);
 
   const S score_share(thread);
   const R result_share(thread);
@@ -112,7 +111,7 @@ __device__ __forceinline__ void attend_rows(const Tensors<typename P::T>& tensor
 #pragma unroll
       for (T& score : row) score *= static_cast<T>(p.scale);
     }
-    if (first + P::others > least_visible) {
+    if (first + P::others > min_visible) {
       apply_mask<S, false>(p, scores, score_share, shared.limits, first);
     }
 #pragma unroll
@@ -210,8 +209,8 @@ __device__ __forceinline__ void attend_rows(const Tensors<typename P::T>& tensor
     const T* const query = q.at[first_row + row];
     sum_visible(v, inverse, y[first_row + row], [&](int key) {
       if (key >= shared.limits.visible[row]) return Weight<T>{0, true};
-      const std::int64_t place = shared.limits.places[row] + key * p.mask.key_stride;
-      const T score = score_of(p, query, k.at[key], place);
+      const std::int64_t offset = shared.limits.mask_offsets[row] + key * p.mask.key_stride;
+      const T score = score_of(p, query, k.at[key], offset);
       return Weight<T>{power(score - shared.rows[0].largest[row]), !packed && score == low<T>};
     });
   }
@@ -220,7 +219,7 @@ __device__ __forceinline__ void attend_rows(const Tensors<typename P::T>& tensor
 template <class P>
 __global__ void __launch_bounds__(2 * threads, 1)
     attend_tiles(const __grid_constant__ Tensors<typename P::T> tensors,
-                 const __grid_constant__ Problem p) {
+                 const __grid_constant__ Params p) {
   // Under a causal mask, the blocks with the most keys come first.
   const std::int64_t heads = p.batch * p.kv_heads;
   const auto tiles_of_head = static_cast<int>(cuda::ceil_div(p.group() * p.queries, P::rows));
@@ -234,7 +233,7 @@ __global__ void __launch_bounds__(2 * threads, 1)
 template <class P>
 __global__ void __launch_bounds__(2 * threads, 1)
     attend_packed_tiles(const __grid_constant__ Tensors<typename P::T> tensors,
-                        const __grid_constant__ Problem p, const Sequences sequences, int slots,
+                        const __grid_constant__ Params p, const Sequences sequences, int slots,
                         bool is_packed) {
   using OwnOfBlock = Own<Tensors<typename P::T>>;
   __shared__ __align__(16) char memory[sizeof(OwnOfBlock)];
@@ -252,7 +251,7 @@ __global__ void __launch_bounds__(2 * threads, 1)
     }
     if (threadIdx.x == 0) own.tile = tile;
   } else if (threadIdx.x < 64) {
-    copy_words<32>(p, own.problem, threadIdx.x - 32);
+    copy_words<32>(p, own.params, threadIdx.x - 32);
     copy_words<32>(tensors, own.tensors, threadIdx.x - 32);
   }
   __syncthreads();
@@ -260,8 +259,8 @@ __global__ void __launch_bounds__(2 * threads, 1)
   if (packed && threadIdx.x == 0) {
     const Batch& queries = own.tile.sequence;
     const Batch keys = keys_of(own.tile.number, sequences, p.keys);
-    own.problem.queries = queries.end - queries.begin;
-    own.problem.keys = keys.end - keys.begin;
+    own.params.queries = queries.end - queries.begin;
+    own.params.keys = keys.end - keys.begin;
     own.tensors.q += queries.begin * p.q.row;
     own.tensors.k += keys.begin * p.k.row;
     own.tensors.v += keys.begin * p.v.row;
@@ -269,12 +268,12 @@ __global__ void __launch_bounds__(2 * threads, 1)
     if (own.tensors.lse != nullptr) own.tensors.lse += queries.begin * p.lse.row;
   }
   __syncthreads();
-  attend_rows<P>(own.tensors, own.problem, packed, Queries::of(own.problem, kv),
+  attend_rows<P>(own.tensors, own.params, packed, Queries::of(own.params, kv),
                  static_cast<int>(own.tile.first));
 }
 
 /// `sequences` is null if they are not packed.
-std::optional<Status> run(const Call& call, const Problem& p, const Sequences* sequences,
+std::optional<Status> run(const Call& call, const Params& p, const Sequences* sequences,
                           float* lse) {
   return with_tiling(p, call.inputs[0].dtype, [&]<class P>(TypeTag<P>) -> std::optional<Status> {
     using T = typename P::T;
@@ -289,12 +288,12 @@ std::optional<Status> run(const Call& call, const Problem& p, const Sequences* s
                              has_vectors<T>(p.value_width, {{input(2), p.v}, {y, p.y}})};
     const std::int64_t rows = p.group() * p.queries;
     constexpr int size = sizeof(T);
-    constexpr int most_bytes = size * (P::staying_size + 2 * group_size<P>);
+    constexpr int max_bytes = size * (P::staying_size + 2 * group_size<P>);
     if (sequences != nullptr) {
       const std::int64_t slots = tile_slots(rows, sequences->count, P::rows);
       if (slots > INT_MAX / p.kv_heads) return std::nullopt;
       constexpr int groups = 1;  // most sequences have few tiles of keys
-      return launch_blocks<attend_packed_tiles<P>, most_bytes>(
+      return launch_blocks<attend_packed_tiles<P>, max_bytes>(
           call, p.kv_heads * slots, groups, size * (P::staying_size + groups * group_size<P>),
           tensors, p, *sequences, static_cast<int>(slots), true);
     }
@@ -303,10 +302,10 @@ std::optional<Status> run(const Call& call, const Problem& p, const Sequences* s
     const auto launch_groups = [&](int groups) {
       const int bytes = size * (P::staying_size + groups * group_size<P>);
       if constexpr (P::shares_kernel) {
-        return launch_blocks<attend_packed_tiles<P>, most_bytes>(
+        return launch_blocks<attend_packed_tiles<P>, max_bytes>(
             call, blocks, groups, bytes, tensors, p, Sequences{}, static_cast<int>(tiles), false);
       } else {
-        return launch_blocks<attend_tiles<P>, most_bytes>(call, blocks, groups, bytes, tensors, p);
+        return launch_blocks<attend_tiles<P>, max_bytes>(call, blocks, groups, bytes, tensors, p);
       }
     };
     // Blocks of two groups end at different times, which is good where their work differs, or where
@@ -321,11 +320,11 @@ std::optional<Status> run(const Call& call, const Problem& p, const Sequences* s
 
 }  // namespace
 
-std::optional<Status> tiled_forward(const Call& call, const Problem& p, float* lse) {
+std::optional<Status> tiled_forward(const Call& call, const Params& p, float* lse) {
   return run(call, p, nullptr, lse);
 }
 
-std::optional<Status> tiled_packed_forward(const Call& call, const Problem& p,
+std::optional<Status> tiled_packed_forward(const Call& call, const Params& p,
                                            const Sequences& sequences, float* lse) {
   return run(call, p, &sequences, lse);
 }

@@ -67,8 +67,8 @@ struct Queries {
   const std::int32_t* order;  // of the search; null: as given
   bool own;                   // the queries are the points
 
-  __device__ std::int64_t at(std::int64_t place) const {
-    return order == nullptr ? place : order[place];
+  __device__ std::int64_t at(std::int64_t position) const {
+    return order == nullptr ? position : order[position];
   }
   __device__ Batch batch(std::int64_t query) const {
     return batch_of_query(query, new_offset, offset, batches, points);

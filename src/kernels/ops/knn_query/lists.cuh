@@ -10,9 +10,9 @@ namespace cudarelu::ops {
 template <class C, int rows>
 class RegisterList {
  public:
-  static constexpr int room = 64;  // fewer than 32 that wait, and 32 new ones
+  static constexpr int storage = 64;  // fewer than 32 that wait, and 32 new ones
   static __host__ __device__ std::size_t shared_bytes(int /*nsample*/) {
-    return room * sizeof(Neighbour<C>);
+    return storage * sizeof(Neighbour<C>);
   }
 
   __device__ RegisterList(void* shared, int nsample, int lane)

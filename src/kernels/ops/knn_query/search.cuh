@@ -87,9 +87,9 @@ __global__ void __launch_bounds__(search_warps * 32)
   cuda::wait_for_previous_kernel();
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  const std::int64_t place = static_cast<std::int64_t>(blockIdx.x) * (blockDim.x / 32) + warp;
-  if (place >= queries.count) return;
-  const std::int64_t query = queries.at(place);
+  const std::int64_t position = static_cast<std::int64_t>(blockIdx.x) * (blockDim.x / 32) + warp;
+  if (position >= queries.count) return;
+  const std::int64_t query = queries.at(position);
   List list(reinterpret_cast<char*>(shared) + warp * List::shared_bytes(results.nsample),
             results.nsample, lane);
   const Batch batch = queries.batch(query);
@@ -97,42 +97,42 @@ __global__ void __launch_bounds__(search_warps * 32)
   load_point(queries.new_xyz, query, at);
   WarpQuery<C, List> group(tree, batch, at, list, lane);
   if (is_finite(at)) {
-    search_tree(tree, batch, Box<C>::of(at, 0), queries.own ? place : -1, waiting[warp], group);
+    search_tree(tree, batch, Box<C>::of(at, 0), queries.own ? position : -1, waiting[warp], group);
   }
   group.look();
   list.write(results, query);
 }
 
 /// The shared memory of a block of search_tiles.
-template <class Tiling>
-struct TilesRoom {
-  static constexpr int queries = Tiling::warps * Tiling::queries;
+template <class TileConfig>
+struct TilesStorage {
+  static constexpr int queries = TileConfig::warps * TileConfig::queries;
 
-  TileRoom<Tiling> rooms[Tiling::warps];
+  TileStorage<TileConfig> storages[TileConfig::warps];
   Point<float> at[queries];  // the index is the number of the batch
-  NeighbourKey lists[queries * most_tile_neighbours];
+  NeighbourKey lists[queries * max_tile_neighbours];
   int next_batch;
 };
 
 /// A warp for several queries, over all points of their batches. The block loads tiles of
-/// `tile_points` points to shared memory, after its TilesRoom.
-template <class S, class Tiling>
-__global__ void __launch_bounds__(Tiling::warps * 32, Tiling::blocks)
+/// `tile_points` points to shared memory, after its TilesStorage.
+template <class S, class TileConfig>
+__global__ void __launch_bounds__(TileConfig::warps * 32, TileConfig::blocks)
     search_tiles(Reals<S> xyz, Queries<S> queries, Results<S> results, int tile_points) {
-  using Room = TilesRoom<Tiling>;
-  constexpr int threads = Tiling::warps * 32;
+  using Storage = TilesStorage<TileConfig>;
+  constexpr int threads = TileConfig::warps * 32;
   extern __shared__ uint4 shared[];
-  Room& room = *reinterpret_cast<Room*>(shared);
-  auto* const tile = reinterpret_cast<Point<float>*>(&room + 1);
+  Storage& storage = *reinterpret_cast<Storage*>(shared);
+  auto* const tile = reinterpret_cast<Point<float>*>(&storage + 1);
   cuda::wait_for_previous_kernel();
   const int k = results.nsample;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  const int first_of_warp = warp * Tiling::queries;
+  const int first_of_warp = warp * TileConfig::queries;
   const auto batches = static_cast<int>(queries.batches);
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * Room::queries;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * Storage::queries;
   int own_batch = batches;  // of the thread's query
-  if (threadIdx.x < Room::queries) {
+  if (threadIdx.x < Storage::queries) {
     Point<float> query = no_point();
     const std::int64_t number = first + threadIdx.x;
     if (number < queries.count) {
@@ -142,27 +142,27 @@ __global__ void __launch_bounds__(Tiling::warps * 32, Tiling::blocks)
       }
     }
     query.index = own_batch;
-    room.at[threadIdx.x] = query;
+    storage.at[threadIdx.x] = query;
   }
-  for (int i = threadIdx.x; i < Room::queries * k; i += threads) room.lists[i] = no_key;
+  for (int i = threadIdx.x; i < Storage::queries * k; i += threads) storage.lists[i] = no_key;
 
   for (int batch = -1;;) {  // the batches of the queries of the block, mostly one
     __syncthreads();
-    if (threadIdx.x == 0) room.next_batch = batches;
+    if (threadIdx.x == 0) storage.next_batch = batches;
     __syncthreads();
-    if (own_batch > batch && own_batch < batches) atomicMin(&room.next_batch, own_batch);
+    if (own_batch > batch && own_batch < batches) atomicMin(&storage.next_batch, own_batch);
     __syncthreads();
-    batch = room.next_batch;
+    batch = storage.next_batch;
     if (batch == batches) break;
     unsigned wanted = 0;
 #pragma unroll
-    for (int q = 0; q < Tiling::queries; ++q) {
-      wanted |= static_cast<unsigned>(room.at[first_of_warp + q].index == batch) << q;
+    for (int q = 0; q < TileConfig::queries; ++q) {
+      wanted |= static_cast<unsigned>(storage.at[first_of_warp + q].index == batch) << q;
     }
     const Batch points = batch_of(batch, queries.offset, queries.points);
     for (std::int64_t base = points.begin; base < points.end; base += tile_points) {
       const auto count = static_cast<int>(min(points.end - base, std::int64_t{tile_points}));
-      const int bits = Tiling::group_bits((count + 31) / 32);
+      const int bits = TileConfig::group_bits((count + 31) / 32);
       const int rows = (count + (32 << bits) - 1) >> (5 + bits) << bits;
       __syncthreads();
       for (int i = threadIdx.x; i < rows * 32; i += threads) {
@@ -175,14 +175,14 @@ __global__ void __launch_bounds__(Tiling::warps * 32, Tiling::blocks)
       }
       __syncthreads();
       if (wanted != 0) {
-        search_tile<Tiling>(tile, rows, bits, room.at + first_of_warp, wanted,
-                            room.lists + first_of_warp * k, k, room.rooms[warp]);
+        search_tile<TileConfig>(tile, rows, bits, storage.at + first_of_warp, wanted,
+                                storage.lists + first_of_warp * k, k, storage.storages[warp]);
       }
     }
   }
-  for (int q = first_of_warp; q < first_of_warp + Tiling::queries; ++q) {
+  for (int q = first_of_warp; q < first_of_warp + TileConfig::queries; ++q) {
     if (first + q < queries.count && lane < k) {
-      results.write(first + q, lane, neighbour_of(room.lists[q * k + lane]));
+      results.write(first + q, lane, neighbour_of(storage.lists[q * k + lane]));
     }
   }
 }

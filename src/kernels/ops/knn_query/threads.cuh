@@ -10,20 +10,20 @@
 namespace cudarelu::ops {
 
 /// The shared memory of a warp.
-struct ThreadsRoom {
-  static constexpr int leaves = 32;      // that are processed together: a bit for each
-  static constexpr int most_found = 11;  // points of a thread that wait
-  static constexpr int columns = 33;  // one more than lanes: rows are read without bank conflicts
-  static constexpr int step = 2;      // points between two checks of how many wait
-  static constexpr int last_slot = (most_found - step + 1) * columns;  // with room for a step
+struct ThreadsStorage {
+  static constexpr int leaves = 32;     // that are processed together: a bit for each
+  static constexpr int max_found = 11;  // points of a thread that wait
+  static constexpr int columns = 33;    // one more than lanes: rows are read without bank conflicts
+  static constexpr int step = 2;        // points between two checks of how many wait
+  static constexpr int last_slot = (max_found - step + 1) * columns;  // with storage for a step
   static constexpr int leaf_room = leaf_points + 1;  // leaves begin in different banks
 
   Point<float> points[leaves * leaf_room];  // of leaves, or those near the queries
   std::int32_t numbers[leaves];
-  NeighbourKey found[most_found * columns];  // of points that wait: a column for each thread
-  Box<float> queries;                        // of the threads that search
-  Box<float> children[32];                   // of the node that the warp is at
-  unsigned nodes[max_levels][32];            // of the levels above: keys of children to be visited
+  NeighbourKey found[max_found * columns];  // of points that wait: a column for each thread
+  Box<float> queries;                       // of the threads that search
+  Box<float> children[32];                  // of the node that the warp is at
+  unsigned nodes[max_levels][32];           // of the levels above: keys of children to be visited
 };
 
 /// The queries of a warp, with a list of up to `size` points for each thread in registers. The
@@ -32,10 +32,10 @@ template <int size>
 class ThreadQueries {
  public:
   /// Searches for the threads with `searches`, whose queries are of one batch.
-  __device__ ThreadQueries(const Tree<float>& tree, ThreadsRoom& room, const Batch& batch,
+  __device__ ThreadQueries(const Tree<float>& tree, ThreadsStorage& storage, const Batch& batch,
                            bool searches, const float (&at)[3], int nsample, int lane)
       : tree_(tree),
-        room_(room),
+        storage_(storage),
         begin_(static_cast<int>(batch.begin)),
         end_(static_cast<int>(batch.end)),
         searches_(searches),
@@ -56,7 +56,7 @@ class ThreadQueries {
     int top = 0;  // the lowest level of which 32 nodes contain the batch
     while (((end_ - 1) >> node_shift(top)) - (begin_ >> node_shift(top)) >= 32) ++top;
     const Box<float> box = join_lanes<32>(searches_ ? Box<float>::of(at_, 0) : Box<float>::empty());
-    if (lane_ == 0) room_.queries = box;
+    if (lane_ == 0) storage_.queries = box;
     reach_ = no_key;
     if (near < 0) near = nearest_leaf(top);
     update_limit();
@@ -87,7 +87,7 @@ class ThreadQueries {
         if (nearest == nothing || __uint_as_float(nearest & ~lane_mask) > distance_of(reach_)) {
           if (++level > top) break;
           child = (level == top ? first_child(top) : child >> node_bits & ~31) + lane_;
-          key = room_.nodes[level][lane_];
+          key = storage_.nodes[level][lane_];
           continue;
         }
         const int chosen = static_cast<int>(nearest & lane_mask);
@@ -97,15 +97,15 @@ class ThreadQueries {
         const Box<float> of_child = box_of_child(level - 1, node << node_bits | lane_);
         threads = threads_that_want(tree_.boxes[level][node]);
         if (threads == 0) continue;
-        room_.nodes[level][lane_] = key;
+        storage_.nodes[level][lane_] = key;
         --level;
         child = node << node_bits | lane_;
         leaves = look_at_children(of_child);
       }
-      if (leaves == 0 || kept_ + __popc(leaves) > ThreadsRoom::leaves) look_at_leaves();
+      if (leaves == 0 || kept_ + __popc(leaves) > ThreadsStorage::leaves) look_at_leaves();
       if (leaves == 0) return;
       if ((leaves >> lane_ & 1u) != 0) {
-        room_.numbers[kept_ + __popc(leaves & ((1u << lane_) - 1))] = child;
+        storage_.numbers[kept_ + __popc(leaves & ((1u << lane_) - 1))] = child;
       }
       for (; leaves != 0; leaves &= leaves - 1, ++kept_) {
         if ((mine & leaves & ~(leaves - 1)) != 0) wanted_ |= 1u << kept_;
@@ -124,7 +124,7 @@ class ThreadQueries {
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < columns; ++i) {
-        room_.found[i * ThreadsRoom::columns + lane_] = items_[base + i];
+        storage_.found[i * ThreadsStorage::columns + lane_] = items_[base + i];
       }
       __syncwarp();
       for (int i = lane_; i < 32 * columns; i += 32) {
@@ -134,7 +134,7 @@ class ThreadQueries {
         const std::int64_t row_query = __shfl_sync(all_lanes, query, row);
         if (row_query < 0 || rank < 0) continue;
         results.write(row_query, rank,
-                      neighbour_of(room_.found[column * ThreadsRoom::columns + row]));
+                      neighbour_of(storage_.found[column * ThreadsStorage::columns + row]));
       }
     }
   }
@@ -162,22 +162,22 @@ class ThreadQueries {
     near_leaf_ = from >> leaf_bits;
     const int first = near_leaf_ << leaf_bits;
 #pragma unroll
-    for (int i = lane_; i < near_points; i += 32) read_point(room_.points[i], first + i);
+    for (int i = lane_; i < near_points; i += 32) read_point(storage_.points[i], first + i);
     wait_for_points();
     const int own = near - first + lane_ - 16;
 #pragma unroll 1
     for (int i = 0; i < near_points / 2; ++i) {
-      look_at(room_.points[(own + i) & (near_points - 1)],
-              room_.points[(own - i - 1) & (near_points - 1)], limit_);
+      look_at(storage_.points[(own + i) & (near_points - 1)],
+              storage_.points[(own - i - 1) & (near_points - 1)], limit_);
     }
     take_in_all();
     update_reach();
   }
 
   /// Begins to read the point at a position to shared memory; no_point() outside of the batch.
-  __device__ void read_point(Point<float>& to, int place) const {
-    if (place >= begin_ && place < end_) {
-      cuda::copy_async<sizeof(Point<float>)>(&to, tree_.points + place, true);
+  __device__ void read_point(Point<float>& to, int position) const {
+    if (position >= begin_ && position < end_) {
+      cuda::copy_async<sizeof(Point<float>)>(&to, tree_.points + position, true);
     } else {
       to = no_point();
     }
@@ -198,9 +198,9 @@ class ThreadQueries {
   __device__ unsigned look_at_child(const Box<float>& box) const {
     constexpr float most = std::numeric_limits<float>::max();
     __syncwarp();
-    room_.children[lane_] = box;
+    storage_.children[lane_] = box;
     __syncwarp();
-    const Neighbour<float> nearest = bound(room_.queries, box);
+    const Neighbour<float> nearest = bound(storage_.queries, box);
     const bool needed = nearest.distance <= most &&
                         is_before(neighbour_key(nearest.distance, nearest.index), reach_);
     return needed ? (__float_as_uint(nearest.distance) & ~lane_mask) | lane_ : nothing;
@@ -220,14 +220,15 @@ class ThreadQueries {
     if (__popc(needed) <= __popc(threads)) {  // all threads test a child
       for (; needed != 0; needed &= needed - 1) {
         const int chosen = __ffs(static_cast<int>(needed)) - 1;
-        const bool wants = bound(Box<float>::of(at_, 0), room_.children[chosen]).distance <= limit_;
+        const bool wants =
+            bound(Box<float>::of(at_, 0), storage_.children[chosen]).distance <= limit_;
         if (wants) mine |= 1u << chosen;
       }
       return union_of_lanes(mine);
     }
     unsigned any = 0;
-    const Box<float> of_child = room_.children[lane_];  // read again: registers are scarce
-    for (; threads != 0; threads &= threads - 1) {      // each lane tests its child for a thread
+    const Box<float> of_child = storage_.children[lane_];  // read again: registers are scarce
+    for (; threads != 0; threads &= threads - 1) {         // each lane tests its child for a thread
       const int thread = __ffs(static_cast<int>(threads)) - 1;
       float at[3];
 #pragma unroll
@@ -244,22 +245,22 @@ class ThreadQueries {
   __device__ void look_at_leaves() {
     __syncwarp();
 #pragma unroll
-    for (int base = 0; base < ThreadsRoom::leaves * leaf_points; base += 32) {
+    for (int base = 0; base < ThreadsStorage::leaves * leaf_points; base += 32) {
       const int leaf = (base + lane_) / leaf_points;
       const int i = lane_ % leaf_points;
       if (leaf >= kept_) continue;
-      read_point(room_.points[leaf * ThreadsRoom::leaf_room + i],
-                 (room_.numbers[leaf] << leaf_bits) + i);
+      read_point(storage_.points[leaf * ThreadsStorage::leaf_room + i],
+                 (storage_.numbers[leaf] << leaf_bits) + i);
     }
     kept_ = 0;
     wait_for_points();
     while (__any_sync(all_lanes, wanted_ != 0)) {
       const bool looks = wanted_ != 0;
       const int leaf = looks ? __ffs(static_cast<int>(wanted_)) - 1 : 0;
-      const Point<float>* const points = room_.points + leaf * ThreadsRoom::leaf_room;
+      const Point<float>* const points = storage_.points + leaf * ThreadsStorage::leaf_room;
       wanted_ &= wanted_ - 1;
 #pragma unroll 1
-      for (int i = 0; i < leaf_points; i += ThreadsRoom::step) {
+      for (int i = 0; i < leaf_points; i += ThreadsStorage::step) {
         look_at(points[i], points[i + 1], looks ? limit_ : -1.0f);
       }
     }
@@ -268,16 +269,16 @@ class ThreadQueries {
 
   /// Keeps those of two points that are at most at distance `limit`, until they are taken in.
   __device__ void look_at(const Point<float>& a, const Point<float>& b, float limit) {
-    static_assert(ThreadsRoom::step == 2);
+    static_assert(ThreadsStorage::step == 2);
     const float distances[] = {squared_distance(at_, a.at), squared_distance(at_, b.at)};
     const std::int32_t indices[] = {a.index, b.index};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (!(distances[i] <= limit)) continue;
-      room_.found[slot_] = neighbour_key(distances[i], indices[i]);
-      slot_ += ThreadsRoom::columns;
+      storage_.found[slot_] = neighbour_key(distances[i], indices[i]);
+      slot_ += ThreadsStorage::columns;
     }
-    if (__any_sync(all_lanes, slot_ >= ThreadsRoom::last_slot)) take_in();
+    if (__any_sync(all_lanes, slot_ >= ThreadsStorage::last_slot)) take_in();
   }
 
   __device__ void take_in_all() {
@@ -289,10 +290,10 @@ class ThreadQueries {
     NeighbourKey fresh[taken];
 #pragma unroll
     for (int i = 0; i < taken; ++i) {
-      const int slot = slot_ - (i + 1) * ThreadsRoom::columns;
-      fresh[i] = slot >= 0 ? room_.found[slot] : no_key;
+      const int slot = slot_ - (i + 1) * ThreadsStorage::columns;
+      fresh[i] = slot >= 0 ? storage_.found[slot] : no_key;
     }
-    slot_ = max(slot_ - taken * ThreadsRoom::columns, lane_);
+    slot_ = max(slot_ - taken * ThreadsStorage::columns, lane_);
     sort(fresh);
 #pragma unroll
     for (int i = 0; i < taken; ++i) {  // as in RegisterList
@@ -324,7 +325,7 @@ class ThreadQueries {
   static constexpr int taken = 8;  // points that are inserted together
 
   const Tree<float>& tree_;
-  ThreadsRoom& room_;
+  ThreadsStorage& storage_;
   int begin_;  // of the batch
   int end_;
   bool searches_;
@@ -341,7 +342,7 @@ class ThreadQueries {
 };
 
 inline constexpr int threads_warps = 4;  // of a block
-static_assert(6 * (threads_warps * sizeof(ThreadsRoom) + 1024) <= 228 * 1024,
+static_assert(6 * (threads_warps * sizeof(ThreadsStorage) + 1024) <= 228 * 1024,
               "six blocks on an H100");
 
 /// A thread for each query, in the tree. The queries are in the order of the curve.
@@ -349,12 +350,12 @@ template <class S, int size>
 __global__ void __launch_bounds__(threads_warps * 32, size > 16 ? 4 : 6)
     search_by_thread(const __grid_constant__ Tree<float> tree, Queries<S> queries,
                      Results<S> results) {
-  __shared__ ThreadsRoom rooms[threads_warps];
+  __shared__ ThreadsStorage storages[threads_warps];
   cuda::wait_for_previous_kernel();
   const int lane = threadIdx.x % 32;
-  const std::int64_t place = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const bool exists = place < queries.count;
-  const std::int64_t query = exists ? queries.at(place) : 0;
+  const std::int64_t position = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const bool exists = position < queries.count;
+  const std::int64_t query = exists ? queries.at(position) : 0;
   Batch batch{0, 0};
   float at[3] = {};
   if (exists) {
@@ -362,7 +363,7 @@ __global__ void __launch_bounds__(threads_warps * 32, size > 16 ? 4 : 6)
     if (is_finite(at)) batch = queries.batch(query);
   }
   // If the queries are the points, they are at the positions of these.
-  const int near = queries.own ? static_cast<int>(place) - lane + 16 : -1;
+  const int near = queries.own ? static_cast<int>(position) - lane + 16 : -1;
   for (unsigned left = __ballot_sync(all_lanes, exists); left != 0;) {  // batches, mostly one
     const int leader = __ffs(static_cast<int>(left)) - 1;
     const Batch shared_batch{__shfl_sync(all_lanes, batch.begin, leader),
@@ -370,7 +371,7 @@ __global__ void __launch_bounds__(threads_warps * 32, size > 16 ? 4 : 6)
     const bool searches = (left >> lane & 1u) != 0 && batch.begin == shared_batch.begin &&
                           batch.end == shared_batch.end;
     left &= ~__ballot_sync(all_lanes, searches);
-    ThreadQueries<size> group(tree, rooms[threadIdx.x / 32], shared_batch, searches, at,
+    ThreadQueries<size> group(tree, storages[threadIdx.x / 32], shared_batch, searches, at,
                               results.nsample, lane);
     group.search(near);
     group.write(results, query);

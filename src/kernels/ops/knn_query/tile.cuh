@@ -9,12 +9,12 @@
 
 namespace cudarelu::ops {
 
-inline constexpr int most_tile_neighbours = 24;  // for more, a bound from 32 lanes is too loose
+inline constexpr int max_tile_neighbours = 24;  // for more, a bound from 32 lanes is too loose
 
 /// The shape of a search: a warp has `queries` queries at the same time, a tile has up to `points`
 /// points, a lane has up to `groups` groups of these, and a multiprocessor has `blocks` blocks.
 template <int warps_, int queries_, int groups_, int points_, int blocks_>
-struct Tiling {
+struct TileConfig {
   static constexpr int warps = warps_;
   static constexpr int queries = queries_;
   static constexpr int groups = groups_;
@@ -32,8 +32,8 @@ struct Tiling {
 /// The nearest points of a query so far, up to k, and up to 32 new candidates.
 class KeyList {
  public:
-  static constexpr int step = 8;               // keys that are compared at a time
-  static constexpr int room = 32 + 32 + step;  // that wait, new ones, and no_key
+  static constexpr int step = 8;                  // keys that are compared at a time
+  static constexpr int storage = 32 + 32 + step;  // that wait, new ones, and no_key
 
   __device__ KeyList(NeighbourKey* keys, int k, int lane) : keys_(keys), k_(k), lane_(lane) {}
 
@@ -44,7 +44,7 @@ class KeyList {
     keys_[lane_] = key;
     __syncwarp();
   }
-  /// Writes the k nearest in order. If there are fewer, does not write the other places.
+  /// Writes the k nearest in order. If there are fewer, does not write the other elements.
   __device__ void save(NeighbourKey* saved) { sort(saved); }
 
   /// Each lane offers a key, or none.
@@ -61,9 +61,9 @@ class KeyList {
     if (lane_ < step) keys_[count_ + lane_] = no_key;
     __syncwarp();
     if (count_ > 32) {
-      place<2>(to);
+      write_sorted<2>(to);
     } else {
-      place<1>(to);
+      write_sorted<1>(to);
     }
     count_ = min(count_, k_);
     __syncwarp();
@@ -71,7 +71,7 @@ class KeyList {
 
   /// Each lane has a key in each of `rows` rows, and counts the keys before it. No two are equal.
   template <int rows>
-  __device__ void place(NeighbourKey* to) {
+  __device__ void write_sorted(NeighbourKey* to) {
     NeighbourKey mine[rows];
     int rank[rows] = {};
 #pragma unroll
@@ -121,11 +121,11 @@ __device__ void sort_lanes(float (&values)[rows], int lane) {
 }
 
 /// The shared memory of a warp for the search of a tile.
-template <class Tiling>
-struct alignas(16) TileRoom {
-  NeighbourKey keys[KeyList::room];
-  float least[Tiling::queries][Tiling::groups][32];
-  float reaches[Tiling::queries];  // farther points are not needed
+template <class TileConfig>
+struct alignas(16) TileStorage {
+  NeighbourKey keys[KeyList::storage];
+  float least[TileConfig::queries][TileConfig::groups][32];
+  float reaches[TileConfig::queries];  // farther points are not needed
 };
 
 /// The squared distance except for its last bits, in fewer instructions.
@@ -146,27 +146,28 @@ __device__ inline float beyond_rounding(float distance) {
 /// Searches `rows` rows of 32 points, which are whole groups of 2^bits rows, for the neighbours of
 /// the queries at `at` whose bits are set in `wanted`. Each query has k keys in `lists`, of what
 /// was found before; they are updated.
-template <class Tiling>
+template <class TileConfig>
 __device__ void search_tile(const Point<float>* tile, int rows, int bits, const Point<float>* at,
-                            unsigned wanted, NeighbourKey* lists, int k, TileRoom<Tiling>& room) {
+                            unsigned wanted, NeighbourKey* lists, int k,
+                            TileStorage<TileConfig>& storage) {
   constexpr float most = std::numeric_limits<float>::max();
   const int lane = threadIdx.x % 32;
   const int size = rows * 32;
 
-  float mine[Tiling::queries][3];
-  float bounds[Tiling::queries];
+  float mine[TileConfig::queries][3];
+  float bounds[TileConfig::queries];
 #pragma unroll
-  for (int q = 0; q < Tiling::queries; ++q) {
+  for (int q = 0; q < TileConfig::queries; ++q) {
     const Point<float> query = at[q];
 #pragma unroll
     for (int axis = 0; axis < 3; ++axis) mine[q][axis] = query.at[axis];
     bounds[q] = most;
   }
 #pragma unroll 1
-  for (int group = 0; group < Tiling::groups; ++group) {
+  for (int group = 0; group < TileConfig::groups; ++group) {
     // No query reaches a group without rows.
     const float start = group << bits < rows ? most : std::numeric_limits<float>::infinity();
-    float least[Tiling::queries];
+    float least[TileConfig::queries];
 #pragma unroll
     for (float& distance : least) distance = start;
     const int end = min((group + 1) << bits, rows);
@@ -176,23 +177,23 @@ __device__ void search_tile(const Point<float>* tile, int rows, int bits, const 
       for (int i = 0; i < 4; ++i) {
         const Point<float> point = tile[(row + i) * 32 + lane];
 #pragma unroll
-        for (int q = 0; q < Tiling::queries; ++q) {
+        for (int q = 0; q < TileConfig::queries; ++q) {
           least[q] = fminf(least[q], rough_distance(mine[q], point.at));  // ignores NaN
         }
       }
     }
 #pragma unroll
-    for (int q = 0; q < Tiling::queries; ++q) {
+    for (int q = 0; q < TileConfig::queries; ++q) {
       bounds[q] = fminf(bounds[q], least[q]);
-      room.least[q][group][lane] = least[q];
+      storage.least[q][group][lane] = least[q];
     }
   }
   sort_lanes(bounds, lane);
 #pragma unroll
-  for (int q = 0; q < Tiling::queries; ++q) {
+  for (int q = 0; q < TileConfig::queries; ++q) {
     const float bound = __shfl_sync(all_lanes, bounds[q], k - 1);
     const float found = neighbour_of(lists[q * k + k - 1]).distance;
-    if (lane == 0) room.reaches[q] = fminf(beyond_rounding(bound), found);
+    if (lane == 0) storage.reaches[q] = fminf(beyond_rounding(bound), found);
   }
 
 #pragma unroll 1
@@ -200,15 +201,16 @@ __device__ void search_tile(const Point<float>* tile, int rows, int bits, const 
     const int q = __ffs(static_cast<int>(wanted)) - 1;
     __syncwarp();
     const Point<float> query = at[q];
-    const float reach = room.reaches[q];
+    const float reach = storage.reaches[q];
     const float rough_reach = beyond_rounding(reach);
     unsigned groups = 0;  // of the lane, that may contain neighbours
 #pragma unroll
-    for (int group = 0; group < Tiling::groups; ++group) {
-      if (room.least[q][group][lane] <= rough_reach) groups |= 1u << group;
+    for (int group = 0; group < TileConfig::groups; ++group) {
+      if (storage.least[q][group][lane] <= rough_reach) groups |= 1u << group;
     }
     __syncwarp();
-    auto* const hits = reinterpret_cast<std::uint16_t*>(room.least[q]);  // first points of groups
+    auto* const hits =
+        reinterpret_cast<std::uint16_t*>(storage.least[q]);  // first points of groups
     int count = 0;
     for (;;) {  // one group of each lane that has any left
       const unsigned lanes = __ballot_sync(all_lanes, groups != 0);
@@ -222,17 +224,17 @@ __device__ void search_tile(const Point<float>* tile, int rows, int bits, const 
       count += __popc(lanes);
     }
     __syncwarp();
-    KeyList list(room.keys, k, lane);
+    KeyList list(storage.keys, k, lane);
     list.resume(lists + q * k);
 #pragma unroll 1
     for (int base = 0; base < count << bits; base += 32) {
       const int i = base + lane;
       const int row = i & ((1 << bits) - 1);
-      const int place = i >> bits < count ? hits[i >> bits] + (row << 5) : size;
+      const int slot = i >> bits < count ? hits[i >> bits] + (row << 5) : size;
       float distance = std::numeric_limits<float>::infinity();
       std::int32_t index = -1;
-      if (place < size) {
-        const Point<float> point = tile[place];
+      if (slot < size) {
+        const Point<float> point = tile[slot];
         distance = squared_distance(query.at, point.at);
         index = point.index;
       }

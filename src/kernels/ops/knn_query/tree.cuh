@@ -110,9 +110,9 @@ __device__ float to_fraction(C value) {
   return fminf(fmaxf(static_cast<float>(value), 0.0f), 1.0f);
 }
 
-/// The place of a number between the first and the last cell of its axis, in [0, 1].
+/// The position of a number between the first and the last cell of its axis, in [0, 1].
 template <class C>
-__device__ float place_of(C value, C low, C inverse, float rank) {
+__device__ float position_of(C value, C low, C inverse, float rank) {
   return 0.75f * to_fraction((value - low) * inverse) + 0.25f / Quantiles<C>::count * rank;
 }
 
@@ -152,8 +152,8 @@ __global__ void __launch_bounds__(Quantiles<T>::count)
     high = min(high, sorted[last - tail] + inner);
   }
   const C inverse = 1 / (high - low);
-  const auto place = [&](int at) {
-    return place_of(sorted[at], low, inverse, static_cast<float>(at));
+  const auto position_at = [&](int at) {
+    return position_of(sorted[at], low, inverse, static_cast<float>(at));
   };
   const int eighth = last / 8;
   const C middle = sorted[last - eighth] - sorted[eighth];
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(Quantiles<T>::count)
   quantiles->low[axis] = low;
   quantiles->inverse[axis] = inverse;
   // A 16th of both, which is finite.
-  quantiles->scale[axis] = middle / 16 / (place(last - eighth) - place(eighth));
+  quantiles->scale[axis] = middle / 16 / (position_at(last - eighth) - position_at(eighth));
   quantiles->range[axis] = sorted[last] / 16 - sorted[0] / 16;
 }
 
@@ -211,9 +211,9 @@ __device__ std::uint32_t cell_of(const Cells<C>& cells, int axis, C value, int b
     const C below = sorted[rank - 1];
     between += to_fraction((value - below) / (sorted[rank] - below)) - 1.0f;
   }
-  const float place = place_of(value, cells.low[axis], cells.inverse[axis], between);
+  const float position = position_of(value, cells.low[axis], cells.inverse[axis], between);
   const auto cell =
-      static_cast<std::uint32_t>(place * cells.share[axis] * static_cast<float>(1 << bits));
+      static_cast<std::uint32_t>(position * cells.share[axis] * static_cast<float>(1 << bits));
   return min(cell, (1u << bits) - 1);
 }
 
@@ -293,17 +293,17 @@ __global__ void __launch_bounds__(tree_block)
   if (i >= size) return;
   C at[3];
   load_point(xyz, i, at);
-  std::uint64_t place = (std::uint64_t{1} << (3 * bits.axis)) - 1;
+  std::uint64_t position = (std::uint64_t{1} << (3 * bits.axis)) - 1;
   if (is_finite(at)) {
     std::uint32_t cell[3];
 #pragma unroll
     for (int axis = 0; axis < 3; ++axis) {
       cell[axis] = cell_of(cells, axis, at[axis], bits.axis);
     }
-    place = hilbert(cell, bits.axis);
+    position = hilbert(cell, bits.axis);
   }
   const auto batch = static_cast<std::uint64_t>(batch_number(i, offset, batches));
-  keys[i] = batch << (3 * bits.axis) | place;
+  keys[i] = batch << (3 * bits.axis) | position;
   order[i] = static_cast<std::int32_t>(i);
 }
 

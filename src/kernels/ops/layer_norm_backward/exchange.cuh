@@ -12,7 +12,7 @@
 
 namespace cudarelu::ops::layer_norm_gradient {
 
-inline constexpr int most_blocks = 16;  // in a cluster, if the device supports it
+inline constexpr int max_blocks = 16;  // in a cluster, if the device supports it
 
 /// How rows are distributed. `lanes` threads of a warp have a row; 0: the threads of a block or
 /// cluster have one, except the last warp of each block. Each thread has `vectors` vectors of
@@ -33,15 +33,15 @@ struct Layout {
   static constexpr int others = lanes == 0 ? 32 : 0;    // threads of a block without vectors
   // A thread of a large layout has 128 registers if a block has 16 warps, with the last one. With
   // 544 threads, rows of 50,257 float32 fit clusters of 6.
-  static constexpr int most_workers = most != 0    ? most
-                                      : lanes != 0 ? 256
-                                      : !cluster   ? 512
-                                      : large      ? 480
-                                                   : 544;
-  static constexpr int most_threads = most_workers + others;
-  static constexpr int least_blocks = lanes != 0 || most != 0 ? 2 : 1;  // on a multiprocessor
-  static constexpr int rows = lanes != 0 ? most_threads / lanes : 1;    // of a block at a time
-  static constexpr int stages = 3;                                      // rows in shared memory
+  static constexpr int max_workers = most != 0    ? most
+                                     : lanes != 0 ? 256
+                                     : !cluster   ? 512
+                                     : large      ? 480
+                                                  : 544;
+  static constexpr int max_threads = max_workers + others;
+  static constexpr int min_blocks = lanes != 0 || most != 0 ? 2 : 1;  // on a multiprocessor
+  static constexpr int rows = lanes != 0 ? max_threads / lanes : 1;   // of a block at a time
+  static constexpr int stages = 3;                                    // rows in shared memory
 
   /// For blocks with so many threads that have vectors.
   static constexpr int shared_bytes(int workers) {
@@ -56,7 +56,7 @@ namespace ptx = ::cuda::ptx;
 /// The exchange of the sums of a row between the warps of a block or cluster. Each warp sends the
 /// sums of its part to the last warp of the block. That one adds them up, exchanges them with the
 /// other blocks, and returns the RowGradient to the warps. A warp sends the sums of the next row
-/// before it receives the gradient of this one, so that the exchange takes place while it computes.
+/// before it receives the gradient of this one, so that the exchange happens while it computes.
 /// Example: a warp calls send(0), send(1), receive(0), send(2), receive(1), send(3), ..., and the
 /// last warp calls combine(0), combine(1), combine(2), ...
 template <class C, class Layout>
@@ -66,7 +66,7 @@ class Exchange {
   __device__ explicit Exchange(int warps) : warps_(warps) {
     if constexpr (Layout::lanes != 0) return;
     if (threadIdx.x == 0) {
-      for (int i = 0; i < turns; ++i) {
+      for (int i = 0; i < slots; ++i) {
         ptx::mbarrier_init(&shared().summed[i], warps);
         ptx::mbarrier_init(&shared().exchanged[i], 1);
         ptx::mbarrier_init(&shared().ready[i], 1);
@@ -84,68 +84,68 @@ class Exchange {
     __syncthreads();
   }
 
-  /// Sends the sums of this warp; `turn` counts the rows.
-  __device__ void send(int turn, const Sums<C>& of_warp) const {
+  /// Sends the sums of this warp; `iteration` counts the rows.
+  __device__ void send(int iteration, const Sums<C>& of_warp) const {
     const unsigned lane = threadIdx.x % 32;
     if (lane != 0) return;
-    shared().of_warps[turn % turns][threadIdx.x / 32] = of_warp;
-    (void)ptx::mbarrier_arrive(&shared().summed[turn % turns]);
+    shared().of_warps[iteration % slots][threadIdx.x / 32] = of_warp;
+    (void)ptx::mbarrier_arrive(&shared().summed[iteration % slots]);
   }
 
   /// Waits for the gradient of the row.
-  __device__ RowGradient<C> receive(int turn) const {
-    wait(shared().ready, turn);
-    return shared().gradients[turn % turns];
+  __device__ RowGradient<C> receive(int iteration) const {
+    wait(shared().ready, iteration);
+    return shared().gradients[iteration % slots];
   }
 
   /// For the last warp: the gradient of a row from the sums of the warps and an element of each
   /// lane that has one. `count` is the number of elements of the block.
-  __device__ RowGradient<C> combine(int turn, C count, C columns, bool has_element, C x, C g,
+  __device__ RowGradient<C> combine(int iteration, C count, C columns, bool has_element, C x, C g,
                                     C eps) const {
-    wait(shared().summed, turn);
-    Sums<C> sums = add_up(shared().of_warps[turn % turns], warps_, count, has_element, x, g);
+    wait(shared().summed, iteration);
+    Sums<C> sums = add_up(shared().of_warps[iteration % slots], warps_, count, has_element, x, g);
 #if __CUDA_ARCH__ >= 900
     if constexpr (Layout::cluster) {
       if (Cluster::num_blocks() > 1) {
-        send_to_blocks(turn, sums);
-        wait(shared().exchanged, turn);
-        sums =
-            add_up(shared().of_blocks[turn % turns], Cluster::num_blocks(), columns, false, 0, 0);
+        send_to_blocks(iteration, sums);
+        wait(shared().exchanged, iteration);
+        sums = add_up(shared().of_blocks[iteration % slots], Cluster::num_blocks(), columns, false,
+                      0, 0);
       }
     }
 #endif
     const RowGradient<C> gradient(sums, 1 / columns, eps);
     if (threadIdx.x % 32 == 0) {
-      shared().gradients[turn % turns] = gradient;
-      (void)ptx::mbarrier_arrive(&shared().ready[turn % turns]);
+      shared().gradients[iteration % slots] = gradient;
+      (void)ptx::mbarrier_arrive(&shared().ready[iteration % slots]);
     }
     return gradient;
   }
 
  private:
-  /// The places for sums and gradients. Four are enough: a warp that sends row 4 to the place of
+  /// The slots for sums and gradients. Four are enough: a warp that sends row 4 to the slot of
   /// row 0 has received row 2. For that all warps had sent row 2, each after it had received row 0.
-  static constexpr int turns = 4;
+  static constexpr int slots = 4;
 
   struct Shared {
-    Sums<C> of_warps[turns][Layout::most_workers / 32];
-    Sums<C> of_blocks[turns][most_blocks];
-    RowGradient<C> gradients[turns];
-    std::uint64_t summed[turns];
-    std::uint64_t exchanged[turns];
-    std::uint64_t ready[turns];
+    Sums<C> of_warps[slots][Layout::max_workers / 32];
+    Sums<C> of_blocks[slots][max_blocks];
+    RowGradient<C> gradients[slots];
+    std::uint64_t summed[slots];
+    std::uint64_t exchanged[slots];
+    std::uint64_t ready[slots];
   };
   __device__ static Shared& shared() {
     __shared__ alignas(Shared) unsigned char bytes[sizeof(Shared)];
     return *reinterpret_cast<Shared*>(bytes);
   }
 
-  __device__ static void wait(std::uint64_t (&barriers)[turns], int turn) {
+  __device__ static void wait(std::uint64_t (&barriers)[slots], int iteration) {
 #if __CUDA_ARCH__ >= 900
-    while (!ptx::mbarrier_try_wait_parity(&barriers[turn % turns], turn / turns % 2)) {
+    while (!ptx::mbarrier_try_wait_parity(&barriers[iteration % slots], iteration / slots % 2)) {
     }
 #else
-    while (!ptx::mbarrier_test_wait_parity(&barriers[turn % turns], turn / turns % 2)) {
+    while (!ptx::mbarrier_test_wait_parity(&barriers[iteration % slots], iteration / slots % 2)) {
     }
 #endif
   }
@@ -174,18 +174,18 @@ class Exchange {
   using Cluster = cooperative_groups::cluster_group;
 
   /// Sends the sums of this block to all blocks. The stores complete the barrier.
-  __device__ static void send_to_blocks(int turn, const Sums<C>& of_block) {
+  __device__ static void send_to_blocks(int iteration, const Sums<C>& of_block) {
     const unsigned lane = threadIdx.x % 32;
     const unsigned blocks = Cluster::num_blocks();
-    std::uint64_t* const barrier = &shared().exchanged[turn % turns];
+    std::uint64_t* const barrier = &shared().exchanged[iteration % slots];
     if (lane == 0) {
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
                                      blocks * static_cast<unsigned>(sizeof(Sums<C>)));
     }
     if (lane >= blocks) return;
     constexpr int words = sizeof(Sums<C>) / sizeof(std::int64_t);
-    Sums<C>* const place = &shared().of_blocks[turn % turns][Cluster::block_rank()];
-    auto* const to = reinterpret_cast<std::int64_t*>(Cluster::map_shared_rank(place, lane));
+    Sums<C>* const slot = &shared().of_blocks[iteration % slots][Cluster::block_rank()];
+    auto* const to = reinterpret_cast<std::int64_t*>(Cluster::map_shared_rank(slot, lane));
     const auto* const from = reinterpret_cast<const std::int64_t*>(&of_block);
 #pragma unroll
     for (int i = 0; i < words; ++i) {

@@ -23,7 +23,7 @@ struct Rows {
   std::int64_t first;
   std::int64_t step;
   int number;
-  int turn;  // of the first of them, among the rows of the block
+  int iteration;  // of the first of them, among the rows of the block
 };
 
 /// Writes grad_x of the rows, and the sums of the gradients of weight and bias over them.
@@ -63,32 +63,33 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
   const bool has_edge = may_have_edge && lane < edges;
   const int edge = lane < head ? lane : lane + whole * width;
 
-  // The threads of a warp take the same number of turns; past the last row they do nothing.
-  const int turns = rows.number;
-  const auto is_there = [&](int turn) {
-    return of_warp ? rows.first + turn * rows.step < of.rows : turn < turns;
+  // The threads of a warp take the same number of iterations; past the last row they do nothing.
+  const int iterations = rows.number;
+  const auto is_there = [&](int iteration) {
+    return of_warp ? rows.first + iteration * rows.step < of.rows : iteration < iterations;
   };
-  std::int64_t at = rows.first * of.columns + column(0);  // of the turn
+  std::int64_t at = rows.first * of.columns + column(0);  // of the iteration
   const std::int64_t at_step = rows.step * of.columns;
 
   struct Element {
     C grad_y = 0;
     C x = 0;
   };
-  const auto edge_of = [&](int turn) {
-    if (!has_edge || !is_there(turn)) return Element{};
-    const std::int64_t i = (rows.first + turn * rows.step) * of.columns + edge;
+  const auto edge_of = [&](int iteration) {
+    if (!has_edge || !is_there(iteration)) return Element{};
+    const std::int64_t i = (rows.first + iteration * rows.step) * of.columns + edge;
     return Element{load(of.grad_y[i]), load(of.x[i])};
   };
   const C edge_weight = has_edge && of.weight != nullptr ? load(of.weight[edge]) : C(1);
   C edge_grad_weight = 0;
   C edge_grad_bias = 0;
-  const auto write_edge = [&](int turn, const Element& element, const RowGradient<C>& gradient) {
-    if (!has_edge || !is_there(turn)) return;
+  const auto write_edge = [&](int iteration, const Element& element,
+                              const RowGradient<C>& gradient) {
+    if (!has_edge || !is_there(iteration)) return;
     const C normal = gradient.normalised(element.x);
     edge_grad_weight = cuda::fused(element.grad_y, normal, edge_grad_weight);
     edge_grad_bias += element.grad_y;
-    of.grad_x[(rows.first + turn * rows.step) * of.columns + edge] =
+    of.grad_x[(rows.first + iteration * rows.step) * of.columns + edge] =
         store<T>(gradient(normal, element.grad_y * edge_weight));
   };
 
@@ -101,8 +102,8 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
           reinterpret_cast<Vector*>(staged) + warp * 64 * vectors + threadIdx.x % 32;
       return of_thread + stage * (2 * vectors * workers) + (v * 2 + input) * 32;
     };
-    const auto fetch = [&](int turn, int stage, std::int64_t from) {
-      if (is_there(turn)) {
+    const auto fetch = [&](int iteration, int stage, std::int64_t from) {
+      if (is_there(iteration)) {
 #pragma unroll
         for (int v = 0; v < vectors; ++v) {
           if (v >= mine) continue;
@@ -170,8 +171,8 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
       sums.template add_lanes<lanes>();
       return sums;
     };
-    const auto write = [&](int turn, int stage, const RowGradient<C>& gradient) {
-      if (!is_there(turn)) return;
+    const auto write = [&](int iteration, int stage, const RowGradient<C>& gradient) {
+      if (!is_there(iteration)) return;
 #pragma unroll
       for (int v = 0; v < vectors; ++v) {
         one_at_a_time(v);
@@ -195,25 +196,25 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
     int stage = 0;
     cuda::wait_for_copies<Layout::stages - 1>();
     Sums<C> sums = sums_of(0, edge_now);
-    if constexpr (!of_warp) exchange.send(rows.turn, sums);
-    for (int turn = 0; turn < turns; ++turn) {
+    if constexpr (!of_warp) exchange.send(rows.iteration, sums);
+    for (int iteration = 0; iteration < iterations; ++iteration) {
       cuda::wait_for_copies<Layout::stages - 2>();
       const int next_stage = stage + 1 == Layout::stages ? 0 : stage + 1;
-      const Element edge_later = of_warp ? edge_of(turn + 2) : Element{};
+      const Element edge_later = of_warp ? edge_of(iteration + 2) : Element{};
       Sums<C> next = sums;
-      if (turn + 1 < turns) {
+      if (iteration + 1 < iterations) {
         next = sums_of(next_stage, edge_next);
-        if constexpr (!of_warp) exchange.send(rows.turn + turn + 1, next);
+        if constexpr (!of_warp) exchange.send(rows.iteration + iteration + 1, next);
       }
       if constexpr (of_warp) {
         const RowGradient<C> gradient(sums, 1 / static_cast<C>(of.columns), of.eps);
-        write(turn, stage, gradient);
-        write_edge(turn, edge_now, gradient);
+        write(iteration, stage, gradient);
+        write_edge(iteration, edge_now, gradient);
       } else {
-        write(turn, stage, exchange.receive(rows.turn + turn));
+        write(iteration, stage, exchange.receive(rows.iteration + iteration));
       }
-      if constexpr (of_warp) steps.begin(turn, threadIdx.x == 0);
-      fetch(turn + Layout::stages, stage, at + Layout::stages * at_step);
+      if constexpr (of_warp) steps.begin(iteration, threadIdx.x == 0);
+      fetch(iteration + Layout::stages, stage, at + Layout::stages * at_step);
       at += at_step;
       sums = next;
       edge_now = edge_next;
@@ -234,28 +235,28 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
   } else {
     const C count = static_cast<C>(extent + (rank == 0 ? edges : 0));
     Element next = edge_of(0);
-    for (int turn = 0; turn < turns; ++turn) {
+    for (int iteration = 0; iteration < iterations; ++iteration) {
       const Element element = next;
-      next = edge_of(turn + 1);
-      steps.begin(rows.turn + turn, lane == 0);
-      write_edge(turn, element,
-                 exchange.combine(rows.turn + turn, count, static_cast<C>(of.columns), has_edge,
-                                  element.x, element.grad_y * edge_weight, of.eps));
+      next = edge_of(iteration + 1);
+      steps.begin(rows.iteration + iteration, lane == 0);
+      write_edge(iteration, element,
+                 exchange.combine(rows.iteration + iteration, count, static_cast<C>(of.columns),
+                                  has_edge, element.x, element.grad_y * edge_weight, of.eps));
     }
   }
 
   // Adds up the sums of the rows of one block in shared memory.
   C* const of_rows = reinterpret_cast<C*>(staged);
-  const int place = static_cast<int>(threadIdx.x) / lanes % Layout::rows * extent - origin;
+  const int offset = static_cast<int>(threadIdx.x) / lanes % Layout::rows * extent - origin;
   const auto add_up = [&](const C(&of_vectors)[vectors* width], C of_edge, C* to) {
     __syncthreads();
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
       if (v >= mine) continue;
 #pragma unroll
-      for (int j = 0; j < width; ++j) of_rows[place + column(v) + j] = of_vectors[v * width + j];
+      for (int j = 0; j < width; ++j) of_rows[offset + column(v) + j] = of_vectors[v * width + j];
     }
-    if (has_edge) (of_warp ? of_rows + place : to)[edge] = of_edge;
+    if (has_edge) (of_warp ? of_rows + offset : to)[edge] = of_edge;
     __syncthreads();
     for (int i = threadIdx.x; i < extent; i += blockDim.x) {
       C total = 0;
@@ -271,7 +272,7 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
 /// cluster: [blocks, 2, columns]. Every `period`-th row is of one kind. A block that takes rows of
 /// two kinds writes sums for each: [blocks + kinds - 1, 2, columns].
 template <class T, class Layout>
-__global__ void __launch_bounds__(Layout::most_threads, Layout::least_blocks)
+__global__ void __launch_bounds__(Layout::max_threads, Layout::min_blocks)
     rows_of_blocks(Arguments<T> of, Compute<T>* sums_of_rows, int period, cuda::Pace pace) {
   using C = Compute<T>;
   std::int64_t block = blockIdx.x;
@@ -296,7 +297,7 @@ __global__ void __launch_bounds__(Layout::most_threads, Layout::least_blocks)
   } else {
     const std::int64_t end = (block + 1) * of.rows / blocks;
     std::int64_t i = block * of.rows / blocks;
-    int turn = 0;
+    int iteration = 0;
     do {
       Rows rows{block, blocks, static_cast<int>((of.rows - block + blocks - 1) / blocks), 0};
       std::int64_t part = block;
@@ -311,15 +312,16 @@ __global__ void __launch_bounds__(Layout::most_threads, Layout::least_blocks)
         const std::int64_t kind = i < more ? i / of_kind : of.rows % period + (i - more) / of_kind;
         const std::int64_t in_kind = i < more ? i % of_kind : (i - more) % of_kind;
         rows = {kind + in_kind * period, period, static_cast<int>(min(of_kind - in_kind, end - i)),
-                turn};
+                iteration};
         part = block + kind;
-        if (turn == 0 && in_kind == 0 && block > 0 && rank == 0) {  // no block has the part before
+        if (iteration == 0 && in_kind == 0 && block > 0 &&
+            rank == 0) {  // no block has the part before
           C* const before = sums_of_rows + (part - 1) * 2 * of.columns;
           for (std::int64_t c = threadIdx.x; c < 2 * of.columns; c += blockDim.x) before[c] = 0;
         }
-        if (turn > 0) __syncthreads();
+        if (iteration > 0) __syncthreads();
         i += rows.number;
-        turn += rows.number;
+        iteration += rows.number;
       }
       gradients_of(of, rows, exchange, rank, pace, sums_of_rows + part * 2 * of.columns);
     } while (i < end);

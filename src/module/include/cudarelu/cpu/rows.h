@@ -51,7 +51,7 @@ using Rows = std::integral_constant<std::int64_t, rows>;
 inline constexpr std::int64_t long_row_bytes = 8192;
 
 /// Several rows of up to this size fit the L2 cache.
-inline constexpr std::int64_t most_group_row_bytes = 65536;
+inline constexpr std::int64_t max_group_row_bytes = 65536;
 
 /// Calls body(Rows, first row) for groups of `group` rows if `by_groups`, and for each of the
 /// others.

@@ -33,7 +33,7 @@ Status run_on_device(const Call& call, const F& kernel) {
 }
 
 /// The number of devices for which PerDevice keeps values.
-inline constexpr int most_devices = 64;
+inline constexpr int max_devices = 64;
 
 /// The cache of what the driver and the libraries answer about devices: `count` values for each
 /// device, each found once. Objects are static; access is thread-safe, and has no lock for values
@@ -46,7 +46,7 @@ class PerDevice {
   template <class Find>
   auto get(int device, int index, T& value, const Find& find) {
     using Error = decltype(find(value));
-    if (device >= most_devices) return find(value);
+    if (device >= max_devices) return find(value);
     const std::size_t i =
         static_cast<std::size_t>(device) * count + static_cast<std::size_t>(index);
     if (!known_[i].load(std::memory_order_acquire)) {
@@ -68,7 +68,7 @@ class PerDevice {
     return Error{};
   }
 
-  static constexpr std::size_t size = static_cast<std::size_t>(most_devices) * count;
+  static constexpr std::size_t size = static_cast<std::size_t>(max_devices) * count;
   std::array<std::atomic<bool>, size> known_{};
   std::array<T, size> values_{};
   std::mutex mutex_;

@@ -18,7 +18,7 @@ inline constexpr int block_size = 256;
 using Index = std::uint32_t;
 
 /// The most elements of one launch: an index past the end of the grid does not overflow Index.
-inline constexpr std::int64_t most_elements = std::int64_t{1} << 30;
+inline constexpr std::int64_t max_elements = std::int64_t{1} << 30;
 
 template <class T, int width>
 struct alignas(sizeof(T) * width) Vector {
@@ -168,19 +168,19 @@ template <class F>
 Extent part_from(std::int64_t begin, Extent whole) {
   const std::int64_t rest = whole.size - begin;
   if (row_inputs<F> == 0) {
-    const std::int64_t size = std::min(rest, most_elements);
+    const std::int64_t size = std::min(rest, max_elements);
     return {size, size, 1};
   }
   const std::int64_t column = begin % whole.columns;
-  if (column == 0 && whole.columns <= most_elements) {
-    const std::int64_t most_rows = most_elements / whole.columns;
-    return {std::min(rest, most_rows * whole.columns), whole.columns, whole.repeats};
+  if (column == 0 && whole.columns <= max_elements) {
+    const std::int64_t max_rows = max_elements / whole.columns;
+    return {std::min(rest, max_rows * whole.columns), whole.columns, whole.repeats};
   }
-  if (whole.repeats > most_elements) {
-    const std::int64_t size = std::min(whole.repeats - column % whole.repeats, most_elements);
+  if (whole.repeats > max_elements) {
+    const std::int64_t size = std::min(whole.repeats - column % whole.repeats, max_elements);
     return {size, size, size};
   }
-  const std::int64_t most = most_elements / whole.repeats * whole.repeats;
+  const std::int64_t most = max_elements / whole.repeats * whole.repeats;
   const std::int64_t size = std::min(whole.columns - column, most);
   return {size, size, whole.repeats};
 }

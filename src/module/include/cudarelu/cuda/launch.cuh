@@ -124,10 +124,10 @@ Status launch(const Call& call, void (*kernel)(Parameters...), const Grid& grid,
 }
 
 /// Sets the number of blocks, or of clusters if the grid has them, that the current device runs at
-/// the same time; 0 if it cannot run one. Allows the kernel up to `most_bytes` of shared memory.
+/// the same time; 0 if it cannot run one. Allows the kernel up to `max_bytes` of shared memory.
 /// Fails only where a later call may succeed.
 inline cudaError_t count_resident(const Call& call, const void* kernel, const Grid& grid,
-                                  int most_bytes, int& number) {
+                                  int max_bytes, int& number) {
   const RelaxedCapture relaxed;  // may load the kernel
   const int device = call.execution.device_index;
   const auto count = [&] {
@@ -137,7 +137,7 @@ inline cudaError_t count_resident(const Call& call, const void* kernel, const Gr
     const int room = number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) -
                      static_cast<int>(attributes.sharedSizeBytes);
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 std::min(room, most_bytes));
+                                 std::min(room, max_bytes));
     if (error != cudaSuccess) return error;
     if (grid.cluster == 0) {
       error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -161,11 +161,11 @@ inline cudaError_t count_resident(const Call& call, const void* kernel, const Gr
 /// The same, but asks the driver, which is slow, once for each `kind` in [0, kinds). Grids of one
 /// kind have the same threads, shared memory and cluster.
 template <auto kernel, int kinds>
-int resident(const Call& call, const Grid& grid, int kind, int most_bytes) {
+int resident(const Call& call, const Grid& grid, int kind, int max_bytes) {
   static PerDevice<int, kinds> numbers;
   int number = 0;
   (void)numbers.get(call.execution.device_index, kind, number, [&](int& found) {
-    return count_resident(call, reinterpret_cast<const void*>(kernel), grid, most_bytes, found);
+    return count_resident(call, reinterpret_cast<const void*>(kernel), grid, max_bytes, found);
   });
   return number;
 }

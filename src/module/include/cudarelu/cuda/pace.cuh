@@ -30,8 +30,8 @@ struct Pace {
         const int least = turn / pace_.turns * blocks - blocks / 4;
         // If another kernel occupies multiprocessors, some blocks may not run yet. Then the warp
         // waits in vain, but with these Steps only once.
-        for (int looks = 0; looks < most_looks_ && seen_ < least; ++looks) look();
-        if (seen_ < least) most_looks_ = 0;
+        for (int looks = 0; looks < max_looks_ && seen_ < least; ++looks) look();
+        if (seen_ < least) max_looks_ = 0;
         if (counts) {
           asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(pace_.begun) : "memory");
         }
@@ -50,7 +50,7 @@ struct Pace {
 
     const Pace& pace_;
     int seen_ = 0;
-    int most_looks_ = 32;  // about 20 us
+    int max_looks_ = 32;  // about 20 us
   };
 };
 

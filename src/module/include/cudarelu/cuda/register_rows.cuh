@@ -19,7 +19,7 @@ struct RowLayout {
   static constexpr int width = width_;
   static constexpr bool whole = whole_;
   static constexpr bool even = even_;
-  static constexpr int most_threads =
+  static constexpr int max_threads =
       lanes == 0 && vectors <= 4 ? 512 : (lanes == 32 && even ? 128 : 256);
 };
 
@@ -27,8 +27,8 @@ template <class T, int inputs, class Layout, int shared = 0>
 class RegisterRows {
  public:
   using Part = RowPart<T, inputs + shared, Layout::vectors, Layout::width>;
-  static constexpr int most_threads = Layout::most_threads;
-  static constexpr int least_blocks = 0;  // for __launch_bounds__(): the compiler decides
+  static constexpr int max_threads = Layout::max_threads;
+  static constexpr int min_blocks = 0;  // for __launch_bounds__(): the compiler decides
   static constexpr int warp_lanes = Layout::lanes != 0 ? Layout::lanes : 32;  // of a row
   static constexpr bool one_warp = Layout::lanes != 0;                        // has the row
 
@@ -36,7 +36,7 @@ class RegisterRows {
                           std::int64_t columns)
       : data_(data) {
     if constexpr (one_warp) {
-      constexpr int rows_of_block = most_threads / Layout::lanes;
+      constexpr int rows_of_block = max_threads / Layout::lanes;
       row_ = static_cast<std::int64_t>(blockIdx.x) * rows_of_block + threadIdx.x / Layout::lanes;
       lane_ = threadIdx.x % Layout::lanes;
       lanes_ = Layout::lanes;
@@ -113,7 +113,7 @@ class RegisterRows {
 
   template <class P, class Visit>
   __device__ static void visit_values(const P& value, const Visit& visit) {
-    __shared__ P values[most_threads / 32];
+    __shared__ P values[max_threads / 32];
     if (threadIdx.x % 32 == 0) values[threadIdx.x / 32] = value;
     __syncthreads();
     if (threadIdx.x % 32 < blockDim.x / 32) visit(values[threadIdx.x % 32]);

@@ -75,7 +75,7 @@ inline int stages_of_block(std::int64_t vectors, unsigned cluster, int inputs, i
 inline unsigned row_cluster(std::int64_t vectors, int inputs, int shared) {
   unsigned blocks = 1;
   while (blocks < 8 && vectors * vector_bytes >= blocks * 64 * 1024) blocks *= 2;
-  while (blocks < RowStages::most_blocks &&
+  while (blocks < RowStages::max_blocks &&
          stages_of_block(vectors, blocks, inputs, shared) < 2 * chunks_of_slice(vectors, blocks)) {
     blocks *= 2;
   }
@@ -102,12 +102,12 @@ Status launch_rows(const Call& call, const std::array<T, shared>& absent, const 
 
   const auto in_registers = [&]<class Layout>(Layout, std::int64_t vectors) {
     const auto kernel = kernel_of(TypeTag<RegisterRows<T, inputs, Layout, shared>>{});
-    Grid grid{blocks_for(rows, 1), Layout::most_threads};
+    Grid grid{blocks_for(rows, 1), Layout::max_threads};
     if constexpr (Layout::lanes != 0) {
-      grid.blocks = blocks_for(rows, Layout::most_threads / Layout::lanes);
+      grid.blocks = blocks_for(rows, Layout::max_threads / Layout::lanes);
     } else {
       const std::int64_t threads = (vectors + Layout::vectors - 1) / Layout::vectors;
-      if (threads < Layout::most_threads) grid.threads = blocks_for(threads, 32) * 32;
+      if (threads < Layout::max_threads) grid.threads = blocks_for(threads, 32) * 32;
     }
     return launch(call, kernel, grid, data, output, rows, columns, arguments...);
   };
@@ -160,7 +160,7 @@ Status launch_rows(const Call& call, const std::array<T, shared>& absent, const 
     if (has_programmatic_launch(call.execution.device_index)) {
       constexpr auto kernel = KernelOf{}(TypeTag<StagedRows<T, inputs, shared>>{});
       constexpr int kinds =
-          (RowStages::most_blocks + 1) * (RowStages::most + 1);  // clusters, chunks
+          (RowStages::max_blocks + 1) * (RowStages::most + 1);  // clusters, chunks
       const std::int64_t whole = columns / width;
       for (unsigned cluster = row_cluster(whole, inputs, shared); cluster > 0; cluster /= 2) {
         const int stages = stages_of_block(whole, cluster, inputs, shared);

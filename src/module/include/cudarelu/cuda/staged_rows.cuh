@@ -33,8 +33,8 @@ struct RowStages {
   static constexpr int chunk_bytes = 64 * workers;  // of one input: four vectors per thread
   static constexpr int most = 192 * 1024 / chunk_bytes;  // in a block; values use the rest
   static constexpr int rows = 4;                         // in shared memory at the same time
-  static constexpr int most_blocks = 16;  // in a cluster; a device may support only 8
-  static constexpr int kinds = 8;         // most kinds of rows: see take_row()
+  static constexpr int max_blocks = 16;  // in a cluster; a device may support only 8
+  static constexpr int kinds = 8;        // most kinds of rows: see take_row()
   static constexpr int header_bytes = 512;
 
   static constexpr int bytes_for(int chunks) { return header_bytes + chunks * chunk_bytes; }
@@ -53,10 +53,10 @@ class StagedRows {
 
  public:
   using Part = RowPart<T, inputs + shared, vectors, width>;
-  static constexpr int most_threads = RowStages::threads;
+  static constexpr int max_threads = RowStages::threads;
   /// For __launch_bounds__(): 1 allows all registers to the one block that fits; 0: the compiler
   /// decides, and takes fewer.
-  static constexpr int least_blocks = sizeof(T) == 2 ? 1 : 0;
+  static constexpr int min_blocks = sizeof(T) == 2 ? 1 : 0;
   static constexpr int warp_lanes = 32;
   static constexpr bool one_warp = false;
 
@@ -163,7 +163,7 @@ class StagedRows {
   /// The values for the row of a turn: one from each warp of each block of the cluster.
   template <class P>
   __device__ static P* values(int turn) {
-    __shared__ alignas(8) P values[exchanges][RowStages::most_blocks * warps];
+    __shared__ alignas(8) P values[exchanges][RowStages::max_blocks * warps];
     return values[turn % exchanges];
   }
 

@@ -3,7 +3,7 @@
 
 #include "cuda/gemm/wgmma.cuh"
 
-namespace cudarelu::ops::attention::hopper {
+namespace cudarelu::ops::attention::sm90 {
 
 // clang-format off
 #define CUDARELU_REGISTERS_8(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), \
@@ -149,4 +149,4 @@ __device__ __forceinline__ void add_product(float (&sums)[columns / 2], const un
 #undef CUDARELU_REGISTERS_32
 #undef CUDARELU_REGISTERS_8
 
-}  // namespace cudarelu::ops::attention::hopper
+}  // namespace cudarelu::ops::attention::sm90

@@ -11,22 +11,22 @@
 // not, so there blocks sum one of the two, and the scores are computed three times.
 //
 // One thread makes the copy engine bring the block's own rows, and a ring of tiles of the others.
-// Two warpgroups compute: while one turns scores into weights, the other has the tensor cores. The
-// product that gives the gradients of weights, and the sum of the gradient of v, also go on
+// Two warpgroups compute: while one converts scores into weights, the other has the tensor cores.
+// The product that gives the gradients of weights, and the sum of the gradient of v, also go on
 // meanwhile.
 #pragma once
 
 #include "ops/attention/exact_backward.cuh"
-#include "ops/attention/hopper_shared.cuh"
+#include "ops/attention/sm90_shared.cuh"
 
-namespace cudarelu::ops::attention::hopper {
+namespace cudarelu::ops::attention::sm90 {
 
 /// What a block gives.
 enum class GradientOf { keys_and_values, keys, values, queries };
 
 /// How a tile is computed. `width`, of all matrices, is filled up with zeros.
 template <GradientOf of, int width_, int columns_, int slots_>
-struct GradientPlan {
+struct BackwardConfig {
   static constexpr bool of_keys = of != GradientOf::queries;  // has rows of k and v, else of q
   static constexpr bool gives_values = of_keys && of != GradientOf::keys;
   static constexpr bool differentiates = of != GradientOf::values;  // gives that of k or q
@@ -50,7 +50,7 @@ struct GradientPlan {
 };
 
 /// The tiles of one kind. `other` is of the matrices that a block goes through.
-struct GradientWork {
+struct BackwardTiles {
   int row_tiles;      // of a head
   int heads;          // in all of the batch
   int heads_at_once;  // whose other matrices the cache holds
@@ -60,8 +60,8 @@ struct GradientWork {
 
 /// For both kinds.
 struct GradientCall {
-  GradientWork keys;
-  GradientWork queries;
+  BackwardTiles keys;
+  BackwardTiles queries;
   Divisor heads_of_item;
   Divisor kv_heads_of_item;
   int key_blocks;   // come first; if others give the gradient of v, as many of those follow
@@ -96,7 +96,7 @@ struct Gradients {
 template <class T, class P>
 class GradientKernel {
  public:
-  __device__ GradientKernel(const GradientMaps& maps, const GradientWork& work,
+  __device__ GradientKernel(const GradientMaps& maps, const BackwardTiles& work,
                             const GradientCall& call, const Stats& stats, int number)
       : maps_(maps), work_(work), call_(call), stats_(stats) {
     // Long tiles come first. Consecutive numbers are for the same rows of some heads.
@@ -104,9 +104,9 @@ class GradientKernel {
     const int section = number / size;
     const int first_head = section * work.heads_at_once;
     const int heads = min(work.heads_at_once, work.heads - first_head);
-    const int place = number - section * size;
-    const int line = place / heads;
-    head_ = first_head + place - line * heads;
+    const int index = number - section * size;
+    const int line = index / heads;
+    head_ = first_head + index - line * heads;
     row_ = (P::of_keys ? line : work.row_tiles - 1 - line) * P::rows;
     const int end =
         !P::of_keys && call.is_causal ? min(work.columns, row_ + P::rows) : work.columns;
@@ -128,24 +128,24 @@ class GradientKernel {
   /// Requests all tiles, in one thread.
   __device__ void fetch_all() const {
     expect(own_full(), P::all_own_bytes);
-    const Head place = place_of_own();
-    request<P::rows, P::width>(maps_.own.first, own(0), row_, place, own_full());
+    const Head of_own = own_head();
+    request<P::rows, P::width>(maps_.own.first, own(0), row_, of_own, own_full());
     if constexpr (P::differentiates) {
-      request<P::rows, P::width>(maps_.own.second, own(1), row_, place, own_full());
+      request<P::rows, P::width>(maps_.own.second, own(1), row_, of_own, own_full());
     }
     Ring ring;
     for (int member = 0; member < members(); ++member) {
-      const Head head{P::of_keys ? place.head * call_.group + member : place.head / call_.group,
-                      place.item};
+      const Head head{P::of_keys ? of_own.head * call_.group + member : of_own.head / call_.group,
+                      of_own.item};
       // The second matrix of a step comes first: of most kinds, its slot is free earlier.
       for (int step = first_step_; step < steps_; ++step) {
         const int row = step * P::columns;
-        cuda::hopper::wait(empty(ring.stage), ring.parity ^ 1);
+        cuda::sm90::wait(empty(ring.stage), ring.parity ^ 1);
         expect(full(ring.stage), P::slot_bytes);
         request<P::columns, P::width>(maps_.other.second, other(ring.stage), row, head,
                                       full(ring.stage));
         ring.advance();
-        cuda::hopper::wait(empty(ring.stage), ring.parity ^ 1);
+        cuda::sm90::wait(empty(ring.stage), ring.parity ^ 1);
         std::uint64_t* const barrier = full(ring.stage);
         expect(barrier, P::slot_bytes + P::stats_bytes);
         request<P::columns, P::width>(maps_.other.first, other(ring.stage), row, head, barrier);
@@ -162,7 +162,7 @@ class GradientKernel {
   }
 
   /// Computes the part of a warpgroup.
-  __device__ void compute(const Problem& problem, const GradientInputs<T>& inputs,
+  __device__ void compute(const Params& params, const GradientInputs<T>& inputs,
                           const Gradients<T>& gradients) const {
     const int row = row_ + warp_ / 4 * group_rows;
     float shift[2];  // of the rows, if they are queries
@@ -170,7 +170,7 @@ class GradientKernel {
     if constexpr (!P::of_keys) load_stats(row, shift, slope);
     Sums sums{};  // of the gradient of q or k
     ValueSums value_sums{};
-    cuda::hopper::wait(own_full(), 0);
+    cuda::sm90::wait(own_full(), 0);
     Ring first;  // the slots of a step
     Ring second;
     first.advance();
@@ -182,9 +182,7 @@ class GradientKernel {
       step = step + 1 == steps_ ? first_step_ : step + 1;
       --left;
     };
-    const auto wait_for = [](const Ring& slot) {
-      cuda::hopper::wait(full(slot.stage), slot.parity);
-    };
+    const auto wait_for = [](const Ring& slot) { cuda::sm90::wait(full(slot.stage), slot.parity); };
     // Whether there is another tile; releases hidden ones.
     const auto find_next = [&] {
       for (; left > 0; advance()) {
@@ -237,11 +235,11 @@ class GradientKernel {
       }
       release(empty(first.stage));
     }
-    finish(sums, value_sums, row, problem, inputs, gradients);
+    finish(sums, value_sums, row, params, inputs, gradients);
   }
 
  private:
-  using Ring = cuda::hopper::Position<P::slots>;
+  using Ring = cuda::sm90::Position<P::slots>;
   using Scores = float[P::columns / 2];
   using Factors = unsigned[P::columns / 4];  // the first operand of a product
   using Row = float[P::width / 2];
@@ -267,7 +265,7 @@ class GradientKernel {
   __device__ static std::uint64_t* full(int slot) { return barrier(1 + slot); }
   __device__ static std::uint64_t* empty(int slot) { return barrier(1 + P::slots + slot); }
 
-  __device__ Head place_of_own() const {
+  __device__ Head own_head() const {
     return Head::of(head_, P::of_keys ? call_.kv_heads_of_item : call_.heads_of_item);
   }
 
@@ -287,9 +285,9 @@ class GradientKernel {
     const std::uint64_t b = wgmma::descriptor(other(slot));
 #pragma unroll
     for (int i = 0; i < P::width / 16; ++i) {
-      const int place = i % 4 * static_cast<int>(wgmma::depth_step<true>);
-      hopper::multiply<T, P::columns>(scores, a + place + i / 4 * (P::rows * line),
-                                      b + place + i / 4 * (P::columns * line), i > 0);
+      const int offset = i % 4 * static_cast<int>(wgmma::depth_step<true>);
+      sm90::multiply<T, P::columns>(scores, a + offset + i / 4 * (P::rows * line),
+                                    b + offset + i / 4 * (P::columns * line), i > 0);
     }
     wgmma::commit();
   }
@@ -335,7 +333,7 @@ class GradientKernel {
     return *reinterpret_cast<const float2*>(stats(slot) + first + 8 * j + lane % 4 * 2);
   }
 
-  /// Turns scores into weights.
+  /// Converts scores into weights.
   __device__ void weigh(Scores& scores, const float (&shift)[2], int slot) const {
 #pragma unroll
     for (int j = 0; j < P::columns / 8; ++j) {
@@ -353,7 +351,7 @@ class GradientKernel {
     }
   }
 
-  /// Turns the gradients of weights into those of scores.
+  /// Converts the gradients of weights into those of scores.
   __device__ static void differentiate(Scores& products, const Scores& weights,
                                        const float (&slope)[2], int slot) {
 #pragma unroll
@@ -364,9 +362,9 @@ class GradientKernel {
       for (int h = 0; h < 2; ++h) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int place = 4 * j + 2 * h + i;
+          const int i_of_row = 4 * j + 2 * h + i;
           const float by = P::of_keys ? (i == 0 ? both.x : both.y) : slope[h];
-          products[place] = weights[place] * (products[place] - by);
+          products[i_of_row] = weights[i_of_row] * (products[i_of_row] - by);
         }
       }
     }
@@ -394,11 +392,11 @@ class GradientKernel {
   }
 
   /// Writes the gradients of a warpgroup's rows.
-  __device__ void finish(Sums& sums, const ValueSums& value_sums, int first, const Problem& problem,
+  __device__ void finish(Sums& sums, const ValueSums& value_sums, int first, const Params& params,
                          const GradientInputs<T>& inputs, const Gradients<T>& gradients) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int top = first + warp_ % 4 * 16;
-    const Head place = place_of_own();
+    const Head head = own_head();
 #pragma unroll
     for (float& sum : sums) sum *= call_.scale;
 #pragma unroll
@@ -414,16 +412,16 @@ class GradientKernel {
       unsigned wrong = __ballot_sync(~0u, may_be_wrong && inside && !is_finite);
       const bool writes = inside && (wrong >> (lane & 28) & 15) == 0;
       const auto row_of = [&](T* matrix, const Layout& layout) {
-        return matrix + layout.place(place.item, place.head) + row * layout.row;
+        return matrix + layout.offset(head.item, head.head) + row * layout.row;
       };
       if constexpr (P::differentiates && P::of_keys) {
-        write(sums, h, writes, row_of(gradients.k, problem.grad_k), problem.width);
+        write(sums, h, writes, row_of(gradients.k, params.grad_k), params.width);
       }
       if constexpr (P::gives_values) {
-        write(value_sums, h, writes, row_of(gradients.v, problem.grad_v), problem.value_width);
+        write(value_sums, h, writes, row_of(gradients.v, params.grad_v), params.value_width);
       }
       if constexpr (!P::of_keys) {
-        write(sums, h, writes, row_of(gradients.q, problem.grad_q), problem.width);
+        write(sums, h, writes, row_of(gradients.q, params.grad_q), params.width);
       }
       while (wrong != 0) {
         const int quad = (__ffs(static_cast<int>(wrong)) - 1) / 4;
@@ -431,10 +429,10 @@ class GradientKernel {
         const std::int64_t again =
             static_cast<std::int64_t>(head_) * work_.rows + top + quad + 8 * h;
         if constexpr (P::of_keys) {
-          write_gradients_of_key(problem, inputs, again, P::differentiates ? gradients.k : nullptr,
+          write_gradients_of_key(params, inputs, again, P::differentiates ? gradients.k : nullptr,
                                  P::gives_values ? gradients.v : nullptr);
         } else {
-          write_gradient_of_query(problem, inputs, again, gradients.q);
+          write_gradient_of_query(params, inputs, again, gradients.q);
         }
       }
     }
@@ -459,7 +457,7 @@ class GradientKernel {
       for (int i = 0; i < 4; ++i) {
         words[i] = pack<T>(sums[4 * (j + i) + 2 * h], sums[4 * (j + i) + 2 * h + 1]);
       }
-      turn(words, lane);
+      transpose(words, lane);
       const int column = (j + lane % 4) * 8;
       if (writes && column < width) {
         *reinterpret_cast<uint4*>(row + column) = {words[0], words[1], words[2], words[3]};
@@ -468,7 +466,7 @@ class GradientKernel {
   }
 
   const GradientMaps& maps_;
-  const GradientWork& work_;
+  const BackwardTiles& work_;
   const GradientCall& call_;
   const Stats& stats_;
   const int warp_ = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);  // uniform
@@ -481,7 +479,7 @@ class GradientKernel {
 /// Computes the stats, for a padded number of `queries`: those that do not exist have no weights.
 template <class T, int lanes>
 __global__ void __launch_bounds__(256)
-    prepare(Stats stats, GradientInputs<T> inputs, const __grid_constant__ Problem p,
+    prepare(Stats stats, GradientInputs<T> inputs, const __grid_constant__ Params p,
             Divisor heads_of_item, std::int64_t heads) {
   const auto queries = static_cast<int>(p.queries);
   cuda::let_next_kernel_start();
@@ -489,16 +487,16 @@ __global__ void __launch_bounds__(256)
   const std::int64_t number =
       static_cast<std::int64_t>(blockIdx.x) * (256 / lanes) + static_cast<int>(threadIdx.x) / lanes;
   const std::int64_t tile = number / stats.queries;
-  const int place = static_cast<int>(number % stats.queries);
+  const int in_tile = static_cast<int>(number % stats.queries);
   const std::int64_t head = tile / stats.tiles;
-  const int query = static_cast<int>(tile % stats.tiles) * stats.queries + place;
+  const int query = static_cast<int>(tile % stats.tiles) * stats.queries + in_tile;
   const bool inside = head < heads && query < queries;
   const int column = static_cast<int>(threadIdx.x) % lanes * 8;
   float sum = 0;
   if (inside && column < p.value_width) {
     const Head at = Head::of(static_cast<int>(head), heads_of_item);
     const auto read = [&](const T* tensor, const Layout& layout) {
-      return *reinterpret_cast<const uint4*>(tensor + layout.place(at.item, at.head) +
+      return *reinterpret_cast<const uint4*>(tensor + layout.offset(at.item, at.head) +
                                              query * layout.row + column);
     };
     const uint4 a = read(inputs.grad_y, p.grad_y);
@@ -511,7 +509,7 @@ __global__ void __launch_bounds__(256)
   }
   sum = cuda::sum_in_warp<lanes>(sum);
   if (head < heads && threadIdx.x % lanes == 0) {
-    float* const to = stats.data + tile * (2 * stats.queries) + place;
+    float* const to = stats.data + tile * (2 * stats.queries) + in_tile;
     if (inside && inputs.grad_lse != nullptr) sum -= inputs.grad_lse[head * queries + query];
     const float lse = inside ? inputs.lse[head * queries + query] : low<float>;
     to[0] = lse == low<float> ? low<float> : lse * -1.44269504f;
@@ -526,7 +524,7 @@ __global__ void __launch_bounds__(K::threads, 1)
     differentiate(const __grid_constant__ GradientMaps key_maps,
                   const __grid_constant__ GradientMaps query_maps,
                   const __grid_constant__ GradientCall call, const __grid_constant__ Stats stats,
-                  const __grid_constant__ Problem problem,
+                  const __grid_constant__ Params params,
                   const __grid_constant__ GradientInputs<T> inputs,
                   const __grid_constant__ Gradients<T> gradients) {
   static_assert(K::threads == Q::threads);
@@ -559,8 +557,8 @@ __global__ void __launch_bounds__(K::threads, 1)
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     cuda::wait_for_previous_kernel();
-    with_kernel([&](const auto& kernel) { kernel.compute(problem, inputs, gradients); });
+    with_kernel([&](const auto& kernel) { kernel.compute(params, inputs, gradients); });
   }
 }
 
-}  // namespace cudarelu::ops::attention::hopper
+}  // namespace cudarelu::ops::attention::sm90

@@ -4,15 +4,15 @@
 #include "cudarelu/cuda/alignment.h"
 #include "cudarelu/workspace.h"
 #include "ops/attention/engines.h"
-#include "ops/attention/hopper_forward.cuh"
+#include "ops/attention/sm90_forward.cuh"
 
 namespace cudarelu::ops::attention {
 namespace {
 
 /// With fewer queries than a warpgroup has rows, tiles are mostly empty. For up to 128 queries and
 /// keys, there is one step of a tile, and blocks of four warps are faster (12 us instead of 23).
-constexpr std::int64_t least_queries = 64;
-constexpr std::int64_t least_size = 129;
+constexpr std::int64_t min_queries = 64;
+constexpr std::int64_t min_size = 129;
 
 /// Sets the number of the next tile.
 __global__ void clear(int* number) {
@@ -21,11 +21,11 @@ __global__ void clear(int* number) {
   *number = 0;
 }
 
-bool takes(const Call& call, const Problem& p) {
+bool takes(const Call& call, const Params& p) {
   const DType dtype = call.inputs[0].dtype;
   if (dtype != DType::float16 && dtype != DType::bfloat16) return false;
-  if (p.mask.data != nullptr || p.queries < least_queries || p.keys == 0) return false;
-  if (std::max(p.queries, p.keys) < least_size) return false;
+  if (p.mask.data != nullptr || p.queries < min_queries || p.keys == 0) return false;
+  if (std::max(p.queries, p.keys) < min_size) return false;
   for (const std::int64_t width : {p.width, p.value_width}) {
     if (width < 8 || width > 256 || width % 8 != 0) return false;
   }
@@ -48,7 +48,7 @@ bool takes(const Call& call, const Problem& p) {
 }
 
 /// The heads whose keys and values stay in the cache while all of their tiles are computed.
-int heads_at_once(const Problem& p) {
+int heads_at_once(const Params& p) {
   if (!p.is_causal) return 1;
   constexpr std::int64_t cache = 16 << 20;
   const std::int64_t bytes = p.keys * (p.width + p.value_width) * 2;
@@ -57,58 +57,59 @@ int heads_at_once(const Problem& p) {
 }
 
 template <class T, class P>
-Status start(const Call& call, const Problem& p, float* lse) {
-  constexpr auto kernel = hopper::attend<T, P>;
+Status start(const Call& call, const Params& p, float* lse) {
+  constexpr auto kernel = sm90::attend<T, P>;
   if (Status status = cuda::allow_shared_memory<kernel>(call, P::shared_bytes); !status.ok()) {
     return status;
   }
-  hopper::Maps maps{};
-  std::array results{hopper::describe(call, maps.q, 0, p.q, p.batch, P::rows),
-                     hopper::describe(call, maps.k, 1, p.k, p.batch, P::keys),
-                     hopper::describe(call, maps.v, 2, p.v, p.batch, P::keys)};
+  sm90::Maps maps{};
+  std::array results{sm90::describe(call, maps.q, 0, p.q, p.batch, P::rows),
+                     sm90::describe(call, maps.k, 1, p.k, p.batch, P::keys),
+                     sm90::describe(call, maps.v, 2, p.v, p.batch, P::keys)};
   for (Status& result : results) {
     if (!result.ok()) return std::move(result);
   }
-  hopper::Work work{};
-  work.row_tiles = static_cast<int>(cuda::ceil_div(p.queries, P::rows));
-  work.heads = static_cast<int>(p.batch * p.heads);
-  work.heads_of_item = Divisor(static_cast<int>(p.heads));
-  work.heads_at_once = heads_at_once(p);
-  work.tiles = work.row_tiles * work.heads;
-  work.queries = static_cast<int>(p.queries);
-  work.keys = static_cast<int>(p.keys);
-  work.value_width = static_cast<int>(p.value_width);
-  work.group = static_cast<int>(p.group());
-  work.scale = static_cast<float>(p.scale) * log2_e;
-  work.is_causal = p.is_causal;
+  sm90::Schedule schedule{};
+  schedule.row_tiles = static_cast<int>(cuda::ceil_div(p.queries, P::rows));
+  schedule.heads = static_cast<int>(p.batch * p.heads);
+  schedule.heads_of_item = Divisor(static_cast<int>(p.heads));
+  schedule.heads_at_once = heads_at_once(p);
+  schedule.tiles = schedule.row_tiles * schedule.heads;
+  schedule.queries = static_cast<int>(p.queries);
+  schedule.keys = static_cast<int>(p.keys);
+  schedule.value_width = static_cast<int>(p.value_width);
+  schedule.group = static_cast<int>(p.group());
+  schedule.scale = static_cast<float>(p.scale) * log2_e;
+  schedule.is_causal = p.is_causal;
   const int blocks = std::min(
-      cuda::number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index), work.tiles);
-  if (p.is_causal && work.tiles > blocks) {
-    if (Status status = allocate(call, 1, work.next); !status.ok()) return status;
-    if (Status status = cuda::launch(call, clear, {1, 1}, work.next); !status.ok()) return status;
+      cuda::number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index), schedule.tiles);
+  if (p.is_causal && schedule.tiles > blocks) {
+    if (Status status = allocate(call, 1, schedule.next); !status.ok()) return status;
+    if (Status status = cuda::launch(call, clear, {1, 1}, schedule.next); !status.ok())
+      return status;
   }
   const auto data = [&](std::size_t i) { return static_cast<const T*>(call.inputs[i].data); };
   return cuda::launch(call, kernel, {static_cast<unsigned>(blocks), P::threads, P::shared_bytes},
-                      maps, work, p, data(0), data(1), data(2),
+                      maps, schedule, p, data(0), data(1), data(2),
                       static_cast<T*>(call.outputs[0].data), lse);
 }
 
-using hopper::Plan;
+using sm90::ForwardConfig;
 
 template <class T>
-Status start(const Call& call, const Problem& p, float* lse) {
+Status start(const Call& call, const Params& p, float* lse) {
   const std::int64_t width = std::max(p.width, p.value_width);
   // Tiles of 192 queries of short causal calls are mostly hidden or empty.
   const bool is_short = p.is_causal && p.queries <= 1024;
-  if (width <= 64 && is_short) return start<T, Plan<64, 64, 128, 2, 2, 2>>(call, p, lse);
-  if (width <= 64) return start<T, Plan<64, 64, 96, 3, 2, 3>>(call, p, lse);
-  if (width <= 128) return start<T, Plan<128, 128, 128, 2, 1, 2>>(call, p, lse);
-  return start<T, Plan<256, 256, 80, 2, 1, 2>>(call, p, lse);
+  if (width <= 64 && is_short) return start<T, ForwardConfig<64, 64, 128, 2, 2, 2>>(call, p, lse);
+  if (width <= 64) return start<T, ForwardConfig<64, 64, 96, 3, 2, 3>>(call, p, lse);
+  if (width <= 128) return start<T, ForwardConfig<128, 128, 128, 2, 1, 2>>(call, p, lse);
+  return start<T, ForwardConfig<256, 256, 80, 2, 1, 2>>(call, p, lse);
 }
 
 }  // namespace
 
-std::optional<Status> hopper_forward(const Call& call, const Problem& p, float* lse) {
+std::optional<Status> sm90_forward(const Call& call, const Params& p, float* lse) {
   if (!takes(call, p)) return std::nullopt;
   if (call.inputs[0].dtype == DType::float16) return start<Half>(call, p, lse);
   return start<BFloat16>(call, p, lse);

@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "activation.h"
-#include "cuda/gemm/simple.h"
+#include "cuda/gemm/fallback_gemm.h"
 #include "cudarelu/cuda/launch.cuh"
 #include "cudarelu/types.h"
 
@@ -88,23 +88,23 @@ __global__ void __launch_bounds__(threads) multiply(Gemm gemm, std::int64_t tile
       const std::int64_t i = row + first_row + e / per_thread;
       const std::int64_t j = column + first_column + e % per_thread;
       if (i >= gemm.m || j >= gemm.n) continue;
-      const std::int64_t place = (matrix * gemm.m + i) * gemm.n + j;
+      const std::int64_t offset = (matrix * gemm.m + i) * gemm.n + j;
       C value = values[e];
       if (gemm.bias != nullptr) value += load(static_cast<const T*>(gemm.bias)[j]);
-      if (gemm.sum != nullptr) static_cast<T*>(gemm.sum)[place] = store<T>(value);
+      if (gemm.sum != nullptr) static_cast<T*>(gemm.sum)[offset] = store<T>(value);
       visit_activation(gemm.activation,
                        [&](auto constant) { value = activated<constant.value>(value); });
       if (gemm.other != nullptr) {
-        value = combined(gemm.combine, value, load(static_cast<const T*>(gemm.other)[place]));
+        value = combined(gemm.combine, value, load(static_cast<const T*>(gemm.other)[offset]));
       }
-      static_cast<T*>(gemm.d)[place] = store<T>(value);
+      static_cast<T*>(gemm.d)[offset] = store<T>(value);
     }
   }
 }
 
 }  // namespace
 
-Status simple_gemm(const Call& call, const Gemm& gemm) {
+Status fallback_gemm(const Call& call, const Gemm& gemm) {
   const std::int64_t tiles = gemm.batch * ceil_div(gemm.m, tile) * ceil_div(gemm.n, tile);
   const auto blocks = std::min<std::int64_t>(tiles, std::numeric_limits<std::int32_t>::max());
   return visit_dtype<floating_types>(gemm.dtype, [&]<class T>(TypeTag<T>) {

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "cuda/gemm/mma.cuh"
-#include "cuda/gemm/mma.h"
+#include "cuda/gemm/sm80_gemm.h"
 #include "cuda/gemm/tiles.cuh"
 #include "cudarelu/cuda/alignment.h"
 #include "cudarelu/cuda/async_copy.cuh"
@@ -40,7 +40,7 @@ struct Arguments {
 /// The shape of a block: its rows and columns, those of a warp, and stages of `depth` bytes of k.
 template <class T_, int rows_, int columns_, int warp_rows_, int warp_columns_, int depth_,
           int stages_>
-struct Tiling {
+struct Sm80Config {
   using T = T_;
   static constexpr int rows = rows_;
   static constexpr int columns = columns_;
@@ -56,10 +56,10 @@ struct Tiling {
   static constexpr int result_pitch = warp_columns + 4;  // of 16 rows of a warp, in float32
 };
 
-/// Whether the code for an architecture has a tiling. On 9.0 hopper_gemm() takes products of 16
+/// Whether the code for an architecture has a tiling. On 9.0 sm90_gemm() takes products of 16
 /// bits with aligned rows; for the others the small tiling has to do, which gives the same results.
 template <class P>
-constexpr bool has_tiling(int architecture) {
+constexpr bool has_config(int architecture) {
   return architecture != 90 || sizeof(typename P::T) == 4 || P::rows == 64;
 }
 
@@ -301,7 +301,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& args) {
 template <class P, bool a_depth_major, bool b_depth_major>
 __global__ void __launch_bounds__(P::threads) mma_kernel(const __grid_constant__ Arguments args) {
 #if __CUDA_ARCH__ >= 800
-  if constexpr (has_tiling<P>(__CUDA_ARCH__ / 10)) {
+  if constexpr (has_config<P>(__CUDA_ARCH__ / 10)) {
     multiply_tile<P, a_depth_major, b_depth_major>(args);
   }
 #endif
@@ -358,16 +358,16 @@ double cost(const Gemm& gemm, int multiprocessors, double speed) {
 template <class T>
 Status launch_type(const Call& call, const Gemm& gemm) {
   constexpr bool halves = sizeof(T) == 2;
-  using Large = std::conditional_t<halves, Tiling<T, 128, 256, 64, 64, 64, 3>,
-                                   Tiling<T, 128, 64, 64, 32, 64, 3>>;
-  using Small = std::conditional_t<halves, Tiling<T, 64, 128, 32, 64, 64, 4>,
-                                   Tiling<T, 64, 64, 32, 32, 64, 4>>;
+  using Large = std::conditional_t<halves, Sm80Config<T, 128, 256, 64, 64, 64, 3>,
+                                   Sm80Config<T, 128, 64, 64, 32, 64, 3>>;
+  using Small = std::conditional_t<halves, Sm80Config<T, 64, 128, 32, 64, 64, 4>,
+                                   Sm80Config<T, 64, 64, 32, 32, 64, 4>>;
   const int multiprocessors =
       number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
   constexpr double speed_of_small = halves ? 0.62 : 0.93;  // measured
   const Arguments args = arguments_of(gemm);
   const int architecture = compiled_architecture(call.execution.device_index);
-  if (has_tiling<Large>(architecture) &&
+  if (has_config<Large>(architecture) &&
       cost<Large>(gemm, multiprocessors, 1) <= cost<Small>(gemm, multiprocessors, speed_of_small)) {
     return launch_tiles<Large>(call, gemm, args);
   }
@@ -376,16 +376,16 @@ Status launch_type(const Call& call, const Gemm& gemm) {
 
 }  // namespace
 
-bool takes_mma(const Gemm& gemm, int device) {
-  constexpr std::int64_t most = std::numeric_limits<int>::max();
+bool takes_sm80(const Gemm& gemm, int device) {
+  constexpr std::int64_t limit = std::numeric_limits<int>::max();
   if (gemm.dtype == DType::float64 || (gemm.a_transposed && gemm.b_transposed)) return false;
-  if (std::max({gemm.m, gemm.n, gemm.k}) > most - 256) return false;  // tiles may go past the end
+  if (std::max({gemm.m, gemm.n, gemm.k}) > limit - 256) return false;  // tiles may go past the end
   const auto tiles = [](std::int64_t size) { return static_cast<double>((size + 63) / 64); };
-  return static_cast<double>(gemm.batch) * tiles(gemm.m) * tiles(gemm.n) <= most &&
+  return static_cast<double>(gemm.batch) * tiles(gemm.m) * tiles(gemm.n) <= limit &&
          is_compiled_for(80, device);
 }
 
-Status mma_gemm(const Call& call, const Gemm& gemm) {
+Status sm80_gemm(const Call& call, const Gemm& gemm) {
   if (gemm.dtype == DType::float16) return launch_type<Half>(call, gemm);
   if (gemm.dtype == DType::bfloat16) return launch_type<BFloat16>(call, gemm);
   return launch_type<float>(call, gemm);

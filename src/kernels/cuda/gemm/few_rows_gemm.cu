@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cuda/ptx>
 
+#include "cuda/gemm/conditions.h"
+#include "cuda/gemm/cublaslt.h"
+#include "cuda/gemm/few_rows_gemm.h"
 #include "cuda/gemm/mma.cuh"
-#include "cuda/gemm/skinny.h"
 #include "cuda/gemm/tensor_map.h"
 #include "cuda/gemm/tiles.cuh"
 #include "cudarelu/cuda/alignment.h"
@@ -19,17 +21,17 @@
 namespace cudarelu::cuda {
 namespace {
 
-constexpr int most_shared_bytes = 227 * 1024;
+constexpr int max_shared_bytes = 227 * 1024;
 constexpr int half_shared_bytes = 113 * 1024;  // for each of two blocks on a multiprocessor
 constexpr int third_shared_bytes = 75 * 1024;  // for each of three, of 228 KiB, less 1 KiB a block
 constexpr int line = 128;                      // bytes of a row in a part
-constexpr int most_splits = 8;                 // blocks that divide k
+constexpr int max_splits = 8;                  // blocks that divide k
 
-/// The shape of a block: its most rows, its most columns, and its warps.
+/// The shape of a block: its rows and columns at most, and its warps.
 /// `split_k`: the blocks of a cluster have the same columns and divide k. They exchange their sums,
 /// and each finishes some of the results.
 template <class T_, int rows_, int columns_, int warps_, bool split_k_ = false>
-struct Slice {
+struct FewRowsConfig {
   using T = T_;
   static constexpr int rows = rows_;
   static constexpr int columns = columns_;
@@ -45,10 +47,10 @@ struct Slice {
   /// barrier. With two slots, only one block fits on a multiprocessor, with one slot two: the
   /// blocks of the next kernel, which start early, do not crowd on a few multiprocessors.
   static constexpr int shared_bytes(int slots) {
-    const int bytes = slots_bytes(slots) + (split_k ? (pairs + most_splits) * 8 + 8 : 0);
+    const int bytes = slots_bytes(slots) + (split_k ? (pairs + max_splits) * 8 + 8 : 0);
     return std::max(bytes, third_shared_bytes + 1);
   }
-  static_assert(shared_bytes(2) <= most_shared_bytes && shared_bytes(2) > half_shared_bytes);
+  static_assert(shared_bytes(2) <= max_shared_bytes && shared_bytes(2) > half_shared_bytes);
   static_assert(shared_bytes(1) <= half_shared_bytes && 3 * (shared_bytes(1) + 1024) > 228 * 1024);
   // The pairs that a thread finishes. At least two blocks divide k.
   static constexpr int own_pairs = ((split_k ? pairs / 2 : pairs) + threads - 1) / threads;
@@ -91,8 +93,8 @@ __device__ __forceinline__ void prefetch(const CUtensorMap& map) {
 }
 
 /// The offset of 16 bytes of a row in a part, as the copy engine swizzles them. Vector v ^ i of the
-/// row is at place(row, v) ^ i * 16.
-__device__ __forceinline__ unsigned place(unsigned row, unsigned vector) {
+/// row is at swizzled(row, v) ^ i * 16.
+__device__ __forceinline__ unsigned swizzled(unsigned row, unsigned vector) {
   return row * line + (vector ^ row % 8) * 16;
 }
 
@@ -102,8 +104,8 @@ class Products {
  public:
   /// `part` is the address of a part's rows of x, which those of the weights follow.
   __device__ explicit Products(unsigned part)
-      : x_(part + place(lane() % 16, lane() / 16)),
-        w_(part + S::rows * line + place(lane() % 8, lane() / 8)) {}
+      : x_(part + swizzled(lane() % 16, lane() / 16)),
+        w_(part + S::rows * line + swizzled(lane() % 8, lane() / 8)) {}
 
   __device__ void add_part(unsigned offset) {
     const unsigned x = x_ + offset;
@@ -160,7 +162,7 @@ template <class S>
 class Products<S, float> {
  public:
   __device__ explicit Products(unsigned part)
-      : x_(part + place(row(), 0)), w_(part + S::rows * line + place(column(), 0)) {}
+      : x_(part + swizzled(row(), 0)), w_(part + S::rows * line + swizzled(column(), 0)) {}
 
   __device__ void add_part(unsigned offset) {
     const unsigned x = x_ + offset;
@@ -223,7 +225,7 @@ class Products<S, float> {
 
 template <class S>
 __global__ void __launch_bounds__(S::threads, 2)
-    skinny_kernel(const __grid_constant__ Arguments args) {
+    few_rows_kernel(const __grid_constant__ Arguments args) {
 #if __CUDA_ARCH__ >= 900
   using T = typename S::T;
   let_next_kernel_start();
@@ -379,7 +381,7 @@ std::int64_t parts_of(const Gemm& gemm) {
 /// Starts `blocks` blocks, or as many clusters of `splits` blocks, for all columns of each tile.
 template <class S>
 Status launch_blocks(const Call& call, const Gemm& gemm, int blocks, int slots, int splits) {
-  constexpr auto kernel = skinny_kernel<S>;
+  constexpr auto kernel = few_rows_kernel<S>;
   if (Status status = allow_shared_memory<kernel>(call, S::shared_bytes(2)); !status.ok()) {
     return status;
   }
@@ -410,20 +412,20 @@ Status launch_blocks(const Call& call, const Gemm& gemm, int blocks, int slots, 
 }
 
 template <class S>
-Status launch_slices(const Call& call, const Gemm& gemm, int multiprocessors) {
+Status launch_blocks_of(const Call& call, const Gemm& gemm, int multiprocessors) {
   const int units = units_of(gemm);
   const int tiles = tiles_of<S>(gemm);
   auto blocks = static_cast<int>(blocks_for(units, S::columns / 8));
   // If there are more blocks than multiprocessors, they run in pairs, of which one may start or end
   // while the other multiplies.
   const bool in_pairs = blocks * tiles > multiprocessors;
-  // A block in each place, if each then reads at most one unit that it does not need.
-  const int places = (in_pairs ? 2 : 1) * multiprocessors / tiles;
-  if (blocks < places && units >= (S::columns / 8 - 1) * places) blocks = places;
+  // A block on each multiprocessor, if each then reads at most one unit that it does not need.
+  const int slots_of_gpu = (in_pairs ? 2 : 1) * multiprocessors / tiles;
+  if (blocks < slots_of_gpu && units >= (S::columns / 8 - 1) * slots_of_gpu) blocks = slots_of_gpu;
   // If the warps need no second slot and no multiprocessor is idle, a block of the next kernel can
   // be ready beside each of these.
-  const bool leaves_place = blocks * tiles == multiprocessors && parts_of<S>(gemm) <= S::warps;
-  return launch_blocks<S>(call, gemm, blocks, in_pairs || leaves_place ? 1 : 2, 1);
+  const bool leaves_slot = blocks * tiles == multiprocessors && parts_of<S>(gemm) <= S::warps;
+  return launch_blocks<S>(call, gemm, blocks, in_pairs || leaves_slot ? 1 : 2, 1);
 }
 
 /// The number of blocks that divide k, or 1: slices without clusters. All clusters are resident at
@@ -434,28 +436,28 @@ int splits_of(const Call& call, const Gemm& gemm, int multiprocessors) {
   const std::int64_t parts = parts_of<S>(gemm);
   if (is_half && S::rows <= 32 && parts < 128) return 1;
   const std::int64_t clusters = ceil_div(gemm.n, S::columns) * tiles_of<S>(gemm);
-  const std::int64_t most =
-      std::min({parts / S::warps, multiprocessors / clusters, std::int64_t{most_splits}});
-  auto splits = static_cast<int>(most);
+  const std::int64_t limit =
+      std::min({parts / S::warps, multiprocessors / clusters, std::int64_t{max_splits}});
+  auto splits = static_cast<int>(limit);
   const auto run_at_once = [&] {
     const auto blocks = static_cast<unsigned>(splits);
     const Grid grid{blocks, S::threads, static_cast<std::size_t>(S::shared_bytes(2)), blocks};
     return clusters <=
-           resident<skinny_kernel<S>, most_splits + 1>(call, grid, splits, S::shared_bytes(2));
+           resident<few_rows_kernel<S>, max_splits + 1>(call, grid, splits, S::shared_bytes(2));
   };
   while (splits > 1 && !run_at_once()) --splits;
   // Fewer blocks do not make up for the exchange, as measured on an H100. Of 32 rows in float32,
   // few columns have slices of 8, which all multiprocessors share.
   const bool narrow = S::rows == 32 && !is_half && gemm.n <= 8 * multiprocessors;
-  const int least = narrow ? 4 : S::rows <= 16 || parts < 64 ? 3 : 2;
-  return splits < least ? 1 : splits;
+  const int min_splits = narrow ? 4 : S::rows <= 16 || parts < 64 ? 3 : 2;
+  return splits < min_splits ? 1 : splits;
 }
 
 template <class T, int rows, int warps>
 Status launch_rows(const Call& call, const Gemm& gemm) {
   const int multiprocessors =
       number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
-  using Split = Slice<T, rows, 32, warps, true>;
+  using Split = FewRowsConfig<T, rows, 32, warps, true>;
   if (const int splits = splits_of<Split>(call, gemm, multiprocessors); splits > 1) {
     const auto clusters = static_cast<int>(ceil_div(gemm.n, Split::columns));
     return launch_blocks<Split>(call, gemm, clusters, 2, splits);
@@ -467,13 +469,13 @@ Status launch_rows(const Call& call, const Gemm& gemm) {
   };
   if constexpr (rows == 32) {
     if (waves(8) == 0) {
-      return launch_slices<Slice<T, rows, 8, warps>>(call, gemm, multiprocessors);
+      return launch_blocks_of<FewRowsConfig<T, rows, 8, warps>>(call, gemm, multiprocessors);
     }
   }
   if (waves(24) == waves(32)) {  // wider blocks would not end earlier
-    return launch_slices<Slice<T, rows, 24, warps>>(call, gemm, multiprocessors);
+    return launch_blocks_of<FewRowsConfig<T, rows, 24, warps>>(call, gemm, multiprocessors);
   }
-  return launch_slices<Slice<T, rows, 32, warps>>(call, gemm, multiprocessors);
+  return launch_blocks_of<FewRowsConfig<T, rows, 32, warps>>(call, gemm, multiprocessors);
 }
 
 template <class T>
@@ -488,14 +490,14 @@ Status launch_type(const Call& call, const Gemm& gemm) {
 
 }  // namespace
 
-bool takes_skinny(const Gemm& gemm, int device) {
-  constexpr std::int64_t most = std::int64_t{1} << 30;
+bool takes_few_rows(const Gemm& gemm, int device) {
+  constexpr std::int64_t limit = std::int64_t{1} << 30;
   const bool dtype =
       gemm.dtype == DType::float32 || gemm.dtype == DType::float16 || gemm.dtype == DType::bfloat16;
   if (!dtype || gemm.batch != 1 || gemm.a_transposed || !gemm.b_transposed) return false;
-  const std::int64_t most_rows = gemm.dtype == DType::float32 ? 64 : 64 * 65535;  // of a grid
-  if (gemm.m < 1 || gemm.m > most_rows || gemm.n < 1 || gemm.n > most || gemm.k < 1 ||
-      gemm.k > most) {
+  const std::int64_t max_rows = gemm.dtype == DType::float32 ? 64 : 64 * 65535;  // of a grid
+  if (gemm.m < 1 || gemm.m > max_rows || gemm.n < 1 || gemm.n > limit || gemm.k < 1 ||
+      gemm.k > limit) {
     return false;
   }
   const auto size = static_cast<std::int64_t>(size_of(gemm.dtype));
@@ -505,10 +507,29 @@ bool takes_skinny(const Gemm& gemm, int device) {
   return gemm.k * size % vector_bytes == 0 && misalignment(gemm.a) == 0 &&
          misalignment(gemm.b) == 0 && gemm.n % 2 == 0 && pairs(gemm.d) && pairs(gemm.sum) &&
          pairs(gemm.bias) && pairs(gemm.other) && has_programmatic_launch(device) &&
-         number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) >= most_shared_bytes;
+         number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) >= max_shared_bytes;
 }
 
-Status skinny_gemm(const Call& call, const Gemm& gemm) {
+bool prefers_few_rows(const Gemm& gemm, int /*device*/) {
+  const std::int64_t blocks = (gemm.m + 63) / 64 * ((gemm.n + 31) / 32);
+  // Tiles of 64 rows take too long if there are more of them than multiprocessors, or if k is long.
+  if (!has_few_rows(gemm)) return blocks <= 128 && gemm.k * blocks <= 3 << 16;
+  if (is_half(gemm)) {
+    if (blocks <= 128 || !suits_cublaslt(gemm)) return true;
+    // With many columns, cuBLASLt reads x less often.
+    const std::int64_t rows = lacks_epilogue(gemm) ? 32 : 16;
+    return gemm.m <= (gemm.n <= 16384 ? 2 * rows : rows);
+  }
+  // In float32 with a long k, cuBLASLt is as fast for one row, divides k into more parts where
+  // there are few columns, and may use TF32.
+  if (gemm.k <= gemm.n) return true;
+  if (gemm.m == 1) return false;
+  if (gemm.m <= 32 && gemm.n <= 1024 && gemm.k <= 4 * gemm.n) return true;
+  const bool few_columns = gemm.m <= 32 ? gemm.n <= 4096 : gemm.n <= 2048 && gemm.k > 1024;
+  return few_columns && gemm.n >= 256 && gemm.k <= 16 * gemm.n && !gemm.allow_tf32;
+}
+
+Status few_rows_gemm(const Call& call, const Gemm& gemm) {
   if (gemm.dtype == DType::float16) return launch_type<Half>(call, gemm);
   if (gemm.dtype == DType::bfloat16) return launch_type<BFloat16>(call, gemm);
   return launch_type<float>(call, gemm);

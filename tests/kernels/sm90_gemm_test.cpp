@@ -1,5 +1,5 @@
 // Tests of the matrix product for compute capability 9.0, compared with float64.
-#include "cuda/gemm/hopper.h"
+#include "cuda/gemm/sm90_gemm.h"
 
 #include <algorithm>
 #include <cmath>
@@ -43,11 +43,11 @@ double half_of_last_place(double x) {
   return std::ldexp(half ? 0x1p-11 : 0x1p-8, std::max(std::ilogb(x), half ? -14 : -126));
 }
 
-class Hopper : public ::testing::Test {
+class Sm90Gemm : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!has_cuda_device()) GTEST_SKIP() << "needs CUDA: no device on this machine";
-    if (!cuda::takes_hopper(gemm_of(DType::float16, {1, 8, 8, 8}, layouts[0]), 0)) {
+    if (!cuda::takes_sm90(gemm_of(DType::float16, {1, 8, 8, 8}, layouts[0]), 0)) {
       GTEST_SKIP() << "needs CUDA: a device of compute capability 9.0, and kernels for it";
     }
   }
@@ -91,9 +91,9 @@ class Hopper : public ::testing::Test {
       gemm.other = device_other.view().data;
       gemm.combine = *combine;
     }
-    ASSERT_TRUE(cuda::takes_hopper(gemm, 0));
+    ASSERT_TRUE(cuda::takes_sm90(gemm, 0));
     CudaExecution execution;
-    const Status status = cuda::hopper_gemm({"product", {}, {}, {}, execution}, gemm);
+    const Status status = cuda::sm90_gemm({"product", {}, {}, {}, execution}, gemm);
     ASSERT_TRUE(status.ok()) << status.message();
     check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
     device_d.download();
@@ -146,7 +146,7 @@ const std::array cases{Case{1, 8, 8, 8},         Case{1, 128, 256, 64},    Case{
                        Case{3, 248, 120, 520},   Case{1, 72, 1032, 1000},  Case{40, 256, 256, 256},
                        Case{1, 4104, 4104, 200}, Case{1, 1400, 6136, 1504}};
 
-TEST_F(Hopper, MultipliesInEveryLayoutAndShape) {
+TEST_F(Sm90Gemm, MultipliesInEveryLayoutAndShape) {
   for (const Case& c : cases) {
     for (const auto& layout : layouts) {
       SCOPED_TRACE(::testing::Message()
@@ -159,13 +159,13 @@ TEST_F(Hopper, MultipliesInEveryLayoutAndShape) {
   }
 }
 
-TEST_F(Hopper, TakesMoreThanABiasOnlyInTheLayoutOfLinearLayers) {
+TEST_F(Sm90Gemm, TakesMoreThanABiasOnlyInTheLayoutOfLinearLayers) {
   alignas(16) char element[16];  // not accessed
   for (const auto& layout : layouts) {
     const auto takes = [&](const auto& change) {
       Gemm gemm = gemm_of(DType::float16, {1, 128, 128, 128}, layout);
       change(gemm);
-      return cuda::takes_hopper(gemm, 0);
+      return cuda::takes_sm90(gemm, 0);
     };
     const bool of_linear_layer = layout == layouts[0];
     EXPECT_EQ(takes([](Gemm& gemm) { gemm.activation = Activation::relu; }), of_linear_layer);
@@ -187,7 +187,7 @@ TEST_F(Hopper, TakesMoreThanABiasOnlyInTheLayoutOfLinearLayers) {
   }
 }
 
-TEST_F(Hopper, AppliesEachActivation) {
+TEST_F(Sm90Gemm, AppliesEachActivation) {
   for (const Activation activation : activations) {
     for (const bool with_bias : {false, true}) {
       for (const bool with_sum : {false, true}) {
@@ -204,7 +204,7 @@ TEST_F(Hopper, AppliesEachActivation) {
   }
 }
 
-TEST_F(Hopper, CombinesWithAnotherMatrix) {
+TEST_F(Sm90Gemm, CombinesWithAnotherMatrix) {
   for (const Combine combine : {Combine::add, Combine::multiply}) {
     for (const Case& c : cases) {
       SCOPED_TRACE(::testing::Message() << c.batch << " " << c.m << " " << c.n << " " << c.k);
@@ -235,13 +235,13 @@ GuardedTensor activated_on_device(GuardedTensor& bias, Activation activation) {
   gemm.d = device_d.view().data;
   gemm.activation = activation;
   CudaExecution execution;
-  EXPECT_TRUE(cuda::hopper_gemm({"relu", {}, {}, {}, execution}, gemm).ok());
+  EXPECT_TRUE(cuda::sm90_gemm({"relu", {}, {}, {}, execution}, gemm).ok());
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
   device_d.download();
   return d;
 }
 
-TEST_F(Hopper, ActivationsPropagateNaNAndInfinity) {
+TEST_F(Sm90Gemm, ActivationsPropagateNaNAndInfinity) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const std::array values{std::nanf(""), infinity, 0.0f, -30.0f, -65504.0f};
   for (const Activation activation : activations) {
@@ -285,7 +285,7 @@ void expect_accurate_for_every_number(Activation activation, float lowest) {
   }
 }
 
-TEST_F(Hopper, ActivationsAreAccurateForEveryNumber) {
+TEST_F(Sm90Gemm, ActivationsAreAccurateForEveryNumber) {
   for (const auto& [activation, lowest] :
        {std::pair(Activation::gelu_erf, -6.0f), std::pair(Activation::gelu_tanh, -6.0f),
         std::pair(Activation::silu, -64.0f)}) {
@@ -295,15 +295,15 @@ TEST_F(Hopper, ActivationsAreAccurateForEveryNumber) {
 }
 
 /// The engine accepts any m, except if a is transposed, [k, m], where m is the length of its rows.
-TEST_F(Hopper, AcceptsAnyNumberOfRows) {
+TEST_F(Sm90Gemm, AcceptsAnyNumberOfRows) {
   for (const std::int64_t m : {1, 3, 127, 129, 257}) {
     expect<BFloat16>({2, m, 136, 72}, layouts[0], Activation::none, true, false);
     expect<BFloat16>({2, m, 136, 72}, layouts[1], Activation::none, true, false);
   }
 }
 
-TEST_F(Hopper, RejectsWhatTheCopyEngineCannotRead) {
-  const auto takes = [](const Gemm& gemm) { return cuda::takes_hopper(gemm, 0); };
+TEST_F(Sm90Gemm, RejectsWhatTheCopyEngineCannotRead) {
+  const auto takes = [](const Gemm& gemm) { return cuda::takes_sm90(gemm, 0); };
   const auto with = [](const Case& c, std::pair<bool, bool> layout) {
     return gemm_of(DType::bfloat16, c, layout);
   };

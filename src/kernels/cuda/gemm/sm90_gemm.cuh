@@ -6,8 +6,9 @@
 // Another matrix, which the results are combined with, passes through the slots of shared memory
 // that the results leave through: a slot is filled, and the results replace what they have read.
 //
-// The warpgroups divide the rows of each tile, or take turns: while one finishes its tile, the
-// other keeps the tensor cores busy with the next. Clusters that share panels were not faster.
+// The warpgroups divide the rows of each tile, or alternate (ping-pong): while one finishes its
+// tile, the other keeps the tensor cores busy with the next. Clusters that share panels were not
+// faster.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@
 #include "cuda/gemm/wgmma.cuh"
 #include "cudarelu/cuda/launch.cuh"
 
-namespace cudarelu::cuda::hopper {
+namespace cudarelu::cuda::sm90 {
 
 namespace ptx = ::cuda::ptx;
 
@@ -27,16 +28,16 @@ inline constexpr int computing_threads = 256;
 inline constexpr int threads = computing_threads + 128;  // only warpgroups release registers
 
 /// How a tile of `rows` x `columns` is computed.
-template <int rows_, int columns_, int stages_, bool take_turns_>
-struct Plan {
+template <int rows_, int columns_, int stages_, bool pingpong_>
+struct Sm90Config {
   static constexpr int rows = rows_;
   static constexpr int columns = columns_;
   static constexpr int depth = 64;  // of a stage
   static constexpr int stages = stages_;
-  static constexpr bool take_turns = take_turns_;
+  static constexpr bool pingpong = pingpong_;
 
-  static constexpr int group_rows = take_turns ? rows : rows / 2;  // of a warpgroup
-  static constexpr int blocks_of_rows = group_rows / 64;           // for one instruction each
+  static constexpr int group_rows = pingpong ? rows : rows / 2;  // of a warpgroup
+  static constexpr int blocks_of_rows = group_rows / 64;         // for one instruction each
   static constexpr int a_bytes = rows * depth * 2;
   static constexpr int b_bytes = columns * depth * 2;
   static constexpr int stage_bytes = a_bytes + b_bytes;
@@ -57,14 +58,14 @@ struct Raster {
 };
 
 /// The first row and the first column of a tile.
-struct Place {
+struct TileOffset {
   int row;
   int column;
   int batch;
 };
 
 template <class P>
-__device__ __forceinline__ Place place(const Raster& raster, int number) {
+__device__ __forceinline__ TileOffset tile_offset(const Raster& raster, int number) {
   const Tile tile = tile_at(number, raster.rows, raster.columns);
   return {tile.row * P::rows, tile.column * P::columns, tile.matrix};
 }
@@ -128,9 +129,9 @@ class Kernel {
     if (threadIdx.x == 0) {
       for (int stage = 0; stage < P::stages; ++stage) {
         ptx::mbarrier_init(full(stage), 1);
-        ptx::mbarrier_init(empty(stage), P::take_turns ? 1 : 2);
+        ptx::mbarrier_init(empty(stage), P::pingpong ? 1 : 2);
       }
-      for (int group = 0; group < 2; ++group) ptx::mbarrier_init(turn(group), 1);
+      for (int group = 0; group < 2; ++group) ptx::mbarrier_init(order(group), 1);
       if constexpr (has_other) {
         for (int i = 0; i < computing_threads / 32 * P::slots; ++i) {
           ptx::mbarrier_init(filled(i / P::slots, i % P::slots), 1);
@@ -171,7 +172,7 @@ class Kernel {
   }
   __device__ static std::uint64_t* full(int stage) { return barrier(stage); }
   __device__ static std::uint64_t* empty(int stage) { return barrier(P::stages + stage); }
-  __device__ static std::uint64_t* turn(int group) { return barrier(2 * P::stages + group); }
+  __device__ static std::uint64_t* order(int group) { return barrier(2 * P::stages + group); }
   /// Of a slot of a warp that the copy engine fills.
   __device__ static std::uint64_t* filled(int warp, int number) {
     return barrier(2 * P::stages + 2 + warp * P::slots + number);
@@ -202,16 +203,16 @@ class Kernel {
   __device__ void fetch() const {
     Ring ring;
     for_each_tile([&](int tile, int) {
-      const Place place = hopper::place<P>(raster_, tile);
+      const TileOffset offset = tile_offset<P>(raster_, tile);
       for (int step = 0; step < steps_; ++step, ring.advance()) {
         wait(empty(ring.stage), ring.parity ^ 1);
         std::uint64_t* const barrier = full(ring.stage);
         ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
                                        P::stage_bytes);
-        fetch<a_depth_major, P::rows>(maps_.a, a_panels(ring.stage), place.row, step * P::depth,
-                                      place.batch, barrier);
-        fetch<b_depth_major, P::columns>(maps_.b, b_panels(ring.stage), place.column,
-                                         step * P::depth, place.batch, barrier);
+        fetch<a_depth_major, P::rows>(maps_.a, a_panels(ring.stage), offset.row, step * P::depth,
+                                      offset.batch, barrier);
+        fetch<b_depth_major, P::columns>(maps_.b, b_panels(ring.stage), offset.column,
+                                         step * P::depth, offset.batch, barrier);
       }
     });
   }
@@ -228,25 +229,25 @@ class Kernel {
   /// Multiplies and writes, in a warpgroup.
   __device__ void compute(int group) const {
     Ring ring;
-    unsigned turn_parity = 0;
+    unsigned order_parity = 0;
     // If the warpgroups share a tile, one runs ahead in its last stages: while it finishes its
     // part, the other has the tensor cores. With fewer steps, it could be two tiles ahead.
-    const bool staggered = !P::take_turns && steps_ >= P::stages;
-    if (P::take_turns && group == 1) ring.advance(steps_);
+    const bool staggered = !P::pingpong && steps_ >= P::stages;
+    if (P::pingpong && group == 1) ring.advance(steps_);
     int slot = 0;
     unsigned slot_parity = 0;
     for_each_tile([&](int tile, int number) {
-      if (P::take_turns && number % 2 != group) return;
-      const int first_row = P::take_turns ? 0 : group * P::group_rows;
-      Place place;
+      if (P::pingpong && number % 2 != group) return;
+      const int first_row = P::pingpong ? 0 : group * P::group_rows;
+      TileOffset offset;
       if constexpr (has_other) {
-        place = hopper::place<P>(raster_, tile);
-        begin_others(place, first_row);
+        offset = tile_offset<P>(raster_, tile);
+        begin_others(offset, first_row);
       }
-      if constexpr (P::take_turns) {
+      if constexpr (P::pingpong) {
         if (number > 0) {
-          wait(turn(group), turn_parity);
-          turn_parity ^= 1;
+          wait(order(group), order_parity);
+          order_parity ^= 1;
         }
       }
       Sums sums;
@@ -255,45 +256,45 @@ class Kernel {
       multiply<false>(sums, last, first_row);
       ring.advance();
       // Divisions, beside the tensor cores.
-      if constexpr (!has_other) place = hopper::place<P>(raster_, tile);
+      if constexpr (!has_other) offset = tile_offset<P>(raster_, tile);
       for (int step = 1; step < steps_; ++step, ring.advance()) {
         wait(full(ring.stage), ring.parity);
-        if (staggered && group == 1 && step == steps_ - P::stages + 1) wait(turn(1), number % 2);
+        if (staggered && group == 1 && step == steps_ - P::stages + 1) wait(order(1), number % 2);
         multiply<true>(sums, ring.stage, first_row);
         wgmma::wait<1>();
         release(last);
         last = ring.stage;
       }
-      if ((P::take_turns || (staggered && group == 0)) && threadIdx.x % 128 == 0) {
-        ptx::mbarrier_arrive(turn(1 - group));
+      if ((P::pingpong || (staggered && group == 0)) && threadIdx.x % 128 == 0) {
+        ptx::mbarrier_arrive(order(1 - group));
       }
       Bias bias;
 #pragma unroll
       for (int part = 0; part < P::columns / 64; ++part) {
-        bias[part] = bias_of(place.column + part * 64);
+        bias[part] = bias_of(offset.column + part * 64);
       }
       wgmma::wait<0>();
       release(last);
-      if (P::take_turns) ring.advance(steps_);
+      if (P::pingpong) ring.advance(steps_);
       if constexpr (!of_linear_layer) {
-        finish<Activation::none>(sums, bias, place, first_row, slot, slot_parity);
+        finish<Activation::none>(sums, bias, offset, first_row, slot, slot_parity);
         return;
       }
       switch (epilogue_.activation) {
         case Activation::none:
-          finish<Activation::none>(sums, bias, place, first_row, slot, slot_parity);
+          finish<Activation::none>(sums, bias, offset, first_row, slot, slot_parity);
           break;
         case Activation::relu:
-          finish<Activation::relu>(sums, bias, place, first_row, slot, slot_parity);
+          finish<Activation::relu>(sums, bias, offset, first_row, slot, slot_parity);
           break;
         case Activation::gelu_erf:
-          finish<Activation::gelu_erf>(sums, bias, place, first_row, slot, slot_parity);
+          finish<Activation::gelu_erf>(sums, bias, offset, first_row, slot, slot_parity);
           break;
         case Activation::gelu_tanh:
-          finish<Activation::gelu_tanh>(sums, bias, place, first_row, slot, slot_parity);
+          finish<Activation::gelu_tanh>(sums, bias, offset, first_row, slot, slot_parity);
           break;
         case Activation::silu:
-          finish<Activation::silu>(sums, bias, place, first_row, slot, slot_parity);
+          finish<Activation::silu>(sums, bias, offset, first_row, slot, slot_parity);
           break;
       }
     });
@@ -323,8 +324,8 @@ class Kernel {
 
   /// The epilogue of a warpgroup's part of a tile, 64 columns at a time.
   template <Activation activation>
-  __device__ void finish(Sums& sums, const Bias& bias, const Place& tile, int first_row, int& slot,
-                         unsigned& slot_parity) const {
+  __device__ void finish(Sums& sums, const Bias& bias, const TileOffset& tile, int first_row,
+                         int& slot, unsigned& slot_parity) const {
     // Only one block: dense multiply-adds of the exact GELU slow the tensor cores, and the other
     // matrix takes registers.
     constexpr bool is_large = has_other || activation == Activation::gelu_erf;
@@ -340,16 +341,16 @@ class Kernel {
 #pragma unroll
       for (int block = 0; block < P::blocks_of_rows; block += at_once) {
         const int unit = part * P::blocks_of_rows + block;
-        const Place place = place_of(unit, tile, first_row);
+        const TileOffset offset = offset_of_unit(unit, tile, first_row);
         if constexpr (can_write_sums(of_linear_layer, activation, has_other)) {
           if (epilogue_.sum) {
-            write<Activation::none, at_once>(sums, block, part, maps_.sum, place, slot);
+            write<Activation::none, at_once>(sums, block, part, maps_.sum, offset, slot);
           }
         }
         if constexpr (has_other) {
           write_combined<activation>(sums, block, part, tile, first_row, slot_parity);
         } else {
-          write<activation, at_once>(sums, block, part, maps_.d, place, slot);
+          write<activation, at_once>(sums, block, part, maps_.d, offset, slot);
         }
       }
     }
@@ -380,21 +381,21 @@ class Kernel {
   }
 
   /// The part of a tile for one slot of a warp: 16 rows of 64 columns.
-  __device__ Place place_of(int unit, const Place& tile, int first_row) const {
+  __device__ TileOffset offset_of_unit(int unit, const TileOffset& tile, int first_row) const {
     return {tile.row + first_row + warp_ % 4 * 16 + unit % P::blocks_of_rows * 64,
             tile.column + unit / P::blocks_of_rows * 64, tile.batch};
   }
 
   /// Writes 16 rows of 64 columns of each of `blocks` blocks of a warp, through its next slots.
   template <Activation activation, int blocks>
-  __device__ void write(Sums& sums, int first, int part, const CUtensorMap& map, const Place& place,
-                        int& next) const {
+  __device__ void write(Sums& sums, int first, int part, const CUtensorMap& map,
+                        const TileOffset& offset, int& next) const {
     char* const to = slot(warp_, next);
     next = (next + blocks) % P::slots;
     if (leads()) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<P::slots / blocks - 1>());
     __syncwarp();
     put<activation, blocks>(sums, first, part, to, [](float value, int) { return value; });
-    send<blocks>(map, place, to);
+    send<blocks>(map, offset, to);
   }
 
   __device__ static bool leads() { return threadIdx.x % 32 == 0; }
@@ -426,13 +427,13 @@ class Kernel {
 
   /// Makes the copy engine write slots to the result.
   template <int blocks>
-  __device__ void send(const CUtensorMap& map, const Place& place, const char* from) const {
+  __device__ void send(const CUtensorMap& map, const TileOffset& offset, const char* from) const {
     ptx::fence_proxy_async(ptx::space_shared);
     __syncwarp();
     if (!leads()) return;
 #pragma unroll
     for (int block = 0; block < blocks; ++block) {
-      const std::int32_t corner[3] = {place.column, place.row + block * 64, place.batch};
+      const std::int32_t corner[3] = {offset.column, offset.row + block * 64, offset.batch};
       ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &map, corner,
                                 from + block * P::slot_bytes);
     }
@@ -446,28 +447,28 @@ class Kernel {
   __device__ static constexpr int slot_of(int unit) { return unit % P::slots; }
 
   /// Requests the elements for the first units of a tile, while its products are computed.
-  __device__ void begin_others(const Place& tile, int first_row) const {
+  __device__ void begin_others(const TileOffset& tile, int first_row) const {
     if (!leads()) return;
     ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>());
     for (int unit = 0; unit < units; ++unit) {
       if (unit < P::slots) {
         request_others(unit, tile, first_row);
       } else {  // brings them to the L2 cache
-        const Place place = place_of(unit, tile, first_row);
+        const TileOffset offset = offset_of_unit(unit, tile, first_row);
         asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(
                          &maps_.other),
-                     "r"(place.column), "r"(place.row), "r"(place.batch)
+                     "r"(offset.column), "r"(offset.row), "r"(offset.batch)
                      : "memory");
       }
     }
   }
 
-  __device__ void request_others(int unit, const Place& tile, int first_row) const {
-    const Place place = place_of(unit, tile, first_row);
+  __device__ void request_others(int unit, const TileOffset& tile, int first_row) const {
+    const TileOffset offset = offset_of_unit(unit, tile, first_row);
     std::uint64_t* const barrier = filled(warp_, slot_of(unit));
     ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
                                    P::slot_bytes);
-    const std::int32_t at[3] = {place.column, place.row, place.batch};
+    const std::int32_t at[3] = {offset.column, offset.row, offset.batch};
     ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, slot(warp_, slot_of(unit)),
                               &maps_.other, at, barrier);
   }
@@ -488,8 +489,8 @@ class Kernel {
 
   /// Combines the results of a unit with the other matrix, and writes them.
   template <Activation activation>
-  __device__ void write_combined(Sums& sums, int block, int part, const Place& tile, int first_row,
-                                 unsigned& parities) const {
+  __device__ void write_combined(Sums& sums, int block, int part, const TileOffset& tile,
+                                 int first_row, unsigned& parities) const {
     const int unit = part * P::blocks_of_rows + block;
     const int number = slot_of(unit);
     char* const to = slot(warp_, number);
@@ -502,7 +503,7 @@ class Kernel {
       const auto bits = static_cast<std::uint16_t>(others[i / 2] >> i % 2 * 16);
       return combined(epilogue_.combine, value, load(T{bits}));
     });
-    send<1>(maps_.d, place_of(unit, tile, first_row), to);
+    send<1>(maps_.d, offset_of_unit(unit, tile, first_row), to);
     if (!leads()) return;
     // Of many slots, that of the unit before is free sooner.
     constexpr int late = P::slots > 2 ? 1 : 0;
@@ -568,4 +569,4 @@ Status start(const Call& call, const Gemm& gemm, int multiprocessors) {
       ceil(gemm.k, P::depth));
 }
 
-}  // namespace cudarelu::cuda::hopper
+}  // namespace cudarelu::cuda::sm90

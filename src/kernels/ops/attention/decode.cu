@@ -8,11 +8,11 @@ namespace cudarelu::ops::attention::mma {
 namespace {
 
 template <int width>
-using Few = Plan<width, 1, 1, width == 256 ? 2 : 4,
-                 width == 256   ? 32
-                 : width == 128 ? 64
-                                : 128,
-                 2, 3>;
+using Few = MmaConfig<width, 1, 1, width == 256 ? 2 : 4,
+                      width == 256   ? 32
+                      : width == 128 ? 64
+                                     : 128,
+                      2, 3>;
 
 constexpr int adding_warps = 4;
 
@@ -23,10 +23,10 @@ __global__ void __launch_bounds__(32 * adding_warps)
 #if __CUDA_ARCH__ >= 800
   cuda::wait_for_previous_kernel();
   cuda::let_next_kernel_start();
-  constexpr int most_columns = 256;
-  __shared__ float all_sums[adding_warps][most_columns];
+  constexpr int max_columns = 256;
+  __shared__ float all_sums[adding_warps][max_columns];
   __shared__ float all_totals[adding_warps];
-  const auto width = static_cast<int>(args.problem.value_width);
+  const auto width = static_cast<int>(args.params.value_width);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t row = blockIdx.x;
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(32 * adding_warps)
   largest = cuda::reduce_in_warp<32>(largest, [](float a, float b) { return fmaxf(a, b); });
   const float base = largest == low<float> ? 0.0f : largest;
 
-  constexpr int vectors = most_columns / (32 * 4);  // of a lane
+  constexpr int vectors = max_columns / (32 * 4);  // of a lane
   float sums[vectors][4] = {};
   float total = 0;
 #pragma unroll 4
@@ -78,11 +78,11 @@ __global__ void __launch_bounds__(32 * adding_warps)
   }
   values = {values.x * inverse, values.y * inverse};
   if (column < width) {
-    const Layout& layout = args.problem.y;
+    const Layout& layout = args.params.y;
     const unsigned head = args.queries.quotient(blockIdx.x);  // counted over the batch
     const unsigned item = args.item_heads.quotient(head);
     T* const y = static_cast<T*>(args.y) +
-                 layout.place(item, head - item * args.item_heads.number) +
+                 layout.offset(item, head - item * args.item_heads.number) +
                  (blockIdx.x - head * args.queries.number) * layout.row;
     *reinterpret_cast<unsigned*>(y + column) = pack<T>(values.x, values.y);
   }
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(32 * adding_warps)
 }  // namespace
 
 Status add_parts(const Call& call, const Arguments& args) {
-  const Problem& p = args.problem;
+  const Params& p = args.params;
   const auto rows = static_cast<unsigned>(p.batch * p.heads * p.queries);
   const auto kernel =
       call.inputs[0].dtype == DType::float16 ? add_parts_of_row<Half> : add_parts_of_row<BFloat16>;
@@ -103,7 +103,7 @@ Status add_parts(const Call& call, const Arguments& args) {
 }
 
 std::optional<Status> attend_few(const Call& call, const Arguments& args) {
-  return visit_width<64>(args.problem, [&]<int width>(std::integral_constant<int, width>) {
+  return visit_width<64>(args.params, [&]<int width>(std::integral_constant<int, width>) {
     if (call.inputs[0].dtype == DType::float16) return launch_plan<Half, Few<width>>(call, args);
     return launch_plan<BFloat16, Few<width>>(call, args);
   });

@@ -14,7 +14,7 @@ namespace cudarelu::ops::attention {
 /// permuted, so that one vector of each of 8 neighbouring lines is in banks of its own. An address
 /// in a line, exclusive-or 16 v, is that of the vector whose number differs in the bits of v.
 template <int width>
-struct Lines {
+struct SwizzledMatrix {
   static_assert(width == 32 || width % 64 == 0);
   static constexpr int pitch = 2 * width;  // bytes
   static constexpr int vectors = width / 8;

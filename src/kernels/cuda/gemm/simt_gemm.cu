@@ -6,7 +6,7 @@
 #include <string>
 #include <type_traits>
 
-#include "cuda/gemm/float32.h"
+#include "cuda/gemm/simt_gemm.h"
 #include "cuda/gemm/tiles.cuh"
 #include "cudarelu/cuda/alignment.h"
 #include "cudarelu/cuda/async_copy.cuh"
@@ -98,14 +98,14 @@ class TileCopy {
   unsigned offsets_[copies];
 };
 
-constexpr int most_parts = 8;  // in a cluster
+constexpr int max_parts = 8;  // in a cluster
 
 /// The shape of a block. Its warps are 4 by 8 threads, each with `thread` rows and columns.
 /// `slices` groups of warps divide the k of each stage, and add their results at the end.
 /// `in_cluster`: the parts of a tile are the blocks of a cluster.
 template <int block_m_, int block_n_, int block_k_, int thread, int slices_, int stages_,
           int resident_, bool in_cluster_ = false>
-struct Tiling {
+struct SimtConfig {
   static constexpr int block_m = block_m_;
   static constexpr int block_n = block_n_;
   static constexpr int block_k = block_k_;
@@ -136,7 +136,7 @@ __device__ constexpr int back_and_forth(int p, int size) {
 
 template <class T, Layout layout_a, Layout layout_b>
 __global__ void __launch_bounds__(T::threads, T::resident)
-    float32_kernel(const __grid_constant__ Arguments args) {
+    simt_kernel(const __grid_constant__ Arguments args) {
   using CopyA = TileCopy<T::block_m, T::block_k, T::threads, layout_a>;
   using CopyB = TileCopy<T::block_n, T::block_k, T::threads, layout_b>;
   extern __shared__ float4 shared_vectors[];
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
         const int c = v % vectors * width;
         float values[width] = {};
 #pragma unroll
-        for (int p = 0; p < most_parts; ++p) {
+        for (int p = 0; p < max_parts; ++p) {
           if (p < args.parts) add(values, of_cluster(of_block, p) + row * T::result_pitch + c);
         }
         write_results(row, c, values);
@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(256)
 
 template <class T, Layout a, Layout b>
 Status launch_tiles(const Call& call, const Arguments& args, std::int64_t results) {
-  constexpr auto kernel = float32_kernel<T, a, b>;
+  constexpr auto kernel = simt_kernel<T, a, b>;
   if (Status status = allow_shared_memory<kernel>(call, static_cast<int>(T::bytes)); !status.ok()) {
     return status;
   }
@@ -340,9 +340,10 @@ Layout layout_of(const Operand& operand, bool k_is_faster) {
   return vectors ? Layout::outer : Layout::outer_single;
 }
 
-using Large = Tiling<128, 128, 16, 8, 1, 3, 2>;
-using Small = Tiling<64, 64, 16, 8, 2, 3, 3>;
-using Tiny = Tiling<32, 32, 32, 4, 4, 4, 3, true>;  // for products that take as long as their loads
+using Large = SimtConfig<128, 128, 16, 8, 1, 3, 2>;
+using Small = SimtConfig<64, 64, 16, 8, 2, 3, 3>;
+using Tiny =
+    SimtConfig<32, 32, 32, 4, 4, 4, 3, true>;  // for products that take as long as their loads
 
 template <class T>
 Status launch_tiles(const Call& call, const Arguments& args, std::int64_t results, Layout a,
@@ -372,19 +373,19 @@ double tiles_of(const Gemm& gemm) {
 
 /// The number of parts of k, and the cost of the product: the products of the busiest
 /// multiprocessor for each k, divided by the relative speed of the tiling.
-struct Plan {
+struct KSplit {
   int parts;
   double cost;
 };
 
 template <class T>
-Plan plan_for(const Gemm& gemm, int multiprocessors, double speed) {
+KSplit k_split_for(const Gemm& gemm, int multiprocessors, double speed) {
   constexpr std::int64_t shortest = T::in_cluster ? 2 * T::block_k : 256;  // k of a part
   constexpr double cost_of_parts = 1.15;                                   // of adding them up
   const auto tiles = static_cast<std::int64_t>(tiles_of<T>(gemm));
-  std::int64_t most = std::max<std::int64_t>(gemm.k / shortest, 1);
-  if (T::in_cluster) most = std::min<std::int64_t>(most, most_parts);
-  const std::int64_t parts = std::clamp<std::int64_t>(multiprocessors / tiles, 1, most);
+  std::int64_t limit = std::max<std::int64_t>(gemm.k / shortest, 1);
+  if (T::in_cluster) limit = std::min<std::int64_t>(limit, max_parts);
+  const std::int64_t parts = std::clamp<std::int64_t>(multiprocessors / tiles, 1, limit);
   const auto rounds = static_cast<double>(ceil_div(tiles * parts, multiprocessors));
   const double work = rounds * T::block_m * T::block_n / static_cast<double>(parts);
   return {static_cast<int>(parts), work / speed * (parts > 1 ? cost_of_parts : 1)};
@@ -392,26 +393,26 @@ Plan plan_for(const Gemm& gemm, int multiprocessors, double speed) {
 
 }  // namespace
 
-bool takes_float32(const Gemm& gemm, int) {
-  constexpr std::int64_t most = std::numeric_limits<int>::max();
+bool takes_simt(const Gemm& gemm, int) {
+  constexpr std::int64_t limit = std::numeric_limits<int>::max();
   constexpr std::int64_t widest = std::int64_t{1} << 23;  // offsets in a tile fit 32 bits
   if (gemm.dtype != DType::float32) return false;
   // Tiles may extend past the end.
-  if (std::max({gemm.m, gemm.n, gemm.k}) > most - Large::block_m) return false;
+  if (std::max({gemm.m, gemm.n, gemm.k}) > limit - Large::block_m) return false;
   return (gemm.a_transposed ? gemm.m : gemm.k) < widest &&
          (gemm.b_transposed ? gemm.k : gemm.n) < widest &&
-         tiles_of<Small>(gemm) <= static_cast<double>(most);
+         tiles_of<Small>(gemm) <= static_cast<double>(limit);
 }
 
-bool prefers_float32(const Gemm& gemm, int device) {
-  if (!takes_float32(gemm, device) || !has_programmatic_launch(device)) return false;
+bool prefers_simt(const Gemm& gemm, int device) {
+  if (!takes_simt(gemm, device) || !has_programmatic_launch(device)) return false;
   if (gemm.allow_tf32 || gemm.k > 1024) return false;
   if (gemm.a_transposed && std::min(gemm.m, gemm.n) < 16) return false;
   const int multiprocessors = number_of<cudaDevAttrMultiProcessorCount>(device);
   return tiles_of<Tiny>(gemm) <= multiprocessors * (gemm.k <= 256 ? 1.28 : 1);
 }
 
-Status float32_gemm(const Call& call, const Gemm& gemm) {
+Status simt_gemm(const Call& call, const Gemm& gemm) {
   if (gemm.batch == 0 || gemm.m == 0 || gemm.n == 0) return {};
   const int multiprocessors =
       number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
@@ -426,7 +427,7 @@ Status float32_gemm(const Call& call, const Gemm& gemm) {
   args.results = results_of(gemm);
   const Layout a = layout_of(args.a, !gemm.a_transposed);
   const Layout b = layout_of(args.b, gemm.b_transposed);
-  const auto run = [&]<class T>(TypeTag<T>, const Plan& plan) {
+  const auto run = [&]<class T>(TypeTag<T>, const KSplit& plan) {
     args.part = static_cast<int>(ceil_div(ceil_div(gemm.k, plan.parts), T::block_k)) * T::block_k;
     args.parts = std::max(1, static_cast<int>(ceil_div(gemm.k, std::max(args.part, 1))));
     args.tiles_m = static_cast<int>(ceil_div(gemm.m, T::block_m));
@@ -449,11 +450,11 @@ Status float32_gemm(const Call& call, const Gemm& gemm) {
     const std::int64_t size = gemm.batch * gemm.m * gemm.n;
     return launch(call, add_parts, {blocks_for(size, 256), 256}, parts, whole, size);
   };
-  if (prefers_float32(gemm, call.execution.device_index)) {
-    return run(TypeTag<Tiny>{}, plan_for<Tiny>(gemm, multiprocessors, 1.0));
+  if (prefers_simt(gemm, call.execution.device_index)) {
+    return run(TypeTag<Tiny>{}, k_split_for<Tiny>(gemm, multiprocessors, 1.0));
   }
-  const Plan in_large = plan_for<Large>(gemm, multiprocessors, 1.0);
-  const Plan in_small = plan_for<Small>(gemm, multiprocessors, 0.91);  // measured
+  const KSplit in_large = k_split_for<Large>(gemm, multiprocessors, 1.0);
+  const KSplit in_small = k_split_for<Small>(gemm, multiprocessors, 0.91);  // measured
   const bool single = a == Layout::outer_single || b == Layout::outer_single;
   const bool large = !single && in_large.cost <= in_small.cost;
   return large ? run(TypeTag<Large>{}, in_large) : run(TypeTag<Small>{}, in_small);

@@ -29,17 +29,17 @@ struct Mask {
   std::int64_t query_stride = 0;
   std::int64_t key_stride = 0;
 
-  /// The place of the first element for a head of q.
-  CUDARELU_FN std::int64_t place(std::int64_t batch, std::int64_t head) const {
-    std::int64_t place = head * head_stride;
+  /// The offset of the first element for a head of q.
+  CUDARELU_FN std::int64_t offset(std::int64_t batch, std::int64_t head) const {
+    std::int64_t offset = head * head_stride;
 #ifdef __CUDA_ARCH__
 #pragma unroll 1  // divisions of 64 bits are long
 #endif
     for (int i = 0; i < leading; ++i) {
-      place += batch % sizes[i] * strides[i];
+      offset += batch % sizes[i] * strides[i];
       batch /= sizes[i];
     }
-    return place;
+    return offset;
   }
 };
 
@@ -50,8 +50,8 @@ struct Layout {
   std::int64_t head = 0;
   std::int64_t row = 0;
 
-  /// The place of the first row of a head.
-  CUDARELU_FN std::int64_t place(std::int64_t in_batch, std::int64_t in_heads) const {
+  /// The offset of the first row of a head.
+  CUDARELU_FN std::int64_t offset(std::int64_t in_batch, std::int64_t in_heads) const {
     return in_batch * batch + in_heads * head;
   }
 };
@@ -99,7 +99,7 @@ struct HeadRows {
   }
 };
 
-struct Problem {
+struct Params {
   std::int64_t batch = 1;  // the product of the leading dimensions
   std::int64_t heads;      // of q
   std::int64_t kv_heads;   // of k and v
@@ -122,7 +122,7 @@ struct Problem {
   /// The rows of a tensor like q in the heads that share a head of k, counted over the batch.
   template <class T>
   CUDARELU_FN HeadRows<T> queries_of(T* data, const Layout& layout, std::int64_t kv) const {
-    const std::int64_t first = layout.place(kv / kv_heads, kv % kv_heads * group());
+    const std::int64_t first = layout.offset(kv / kv_heads, kv % kv_heads * group());
     return {data + first, layout.row, queries,
             group() == 1 ? 0 : layout.head - queries * layout.row};
   }
@@ -130,7 +130,7 @@ struct Problem {
   /// The rows of a tensor like k in a head.
   template <class T>
   CUDARELU_FN HeadRows<T> keys_of(T* data, const Layout& layout, std::int64_t kv) const {
-    return {data + layout.place(kv / kv_heads, kv % kv_heads), layout.row, keys, 0};
+    return {data + layout.offset(kv / kv_heads, kv % kv_heads), layout.row, keys, 0};
   }
 };
 
@@ -170,9 +170,9 @@ inline Mask mask_of(const TensorView& tensor, std::span<const std::int64_t> full
 }
 
 /// Sets the attributes of a call, and the layouts of tensors by layout(tensor, strides), whose
-/// strides are null if it is dense. The arguments are those of problem_of().
+/// strides are null if it is dense. The arguments are those of params_of().
 template <class F>
-void complete(Problem& p, const Call& call, std::size_t first, const F& layout) {
+void complete(Params& p, const Call& call, std::size_t first, const F& layout) {
   p.is_causal = call.boolean(0);
   p.scale = call.real(1);
   // Without elements every product is 0, whatever the scale is.
@@ -201,14 +201,14 @@ void complete(Problem& p, const Call& call, std::size_t first, const F& layout) 
   }
 }
 
-/// The problem of a call whose input `first` is q; k and v follow it, and the mask is the last
+/// The parameters of a call whose input `first` is q; k and v follow it, and the mask is the last
 /// input. If q is not the first input, grad_y is, and y is the fourth one after it.
-inline Problem problem_of(const Call& call, std::size_t first) {
+inline Params params_of(const Call& call, std::size_t first) {
   const auto& q = call.inputs[first].shape;
   const auto& k = call.inputs[first + 1].shape;
   const auto& v = call.inputs[first + 2].shape;
   const std::size_t rank = q.size();
-  Problem p;
+  Params p;
   for (const std::int64_t dim : q.first(rank - 3)) p.batch *= dim;
   p.heads = q[rank - 3];
   p.kv_heads = k[rank - 3];
@@ -234,7 +234,7 @@ struct Sequences {
   const std::int32_t* q_ends = nullptr;
   const std::int32_t* k_ends = nullptr;
   std::int64_t count = 0;
-  Problem* problems = nullptr;  // of each sequence, on the CPU
+  Params* params = nullptr;  // of each sequence, on the CPU
 };
 
 /// Of the offsets of q and k at these positions.
@@ -245,11 +245,11 @@ inline Sequences sequences_of(const Call& call, std::size_t q, std::size_t k) {
   return {ends(q), ends(k), call.inputs[q].shape[0]};
 }
 
-/// The problem of a call with tensors [rows, heads, columns], as if all rows were one sequence.
-inline Problem packed_problem_of(const Call& call, std::size_t first) {
+/// The parameters of a call with tensors [rows, heads, columns], as if all rows were one sequence.
+inline Params packed_problem_of(const Call& call, std::size_t first) {
   const auto& q = call.inputs[first].shape;
   const auto& k = call.inputs[first + 1].shape;
-  Problem p;
+  Params p;
   p.queries = q[0];
   p.heads = q[1];
   p.width = q[2];
@@ -264,9 +264,9 @@ inline Problem packed_problem_of(const Call& call, std::size_t first) {
   return p;
 }
 
-/// The problem of one sequence of a packed problem. It is number 1 of a batch, whose stride is the
+/// The parameters of one sequence of packed ones. It is number 1 of a batch, whose stride is the
 /// way to its first row.
-CUDARELU_FN Problem sequence_of(Problem p, const Batch& queries, const Batch& keys) {
+CUDARELU_FN Params sequence_of(Params p, const Batch& queries, const Batch& keys) {
   p.queries = queries.end - queries.begin;
   p.keys = keys.end - keys.begin;
   p.q.batch = queries.begin * p.q.row;

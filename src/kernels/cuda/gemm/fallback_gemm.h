@@ -5,6 +5,6 @@
 
 namespace cudarelu::cuda {
 
-Status simple_gemm(const Call& call, const Gemm& gemm);
+Status fallback_gemm(const Call& call, const Gemm& gemm);
 
 }  // namespace cudarelu::cuda

@@ -4,8 +4,8 @@
 // its computing warpgroups. One thread makes the copy engine bring the queries, and rings of tiles
 // of keys and of values. A warpgroup holds its scores, weights and results in registers. It starts
 // the product of its queries and the next keys, and that of the last weights and values, before it
-// turns scores into weights, so that the tensor cores work meanwhile. The warpgroups take turns to
-// start products, so that they do not all wait for the tensor cores at the same time.
+// converts scores into weights, so that the tensor cores schedule meanwhile. The warpgroups start
+// products by turns, so that they do not all wait for the tensor cores at the same time.
 //
 // The largest score of a row is found only for its first tile of keys. The weights of later tiles
 // are relative to that one too, unless their sum shows that one is too large: then the row is
@@ -14,13 +14,13 @@
 #pragma once
 
 #include "ops/attention/cuda.cuh"
-#include "ops/attention/hopper_shared.cuh"
+#include "ops/attention/sm90_shared.cuh"
 
-namespace cudarelu::ops::attention::hopper {
+namespace cudarelu::ops::attention::sm90 {
 
 /// How a tile is computed. The sizes of q, k and v, here multiples of 64, are filled up with zeros.
 template <int width_, int value_width_, int keys_, int groups_, int q_stages_, int stages_>
-struct Plan {
+struct ForwardConfig {
   static constexpr int width = width_;
   static constexpr int value_width = value_width_;
   static constexpr int keys = keys_;          // of a stage
@@ -42,7 +42,7 @@ struct Plan {
 };
 
 /// The rows of y as tiles, in the order of tile_at().
-struct Work {
+struct Schedule {
   int row_tiles;  // of a head
   int heads;      // of q, in all of the batch
   Divisor heads_of_item;
@@ -67,17 +67,17 @@ struct Tile {
 /// Long tiles come first, so that blocks end at the same time. Consecutive numbers are for the same
 /// rows of some heads, then for the rows above.
 template <class P>
-__device__ __forceinline__ Tile tile_at(const Work& work, int number) {
-  const int size = work.heads_at_once * work.row_tiles;
+__device__ __forceinline__ Tile tile_at(const Schedule& schedule, int number) {
+  const int size = schedule.heads_at_once * schedule.row_tiles;
   const int section = number / size;
-  const int first_head = section * work.heads_at_once;
-  const int heads = min(work.heads_at_once, work.heads - first_head);
-  const int place = number - section * size;
-  const int line = place / heads;
-  const int row = (work.row_tiles - 1 - line) * P::rows;
-  const int end = min(row + P::rows, work.queries);
-  const int keys = work.is_causal ? min(work.keys, end) : work.keys;
-  return {first_head + place - line * heads, row, (keys + P::keys - 1) / P::keys, 0};
+  const int first_head = section * schedule.heads_at_once;
+  const int heads = min(schedule.heads_at_once, schedule.heads - first_head);
+  const int index = number - section * size;
+  const int line = index / heads;
+  const int row = (schedule.row_tiles - 1 - line) * P::rows;
+  const int end = min(row + P::rows, schedule.queries);
+  const int keys = schedule.is_causal ? min(schedule.keys, end) : schedule.keys;
+  return {first_head + index - line * heads, row, (keys + P::keys - 1) / P::keys, 0};
 }
 
 struct Maps {
@@ -87,9 +87,9 @@ struct Maps {
 template <class T, class P>
 class Kernel {
  public:
-  __device__ Kernel(const Maps& maps, const Work& work, const Problem& problem, const T* q,
+  __device__ Kernel(const Maps& maps, const Schedule& schedule, const Params& params, const T* q,
                     const T* k, const T* v, T* y, float* lse)
-      : maps_(maps), work_(work), problem_(problem), q_(q), k_(k), v_(v), y_(y), lse_(lse) {}
+      : maps_(maps), schedule_(schedule), params_(params), q_(q), k_(k), v_(v), y_(y), lse_(lse) {}
 
   __device__ void run() {
     if (threadIdx.x == 0) {
@@ -123,8 +123,8 @@ class Kernel {
   }
 
  private:
-  using QueryRing = cuda::hopper::Position<P::q_stages>;
-  using Ring = cuda::hopper::Position<P::stages>;
+  using QueryRing = cuda::sm90::Position<P::q_stages>;
+  using Ring = cuda::sm90::Position<P::stages>;
   using Scores = float[P::keys / 2];
   using Weights = unsigned[P::keys / 4];  // as the first operand of a product
   using Results = float[P::value_width / 2];
@@ -159,7 +159,7 @@ class Kernel {
     QueryRing q_ring;
     Ring k_ring, v_ring;
     const auto fetch_queries = [&](int number) {
-      const Tile tile = number < work_.tiles ? tile_at<P>(work_, number) : Tile{};
+      const Tile tile = number < schedule_.tiles ? tile_at<P>(schedule_, number) : Tile{};
       wait(q_empty(q_ring.stage), q_ring.parity ^ 1);
       std::uint64_t* const full = q_full(q_ring.stage);
       tile_of(q_ring.stage) = tile;
@@ -167,7 +167,7 @@ class Kernel {
         ptx::mbarrier_arrive(full);
       } else {
         expect(full, P::q_bytes);
-        request<P::rows, P::width>(maps_.q, q_panels(q_ring.stage), tile.row, place_of(tile.head),
+        request<P::rows, P::width>(maps_.q, q_panels(q_ring.stage), tile.row, head_of(tile.head),
                                    full);
       }
       q_ring.advance();
@@ -192,11 +192,11 @@ class Kernel {
     while (tile_of(slot).steps > 0) {
       const Tile tile = tile_of(slot);
       slot = q_ring.stage;
-      const Head head = place_of(tile.head);
-      const Head kv{head.head / work_.group, head.item};
+      const Head head = head_of(tile.head);
+      const Head kv{head.head / schedule_.group, head.item};
       fetch_keys(kv, tile.steps - 1);
-      number =
-          static_cast<int>(gridDim.x) + (work_.next == nullptr ? number : atomicAdd(work_.next, 1));
+      number = static_cast<int>(gridDim.x) +
+               (schedule_.next == nullptr ? number : atomicAdd(schedule_.next, 1));
       if (P::q_stages > 1) fetch_queries(number);
       for (int step = tile.steps - 2; step >= 0; --step) {
         fetch_keys(kv, step);
@@ -207,13 +207,13 @@ class Kernel {
     }
   }
 
-  __device__ Head place_of(int head) const { return Head::of(head, work_.heads_of_item); }
+  __device__ Head head_of(int head) const { return Head::of(head, schedule_.heads_of_item); }
 
   __device__ static void wait(std::uint64_t* barrier, unsigned parity) {
-    cuda::hopper::wait(barrier, parity);
+    cuda::sm90::wait(barrier, parity);
   }
 
-  /// Waits for the turn of a warpgroup to start products. Barrier 0 is that of __syncthreads().
+  /// Waits until a warpgroup may start products. Barrier 0 is that of __syncthreads().
   __device__ static void take_turn(int group) {
     asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
   }
@@ -272,7 +272,7 @@ class Kernel {
             __shfl_sync(~0u, tile.steps, 0), 0};
   }
 
-  /// Keeps the compiler from using `to` in place of `from`.
+  /// Keeps the compiler from using `to` instead of `from`.
   __device__ __forceinline__ static void copy(const Weights& from, Weights& to) {
 #pragma unroll
     for (int i = 0; i < P::keys / 4; ++i) {
@@ -352,9 +352,9 @@ class Kernel {
     const std::uint64_t b = wgmma::descriptor(k_panels(stage));
 #pragma unroll
     for (int i = 0; i < P::width / 16; ++i) {
-      const int place = i % 4 * static_cast<int>(wgmma::depth_step<true>);
-      hopper::multiply<T, P::keys>(scores, a + place + i / 4 * (P::rows * line),
-                                   b + place + i / 4 * (P::keys * line), i > 0);
+      const int offset = i % 4 * static_cast<int>(wgmma::depth_step<true>);
+      sm90::multiply<T, P::keys>(scores, a + offset + i / 4 * (P::rows * line),
+                                 b + offset + i / 4 * (P::keys * line), i > 0);
     }
     wgmma::commit();
   }
@@ -365,21 +365,21 @@ class Kernel {
     const std::uint64_t b = wgmma::descriptor(v_panels(stage), P::keys * wgmma::line_bytes);
 #pragma unroll
     for (int i = 0; i < P::keys / 16; ++i) {
-      hopper::add_product<T, P::value_width>(results, &weights[4 * i],
-                                             b + i * wgmma::depth_step<false>);
+      sm90::add_product<T, P::value_width>(results, &weights[4 * i],
+                                           b + i * wgmma::depth_step<false>);
     }
     wgmma::commit();
   }
 
   /// Sets the scores of hidden keys to -infinity, in a tile of keys that begins at `first`.
   __device__ __forceinline__ void hide(Scores& scores, int row, int first) const {
-    const int all_see = work_.is_causal ? min(work_.keys, row + 1) : work_.keys;
+    const int all_see = schedule_.is_causal ? min(schedule_.keys, row + 1) : schedule_.keys;
     if (first + P::keys <= all_see) return;
     const int lane = lane_of_thread();
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int own = row + warp_ % 4 * 16 + lane / 4 + 8 * h;
-      const int visible = work_.is_causal ? min(work_.keys, own + 1) : work_.keys;
+      const int visible = schedule_.is_causal ? min(schedule_.keys, own + 1) : schedule_.keys;
       const int count = visible - first - lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < P::keys / 8; ++j) {
@@ -404,20 +404,20 @@ class Kernel {
     }
   }
 
-  /// Turns scores into weights relative to `-shift`, and adds those of a thread.
+  /// Converts scores into weights relative to `-shift`, and adds those of a thread.
   __device__ __forceinline__ void power_and_pack(const Scores& scores, Weights& weights,
                                                  const float (&shift)[2], float (&sums)[2]) const {
 #pragma unroll
     for (int i = 0; i < P::keys / 4; ++i) {
       const float by = shift[i % 2];
-      const float a = power_of_two(fmaf(scores[2 * i], work_.scale, by));
-      const float b = power_of_two(fmaf(scores[2 * i + 1], work_.scale, by));
+      const float a = power_of_two(fmaf(scores[2 * i], schedule_.scale, by));
+      const float b = power_of_two(fmaf(scores[2 * i + 1], schedule_.scale, by));
       sums[i % 2] = i < 2 ? a + b : sums[i % 2] + a + b;
       weights[i] = pack<T>(a, b);
     }
   }
 
-  /// Turns the scores of a tile of keys, the first one of a row or a later one, into weights.
+  /// Converts the scores of a tile of keys, the first one of a row or a later one, into weights.
   /// Returns whether the results so far must be multiplied by `factor`, except for the first.
   template <bool first>
   __device__ __forceinline__ bool weigh(const Scores& scores, Weights& weights, Rows& rows,
@@ -445,7 +445,7 @@ class Kernel {
     for (int h = 0; h < 2; ++h) {
       largest[h] = fmaxf(largest[h], __shfl_xor_sync(~0u, largest[h], 1));
       largest[h] = fmaxf(largest[h], __shfl_xor_sync(~0u, largest[h], 2));
-      const float shift = -(largest[h] * work_.scale);
+      const float shift = -(largest[h] * schedule_.scale);
       if constexpr (first) {
         rows.shift[h] = shift;
         rows.total[h] = 0;
@@ -475,9 +475,9 @@ class Kernel {
                                         int group) const {
     const int lane = lane_of_thread();
     const int top = tile.row + group * group_rows + warp_ % 4 * 16;
-    const std::int64_t first = static_cast<std::int64_t>(tile.head) * work_.queries + top;
-    const Head head = place_of(tile.head);
-    T* const results_of_head = y_ + problem_.y.place(head.item, head.head);
+    const std::int64_t first = static_cast<std::int64_t>(tile.head) * schedule_.queries + top;
+    const Head head = head_of(tile.head);
+    T* const results_of_head = y_ + params_.y.offset(head.item, head.head);
     std::uint64_t wrong = 0;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -496,12 +496,12 @@ class Kernel {
         }
       }
       const int row = lane / 4 + 8 * h;
-      const bool inside = top + row < work_.queries;
+      const bool inside = top + row < schedule_.queries;
       wrong |= static_cast<std::uint64_t>(__ballot_sync(~0u, inside && !is_finite)) << (32 * h);
       if (inside && lse_ != nullptr && lane % 4 == 0) {
         lse_[first + row] = (__log2f(total) - rows.shift[h]) * ln_2;
       }
-      T* const to = results_of_head + (top + row) * problem_.y.row;
+      T* const to = results_of_head + (top + row) * params_.y.row;
 #pragma unroll
       for (int j = 0; j < P::value_width / 8; j += 4) {
         unsigned words[4];
@@ -509,9 +509,9 @@ class Kernel {
         for (int i = 0; i < 4; ++i) {
           words[i] = pack<T>(results[4 * (j + i) + 2 * h], results[4 * (j + i) + 2 * h + 1]);
         }
-        turn(words, lane);
+        transpose(words, lane);
         const int column = (j + lane % 4) * 8;
-        if (inside && column < work_.value_width) {
+        if (inside && column < schedule_.value_width) {
           *reinterpret_cast<uint4*>(to + column) = {words[0], words[1], words[2], words[3]};
         }
       }
@@ -521,7 +521,7 @@ class Kernel {
       __syncwarp();
       const int row = (__ffsll(static_cast<long long>(wrong)) - 1) / 4;
       wrong &= ~(std::uint64_t{15} << (row * 4));
-      attend_row(q_, k_, v_, y_, lse_, problem_, first + row);
+      attend_row(q_, k_, v_, y_, lse_, params_, first + row);
     }
   }
 
@@ -533,8 +533,8 @@ class Kernel {
   }
 
   const Maps& maps_;
-  const Work& work_;
-  const Problem& problem_;
+  const Schedule& schedule_;
+  const Params& params_;
   const T* const q_;
   const T* const k_;
   const T* const v_;
@@ -545,10 +545,10 @@ class Kernel {
 
 template <class T, class P>
 __global__ void __launch_bounds__(P::threads, 1)
-    attend(const __grid_constant__ Maps maps, const __grid_constant__ Work work,
-           const __grid_constant__ Problem problem, const T* q, const T* k, const T* v, T* y,
+    attend(const __grid_constant__ Maps maps, const __grid_constant__ Schedule schedule,
+           const __grid_constant__ Params params, const T* q, const T* k, const T* v, T* y,
            float* lse) {
-  Kernel<T, P>(maps, work, problem, q, k, v, y, lse).run();
+  Kernel<T, P>(maps, schedule, params, q, k, v, y, lse).run();
 }
 
-}  // namespace cudarelu::ops::attention::hopper
+}  // namespace cudarelu::ops::attention::sm90

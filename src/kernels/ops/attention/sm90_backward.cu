@@ -5,15 +5,15 @@
 #include "cudarelu/cuda/alignment.h"
 #include "cudarelu/workspace.h"
 #include "ops/attention/engines.h"
-#include "ops/attention/hopper_backward.cuh"
+#include "ops/attention/sm90_backward.cuh"
 
 namespace cudarelu::ops::attention {
 namespace {
 
-using hopper::GradientOf;
-using hopper::GradientPlan;
+using sm90::BackwardConfig;
+using sm90::GradientOf;
 
-bool takes(const Call& call, const Problem& p) {
+bool takes(const Call& call, const Params& p) {
   const DType dtype = call.inputs[0].dtype;
   if (dtype != DType::float16 && dtype != DType::bfloat16) return false;
   if (p.mask.data != nullptr || p.queries == 0 || p.keys == 0 || p.batch * p.heads == 0) {
@@ -45,7 +45,7 @@ bool takes(const Call& call, const Problem& p) {
 }
 
 template <class P>
-hopper::GradientWork work_of(const Problem& p) {
+sm90::BackwardTiles work_of(const Params& p) {
   const std::int64_t heads = p.batch * (P::of_keys ? p.kv_heads : p.heads);
   const std::int64_t rows = P::of_keys ? p.keys : p.queries;
   const std::int64_t columns = P::of_keys ? p.queries : p.keys;
@@ -61,19 +61,19 @@ hopper::GradientWork work_of(const Problem& p) {
 
 /// K and V are the same plan if it gives both gradients.
 template <class T, class K, class V, class Q>
-Status start(const Call& call, const Problem& p) {
-  constexpr auto kernel = hopper::differentiate<T, K, V, Q>;
+Status start(const Call& call, const Params& p) {
+  constexpr auto kernel = sm90::differentiate<T, K, V, Q>;
   constexpr int shared_bytes = std::max({K::shared_bytes, V::shared_bytes, Q::shared_bytes});
   if (Status status = cuda::allow_shared_memory<kernel>(call, shared_bytes); !status.ok()) {
     return status;
   }
-  hopper::GradientMaps key_maps{}, query_maps{};
-  const auto describe = [&](hopper::Pair& pair, bool of_keys, int box) {
-    Status status = of_keys ? hopper::describe(call, pair.first, 2, p.k, p.batch, box)
-                            : hopper::describe(call, pair.first, 1, p.q, p.batch, box);
+  sm90::GradientMaps key_maps{}, query_maps{};
+  const auto describe = [&](sm90::Pair& pair, bool of_keys, int box) {
+    Status status = of_keys ? sm90::describe(call, pair.first, 2, p.k, p.batch, box)
+                            : sm90::describe(call, pair.first, 1, p.q, p.batch, box);
     if (!status.ok()) return status;
-    return of_keys ? hopper::describe(call, pair.second, 3, p.v, p.batch, box)
-                   : hopper::describe(call, pair.second, 0, p.grad_y, p.batch, box);
+    return of_keys ? sm90::describe(call, pair.second, 3, p.v, p.batch, box)
+                   : sm90::describe(call, pair.second, 0, p.grad_y, p.batch, box);
   };
   std::array results{
       describe(key_maps.own, true, K::rows), describe(key_maps.other, false, K::columns),
@@ -84,15 +84,15 @@ Status start(const Call& call, const Problem& p) {
   const auto output = [&](std::size_t i) { return static_cast<T*>(call.outputs[i].data); };
   const auto inputs = gradient_inputs<T>(call);
   const std::int64_t heads = p.batch * p.heads;
-  hopper::Stats stats{nullptr, static_cast<int>(cuda::ceil_div(p.queries, K::columns)), K::columns};
+  sm90::Stats stats{nullptr, static_cast<int>(cuda::ceil_div(p.queries, K::columns)), K::columns};
   const std::int64_t padded = heads * stats.tiles * K::columns;
   if (Status status = allocate(call, 2 * padded, stats.data); !status.ok()) return status;
   constexpr int lanes = K::width / 8;
   Status status =
-      cuda::launch(call, hopper::prepare<T, lanes>, {cuda::blocks_for(padded * lanes, 256), 256},
+      cuda::launch(call, sm90::prepare<T, lanes>, {cuda::blocks_for(padded * lanes, 256), 256},
                    stats, inputs, p, Divisor(static_cast<int>(p.heads)), heads);
   if (!status.ok()) return status;
-  hopper::GradientCall work{};
+  sm90::GradientCall work{};
   work.keys = work_of<K>(p);
   work.queries = work_of<Q>(p);
   work.key_blocks = work.keys.row_tiles * work.keys.heads;
@@ -106,28 +106,28 @@ Status start(const Call& call, const Problem& p) {
       (K::gives_values ? 1 : 2) * work.key_blocks + work.queries.row_tiles * work.queries.heads;
   return cuda::launch(call, kernel, {static_cast<unsigned>(blocks), K::threads, shared_bytes},
                       key_maps, query_maps, work, stats, p, inputs,
-                      hopper::Gradients<T>{output(0), output(1), output(2)});
+                      sm90::Gradients<T>{output(0), output(1), output(2)});
 }
 
 template <class T>
-Status start(const Call& call, const Problem& p) {
+Status start(const Call& call, const Params& p) {
   const std::int64_t width = std::max(p.width, p.value_width);
   if (width <= 64) {
-    using K = GradientPlan<GradientOf::keys_and_values, 64, 96, 8>;
-    return start<T, K, K, GradientPlan<GradientOf::queries, 64, 128, 8>>(call, p);
+    using K = BackwardConfig<GradientOf::keys_and_values, 64, 96, 8>;
+    return start<T, K, K, BackwardConfig<GradientOf::queries, 64, 128, 8>>(call, p);
   }
   if (width <= 128) {
-    using K = GradientPlan<GradientOf::keys_and_values, 128, 64, 8>;
-    return start<T, K, K, GradientPlan<GradientOf::queries, 128, 128, 4>>(call, p);
+    using K = BackwardConfig<GradientOf::keys_and_values, 128, 64, 8>;
+    return start<T, K, K, BackwardConfig<GradientOf::queries, 128, 128, 4>>(call, p);
   }
-  using K = GradientPlan<GradientOf::keys, 256, 64, 3>;
-  using V = GradientPlan<GradientOf::values, 256, 64, 5>;
-  return start<T, K, V, GradientPlan<GradientOf::queries, 256, 64, 3>>(call, p);
+  using K = BackwardConfig<GradientOf::keys, 256, 64, 3>;
+  using V = BackwardConfig<GradientOf::values, 256, 64, 5>;
+  return start<T, K, V, BackwardConfig<GradientOf::queries, 256, 64, 3>>(call, p);
 }
 
 }  // namespace
 
-std::optional<Status> hopper_backward(const Call& call, const Problem& p) {
+std::optional<Status> sm90_backward(const Call& call, const Params& p) {
   if (!takes(call, p)) return std::nullopt;
   if (call.inputs[0].dtype == DType::float16) return start<Half>(call, p);
   return start<BFloat16>(call, p);

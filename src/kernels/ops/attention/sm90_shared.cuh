@@ -1,20 +1,20 @@
 // What the kernels of attention on compute capability 9.0 share.
 #pragma once
 
-#include "cuda/gemm/hopper.cuh"
+#include "cuda/gemm/sm90_gemm.cuh"
 #include "cuda/gemm/tensor_map.h"
 #include "ops/attention/arithmetic.cuh"
-#include "ops/attention/hopper_products.cuh"
-#include "ops/attention/problem.h"
+#include "ops/attention/params.h"
+#include "ops/attention/sm90_products.cuh"
 
-namespace cudarelu::ops::attention::hopper {
+namespace cudarelu::ops::attention::sm90 {
 
 namespace ptx = ::cuda::ptx;
 namespace wgmma = cuda::wgmma;
 
 inline constexpr int group_rows = 64;  // of a warpgroup: the rows of its instructions
 
-/// Keeps the compiler from moving accesses to the sums of a product over this place.
+/// Keeps the compiler from moving accesses to the sums of a product over this point.
 template <int count>
 __device__ __forceinline__ void pin(float (&sums)[count]) {
 #pragma unroll
@@ -87,7 +87,7 @@ __device__ __forceinline__ void release(std::uint64_t* barrier) {
 }
 
 /// Gives lane i of four word i of each, in their order.
-__device__ __forceinline__ void turn(unsigned (&words)[4], int lane) {
+__device__ __forceinline__ void transpose(unsigned (&words)[4], int lane) {
 #pragma unroll
   for (int step = 1; step < 4; step *= 2) {
     const bool upper = (lane & step) != 0;
@@ -105,4 +105,4 @@ __device__ __forceinline__ void turn(unsigned (&words)[4], int lane) {
   }
 }
 
-}  // namespace cudarelu::ops::attention::hopper
+}  // namespace cudarelu::ops::attention::sm90
