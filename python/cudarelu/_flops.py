@@ -78,7 +78,7 @@ def _is_fake(x: torch.Tensor) -> bool:
 
 def _given(parameter: Parameter, values: Mapping[str, Any]) -> torch.Tensor:
     given = values[parameter.name]
-    return values[str(parameter.stand_in)] if given is None else given
+    return values[str(parameter.default_input)] if given is None else given
 
 
 @functools.lru_cache(maxsize=256)
@@ -89,7 +89,7 @@ def _products(op: OpInfo, attributes: _Attributes) -> list[tuple[int, list[str]]
     The definition is evaluated, with a prime number as each size."""
     import numpy as np
 
-    from cudarelu.onnx.absent_inputs import with_stand_ins
+    from cudarelu.onnx.absent_inputs import with_default_inputs
     from cudarelu.onnx.definitions import function
     from cudarelu.testing.reference import evaluator
 
@@ -108,7 +108,7 @@ def _products(op: OpInfo, attributes: _Attributes) -> list[tuple[int, list[str]]
             inputs[each.name] = np.full(shape, sizes[each.offsets_into])
     with np.errstate(all="ignore"):
         found = evaluator(op, dict(attributes)).run(
-            None, with_stand_ins(op, inputs), attributes={}, intermediate=True
+            None, with_default_inputs(op, inputs), attributes={}, intermediate=True
         )
     products = []
     for node in function(op).node:

@@ -198,13 +198,13 @@ class Evaluator:
         value = self._value(expression)
         if value is not None or parameter.optional:
             return value
-        return self._stand_in(self.op.inputs[expression.index])
+        return self._default_input(self.op.inputs[expression.index])
 
-    def _stand_in(self, absent: Parameter) -> Any:
+    def _default_input(self, absent: Parameter) -> Any:
         """The value of an absent input: another input, or its number in the sizes of another."""
         names = [each.name for each in self.op.inputs]
-        if absent.stand_in is not None:
-            return self.inputs[names.index(absent.stand_in)]
+        if absent.default_input is not None:
+            return self.inputs[names.index(absent.default_input)]
         assert absent.number is not None
         for parameter, x in zip(self.op.inputs, self.inputs, strict=True):
             has_all = set(absent.dims) <= set(parameter.dims) and not parameter.broadcasts

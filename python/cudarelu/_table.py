@@ -32,7 +32,7 @@ class Parameter:
     broadcasts: bool = False  # the shape may be any that broadcasts to the dims, as in NumPy
     optional: bool = False
     # An absent optional input has the value of at most one of these three:
-    stand_in: str | None = None  # another input
+    default_input: str | None = None  # another input
     number: float | None = None  # this number, in every element
     extreme: tuple[str, str] | None = None  # ("min", input): the minimum, or "max", of its rows
     positive: bool = False  # every element must be greater than 0
@@ -49,9 +49,9 @@ class Parameter:
         return self.or_bool or self.broadcasts
 
     @property
-    def always_there(self) -> bool:
-        """Whether every call has a tensor for the input: its own or its stand-in's."""
-        return not self.optional or self.stand_in is not None
+    def required(self) -> bool:
+        """Whether every call has a tensor for the input: its own or that of its default input."""
+        return not self.optional or self.default_input is not None
 
     def axes_of(self, shape: Sequence[Any], leading: int) -> list[int | str | None]:
         """What each axis of a tensor is: the number of one of the `leading` dimensions that `*`
@@ -70,7 +70,7 @@ class Parameter:
             return f"{self.number:g}"
         if self.extreme:
             return "{}({})".format(*self.extreme)
-        return self.stand_in or "none"
+        return self.default_input or "none"
 
 
 @dataclass(frozen=True)

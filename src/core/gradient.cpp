@@ -292,7 +292,7 @@ class GradientParser {
   const Parameter* absent_input(const Expression& expression) const {
     if (expression.kind != Kind::input) return nullptr;
     const Parameter& input = op_.signature.inputs[static_cast<std::size_t>(expression.index)];
-    return input.always_there() ? nullptr : &input;
+    return input.required() ? nullptr : &input;
   }
 
   /// Rejects a term, or a whole gradient, that is not a tensor in every call.

@@ -222,6 +222,6 @@ void* HostExecution::allocate(std::size_t bytes) {
   return workspace_.emplace_back(std::aligned_alloc(alignment, rounded)).get();
 }
 
-Status HostExecution::gemm(const Gemm& gemm) { return plain_gemm(gemm, *this); }
+Status HostExecution::matmul(const Gemm& gemm) { return engine_matmul(gemm, *this); }
 
 }  // namespace cudarelu

@@ -10,7 +10,7 @@
 #include "cudarelu/infer.h"
 #include "cudarelu/op.h"
 #include "cudarelu/types.h"
-#include "range.h"
+#include "nvtx_range.h"
 
 namespace cudarelu {
 namespace {
@@ -91,13 +91,14 @@ cudarelu_code no_engines(const cudarelu_call& call, cudarelu_error& error) {
               error);
 }
 
-cudarelu_code product(const cudarelu_call* call, const cudarelu_gemm* gemm, cudarelu_error* error) {
+cudarelu_code fused_matmul(const cudarelu_call* call, const cudarelu_gemm* gemm,
+                           cudarelu_error* error) {
   const cudarelu_engines* const engines = find_engines();
   if (engines == nullptr) return no_engines(*call, *error);
   if (from_c(*gemm).other != nullptr && !reads_other(*engines)) {
     return to_c(too_old_for_other({call->op, call->op_length}), *error);
   }
-  return engines->product(call, gemm, error);
+  return engines->fused_matmul(call, gemm, error);
 }
 
 constexpr cudarelu_services services{
@@ -109,15 +110,15 @@ constexpr cudarelu_services services{
               n, grain, [&](std::int64_t begin, std::int64_t end) { body(state, begin, end); });
         },
     .allocate = [](void* host, std::size_t bytes) { return execution_of(host).allocate(bytes); },
-    .gemm =
+    .matmul =
         [](void* host, const cudarelu_gemm* gemm, cudarelu_error* error) {
-          return to_c(execution_of(host).gemm(from_c(*gemm)), *error);
+          return to_c(execution_of(host).matmul(from_c(*gemm)), *error);
         },
-    .has_gemm = [](void* host, std::uint32_t dtype) -> std::int32_t {
-      return execution_of(host).has_gemm(static_cast<DType>(dtype));
+    .has_matmul = [](void* host, std::uint32_t dtype) -> std::int32_t {
+      return execution_of(host).has_matmul(static_cast<DType>(dtype));
     },
     .allow_tf32 = [](void* host) -> std::int32_t { return execution_of(host).allow_tf32(); },
-    .product = product,
+    .fused_matmul = fused_matmul,
     .gemm_size = sizeof(cudarelu_gemm),
 };
 
@@ -156,10 +157,10 @@ Status run_kernel(const Op& op, std::span<const TensorView> inputs,
 }
 
 /// The same where inputs are absent: their stand-ins replace them.
-Status run_with_stand_ins(const Op& op, std::span<const TensorView> inputs,
-                          std::span<const TensorView> outputs,
-                          std::span<const Attribute> attributes, Execution& execution,
-                          Strides strides) {
+Status run_with_default_inputs(const Op& op, std::span<const TensorView> inputs,
+                               std::span<const TensorView> outputs,
+                               std::span<const Attribute> attributes, Execution& execution,
+                               Strides strides) {
   std::array<TensorView, max_inputs> complete;
   std::array<const std::int64_t*, max_inputs> input_strides;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -183,7 +184,7 @@ Status internal_error(const char* what) noexcept {
 
 }  // namespace
 
-Status plain_gemm(const Gemm& gemm, Execution& execution) {
+Status engine_matmul(const Gemm& gemm, Execution& execution) {
   constexpr std::string_view name = "matrix product";
   const cudarelu_call call{.size = sizeof(cudarelu_call),
                            .op = name.data(),
@@ -202,11 +203,12 @@ Status plain_gemm(const Gemm& gemm, Execution& execution) {
                            .input_strides = nullptr,
                            .output_strides = nullptr};
   const cudarelu_engines* const engines = find_engines();
-  const bool has_gemm =
+  const bool has_matmul =
       engines != nullptr && engines->size >= offsetof(cudarelu_engines, gemm_size);
   const cudarelu_gemm product = to_c(gemm);
   cudarelu_error error;
-  return from_c(has_gemm ? engines->gemm(&call, &product, &error) : no_engines(call, error), error);
+  return from_c(has_matmul ? engines->matmul(&call, &product, &error) : no_engines(call, error),
+                error);
 }
 
 Status run(const Op& op, std::span<const TensorView> inputs, std::span<const TensorView> outputs,
@@ -217,10 +219,10 @@ Status run(const Op& op, std::span<const TensorView> inputs, std::span<const Ten
       Status status = check_values(op, inputs);
       if (!status.ok()) return status;
     }
-    [[maybe_unused]] const Range range(op);
+    [[maybe_unused]] const NvtxRange range(op);
     const bool all = std::ranges::all_of(inputs, &TensorView::present);
     return all ? run_kernel(op, inputs, outputs, attributes, execution, strides)
-               : run_with_stand_ins(op, inputs, outputs, attributes, execution, strides);
+               : run_with_default_inputs(op, inputs, outputs, attributes, execution, strides);
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory();
   } catch (const std::exception& error) {

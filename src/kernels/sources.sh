@@ -16,7 +16,7 @@ part() {
   for file in "$@"; do echo "$name $PWD/$file"; done
 }
 
-part cpu module.cpp cpu/fused_gemm.cpp cpu/plain_gemm.cpp cpu/product_tile.cpp
+part cpu module.cpp cpu/fused_gemm.cpp cpu/matmul.cpp cpu/product_tile.cpp
 part cuda ops/attention/tiled_backward.cu ops/attention/mma_backward.cu \
   ops/attention/mma_forward.cu ops/attention/mma_packed_forward.cu ops/attention/decode.cu \
   ops/attention/tiled_forward.cu cuda/gemm/few_rows_gemm.cu cuda/gemm/simt_gemm.cu cuda/gemm/sm80_gemm.cu \

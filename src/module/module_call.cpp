@@ -11,9 +11,9 @@ namespace cudarelu::detail {
 namespace {
 
 /// The host's services, as the reader lends them.
-class LentExecution final : public Execution {
+class BorrowedExecution final : public Execution {
  public:
-  explicit LentExecution(const cudarelu_call& call)
+  explicit BorrowedExecution(const cudarelu_call& call)
       : Execution(call.device_type == CUDARELU_CPU ? DeviceType::cpu : DeviceType::cuda,
                   call.device_index, call.stream),
         services_(*call.services),
@@ -28,13 +28,13 @@ class LentExecution final : public Execution {
     services_.parallel_for(host_, n, grain, run, &body);
   }
   void* allocate(std::size_t bytes) override { return services_.allocate(host_, bytes); }
-  Status gemm(const Gemm& gemm) override {
+  Status matmul(const Gemm& gemm) override {
     const cudarelu_gemm product = to_c(gemm);
     cudarelu_error error;
-    return from_c(services_.gemm(host_, &product, &error), error);
+    return from_c(services_.matmul(host_, &product, &error), error);
   }
-  bool has_gemm(DType half) const override {
-    return services_.has_gemm(host_, static_cast<std::uint32_t>(half)) != 0;
+  bool has_matmul(DType half) const override {
+    return services_.has_matmul(host_, static_cast<std::uint32_t>(half)) != 0;
   }
   bool allow_tf32() const override { return services_.allow_tf32(host_) != 0; }
 
@@ -79,7 +79,7 @@ template <class Use>
 cudarelu_code with_call(const cudarelu_call& from, cudarelu_error& error, const Use& use) noexcept {
   try {
     const Attributes attributes(from);
-    LentExecution execution(from);
+    BorrowedExecution execution(from);
     return use(Call{.op = {from.op, from.op_length},
                     .inputs = from_c(from.inputs, from.input_count),
                     .outputs = from_c(from.outputs, from.output_count),
@@ -110,7 +110,7 @@ cudarelu_code run_product(const cudarelu_call& from, cudarelu_error& error,
     if (product.other != nullptr && !reads_other(*from.services)) {
       return to_c(too_old_for_other(call.op), error);
     }
-    return from.services->product(&from, &product, &error);
+    return from.services->fused_matmul(&from, &product, &error);
   });
 }
 

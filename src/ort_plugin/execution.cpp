@@ -90,7 +90,7 @@ void* OrtExecution::allocate(std::size_t bytes) {
   return succeeded(api_, guarded(api_, get)) ? memory : nullptr;
 }
 
-Status OrtExecution::gemm(const Gemm& gemm) {
+Status OrtExecution::matmul(const Gemm& gemm) {
   OrtStatus* status = guarded(api_, [&] { (*gemm_)(context_, gemm); });
   if (status == nullptr) return {};
   Status result(Status::Code::internal, api_.GetErrorMessage(status));

@@ -35,7 +35,7 @@ class OrtExecution final : public Execution {
   /// The memory returns to the arena at the end of the call, which reuses it in stream order.
   void* allocate(std::size_t bytes) override;
 
-  Status gemm(const Gemm& gemm) override;
+  Status matmul(const Gemm& gemm) override;
 
   /// The CUDA provider's option use_tf32, which exists since ONNX Runtime 1.18; false before.
   bool allow_tf32() const override;

@@ -70,8 +70,8 @@ namespace compiled = torch::dynamo::autograd;
 
 /// Returns the tensor that replaces the absent input `index`: its number, in the sizes of an input
 /// that has all of its dimensions. `input(i)` returns input i.
-at::Tensor stand_in_for(const Signature& signature, std::size_t index,
-                        const std::function<at::Tensor(int)>& input) {
+at::Tensor default_input_for(const Signature& signature, std::size_t index,
+                             const std::function<at::Tensor(int)>& input) {
   const int source = signature.shape_source_of(index);
   const auto& dims = signature.inputs[static_cast<std::size_t>(source)].dims;
   const at::Tensor like = input(source);
@@ -177,7 +177,8 @@ class Evaluator {
     }
     at::Tensor value = tensor(expression);
     if (value.defined() || parameter.optional) return value;
-    return stand_in_for(op_.signature, static_cast<std::size_t>(expression.index), scope_.input);
+    return default_input_for(op_.signature, static_cast<std::size_t>(expression.index),
+                             scope_.input);
   }
 
   /// Leaves out the gradients of outputs that are zero.
@@ -429,7 +430,7 @@ auto make_node(const Derivative& derivative, Attributes attributes) {
 }
 
 /// Returns the inputs of the op. Another input that replaces an absent one also gets its gradient.
-Tensors with_stand_ins(const Op& op, Inputs given) {
+Tensors with_default_inputs(const Op& op, Inputs given) {
   Tensors inputs;
   for (std::size_t i = 0; i < given.size(); ++i) {
     const at::Tensor* const input = given[op.signature.source_of(i, given[i] != nullptr)];
@@ -538,7 +539,7 @@ class AutogradKernel final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) const {
-    const Tensors inputs = with_stand_ins(op_, inputs_of(op_, *stack));
+    const Tensors inputs = with_default_inputs(op_, inputs_of(op_, *stack));
     const bool needs_gradient = at::GradMode::is_enabled() &&
                                 std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& x) {
                                   return x.defined() && x.requires_grad();
@@ -644,7 +645,7 @@ Tensors call_recorded(const Op& op, Inputs inputs, std::span<const Attribute> at
   if (form == nullptr) {
     Attributes held;
     for (const Attribute& attribute : attributes) held.push_back(attribute);
-    return record(op, with_stand_ins(op, inputs), held,
+    return record(op, with_default_inputs(op, inputs), held,
                   /*needs_gradient=*/true, /*has_tangents=*/false,
                   [&] { return call_kernel(op, inputs, attributes); });
   }

@@ -72,9 +72,9 @@ std::span<const Dim> shape_of(const at::Tensor& tensor) {
 
 /// A call whose arguments have been checked.
 template <class Dim>
-struct Checked {
+struct ValidatedCall {
   /// An aggregate would be cleared as a whole, which takes as long as a small kernel.
-  explicit Checked(c10::Device where) : device(where) {}
+  explicit ValidatedCall(c10::Device where) : device(where) {}
 
   c10::SmallVector<View<Dim>, 4> inputs;  // without data
   c10::SmallVector<OutputType<Dim>, 1> outputs;
@@ -86,7 +86,7 @@ struct Checked {
 
 /// Sets the outputs of the usual call of an op whose tensors have one dtype and one shape. Returns
 /// false for any other, which infer() checks: that takes as long as a small kernel.
-bool infer_usual(const Op& op, Inputs inputs, Checked<std::int64_t>& call) {
+bool infer_same_shape(const Op& op, Inputs inputs, ValidatedCall<std::int64_t>& call) {
   if (!op.uniform) return false;
   const TensorView& first = call.inputs[0];
   if (first.shape.size() > max_rank || !op.spec.dtypes.contains(first.dtype)) return false;
@@ -104,7 +104,7 @@ bool infer_usual(const Op& op, Inputs inputs, Checked<std::int64_t>& call) {
 }
 
 template <class Dim>
-void find_layouts(const Op& op, Inputs inputs, Checked<Dim>& call) {
+void find_layouts(const Op& op, Inputs inputs, ValidatedCall<Dim>& call) {
   const bool all_dense = std::ranges::all_of(inputs, [](const at::Tensor* input) {
     return input == nullptr || input->is_contiguous_or_false();
   });
@@ -120,8 +120,8 @@ void find_layouts(const Op& op, Inputs inputs, Checked<Dim>& call) {
 }
 
 template <class Dim>
-Checked<Dim> check(const Op& op, Inputs inputs, AttributeSpan attributes) {
-  Checked<Dim> call(checked_device(op, inputs));
+ValidatedCall<Dim> check(const Op& op, Inputs inputs, AttributeSpan attributes) {
+  ValidatedCall<Dim> call(checked_device(op, inputs));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     View<Dim>& view = call.inputs.emplace_back();
     view.present = inputs[i] != nullptr;
@@ -131,7 +131,7 @@ Checked<Dim> check(const Op& op, Inputs inputs, AttributeSpan attributes) {
   }
   call.outputs.resize_for_overwrite(op.signature.outputs.size());
   if constexpr (std::is_same_v<Dim, std::int64_t>) {
-    if (infer_usual(op, inputs, call)) {
+    if (infer_same_shape(op, inputs, call)) {
       if (const Status status = check_attributes(op, attributes); !status.ok()) raise(status);
       return call;
     }
@@ -147,12 +147,12 @@ Checked<Dim> check(const Op& op, Inputs inputs, AttributeSpan attributes) {
 /// The layout that output i gets: of the first input that always has its shape, else of the first
 /// input if it has as many dimensions; nullptr if the output is dense in row-major order.
 template <class Dim>
-const Layout<Dim>* layout_of_output(const Op& op, std::size_t i, const Checked<Dim>& call) {
+const Layout<Dim>* layout_of_output(const Op& op, std::size_t i, const ValidatedCall<Dim>& call) {
   const Parameter& output = op.signature.outputs[i];
   if (call.layouts.empty() || !output.may_be_strided()) return nullptr;
   const auto& parameters = op.signature.inputs;
   const auto like = std::find_if(parameters.begin(), parameters.end(), [&](const Parameter& input) {
-    return input.is_like(output) && input.always_there();
+    return input.is_like(output) && input.required();
   });
   const std::size_t source =
       like == parameters.end() ? 0 : static_cast<std::size_t>(like - parameters.begin());
@@ -163,7 +163,7 @@ const Layout<Dim>* layout_of_output(const Op& op, std::size_t i, const Checked<D
 }
 
 template <class Dim>
-at::Tensor allocate(const Op& op, std::size_t i, const Checked<Dim>& call) {
+at::Tensor allocate(const Op& op, std::size_t i, const ValidatedCall<Dim>& call) {
   const OutputType<Dim>& type = call.outputs[i];
   const Layout<Dim>* const layout = layout_of_output(op, i, call);
   const c10::ArrayRef<Dim> sizes(type.shape.span().data(), type.shape.span().size());
@@ -195,7 +195,7 @@ at::Tensor allocate(const Op& op, std::size_t i, const Checked<Dim>& call) {
 
 /// Runs the op on tensors that check() has accepted.
 void compute(const Op& op, Inputs inputs, AttributeSpan attributes,
-             std::span<const at::Tensor> outputs, Checked<std::int64_t>& call) {
+             std::span<const at::Tensor> outputs, ValidatedCall<std::int64_t>& call) {
   // Tensors that share a dense layout are processed as vectors in the order of their memory.
   const std::int64_t count = outputs[0].numel();
   const auto flatten = [&](TensorView& view) {
@@ -285,7 +285,7 @@ Attribute attribute_of(const Op& op, const AttributeSpec& spec, const c10::IValu
 template <class Dim>
 void call(const Op& op, Inputs inputs, AttributeSpan attributes, Tensors& outputs) {
   const c10::OptionalDeviceGuard guard = guard_device(inputs);
-  Checked<Dim> checked = check<Dim>(op, inputs, attributes);
+  ValidatedCall<Dim> checked = check<Dim>(op, inputs, attributes);
   for (std::size_t i = 0; i < checked.outputs.size(); ++i) {
     outputs.push_back(allocate(op, i, checked));
   }
@@ -297,7 +297,7 @@ void call(const Op& op, Inputs inputs, AttributeSpan attributes, Tensors& output
 template <class Dim>
 void overwrite(const Op& op, Inputs inputs, AttributeSpan attributes) {
   const c10::OptionalDeviceGuard guard = guard_device(inputs);
-  Checked<Dim> checked = check<Dim>(op, inputs, attributes);
+  ValidatedCall<Dim> checked = check<Dim>(op, inputs, attributes);
   if constexpr (std::is_same_v<Dim, std::int64_t>) {
     const at::Tensor& target = *inputs[static_cast<std::size_t>(op.in_place_input)];
     if (can_overwrite(target, inputs, checked.pattern)) {

@@ -26,10 +26,10 @@
 
 namespace cudarelu::binding {
 
-/// Whether plain_gemm() is faster than PyTorch's product, measured with one and two threads. On
+/// Whether engine_matmul() is faster than PyTorch's product, measured with one and two threads. On
 /// such a CPU, MKL uses vectors of 256 bits. Threads share blocks of 96 rows and 256 columns. Few
 /// rows do not make up for the copy of b to panels, which takes longer from rows.
-inline bool prefers_plain_gemm(const Gemm& gemm) {
+inline bool prefers_engine_matmul(const Gemm& gemm) {
   if (!cpu::is_wide_amd() || !at::hasMKL() || gemm.batch != 1) return false;
   if (gemm.dtype != DType::float32 && gemm.dtype != DType::float64) return false;
   const std::int64_t blocks = (gemm.m + 95) / 96 * ((gemm.n + 255) / 256);
@@ -64,8 +64,8 @@ class TorchExecution final : public Execution {
   }
 
   /// Calls at::cpu functions, without the dispatcher: modes and autocast have already seen the op.
-  Status gemm(const Gemm& gemm) override {
-    if (prefers_plain_gemm(gemm)) return plain_gemm(gemm, *this);
+  Status matmul(const Gemm& gemm) override {
+    if (prefers_engine_matmul(gemm)) return engine_matmul(gemm, *this);
     try {
       const at::Tensor a = matrices(gemm, gemm.a, gemm.m, gemm.k, gemm.a_transposed);
       const at::Tensor b = matrices(gemm, gemm.b, gemm.k, gemm.n, gemm.b_transposed);
@@ -84,7 +84,7 @@ class TorchExecution final : public Execution {
 
   /// Requires instructions for the type: without them, torch converts to float32, more slowly than
   /// the kernels.
-  bool has_gemm(DType half) const override {
+  bool has_matmul(DType half) const override {
     static const auto capabilities = at::cpu::get_cpu_capabilities();
     const auto found = capabilities.find(half == DType::bfloat16 ? "avx512_bf16" : "amx_fp16");
     return found != capabilities.end() && found->second.toBool();

@@ -46,7 +46,7 @@ nb::dict describe(const Signature& signature, const Parameter& parameter) {
   };
   using enum Absent;
   const bool extreme = parameter.absent == minimum || parameter.absent == maximum;
-  result["stand_in"] = parameter.absent == input ? nb::object(source()) : nb::none();
+  result["default_input"] = parameter.absent == input ? nb::object(source()) : nb::none();
   result["number"] =
       parameter.absent == number ? nb::object(nb::float_(parameter.number)) : nb::none();
   result["extreme"] =

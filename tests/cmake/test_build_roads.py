@@ -345,7 +345,12 @@ cpp_extension.load(**arguments | {"sources": sources}, verbose=True)
 def test_jit_load_compiles_for_cuda(tmp_path):
     """Compiles an engine, cuBLASLt's loader and Hopper's attention into one library. This needs no
     GPU."""
-    files = ("gemm/fallback_gemm.cu", "elementwise/Relu.cu", "cublaslt_library.cpp", "sm90_forward.cu")
+    files = (
+        "gemm/fallback_gemm.cu",
+        "elementwise/Relu.cu",
+        "cublaslt_library.cpp",
+        "sm90_forward.cu",
+    )
     settings = environment(
         PYTHONPATH=ROOT / "examples",
         TORCH_CUDA_ARCH_LIST="9.0",

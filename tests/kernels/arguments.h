@@ -167,7 +167,7 @@ class SerialExecution : public Execution {
   void* allocate(std::size_t bytes) override {
     return workspace_.emplace_back(bytes / sizeof(std::max_align_t) + 1).data();
   }
-  Status gemm(const Gemm& gemm) override {
+  Status matmul(const Gemm& gemm) override {
     return visit_dtype<DTypeSet::of({DType::float32, DType::float64})>(gemm.dtype,
                                                                        [&]<class T>(TypeTag<T>) {
                                                                          multiply<T>(gemm);

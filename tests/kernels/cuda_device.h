@@ -25,7 +25,7 @@ class CudaExecution : public Execution {
                     FunctionRef<void(std::int64_t, std::int64_t)>) override {
     ADD_FAILURE() << "a CUDA kernel must not use the host's threads";
   }
-  Status gemm(const Gemm&) override {
+  Status matmul(const Gemm&) override {
     ADD_FAILURE() << "a CUDA kernel must not use the host's matrix product";
     return {};
   }

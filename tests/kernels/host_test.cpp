@@ -212,7 +212,7 @@ void expect_product(std::int64_t batch, std::int64_t m, std::int64_t n, std::int
             .bias = (form & 4) != 0 ? bias.data() : nullptr};
   (void)own_module();  // it has the engines
   HostExecution execution(DeviceType::cpu, 0, nullptr);
-  const Status status = execution.gemm(gemm);
+  const Status status = execution.matmul(gemm);
   ASSERT_TRUE(status.ok()) << status.message();
   const double limit = std::numeric_limits<T>::epsilon() * static_cast<double>(k + 1);
   for (std::int64_t matrix = 0; matrix < batch; ++matrix) {
@@ -256,14 +256,14 @@ TEST(PlainGemm, MissingMemoryIsAnError) {
   (void)own_module();
   std::array<float, 4> matrix{};
   NoMemory execution(DeviceType::cpu, 0, nullptr);
-  const Status status = execution.gemm({.dtype = DType::float32,
-                                        .batch = 1,
-                                        .m = 2,
-                                        .n = 2,
-                                        .k = 2,
-                                        .a = matrix.data(),
-                                        .b = matrix.data(),
-                                        .d = matrix.data()});
+  const Status status = execution.matmul({.dtype = DType::float32,
+                                          .batch = 1,
+                                          .m = 2,
+                                          .n = 2,
+                                          .k = 2,
+                                          .a = matrix.data(),
+                                          .b = matrix.data(),
+                                          .d = matrix.data()});
   EXPECT_EQ(status.code(), Status::Code::out_of_memory);
 }
 

@@ -40,9 +40,9 @@ TEST(Signature, OptionalInputsOffsetsRangesAndSeveralOutputs) {
   EXPECT_EQ(s.inputs[1].offsets_into, "n");
   EXPECT_EQ(s.inputs[1].dtype(DType::float16), DType::int32);
   EXPECT_TRUE(s.inputs[2].optional);
-  EXPECT_EQ(s.inputs[2].stand_in(), 0);
+  EXPECT_EQ(s.inputs[2].default_input(), 0);
   EXPECT_TRUE(s.inputs[3].optional);
-  EXPECT_EQ(s.inputs[3].stand_in(), -1);
+  EXPECT_EQ(s.inputs[3].default_input(), -1);
   EXPECT_EQ(s.inputs[3].dtype(DType::float16), DType::int64);
   EXPECT_EQ(s.attributes[0].lowest, 1);
   EXPECT_EQ(s.attributes[0].highest, 1024);

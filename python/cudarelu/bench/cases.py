@@ -38,11 +38,11 @@ class Case:
         known: dict[Any, Any]  # an attribute may be the size of an output
         known = {**self.sizes, **self.attributes}
         for each in self.op.inputs:
-            if each.optional and each.stand_in:
-                stand_in = next(p for p in self.op.inputs if p.name == each.stand_in)
+            if each.optional and each.default_input:
+                default_input = next(p for p in self.op.inputs if p.name == each.default_input)
                 known |= {
                     name: known[other]
-                    for name, other in zip(each.dims, stand_in.dims, strict=True)
+                    for name, other in zip(each.dims, default_input.dims, strict=True)
                     if isinstance(name, str) and name != "*" and name not in known
                 }
         return known

@@ -297,7 +297,7 @@ class _Evaluation:
         overwritten = ", true" if op.overwritten == i else ""
         code = f"definition::read<{CPP[kind]}>(call, {i}{overwritten})"
         given = {each.name: each.name for each in op.inputs if each is not parameter}
-        may_be_absent = not parameter.always_there
+        may_be_absent = not parameter.required
         nodes = write_out(op, given, NewNames(given)) if may_be_absent else []
         if nodes:
             with self._out.block() as lines:

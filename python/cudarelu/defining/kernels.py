@@ -132,7 +132,7 @@ class _Writer:
         known = {each.name for each in (*op.inputs, *op.outputs)}
         known |= {attribute.name for attribute in op.attributes}
         for each in op.inputs:
-            if not each.always_there:
+            if not each.required:
                 continue
             for i, dim in enumerate(each.dims):
                 if isinstance(dim, str) and dim != "*" and dim not in known:

@@ -305,13 +305,13 @@ class Call:
                 if attribute.labels:
                     return self._label(name, attribute.labels)
                 return Symbol(self._path, identifier(name), attribute.onnx_type)
-        if any(name in each.dims for each in op.inputs if each.always_there):
+        if any(name in each.dims for each in op.inputs if each.required):
             return Symbol(self._path, identifier(name), "int")
         raise AttributeError(f"{op.name} has no input, output, attribute or dimension {name}")
 
     def _tensor(self, parameter: Parameter) -> Tensor | None:
         name = identifier(parameter.name)
-        if not parameter.always_there and not self._path.outcome(f"{name}.present"):
+        if not parameter.required and not self._path.outcome(f"{name}.present"):
             return None
         dtype = self._dtype if parameter.dtype == "T" else parameter.dtype
         return Tensor(self._path, name, dtype, parameter.dims, f"{name}.size()")

@@ -32,7 +32,9 @@ def write_out(
     for each in op.inputs:
         if not given.get(each.name):
             added = _nodes(op, each, given, new_name)
-            given[each.name] = added[-1].output[0] if added else given.get(each.stand_in or "", "")
+            given[each.name] = (
+                added[-1].output[0] if added else given.get(each.default_input or "", "")
+            )
             nodes += added
     return nodes
 
@@ -81,7 +83,7 @@ def _tensor(elements: Any, dtype: type) -> onnx.TensorProto:
     return onnx.numpy_helper.from_array(np.array(elements, dtype))
 
 
-def with_stand_ins(
+def with_default_inputs(
     op: OpInfo, arrays: Mapping[str, np.ndarray | None]
 ) -> dict[str, np.ndarray | None]:
     """The arrays of all inputs by name, where the values of absent inputs replace None."""

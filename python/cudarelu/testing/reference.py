@@ -20,7 +20,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_loop
 
 from .._table import OWN_NAMESPACE, OpInfo
-from ..onnx.absent_inputs import with_stand_ins
+from ..onnx.absent_inputs import with_default_inputs
 from ..onnx.definitions import function
 from .cases import DTYPES, Case, is_float, is_product
 
@@ -182,7 +182,7 @@ def evaluate(
     """
     with np.errstate(all="ignore"):
         definition = evaluator(op, attributes)
-        return list(definition.run(None, with_stand_ins(op, inputs), attributes={}))
+        return list(definition.run(None, with_default_inputs(op, inputs), attributes={}))
 
 
 def reference(op: OpInfo, case: Case) -> list[np.ndarray]:

@@ -24,13 +24,13 @@ class Product {
   Product(const Call& call, const Gemm& gemm)
       : execution_(call.execution),
         gemm_(gemm),
-        converts_(is_narrow<T> && !execution_.has_gemm(gemm.dtype)),
+        converts_(is_narrow<T> && !execution_.has_matmul(gemm.dtype)),
         finishes_(converts_ || gemm.activation != Activation::none || gemm.sum != nullptr ||
                   gemm.other != nullptr) {}
 
   Status run() {
     if (gemm_.batch == 0 || gemm_.m == 0 || gemm_.n == 0) return {};
-    if (!finishes_ && gemm_.k > 0) return execution_.gemm(gemm_);
+    if (!finishes_ && gemm_.k > 0) return execution_.matmul(gemm_);
     // Some rows of a transposed matrix are not contiguous: the host does not accept them.
     const std::int64_t rows = gemm_.a_transposed && !converts_
                                   ? gemm_.m
@@ -97,7 +97,7 @@ class Product {
     }
     if (gemm_.k == 0) {
       converts_ ? repeat_bias<C>(part, rows) : repeat_bias<T>(part, rows);
-    } else if (Status status = execution_.gemm(part); !status.ok()) {
+    } else if (Status status = execution_.matmul(part); !status.ok()) {
       return status;
     }
     if (finishes_) finish(first, rows);

@@ -152,7 +152,7 @@ std::optional<std::vector<SymbolicTensor>> read_inputs(const Op& op, ShapeContex
       if (!shape) return std::nullopt;
       input.shape = *std::move(shape);
       input.present = true;
-    } else if (given > required && declared[i].stand_in() >= 0) {
+    } else if (given > required && declared[i].default_input() >= 0) {
       input.shape.resize(inputs[op.signature.source_of(i, false)].shape.size());
       input.present = true;
     }

@@ -116,7 +116,7 @@ class XlaExecution final : public HostExecution {
 
   /// The kernels may still run: XLA reuses the memory in the order of the stream.
   ~XlaExecution() override {
-    for (FreeArguments& each : lent_) call(frame_, &Api::free, each);
+    for (FreeArguments& each : borrowed_) call(frame_, &Api::free, each);
   }
   XlaExecution(const XlaExecution&) = delete;
   XlaExecution& operator=(const XlaExecution&) = delete;
@@ -132,13 +132,13 @@ class XlaExecution final : public HostExecution {
       return memory_of(frame_).take(device_index, captured_++, bytes);
     }
     try {
-      lent_.reserve(lent_.size() + 1);
+      borrowed_.reserve(borrowed_.size() + 1);
     } catch (const std::bad_alloc&) {
       return nullptr;
     }
     AllocateArguments arguments{.size = bytes, .alignment = 16};  // the largest that XLA accepts
     if (!call(frame_, &Api::allocate, arguments)) return nullptr;
-    return lent_.emplace_back(FreeArguments{.size = bytes, .data = arguments.data}).data;
+    return borrowed_.emplace_back(FreeArguments{.size = bytes, .data = arguments.data}).data;
   }
 
  private:
@@ -158,8 +158,8 @@ class XlaExecution final : public HostExecution {
   const CallFrame& frame_;
   XlaThreads threads_;
   bool capturable_;
-  int captured_ = 0;                 // allocations in this call
-  std::vector<FreeArguments> lent_;  // by XLA
+  int captured_ = 0;                     // allocations in this call
+  std::vector<FreeArguments> borrowed_;  // by XLA
 };
 
 /// The value of an attribute of the call; nullptr if there is none of that name and kind.

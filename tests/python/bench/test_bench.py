@@ -222,7 +222,7 @@ def test_a_capture_that_fails_ends(monkeypatch):
     assert fake.log == ["begin", "end"]
 
 
-def test_the_stand_in_leaves_with_its_test():
+def test_the_fake_op_leaves_with_its_test():
     """A later test in this process that measures on CUDA must not use the fake stream."""
     before = regimes._stream.cache_info()
     with pytest.MonkeyPatch.context() as patch:

@@ -33,7 +33,7 @@ from cudarelu import _table
 from cudarelu.__main__ import main
 from cudarelu.onnx import measure
 from cudarelu.onnx import patterns as onnx_patterns
-from cudarelu.onnx.absent_inputs import with_stand_ins
+from cudarelu.onnx.absent_inputs import with_default_inputs
 from cudarelu.onnx.definitions import function, lowest_opset, written_out
 from cudarelu.onnx.expressions import (
     NEUTRAL,
@@ -289,7 +289,7 @@ def test_patterns_mean_the_same(op):
         attributes = {each.name: 1 if each.labels else 0.5 for each in op.attributes}
         attributes |= pattern.labels
         present = {each.name for each in parts(pattern.expression) if isinstance(each, Input)}
-        whole = with_stand_ins(
+        whole = with_default_inputs(
             op, {name: arrays[name] if name in present else None for name in arrays}
         )
         (expected,) = ReferenceEvaluator(function(op)).run(None, whole, attributes=attributes)

@@ -24,7 +24,7 @@ import cudarelu.nn
 import cudarelu.onnx
 import cudarelu.ort
 from cudarelu._table import op_named
-from cudarelu.onnx.absent_inputs import with_stand_ins
+from cudarelu.onnx.absent_inputs import with_default_inputs
 from cudarelu.onnx.definitions import specialised
 from cudarelu.onnx.inspection import describe
 from cudarelu.testing import DTYPES, Plan, assert_close, make_case, reference
@@ -203,13 +203,13 @@ def test_the_file(exporter, op_name):
     cases = calls(op, "float32", (3, 5, 7), 13)
     ours = [node for node in model.graph.node if node.domain == "cudarelu"]
     assert len(ours) == len(cases)
-    stand_ins = {"Shape", "Concat", "ConstantOfShape", "CastLike", "Constant"}
-    stand_ins |= {"ReduceMin", "ReduceMax"}
-    assert {node.op_type for node in model.graph.node if node.domain == ""} <= stand_ins
+    default_inputs = {"Shape", "Concat", "ConstantOfShape", "CastLike", "Constant"}
+    default_inputs |= {"ReduceMin", "ReduceMax"}
+    assert {node.op_type for node in model.graph.node if node.domain == ""} <= default_inputs
     for node, case in zip(ours, cases, strict=True):
         assert len(node.input) == len(op.inputs)
         for name, each in zip(node.input, op.inputs, strict=True):
-            assert name or (each.optional and not each.stand_in)
+            assert name or (each.optional and not each.default_input)
         given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         values = {a.name: a.default for a in op.attributes} | case.attributes
         wanted = op.onnx_attributes(values)
@@ -711,7 +711,7 @@ def test_a_definition_for_one_value_of_an_attribute(op_name, attribute, value):
     assert len(part.node) < len(whole.node)
     assert not any(a.ref_attr_name == attribute for node in part.node for a in node.attribute)
     case = make_case(OPS[op_name], DTYPES["float64"], Plan("given", (3,), 5, attributes=str(value)))
-    inputs = with_stand_ins(OPS[op_name], case.inputs)
+    inputs = with_default_inputs(OPS[op_name], case.inputs)
     results = [
         onnx.reference.ReferenceEvaluator(each).run(None, inputs, attributes={attribute: value})
         for each in (part, whole)

@@ -67,7 +67,7 @@ int absl_code_of(const Status& error);
 /// Memory for at most n objects, of which only the first ones are constructed: to clear it would
 /// take longer than a small op.
 template <class T, std::size_t n>
-class Room {
+class UninitializedArray {
  public:
   std::span<T> construct(std::size_t count) {
     T* const first = reinterpret_cast<T*>(memory_.data());
@@ -84,10 +84,10 @@ class Room {
 /// outputs with tensors of the inferred types. Its memory is not on the heap: a small op takes less
 /// time than an allocation.
 class HostCall {
-  Room<TensorView, max_inputs> input_room_;
-  Room<TensorView, max_outputs> output_room_;
-  Room<Attribute, max_attributes> attribute_room_;
-  Room<OutputType<std::int64_t>, max_outputs> type_room_;
+  UninitializedArray<TensorView, max_inputs> input_room_;
+  UninitializedArray<TensorView, max_outputs> output_room_;
+  UninitializedArray<Attribute, max_attributes> attribute_room_;
+  UninitializedArray<OutputType<std::int64_t>, max_outputs> type_room_;
 
  public:
   explicit HostCall(const Op& op) : op(op) {}
@@ -153,7 +153,7 @@ class HostExecution : public Execution {
     cudarelu::parallel_for(own_threads(), n, grain, body);
   }
   void* allocate(std::size_t bytes) override;
-  Status gemm(const Gemm& gemm) override;
+  Status matmul(const Gemm& gemm) override;
 
  private:
   struct Free {

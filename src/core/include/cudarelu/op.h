@@ -38,7 +38,7 @@ struct Op {
   std::vector<NodeInput> alias_inputs;  // of a node that calls the op by its alias
   bool elementwise = false;  // element i of each output is a function of elements i of the inputs
   bool uniform = false;      // all tensors are T[*] and required: they have one dtype and one shape
-  bool uses_gemm = false;    // a matrix product; on the CPU it calls Execution::gemm()
+  bool uses_gemm = false;    // a matrix product; on the CPU it calls Execution::matmul()
   bool strided = false;      // the kernels read the strides of a call
   int in_place_input = -1;   // the input that an output may overwrite; -1: none
   int in_place_output = -1;
@@ -128,7 +128,7 @@ Status run(const Op& op, std::span<const TensorView> inputs, std::span<const Ten
 /// libcudarelu_ops.so. nullptr if there are none.
 const cudarelu_engines* find_engines();
 
-/// Execution::gemm() for a host that has no matrix product: that of the engines.
-Status plain_gemm(const Gemm& gemm, Execution& execution);
+/// Execution::matmul() for a host that has no matrix product: that of the engines.
+Status engine_matmul(const Gemm& gemm, Execution& execution);
 
 }  // namespace cudarelu

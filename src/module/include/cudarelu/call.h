@@ -74,11 +74,11 @@ class Execution {
 
   /// Computes d = a b + bias on the CPU with the host's own matrix product and threads. No size is
   /// 0. Ignores the activation, the sum and the other matrix. For float32, float64, and dtypes that
-  /// has_gemm() names.
-  virtual Status gemm(const Gemm& gemm) = 0;
+  /// has_matmul() names.
+  virtual Status matmul(const Gemm& gemm) = 0;
 
-  /// Whether gemm() supports float16 or bfloat16 and is faster than in float32.
-  virtual bool has_gemm(DType /*half*/) const { return false; }
+  /// Whether matmul() supports float16 or bfloat16 and is faster than in float32.
+  virtual bool has_matmul(DType /*half*/) const { return false; }
 
   /// Whether float32 products on CUDA may round their factors to TF32.
   virtual bool allow_tf32() const { return false; }

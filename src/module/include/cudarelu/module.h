@@ -119,15 +119,15 @@ typedef struct cudarelu_services {
    * null if there is none. The host frees it. */
   void* (*allocate)(void* host, size_t bytes);
   /* The host's own matrix product on the CPU, without activation, sum and other matrix. */
-  cudarelu_code (*gemm)(void* host, const cudarelu_gemm* gemm, cudarelu_error* error);
-  /* Whether `gemm` is faster in this half-precision dtype than in float32. */
-  int32_t (*has_gemm)(void* host, uint32_t dtype);
+  cudarelu_code (*matmul)(void* host, const cudarelu_gemm* gemm, cudarelu_error* error);
+  /* Whether `matmul` is faster in this half-precision dtype than in float32. */
+  int32_t (*has_matmul)(void* host, uint32_t dtype);
   /* Whether products of float32 on CUDA may round their factors to TF32. */
   int32_t (*allow_tf32)(void* host);
   /* A matrix product with its epilogue on the call's device, by cudarelu's engines. */
-  cudarelu_code (*product)(const struct cudarelu_call* call, const cudarelu_gemm* gemm,
-                           cudarelu_error* error);
-  /* The size of cudarelu_gemm for `product`. Readers without this member ignore `other`. */
+  cudarelu_code (*fused_matmul)(const struct cudarelu_call* call, const cudarelu_gemm* gemm,
+                                cudarelu_error* error);
+  /* The size of cudarelu_gemm for `fused_matmul`. Readers without this member ignore `other`. */
   size_t gemm_size;
 } cudarelu_services;
 
@@ -191,14 +191,14 @@ typedef struct cudarelu_op {
 /* The engines of matrix products, which the module `cudarelu` lends to the others. */
 typedef struct cudarelu_engines {
   size_t size;
-  cudarelu_code (*product)(const cudarelu_call* call, const cudarelu_gemm* gemm,
-                           cudarelu_error* error);
+  cudarelu_code (*fused_matmul)(const cudarelu_call* call, const cudarelu_gemm* gemm,
+                                cudarelu_error* error);
   /* Why products on CUDA cannot use cuBLASLt, and how to correct it; "" if they can. */
   const char* (*cublaslt_problem)(void);
   /* A matrix product on the CPU in float32 or float64, without activation, sum and other matrix,
-   * for the service `gemm` of a host that has none. */
-  cudarelu_code (*gemm)(const cudarelu_call* call, const cudarelu_gemm* gemm,
-                        cudarelu_error* error);
+   * for the service `matmul` of a host that has none. */
+  cudarelu_code (*matmul)(const cudarelu_call* call, const cudarelu_gemm* gemm,
+                          cudarelu_error* error);
   size_t gemm_size; /* as in cudarelu_services */
 } cudarelu_engines;
 

@@ -118,10 +118,10 @@ struct Parameter {
   double number = 0;  // of kind number
 
   /// The input whose tensor is used if this one is absent, or -1.
-  constexpr int stand_in() const { return absent == Absent::input ? source : -1; }
+  constexpr int default_input() const { return absent == Absent::input ? source : -1; }
 
-  /// Whether every call has a tensor for the input: its own or its stand-in's.
-  constexpr bool always_there() const { return !optional || stand_in() >= 0; }
+  /// Whether every call has a tensor for the input: its own or that of its default input.
+  constexpr bool required() const { return !optional || default_input() >= 0; }
 
   constexpr bool operator==(const Parameter&) const = default;
 
@@ -197,8 +197,8 @@ struct Signature {
 
   /// The input whose tensor is used as input i: itself, or its stand-in if it is not present.
   constexpr std::size_t source_of(std::size_t i, bool present) const {
-    const int stand_in = inputs[i].stand_in();
-    return present || stand_in < 0 ? i : static_cast<std::size_t>(stand_in);
+    const int default_input = inputs[i].default_input();
+    return present || default_input < 0 ? i : static_cast<std::size_t>(default_input);
   }
 
   /// For an input i that is a number if it is absent: a required input that has all of its
@@ -246,7 +246,7 @@ struct Signature {
                                  !input.dims.empty() && input.dims.size() <= output.dims.size() &&
                                  std::equal(input.dims.begin(), input.dims.end() - last_ones(input),
                                             output.dims.end() - input.dims.size());
-             return input.kind == output.kind && input.always_there() &&
+             return input.kind == output.kind && input.required() &&
                     (is_row || input.is_like(output));
            });
   }
@@ -581,7 +581,7 @@ class SignatureParser {
   /// Whether every call determines the size of the dimension.
   constexpr bool is_bound(const Dimension& dimension) const {
     return has_input([&](const Parameter& input) {
-      return input.always_there() && !input.broadcasts && has_dimension(input, dimension);
+      return input.required() && !input.broadcasts && has_dimension(input, dimension);
     });
   }
 
@@ -609,7 +609,7 @@ class SignatureParser {
     const bool fits = std::all_of(input.dims.begin(), input.dims.end(),
                                   [&](const Dimension& dim) { return is_bound(dim); });
     const bool has_leading = has_input([](const Parameter& other) {
-      return other.always_there() && !other.broadcasts && other.leading;
+      return other.required() && !other.broadcasts && other.leading;
     });
     if (!fits || (input.leading && !has_leading) || input.positive ||
         input.kind == ElementKind::offsets) {
@@ -676,7 +676,7 @@ class SignatureParser {
   }
   constexpr void check_output(const Parameter& output) const {
     const bool has_type = has_input([](const Parameter& input) {
-      return input.always_there() && input.kind == ElementKind::type_variable;
+      return input.required() && input.kind == ElementKind::type_variable;
     });
     if (output.kind == ElementKind::type_variable && !has_type) {
       fail(output.name, " is of type T, so an input that is never absent must be of type T");
@@ -685,7 +685,7 @@ class SignatureParser {
       fail(output.name, ", an output, must have one dtype and one shape");
     }
     const bool has_leading = has_input([](const Parameter& input) {
-      return input.always_there() && !input.broadcasts && input.leading;
+      return input.required() && !input.broadcasts && input.leading;
     });
     if (output.leading && !has_leading) {
       fail(output.name, " begins with *, so an input that is never absent must begin with *");

@@ -1,4 +1,4 @@
-#include "cpu/plain_gemm.h"
+#include "cpu/matmul.h"
 
 #include <algorithm>
 #include <array>
@@ -124,7 +124,7 @@ class Product {
 
 }  // namespace
 
-Status plain_gemm(const Call& call, const Gemm& gemm) {
+Status matmul(const Call& call, const Gemm& gemm) {
   return gemm.dtype == DType::float32 ? Product<float>(call, gemm).run()
                                       : Product<double>(call, gemm).run();
 }

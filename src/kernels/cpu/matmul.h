@@ -6,7 +6,7 @@
 namespace cudarelu::cpu {
 
 /// d = a b + bias in float32 or float64, with the threads and the memory of the host. Ignores the
-/// activation, the sum and the other matrix, as Execution::gemm() does.
-Status plain_gemm(const Call& call, const Gemm& gemm);
+/// activation, the sum and the other matrix, as Execution::matmul() does.
+Status matmul(const Call& call, const Gemm& gemm);
 
 }  // namespace cudarelu::cpu

@@ -12,16 +12,16 @@ namespace cudarelu {
 
 /// A range with the qualified name of an op, until the end of the scope. Costs nothing in programs
 /// that no tool has started: a tool names its library in this variable.
-class Range {
+class NvtxRange {
  public:
-  explicit Range(const Op& op) {
+  explicit NvtxRange(const Op& op) {
     if (is_traced) nvtxRangePushA(op.qualified_name().c_str());
   }
-  ~Range() {
+  ~NvtxRange() {
     if (is_traced) nvtxRangePop();
   }
-  Range(const Range&) = delete;
-  Range& operator=(const Range&) = delete;
+  NvtxRange(const NvtxRange&) = delete;
+  NvtxRange& operator=(const NvtxRange&) = delete;
 
  private:
   inline static const bool is_traced = std::getenv("NVTX_INJECTION64_PATH") != nullptr;
@@ -34,9 +34,9 @@ class Range {
 namespace cudarelu {
 
 /// Nothing: built without NVTX's headers, which come with CUDA.
-class Range {
+class NvtxRange {
  public:
-  explicit Range(const Op& /*op*/) {}
+  explicit NvtxRange(const Op& /*op*/) {}
 };
 
 }  // namespace cudarelu
