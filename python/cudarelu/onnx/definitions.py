@@ -151,11 +151,12 @@ def written_out(op: OpInfo) -> list[onnx.FunctionProto]:
     return [_parsed(op, op.onnx.domain, op.onnx.op_type, each) for each in texts]
 
 
-def specialised(definition: onnx.FunctionProto, given: Mapping[str, int]) -> onnx.FunctionProto:
+def specialised(definition: onnx.FunctionProto, given: Mapping[str, float]) -> onnx.FunctionProto:
     """A copy of a definition for known values of attributes, without the branches not taken.
 
     If these values decide the condition of a Where, the Where is removed, with all nodes that are
-    then unused. This is correct since both branches of a Where in a definition have one shape.
+    then unused. This is correct since both branches of a Where in a definition have one shape, or,
+    for an attribute that is absent (NaN), the branch not taken is the number that is not given.
     """
     result = onnx.FunctionProto()
     result.CopyFrom(definition)
@@ -172,7 +173,7 @@ def specialised(definition: onnx.FunctionProto, given: Mapping[str, int]) -> onn
 
 
 def _decided(
-    definition: onnx.FunctionProto, where: onnx.NodeProto, given: Mapping[str, int]
+    definition: onnx.FunctionProto, where: onnx.NodeProto, given: Mapping[str, float]
 ) -> np.ndarray | None:
     """The condition of a Where; None if it depends on more than the given values."""
     from onnx.reference import ReferenceEvaluator  # takes long to import

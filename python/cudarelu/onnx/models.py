@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from .graphs import scopes, standard_opset
 from .meaning import Meanings, constant_of
 from .nodes import calls, common_labels, complete_nodes, is_ours, op_of
 from .opsets import converted, normalise
-from .simplification import without_reshapes
+from .simplification import simplify
 
 
 def attach_definitions(
@@ -32,7 +33,8 @@ def attach_definitions(
     supports default attributes in functions, and functions have no default inputs. If all nodes of
     an op have the same value of an enumerated attribute, the definition has no branches for other
     values. A model of an opset without the operators of a definition, most of which need CastLike
-    of opset 15, is converted by onnx.version_converter. ONNX's domain is "" in the copy.
+    of opset 15, is converted by onnx.version_converter. In the copy, ONNX's domain is "", and
+    value_info has no initializers.
 
     Args:
         model: external data may be left unloaded.
@@ -145,8 +147,9 @@ def choices(op: OpInfo) -> Iterator[dict[str, int]]:
         yield {n: value for n, value in zip(names, chosen, strict=True) if value is not None}
 
 
-def split_by_labels(model: onnx.ModelProto) -> None:
-    """Gives each used combination of enumerated values its own definition, in place.
+def split_by_attributes(model: onnx.ModelProto) -> None:
+    """Gives each used combination of enumerated values and absent numbers its own definition, in
+    place.
 
     Args:
         model: a result of `attach_definitions`. Its nodes get the types of the new definitions.
@@ -154,7 +157,8 @@ def split_by_labels(model: onnx.ModelProto) -> None:
     for definition in [each for each in model.functions if is_ours(each)]:
         bodies = {}
         for node in calls(model, definition.domain, definition.name):
-            given = common_labels([node])
+            absent = {each.name: each.f for each in node.attribute if math.isnan(each.f)}
+            given = common_labels([node]) | absent
             node.op_type = f"{definition.name} {given}"  # no other function has this name
             bodies[node.op_type] = specialised(definition, given)
             bodies[node.op_type].name = node.op_type
@@ -166,10 +170,10 @@ def lower(model: onnx.ModelProto, *, replace_definitions: bool = False) -> onnx.
     """A copy of a model in which standard operators replace our ops.
 
     The definition of an op replaces each node that calls it, by its name or its alias, in the
-    graph, in subgraphs and in functions. For an enumerated attribute, only the branch for the
-    node's value is inserted, unless the value comes from the surrounding function. A Reshape of the
-    definition that changes no shape, as the shapes of the model show, is left out: a linear layer
-    of a matrix is one Gemm.
+    graph, in subgraphs and in functions. For an enumerated attribute, or one that is absent, only
+    the branch for the node's value is inserted, unless the value comes from the surrounding
+    function. A Reshape of the definition that changes no shape, as the shapes of the model show, is
+    left out: a linear layer of a matrix is one Gemm.
 
     Args:
         model: as `attach_definitions` takes it.
@@ -184,9 +188,9 @@ def lower(model: onnx.ModelProto, *, replace_definitions: bool = False) -> onnx.
     wholes = [result.graph, *(each for each in result.functions if not is_ours(each))]
     nodes = (node for whole in wholes for scope in scopes(whole) for node in scope.node)
     kept = {name for node in nodes if not is_ours(node) for name in node.output}
-    split_by_labels(result)
+    split_by_attributes(result)
     result = onnx.inliner.inline_selected_functions(result, others, exclude=True)
-    without_reshapes(result, kept)
+    simplify(result, kept)
     used = {node.domain for scope in scopes(result) for node in scope.node}
     for holder in (result, *result.functions):
         for each in list(holder.opset_import):

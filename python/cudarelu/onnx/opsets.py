@@ -19,7 +19,9 @@ def normalise(model: onnx.ModelProto) -> None:
 
     ONNX's own domain is "", also where a model calls it "ai.onnx", by which ONNX Runtime does not
     find the operators in subgraphs. Before IR version 4 every initializer is an input too, which
-    from version 4 on means that a caller may replace it.
+    from version 4 on means that a caller may replace it. PyTorch's exporter and onnx_ir write the
+    type of an initializer once more in value_info, where onnxruntime.quantization, which transposes
+    weights, leaves the old shape: onnx then refuses the model.
 
     Raises:
         ValueError: for two versions of ONNX's domain.
@@ -36,6 +38,10 @@ def normalise(model: onnx.ModelProto) -> None:
         for node in scope.node:
             if node.domain == "ai.onnx":
                 node.domain = ""
+        if isinstance(scope, onnx.GraphProto):
+            initializers = {each.name for each in scope.initializer}
+            for value in [each for each in scope.value_info if each.name in initializers]:
+                scope.value_info.remove(value)
     if model.ir_version < 4:
         model.ir_version = 4
         initializers = {each.name for each in model.graph.initializer}

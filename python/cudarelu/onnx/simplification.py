@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
+import numpy as np
 import onnx
+import onnx.helper
+import onnx.numpy_helper
 import onnx.shape_inference
 
 from .graphs import scopes
@@ -13,8 +16,10 @@ from .type_inference import infer, types_of
 _Shape = list[int | str | None]  # a size may be known, named or unknown
 
 
-def without_reshapes(model: onnx.ModelProto, kept: Collection[str]) -> None:
-    """Removes each Reshape that changes no shape, and the nodes that only it needs, in place.
+def simplify(model: onnx.ModelProto, kept: Collection[str]) -> None:
+    """Removes each Reshape that changes no shape, and the nodes that only it needs, in place. The
+    shape of a weight becomes a constant: onnxruntime.quantization transposes the weight and leaves
+    the nodes that read its shape.
 
     Args:
         model: any.
@@ -27,11 +32,31 @@ def without_reshapes(model: onnx.ModelProto, kept: Collection[str]) -> None:
     wholes = zip((model.graph, *model.functions), (typed.graph, *typed.functions), strict=True)
     for whole, with_types in wholes:
         shapes = {name: _shape(each) for name, each in types_of(with_types).items()}
+        graphs = [each for each in scopes(whole) if isinstance(each, onnx.GraphProto)]
+        weights = {tensor.name for graph in graphs for tensor in graph.initializer}
         for scope in scopes(whole):
-            _simplify(scope, shapes, kept)
+            _write_shapes(scope, {name: shapes.get(name) for name in weights}, kept)
+            _remove_reshapes(scope, shapes, kept)
 
 
-def _simplify(
+def _write_shapes(
+    scope: onnx.GraphProto | onnx.FunctionProto,
+    shapes: Mapping[str, _Shape | None],
+    kept: Collection[str],
+) -> None:
+    """Makes each Shape of these tensors a Constant, where their sizes are known."""
+    for node in scope.node:
+        if node.domain or node.op_type != "Shape" or node.output[0] in kept:
+            continue
+        sizes = shapes.get(node.input[0])
+        if sizes is not None and all(isinstance(each, int) for each in sizes):
+            ends = {each.name: each.i for each in node.attribute}
+            part = np.array(sizes[ends.get("start") : ends.get("end")], np.int64)
+            value = onnx.numpy_helper.from_array(part)
+            node.CopyFrom(onnx.helper.make_node("Constant", [], node.output, value=value))
+
+
+def _remove_reshapes(
     scope: onnx.GraphProto | onnx.FunctionProto,
     shapes: dict[str, _Shape | None],
     kept: Collection[str],
