@@ -497,6 +497,11 @@ class _Rewriting:
             values[each] = tape.op("Transpose", [values[each]], perm)
         for each, array in constants.items():
             values[each] = tape.op("Constant", [], {"value": array})
+        for each, (other, last) in match.expanded.items():
+            ones = tape.op("Constant", [], {"value_ints": [1] * last})
+            sizes = tape.op("Shape", [values[other]], {"end": -last})
+            shape = tape.op("Concat", [sizes, ones], {"axis": 0})
+            values[each] = tape.op("Expand", [values[each], shape])
         for node in tape.nodes:
             node.outputs[0].name = self._new_name(f"{root.outputs[0].name}_{node.op_type}")
         root.prepend(tape.nodes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ from .definitions import lowest_opset
 from .expressions import SWAP, Attribute, Call, Input, Shape, is_linear, rows_of
 from .patterns import Pattern
 from .search import Found, constant, is_constant
-from .size_names import have_one_name
+
+_SHORT_MASKS = 24  # the opset from which Attention takes a mask for the first keys only
 
 
 class Kept(Exception):
@@ -36,11 +38,15 @@ class Match:
             raise Kept(f"its definition needs opset {lowest}")
         self._op, self._labels, self._opset = pattern.op, pattern.labels, opset
         self._found = found
+        self._result = found.values[pattern.expression]
         bound = {each: value for each, value in found.values.items() if isinstance(each, Input)}
         #: The values of the op's present inputs, by name.
         self.values: dict[str, Any] = {each.name: value for each, value in bound.items()}
         #: The names of the inputs to transpose.
         self.transposed = {each.name for each in bound if each.is_transposed}
+        #: The inputs to expand to the first sizes of another one: its name, and how many of their
+        #: last sizes stay.
+        self.expanded: dict[str, tuple[str, int]] = {}
         self._constants = {
             each: value for each, value in found.values.items() if isinstance(each, Attribute)
         }
@@ -157,7 +163,9 @@ class Match:
             is_weight = parameter.name in self.transposed and not parameter.leads
             if is_weight and not is_constant(value):
                 raise Kept(f"{value.name} is not constant: it would be transposed in each run")
-            if not _fits(parameter, self._shape(parameter), sizes):
+            if parameter.broadcasts:
+                self._check_mask(parameter, sizes)
+            elif not _fits(parameter, self._shape(parameter), sizes):
                 constants[parameter.name] = self._broadcast(parameter, value, sizes)
         for divisor, multiple in self._op.divisibilities:
             if not _divides(sizes[divisor], sizes[multiple]):
@@ -165,6 +173,39 @@ class Match:
         self._check_swaps()
         self._check_rows()
         return constants
+
+    def _check_mask(self, mask: Parameter, sizes: dict[Any, Any]) -> None:
+        """Checks an input that broadcasts, whose sizes are those of the others or 1.
+
+        Nodes that are written out broadcast the others, too. These are expanded where their sizes
+        are not known to be those of the mask. The last size needs no proof: the product after it
+        does not run otherwise.
+        """
+        shape, theirs = [*self.values[mask.name].shape], _full(mask, sizes)
+        if len(shape) > len(theirs):
+            raise self._wrong_shapes()
+        if not any(node.op_type == "MatMul" for node in self._found.nodes):  # ONNX's Attention
+            may_be_short = shape and shape[-1] != 1 and not _is_same(shape[-1], theirs[-1])
+            if may_be_short and self._opset >= _SHORT_MASKS:
+                raise self._wrong_shapes()
+            return
+        result = [*(self._result.shape or [None] * len(theirs))]
+        unproven = [
+            axis
+            for axis, (size, other, y) in enumerate(
+                zip(shape[::-1], theirs[::-1], result[::-1], strict=False)
+            )
+            if size != 1
+            and not _is_same(size, other)
+            and not _is_same(other, y)
+            and not (isinstance(other, int) and other > 1)
+        ]
+        for each in self._inputs:
+            pairs = zip(_own(each), _own(mask), strict=False)
+            shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+            stay = len(_own(each)) - shared
+            if each is not mask and any(axis >= stay for axis in unproven):
+                self.expanded[each.name] = mask.name, stay
 
     def _check_rows(self) -> None:
         """Raises Kept where a Reshape before and one after a product may do more than to make a
@@ -248,12 +289,7 @@ def _read(value: ir.Value) -> np.ndarray | None:
 
 def _fits(parameter: Parameter, shape: list[Any], sizes: dict[Any, Any]) -> bool:
     """Whether a shape is as the signature has it, where `sizes` are bound; binds the others."""
-    own = [each for each in parameter.dims if each != "*"]
-    if parameter.broadcasts:
-        leading = [sizes["*", axis] for axis in range(sizes["*"])] if parameter.leads else []
-        full = [*leading, *(sizes.get(each, each) for each in own)]
-        pairs = zip(shape[::-1], full[::-1], strict=False)
-        return len(shape) <= len(full) and all(_may_broadcast(a, b) for a, b in pairs)
+    own = _own(parameter)
     if len(shape) < len(own) or (len(shape) > len(own) and not parameter.leads):
         return False
     count = len(shape) - len(own)
@@ -266,6 +302,16 @@ def _fits(parameter: Parameter, shape: list[Any], sizes: dict[Any, Any]) -> bool
         if not _is_same(size, sizes.setdefault(name, size)):
             return False
     return True
+
+
+def _own(parameter: Parameter) -> list[Any]:
+    return [each for each in parameter.dims if each != "*"]
+
+
+def _full(parameter: Parameter, sizes: dict[Any, Any]) -> list[Any]:
+    """The shape to which an input broadcasts."""
+    leading = [sizes["*", axis] for axis in range(sizes["*"])] if parameter.leads else []
+    return [*leading, *(sizes.get(each, each) for each in _own(parameter))]
 
 
 def _is_from_front(axis: Any) -> bool:
@@ -289,12 +335,6 @@ def _plain(value: Any) -> Any:
 def _is_same(a: Any, b: Any) -> bool:
     """Whether two sizes are known to be equal; names are those of `inferred`."""
     return a is b or (a == b and (isinstance(a, int) or a.value is not None))
-
-
-def _may_broadcast(a: Any, b: Any) -> bool:
-    """Whether a size is known to be 1 or `b`. A name in the file is enough for that: the op takes 1
-    in place of `b`, and masks, which are inputs of models, would be lost otherwise."""
-    return a == 1 or _is_same(a, b) or have_one_name(_size(a), _size(b))
 
 
 def _differ_in_one_size(a: Sequence[Any], b: Sequence[Any]) -> bool:

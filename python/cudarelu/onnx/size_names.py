@@ -164,11 +164,6 @@ def _unify(model: onnx.ModelProto) -> bool:
     return bool(names)
 
 
-def have_one_name(a: str, b: str) -> bool:
-    """Whether two names of `inferred` are of dimensions with one name in the file."""
-    return a.rpartition("#")[0] == b.rpartition("#")[0] != ""
-
-
 def restore(model: onnx.ModelProto, source: onnx.ModelProto, original: Mapping[str, str]) -> None:
     """Gives the values of a model, in place, the names of sizes that they have in `source`.
 

@@ -223,6 +223,64 @@ def test_named_dimensions(exporter):
     np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-6)
 
 
+def masked(x: str, mask: str, layers: int = 1) -> onnx.ModelProto:
+    layer = """t{0} = Transpose<perm = [0, 1, 3, 2]>(x{0}) s{0} = MatMul(x{0}, t{0})
+        m{0} = Add(s{0}, mask) p{0} = Softmax(m{0}) x{1} = MatMul(p{0}, x{0}) """
+    return onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 18]>
+        main (float[{x}] x0, float[{mask}] mask) => (float[n,3,r,8] x{layers}) {{
+        {"".join(layer.format(i, i + 1) for i in range(layers))} }}"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("mask", "layers", "of_x", "of_mask"),
+    [
+        ("b,1,s,s", 1, (1, 5), (4, 1, 5, 5)),
+        ("b,1,s,s", 1, (3, 5), (3, 1, 5, 5)),
+        ("n,1,1,s", 1, (1, 5), (4, 1, 1, 5)),
+        ("n,1,1,s", 2, (1, 5), (4, 1, 1, 5)),
+        ("n,1,1,s", 1, (3, 5), (1, 1, 1, 5)),
+        ("?,?,?,?", 1, (1, 1), (4, 3, 6, 1)),
+        ("s,s", 1, (2, 1), (6, 1)),
+    ],
+)
+def test_masks_that_nodes_broadcast_to(mask, layers, of_x, of_mask):
+    """One name is no proof of one size: the nodes also run a query of one sample or of one token
+    with a mask of several."""
+    model = masked("b,3,s,8", mask, layers)
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(of_x[0], 3, of_x[1], 8)).astype(np.float32)
+    feeds = {"x0": x, "mask": generator.normal(size=of_mask).astype(np.float32)}
+    result, report = accelerated(model, feeds)
+    assert [each.op for each in report.replaced] == ["attention"] * layers
+    (y,), (wanted,) = run(result, feeds, False), run(model, feeds, False)
+    np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-6, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("x", "mask", "expanded"),
+    [("2,3,5,8", "b,1,s,5", 0), ("b,3,5,8", "1,1,5,5", 0), ("2,3,s,8", "b,1,s,s", 1)],
+)
+def test_sizes_above_1_need_no_expansion(x, mask, expanded):
+    result, _ = cudarelu.onnx.accelerate(masked(x, mask))
+    assert types(result).count("Expand") == expanded
+    assert types(result)[-1] == "Attention"
+
+
+@pytest.mark.parametrize(("opset", "found"), [(23, 1), (24, 0)])
+def test_a_mask_of_the_first_keys(opset, found):
+    """From opset 24, the mask of Attention may be shorter than the keys."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 11, opset_import: ["" : {opset}]>
+        main (float[b,3,s,8] x, float[b,1,s,s] mask) => (float[b,3,s,8] y) {{
+        y = Attention(x, x, x, mask) }}"""
+    )
+    result, report = cudarelu.onnx.accelerate(model)
+    assert len(report.replaced) == found
+    assert "Expand" not in types(result)
+
+
 def test_keys_and_values_of_before():
     """The sizes of two inputs are equal where the nodes do not run otherwise."""
     past = "float[b,3,p,8]"
