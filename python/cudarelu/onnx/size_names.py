@@ -99,69 +99,99 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _unify(model: onnx.ModelProto) -> bool:
     """Gives sizes of a model with types one name, in place, where its nodes do not run unless they
-    are equal: MatMul sums over them, Concat joins other dimensions, or Reshape keeps their product.
+    are equal.
 
     Returns:
         Whether there are such; more may follow when names are inferred again.
     """
     types = types_of(model.graph)
-    names: dict[str, str] = {}  # each by another one for the same size
-    # What Reshape makes of one free dimension: a multiple of another one.
-    multiples: dict[str, tuple[str, Fraction]] = {}
-    known: dict[tuple[str, Fraction], str] = {}
-
-    def last(name: str) -> str:
-        while name in names:
-            name = names[name]
-        return name
-
+    sizes = _Sizes()
     for node in model.graph.node:  # not those of subgraphs, which may not run
         shapes = [[*types[each].tensor_type.shape.dim] for each in node.input if each in types]
-        together: list[Sequence[_Dim]] = []
         if node.domain or len(shapes) != len(node.input) or not all(shapes):
             continue
+        result = [*types[node.output[0]].tensor_type.shape.dim] if node.output[0] in types else []
         if node.op_type == "MatMul":
-            together = [(shapes[0][-1], shapes[1][-2:][0])]
+            sizes.broadcast(shapes, result, first=3)
+            sizes.join([shapes[0][-1], shapes[1][-2:][0]])
+        elif node.op_type in ("Add", "Mul"):
+            sizes.broadcast(shapes, result, first=1)
         elif node.op_type == "Concat":
-            together = [*zip(*shapes, strict=True)]
-            del together[onnx.helper.get_node_attr_value(node, "axis")]
-        elif node.op_type == "Reshape" and node.output[0] in types:
-            both = shapes[0], [*types[node.output[0]].tensor_type.shape.dim]
-            free = [
-                [last(d.dim_param) for d in dims if not d.HasField("dim_value")] for dims in both
-            ]
-            counts = [
-                math.prod(d.dim_value for d in dims if d.HasField("dim_value")) for dims in both
-            ]
-            if list(map(len, free)) == [1, 1] and all(counts) and all(map(all, free)):
-                ((before,), (after,)) = free
-                base, factor = multiples.get(before, (before, Fraction(1)))
-                key = base, factor * Fraction(*counts)
-                name = last(base if key[1] == 1 else known.setdefault(key, after))
-                multiples.setdefault(name, key)
-                if name != after:
-                    names[after] = name
-        first = {"MatMul": 3, "Add": 1, "Mul": 1}.get(node.op_type)
-        if first and node.output[0] in types:  # what broadcasts is as its operands
-            result = [*types[node.output[0]].tensor_type.shape.dim]
-            for i in range(first, len(result) + 1):
-                operands = {last(dims[-i].dim_param) for dims in shapes if len(dims) >= i}
-                after = last(result[-i].dim_param)
-                if len(operands) == 1 and after and after.startswith("unk__"):
-                    (before,) = operands
-                    if before and before != after:
-                        names[after] = before
-        for dims in together:
-            for dim in dims[1:]:
-                pair = {last(dims[0].dim_param), last(dim.dim_param)}
-                if len(pair) == 2 and all(pair):
-                    kept, other = sorted(pair, key=lambda name: (name.startswith("unk__"), name))
-                    names[other] = kept
+            sizes.concatenate(shapes, onnx.helper.get_node_attr_value(node, "axis"))
+        elif node.op_type == "Reshape":
+            sizes.reshape(shapes[0], result)
     for each in (each for scope in scopes(model) for each in _infos(scope)):
         for dim in _dims(each.type):
-            if dim.dim_param in names:
-                dim.dim_param = last(dim.dim_param)
-    return bool(names)
+            if dim.dim_param in sizes.names:
+                dim.dim_param = sizes.last(dim.dim_param)
+    return bool(sizes.names)
+
+
+class _Sizes:
+    """What nodes say about free sizes, by their names."""
+
+    def __init__(self) -> None:
+        #: Names, each by another one for the same size.
+        self.names: dict[str, str] = {}
+        # What Reshape makes of one free dimension: a multiple of another one; and the reverse.
+        self._multiples: dict[str, tuple[str, Fraction]] = {}
+        self._known: dict[tuple[str, Fraction], str] = {}
+
+    def last(self, name: str) -> str:
+        """The name that is kept of those for a size."""
+        while name in self.names:
+            name = self.names[name]
+        return name
+
+    def join(self, dims: Sequence[_Dim]) -> None:
+        """Dimensions of one size, as those over which MatMul sums."""
+        for dim in dims[1:]:
+            pair = {self.last(dims[0].dim_param), self.last(dim.dim_param)}
+            if len(pair) == 2 and all(pair):
+                kept, other = sorted(pair, key=lambda name: (_is_inferred(name), name))
+                self.names[other] = kept
+
+    def concatenate(self, shapes: Sequence[Sequence[_Dim]], axis: int) -> None:
+        """Concat joins tensors whose other sizes are equal."""
+        dims = [*zip(*shapes, strict=True)]
+        del dims[axis]
+        for each in dims:
+            self.join(each)
+
+    def broadcast(
+        self, shapes: Sequence[Sequence[_Dim]], result: Sequence[_Dim], first: int
+    ) -> None:
+        """A result has the size of operands that have one, from axis `first` from the back on."""
+        for i in range(first, len(result) + 1):
+            operands = {self.last(dims[-i].dim_param) for dims in shapes if len(dims) >= i}
+            after = self.last(result[-i].dim_param)
+            if len(operands) == 1 and _is_inferred(after):
+                (before,) = operands
+                if before and before != after:
+                    self.names[after] = before
+
+    def reshape(self, *shapes: Sequence[_Dim]) -> None:
+        """Reshape keeps the product: one free size before is a multiple of the one after."""
+        free = [
+            [self.last(d.dim_param) for d in dims if not d.HasField("dim_value")] for dims in shapes
+        ]
+        counts = [
+            math.prod(d.dim_value for d in dims if d.HasField("dim_value")) for dims in shapes
+        ]
+        if [*map(len, free)] != [1, 1] or not all(counts) or not all(map(all, free)):
+            return
+        ((before,), (after,)) = free
+        base, factor = self._multiples.get(before, (before, Fraction(1)))
+        key = base, factor * Fraction(*counts)
+        name = self.last(base if key[1] == 1 else self._known.setdefault(key, after))
+        self._multiples.setdefault(name, key)
+        if name != after:
+            self.names[after] = name
+
+
+def _is_inferred(name: str) -> bool:
+    """Whether a name is one that type inference gives to a new size."""
+    return name.startswith("unk__")
 
 
 def restore(model: onnx.ModelProto, source: onnx.ModelProto, original: Mapping[str, str]) -> None:
