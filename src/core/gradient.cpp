@@ -435,6 +435,9 @@ const Op* training_form(const Op& op) {
   return form;
 }
 
-std::vector<Gradient> parse_gradient(const Op& op) { return GradientParser(op).parse(); }
+std::vector<Gradient> parse_gradient(const Op& op) {
+  if (!advice_without_gradient(op).empty()) return {};
+  return GradientParser(op).parse();
+}
 
 }  // namespace cudarelu

@@ -214,8 +214,10 @@ bool names_a_gradient(const Expression& expression) {
 }
 
 [[noreturn]] void raise_no_derivative(const Op& op, const char* kind) {
-  C10_THROW_ERROR(NotImplementedError, c10::str("the ", kind, "derivative for '",
-                                                op.qualified_name(), "' is not implemented"));
+  const std::string_view advice = advice_without_gradient(op);
+  C10_THROW_ERROR(NotImplementedError,
+                  c10::str("the ", kind, "derivative for '", op.qualified_name(),
+                           "' is not implemented", advice.empty() ? "" : ": ", advice));
 }
 
 /// Forward mode. A gradient is linear in grad_y, so its transpose maps the tangent of the input to

@@ -168,7 +168,8 @@ nb::dict describe(const Op& op) {
   result["onnx"] = onnx;
   result["definition"] = to_str(op.spec.definition);
   result["written_out"] = to_str(op.spec.written_out);
-  result["gradient"] = to_str(op.spec.gradient);
+  const bool has_none = !advice_without_gradient(op).empty();
+  result["gradient"] = has_none ? nb::str("") : to_str(op.spec.gradient);
   nb::list gradient_ops;
   for (const auto& [input, value] : gradient_of(op)) {
     const std::span terms = value.kind == Expression::Kind::sum

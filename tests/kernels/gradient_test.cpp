@@ -49,6 +49,14 @@ TEST(Gradient, Sums) {
   EXPECT_EQ(sum.arguments[1].op->name, "gelu_backward");
 }
 
+TEST(Gradient, AdviceWithoutOne) {
+  Op op = *find_own("relu");
+  EXPECT_EQ(advice_without_gradient(op), "");
+  op.spec.gradient = "none: ask for it";
+  EXPECT_EQ(advice_without_gradient(op), "ask for it");
+  EXPECT_TRUE(parse_gradient(op).empty());
+}
+
 TEST(Gradient, TrainingForm) {
   EXPECT_EQ(training_form(*find_own("relu")), nullptr);
   EXPECT_EQ(training_form(*find_own("linear_gelu")), find_own("linear_gelu_with_sum"));

@@ -165,7 +165,9 @@ def defined(op: OpInfo, y: Expression, functor: str | None = None) -> Draft:
     return Draft(dataclasses.replace(op, definition=body), y, functor)
 
 
-def with_gradients(draft: Draft, orders: int, linear_in: str | None = None) -> list[Draft]:
+def with_gradients(
+    draft: Draft, orders: int, linear_in: str | None = None, above: tuple[str, ...] = ()
+) -> list[Draft]:
     """The op with a gradient, and the ops that compute it: `orders` derivatives of them.
 
     The gradient in an input that is a row, T[c] for T[*, c], is summed over the rows.
@@ -174,10 +176,13 @@ def with_gradients(draft: Draft, orders: int, linear_in: str | None = None) -> l
         draft: the op.
         orders: of derivatives.
         linear_in: an input in which the op is linear, so that the gradient in it is the op itself.
+        above: the ops whose gradient it is, the one that is defined first.
     """
-    if orders == 0:
-        return [draft]
     op = draft.op
+    if orders == 0:
+        first, *more = *above, op.name
+        advice = f"none: pass orders={len(more) + 1} to the definition of {first}"
+        return [dataclasses.replace(draft, op=dataclasses.replace(op, gradient=advice))]
     (output,) = op.outputs
     seed = Parameter(f"grad_{output.name}", "T", output.dims)
     if seed.name in [each.name for each in op.inputs]:
@@ -198,7 +203,7 @@ def with_gradients(draft: Draft, orders: int, linear_in: str | None = None) -> l
             suffix = "_backward" if len(found) == 1 else f"_backward_{each.name}"
             backward = _backward(op, op.name + suffix, seed, each.name, value)
             calls[value] = _call(backward.op, {})
-            further += with_gradients(backward, orders - 1, seed.name)
+            further += with_gradients(backward, orders - 1, seed.name, (*above, op.name))
         is_row = each.dims != output.dims
         if is_row and each.dims != output.dims[-1:]:
             raise ValueError(

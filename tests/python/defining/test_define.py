@@ -134,6 +134,28 @@ def test_gradients(ops):
     assert torch.equal(zero, torch.zeros_like(x))
 
 
+def test_derivatives_that_were_not_asked_for(ops):
+    x, bias = X.clone().requires_grad_(), torch.randn(7, dtype=torch.float64)
+    (grad,) = torch.autograd.grad(ops.gated(x, bias, by="tanh").sum(), x, create_graph=True)
+    wanted = (
+        "'defined::gated_backward_x' is not implemented: pass orders=2 to the definition of gated$"
+    )
+    with pytest.raises(NotImplementedError, match=wanted):
+        grad.sum().backward()
+    x = X.float().requires_grad_()
+    with pytest.raises(NotImplementedError, match=r"pass orders=1 to the definition of turned$"):
+        ops.turned(x, X.float()).sum().backward()
+    names = {op.name: op for op in ops_of("defined")}
+    assert names["turned"].gradient == ""
+
+
+def test_a_missing_derivative_of_a_formula():
+    """Another order would not help."""
+    one = cudarelu.define("one(x: T[*]) -> y: T[*]", "y = Exp(x)", gradient="", **SMALL)
+    header = "".join(one.library.headers().values())
+    assert "orders=" not in header
+
+
 def test_the_derivatives_that_were_asked_for(ops):
     names = {op.name: op for op in ops_of("defined")}
     assert {"swish_backward", "swish_backward_backward", "gated_backward_x"} <= names.keys()

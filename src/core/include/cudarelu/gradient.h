@@ -5,6 +5,7 @@
 //   x = layer_norm_backward(grad_y, x, none, eps).grad_x
 //   x = cudarelu::mul(grad_y, cudarelu::relu(x))    ops of another module
 //   as linear_gelu_with_sum                         the gradient of that op: see training_form()
+//   none: define it with orders=2                   none, and what the error says after that
 //
 // Names are the op's inputs, outputs and attributes, and grad_<output>. An output of type f32 has a
 // gradient only if an expression names it; an input of type f32 may have one. A called op takes its
@@ -18,6 +19,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cudarelu/op.h"
@@ -42,10 +44,17 @@ struct Gradient {
 };
 
 /// Parses op.spec.gradient, which calls ops of the op's module and of modules that have been added.
-/// Returns nothing for an op that has a training_form(). Throws std::invalid_argument if a name
-/// does not exist, an argument does not fit the called op, or the shape of a gradient is not that
-/// of its input by the dimensions that the signatures name.
+/// Returns nothing for an op that has a training_form(), or "none: ...". Throws
+/// std::invalid_argument if a name does not exist, an argument does not fit the called op, or the
+/// shape of a gradient is not that of its input by the dimensions that the signatures name.
 std::vector<Gradient> parse_gradient(const Op& op);
+
+/// What the error for a missing derivative says in addition: the text after "none:"; often empty.
+inline std::string_view advice_without_gradient(const Op& op) {
+  constexpr std::string_view prefix = "none: ";
+  const std::string_view text = op.spec.gradient;
+  return text.starts_with(prefix) ? text.substr(prefix.size()) : std::string_view{};
+}
 
 /// The op that runs instead of `op` when a gradient is needed: its gradient is "as <name>", and
 /// that op has further outputs. nullptr for other ops. Throws std::invalid_argument unless it has
