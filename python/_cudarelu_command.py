@@ -1,7 +1,7 @@
-"""The program `cudarelu`, which does the same as `python -m cudarelu`.
+"""The program `cudarelu`, which does the same as `python -m cudarelu`, and where PyInstaller asks.
 
-It is outside the package, since doctor and cmake-dir must run where `import cudarelu`
-fails.
+They are outside the package, since doctor and cmake-dir must run where `import cudarelu`
+fails, and PyInstaller asks every installed package for hooks, for any program.
 """
 
 from __future__ import annotations
@@ -19,3 +19,9 @@ def main() -> int:
     from cudarelu.__main__ import main
 
     return main(prog="cudarelu")
+
+
+def pyinstaller_hooks() -> list[str]:
+    """The folder of the hook for programs that PyInstaller freezes."""
+    spec = importlib.util.find_spec("cudarelu")
+    return [f"{folder}/_pyinstaller" for folder in (spec and spec.submodule_search_locations) or ()]
