@@ -79,7 +79,6 @@ struct Arguments {
 #if __CUDA_ARCH__ >= 900
 
 namespace ptx = ::cuda::ptx;
-using Cluster = cooperative_groups::cluster_group;
 
 /// Whether this is the thread of the warp that acts for it.
 __device__ __forceinline__ bool is_elected() {
@@ -239,8 +238,8 @@ __global__ void __launch_bounds__(S::threads, 2)
   int splits = 1;
   int rank = 0;
   if constexpr (S::split_k) {
-    splits = static_cast<int>(Cluster::num_blocks());
-    rank = static_cast<int>(Cluster::block_rank());
+    splits = static_cast<int>(blocks_of_cluster());
+    rank = static_cast<int>(rank_in_cluster());
     block /= splits;
   }
   const int m0 = static_cast<int>(blockIdx.y) * args.rows;

@@ -2,11 +2,10 @@
 #pragma once
 
 #include "cudarelu/cuda/alignment.h"
+#include "cudarelu/cuda/cluster.cuh"
 #include "ops/layer_norm_backward/sums.cuh"
 
 #if __CUDA_ARCH__ >= 800
-#include <cooperative_groups.h>
-
 #include <cuda/ptx>
 #endif
 
@@ -77,7 +76,8 @@ class Exchange {
     }
 #if __CUDA_ARCH__ >= 900
     if constexpr (Layout::cluster) {
-      Cluster::sync();
+      cuda::arrive_at_cluster();
+      cuda::wait_for_cluster();
       return;
     }
 #endif
@@ -106,11 +106,11 @@ class Exchange {
     Sums<C> sums = add_up(shared().of_warps[iteration % slots], warps_, count, has_element, x, g);
 #if __CUDA_ARCH__ >= 900
     if constexpr (Layout::cluster) {
-      if (Cluster::num_blocks() > 1) {
+      if (cuda::blocks_of_cluster() > 1) {
         send_to_blocks(iteration, sums);
         wait(shared().exchanged, iteration);
-        sums = add_up(shared().of_blocks[iteration % slots], Cluster::num_blocks(), columns, false,
-                      0, 0);
+        sums = add_up(shared().of_blocks[iteration % slots], cuda::blocks_of_cluster(), columns,
+                      false, 0, 0);
       }
     }
 #endif
@@ -171,12 +171,10 @@ class Exchange {
   }
 
 #if __CUDA_ARCH__ >= 900
-  using Cluster = cooperative_groups::cluster_group;
-
   /// Sends the sums of this block to all blocks. The stores complete the barrier.
   __device__ static void send_to_blocks(int iteration, const Sums<C>& of_block) {
     const unsigned lane = threadIdx.x % 32;
-    const unsigned blocks = Cluster::num_blocks();
+    const unsigned blocks = cuda::blocks_of_cluster();
     std::uint64_t* const barrier = &shared().exchanged[iteration % slots];
     if (lane == 0) {
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
@@ -184,12 +182,12 @@ class Exchange {
     }
     if (lane >= blocks) return;
     constexpr int words = sizeof(Sums<C>) / sizeof(std::int64_t);
-    Sums<C>* const slot = &shared().of_blocks[iteration % slots][Cluster::block_rank()];
-    auto* const to = reinterpret_cast<std::int64_t*>(Cluster::map_shared_rank(slot, lane));
+    Sums<C>* const slot = &shared().of_blocks[iteration % slots][cuda::rank_in_cluster()];
+    auto* const to = reinterpret_cast<std::int64_t*>(cuda::of_cluster(slot, lane));
     const auto* const from = reinterpret_cast<const std::int64_t*>(&of_block);
 #pragma unroll
     for (int i = 0; i < words; ++i) {
-      ptx::st_async(to + i, from[i], Cluster::map_shared_rank(barrier, lane));
+      ptx::st_async(to + i, from[i], cuda::of_cluster(barrier, lane));
     }
   }
 #endif

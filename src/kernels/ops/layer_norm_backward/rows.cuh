@@ -12,6 +12,7 @@
 #pragma once
 
 #include "cudarelu/cuda/async_copy.cuh"
+#include "cudarelu/cuda/cluster.cuh"
 #include "cudarelu/cuda/launch.cuh"
 #include "cudarelu/cuda/pace.cuh"
 #include "ops/layer_norm_backward/exchange.cuh"
@@ -280,10 +281,9 @@ __global__ void __launch_bounds__(Layout::max_threads, Layout::min_blocks)
   unsigned rank = 0;
 #if __CUDA_ARCH__ >= 900
   if constexpr (Layout::cluster) {
-    using Cluster = cooperative_groups::cluster_group;
-    block /= Cluster::num_blocks();
-    blocks /= Cluster::num_blocks();
-    rank = Cluster::block_rank();
+    block /= cuda::blocks_of_cluster();
+    blocks /= cuda::blocks_of_cluster();
+    rank = cuda::rank_in_cluster();
   }
 #endif
   const Exchange<C, Layout> exchange((blockDim.x - Layout::others) / 32);

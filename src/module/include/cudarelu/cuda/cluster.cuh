@@ -1,17 +1,34 @@
 // The shared memory of the other blocks of a cluster. Blocks without a cluster, and those of
 // devices that have none, are a cluster of one block.
+//
+// These functions call what cooperative_groups::cluster_group calls: its header takes a second to
+// compile.
 #pragma once
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#include <cooperative_groups.h>
-#endif
-
 namespace cudarelu::cuda {
+
+/// The number of blocks of the cluster.
+__device__ __forceinline__ unsigned blocks_of_cluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  return __clusterSizeInBlocks();
+#else
+  return 1;
+#endif
+}
+
+/// The number of this block in the cluster.
+__device__ __forceinline__ unsigned rank_in_cluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  return __clusterRelativeBlockRank();
+#else
+  return 0;
+#endif
+}
 
 /// Tells the cluster that this thread is here; wait_for_cluster() must follow before the next call.
 __device__ __forceinline__ void arrive_at_cluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  cooperative_groups::cluster_group::barrier_arrive();
+  __cluster_barrier_arrive();
 #endif
 }
 
@@ -19,7 +36,7 @@ __device__ __forceinline__ void arrive_at_cluster() {
 /// have started then, so that their shared memory may be accessed.
 __device__ __forceinline__ void wait_for_cluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  cooperative_groups::cluster_group::barrier_wait();
+  __cluster_barrier_wait();
 #else
   __syncthreads();
 #endif
@@ -29,7 +46,7 @@ __device__ __forceinline__ void wait_for_cluster() {
 template <class T>
 __device__ __forceinline__ T* of_cluster(T* own, [[maybe_unused]] int rank) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  return cooperative_groups::cluster_group::map_shared_rank(own, rank);
+  return static_cast<T*>(__cluster_map_shared_rank(own, rank));
 #else
   return own;
 #endif

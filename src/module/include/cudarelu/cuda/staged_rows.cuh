@@ -15,12 +15,11 @@
 // a ticket for its next row when it has requested all chunks of the row before.
 #pragma once
 
+#include "cudarelu/cuda/cluster.cuh"
 #include "cudarelu/cuda/launch.cuh"
 #include "cudarelu/cuda/register_rows.cuh"
 
 #if __CUDA_ARCH__ >= 900
-#include <cooperative_groups.h>
-
 #include <cuda/ptx>
 #endif
 
@@ -64,7 +63,7 @@ class StagedRows {
                         std::int64_t columns)
       : data_(data),
         columns_(static_cast<int>(columns)),
-        blocks_(Cluster::num_blocks()),
+        blocks_(blocks_of_cluster()),
         rows_(rows),
         row_(blockIdx.x / blocks_),
         step_(gridDim.x / blocks_) {
@@ -83,7 +82,8 @@ class StagedRows {
       for (auto& barrier : header().taken) ptx::mbarrier_init(&barrier, 1);
       ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
     }
-    Cluster::sync();
+    arrive_at_cluster();
+    wait_for_cluster();
     wait_for_previous_kernel();
   }
 
@@ -112,7 +112,6 @@ class StagedRows {
   /// The places for numbers of rows: one more, since they are taken a turn ahead, and one to spare.
   static constexpr int takes = exchanges + 2;
 
-  using Cluster = cooperative_groups::cluster_group;
   using Vector = RowVector<T, width>;
   struct Header {
     std::uint64_t full[RowStages::most];
@@ -206,7 +205,7 @@ class StagedRows {
     if (blocks_ > 1) {
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
                                      sizeof(std::int64_t));
-      if (Cluster::block_rank() != 0) return;
+      if (rank_in_cluster() != 0) return;
     }
     std::int64_t row = rows_;
     for (int tries = 0; data_.tickets != nullptr && tries < kinds_; ++tries) {
@@ -221,8 +220,7 @@ class StagedRows {
       return;
     }
     for (unsigned i = 0; i < blocks_; ++i) {
-      ptx::st_async(Cluster::map_shared_rank(&header().rows[place], i), row,
-                    Cluster::map_shared_rank(barrier, i));
+      ptx::st_async(of_cluster(&header().rows[place], i), row, of_cluster(barrier, i));
     }
   }
 
@@ -231,7 +229,7 @@ class StagedRows {
     const int past = static_cast<int>(reinterpret_cast<std::uintptr_t>(first) / sizeof(T) % width);
     const int head = past == 0 ? 0 : width - past;
     const int all = (columns_ - head) / width;
-    const unsigned rank = Cluster::block_rank();
+    const unsigned rank = rank_in_cluster();
     const int before = static_cast<int>(rank) * slice_;
     const int column = head + before * width;
     return {row * columns_ + column, column, max(0, min(all - before, slice_)),
@@ -389,7 +387,7 @@ class StagedRows {
   __device__ void send(int turn, const P& value) const {
     std::uint64_t* const barrier = &header().exchanged[turn % exchanges];
     const unsigned lane = threadIdx.x % 32;
-    P* const place = values<P>(turn) + Cluster::block_rank() * warps + threadIdx.x / 32;
+    P* const place = values<P>(turn) + rank_in_cluster() * warps + threadIdx.x / 32;
     __syncwarp();        // the barrier makes what the warp has written to stages visible
     if (blocks_ == 1) {  // as in take_row()
       if (lane != 0) return;
@@ -407,12 +405,12 @@ class StagedRows {
     using Word = std::conditional_t<sizeof(P) == 4, std::int32_t, std::int64_t>;
     static_assert(sizeof(P) % sizeof(Word) == 0, "a value has 4 bytes or a multiple of 8");
     constexpr int words = sizeof(P) / sizeof(Word);
-    auto* const to = reinterpret_cast<Word*>(Cluster::map_shared_rank(place, lane));
+    auto* const to = reinterpret_cast<Word*>(of_cluster(place, lane));
     alignas(8) const P aligned = value;
     const auto* const from = reinterpret_cast<const Word*>(&aligned);
 #pragma unroll
     for (int i = 0; i < words; ++i) {
-      ptx::st_async(to + i, from[i], Cluster::map_shared_rank(barrier, lane));
+      ptx::st_async(to + i, from[i], of_cluster(barrier, lane));
     }
   }
 
