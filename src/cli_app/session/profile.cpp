@@ -8,17 +8,19 @@
 #include "error.h"
 
 namespace cudarelu::cli {
+
+using Json = nlohmann::ordered_json;  // as in report.h: another type compiles all of it again
+
 namespace {
 
 /// Converts [{"float": [2, 4]}, ...] to "float32 [2, 4]", ....
-std::vector<std::string> tensors(const nlohmann::json& arguments, const char* key) {
+std::vector<std::string> tensors(const Json& arguments, const char* key) {
   std::vector<std::string> texts;
-  for (const nlohmann::json& tensor : arguments.value(key, nlohmann::json::array())) {
+  for (const Json& tensor : arguments.value(key, Json::array())) {
     for (const auto& [type, shape] : tensor.items()) {
       const std::string name = type == "float" ? "float32" : type == "double" ? "float64" : type;
       std::string sizes;
-      for (const nlohmann::json& size : shape)
-        sizes.append(sizes.empty() ? " [" : ", ").append(size.dump());
+      for (const Json& size : shape) sizes.append(sizes.empty() ? " [" : ", ").append(size.dump());
       texts.emplace_back(name).append(sizes.empty() ? " [" : sizes).append("]");
     }
   }
@@ -47,18 +49,18 @@ std::vector<NodeRun> read_profile(const std::filesystem::path& file, const Model
   std::vector<NodeRun> nodes;
   // A bad trace does not make the run an error. It contains the names that a model has chosen.
   try {
-    for (const nlohmann::json& event : nlohmann::json::parse(stream)) {
+    for (const Json& event : Json::parse(stream)) {
       std::string name = event.value("name", "");
       if (name == "model_run") break;  // the end of the first run
       if (event.value("cat", "") != "Node" || !name.ends_with(suffix)) continue;
       name.resize(name.size() - suffix.size());
-      const nlohmann::json& arguments = event.at("args");
+      const Json& arguments = event.at("args");
       const std::string type = arguments.value("op_name", "");
       nodes.push_back({name, ops.domain_of(name, type), type, arguments.value("provider", ""),
                        tensors(arguments, "input_type_shape"),
                        tensors(arguments, "output_type_shape")});
     }
-  } catch (const nlohmann::json::exception&) {
+  } catch (const Json::exception&) {
     nodes.clear();
   }
   return nodes;
