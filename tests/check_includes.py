@@ -3,7 +3,8 @@
 src/module, src/kernels and src/core include no header of PyTorch, ONNX Runtime or Python.
 src/module/include, which authors of ops use, includes nothing else of this project, and src/core
 includes only that. The readers, which are all other parts, include only their own headers and those
-of src/core/include and src/module/include. None of them, nor src/core, names an op.
+of src/core/include and src/module/include. None of them, nor src/core, names an op. Examples and
+what `cudarelu new` copies include the public headers, and none of cudarelu/detail.
 """
 
 import re
@@ -47,7 +48,7 @@ READERS = [part for part in PARTS if part not in ("module", "kernels")]
 
 
 def names_of_ops():
-    """Yield the places where a reader names an op or a module: readers serve every module."""
+    """Yield the lines where a reader names an op or a module: readers serve every module."""
     ops = [path.stem for path in (SOURCE / "kernels/ops").glob("*.h")]
     types = ["".join(word.capitalize() for word in op.split("_")) for op in ops]
     named = re.compile(rf'"(?:cudarelu::)?(?:{"|".join(ops + types)})\b|"cudarelu::')
@@ -60,12 +61,22 @@ def names_of_ops():
                     yield f"{place}: a reader names an op: {line}"
 
 
+def private_headers():
+    """Yield the private headers that examples include: authors of ops have public ones."""
+    root = SOURCE.parent
+    for folder in (root / "examples", root / "python/cudarelu/scaffold"):
+        for path in sorted(p for p in folder.rglob("*") if p.suffix in KINDS):
+            for number, header in includes(path):
+                if header.startswith("cudarelu/detail/"):
+                    yield f"{path.relative_to(root)}:{number}: includes {header}, which is private"
+
+
 VISIBLE = dict.fromkeys(PARTS, ("core", "module")) | {
     "module": ("module",),
     "kernels": ("module",),
 }
 
 if __name__ == "__main__":
-    found = [*violations(), *names_of_ops()]
+    found = [*violations(), *names_of_ops(), *private_headers()]
     print("\n".join(found) or "the include rule holds")
     sys.exit(bool(found))

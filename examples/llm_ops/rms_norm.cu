@@ -3,35 +3,33 @@
 
 namespace llm {
 
-namespace cuda = cudarelu::cuda;  // there is a global namespace of this name, too
-
 namespace {
 
 template <class T, class Rows>
 __global__ void __launch_bounds__(Rows::max_threads)
-    rms_norm(cuda::RowInputs<T, 1, 1> x_and_weight, T* y, std::int64_t rows, std::int64_t columns,
+    rms_norm(gpu::RowInputs<T, 1, 1> x_and_weight, T* y, std::int64_t rows, std::int64_t columns,
              Compute<T> eps) {
   using C = Compute<T>;
   const C share = 1 / static_cast<C>(columns);
-  cuda::write_from_sum(
+  gpu::write_from_sum(
       Rows(x_and_weight, rows, columns), y,
       [](const auto& part, int i) { return part(0, i) * part(0, i); },
       [=](const auto& part, int i, C squares) {
         // The compiler computes the root once for all elements of a thread.
-        return part(0, i) * cuda::reciprocal_root(cuda::fused(squares, share, eps)) * part(1, i);
+        return part(0, i) * gpu::reciprocal_root(gpu::fused(squares, share, eps)) * part(1, i);
       });
 }
 
 template <class T, class Rows>
 __global__ void __launch_bounds__(Rows::max_threads)
-    row_rrms(cuda::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns,
+    row_rrms(gpu::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns,
              Compute<T> eps) {
   using C = Compute<T>;
   const C share = 1 / static_cast<C>(columns);
-  cuda::write_from_sum(
+  gpu::write_from_sum(
       Rows(x, rows, columns), y, [](const auto& part, int i) { return part(0, i) * part(0, i); },
       [=](const auto&, int, C squares) {
-        return cuda::reciprocal_root(cuda::fused(squares, share, eps));
+        return gpu::reciprocal_root(gpu::fused(squares, share, eps));
       });
 }
 
@@ -39,7 +37,7 @@ __global__ void __launch_bounds__(Rows::max_threads)
 
 Status RmsNorm::cuda(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return cuda::launch_rows<T, 1, 1>(
+    return gpu::launch_rows<T, 1, 1>(
         call, {store<T>(1)}, []<class Rows>(TypeTag<Rows>) { return rms_norm<T, Rows>; },
         static_cast<Compute<T>>(call.real(0)));
   });
@@ -47,7 +45,7 @@ Status RmsNorm::cuda(const Call& call) {
 
 Status RowRrms::cuda(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return cuda::launch_rows<T, 1>(
+    return gpu::launch_rows<T, 1>(
         call, {}, []<class Rows>(TypeTag<Rows>) { return row_rrms<T, Rows>; },
         static_cast<Compute<T>>(call.real(0)));
   });

@@ -75,8 +75,7 @@ Status RmsNormBackward::cpu(const Call& call) {
     const Tensors<T> tensors{input(0), input(1),    input(2), static_cast<T*>(call.outputs[0].data),
                              columns,  call.real(0)};
     const std::int64_t rows = call.inputs[0].size() / columns;
-    const std::int64_t of_part =
-        std::max((rows + max_parts - 1) / max_parts, 16384 / columns + 1);
+    const std::int64_t of_part = std::max((rows + max_parts - 1) / max_parts, 16384 / columns + 1);
     const std::int64_t parts = (rows + of_part - 1) / of_part;
 
     double* sums = nullptr;  // of grad_weight, for each part

@@ -6,15 +6,10 @@
 #include <algorithm>
 #include <bit>
 
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/async_copy.cuh"
-#include "cudarelu/cuda/pace.cuh"
 #include "cudarelu/rows.h"
 #include "rms_norm_backward.h"
 
 namespace llm {
-
-namespace cuda = cudarelu::cuda;  // there is a global namespace of this name, too
 
 namespace {
 
@@ -36,12 +31,12 @@ struct Sums {
   C products = 0;  // of grad_y * weight * x
 
   __device__ void add(C x, C g) {
-    squares = cuda::fused(x, x, squares);
-    products = cuda::fused(g, x, products);
+    squares = gpu::fused(x, x, squares);
+    products = gpu::fused(g, x, products);
   }
   template <int lanes>
   __device__ Sums of_lanes() const {
-    return {cuda::sum_in_warp<lanes>(squares), cuda::sum_in_warp<lanes>(products)};
+    return {gpu::sum_in_warp<lanes>(squares), gpu::sum_in_warp<lanes>(products)};
   }
   /// The same for all threads of a block. `turn` counts the calls.
   __device__ Sums of_block(int turn) const {
@@ -64,11 +59,11 @@ struct RowGradient {
 
   __device__ RowGradient(const Sums<C>& sums, std::int64_t columns, C eps) {
     const C share = 1 / static_cast<C>(columns);
-    scale = cuda::reciprocal_root(cuda::fused(sums.squares, share, eps));
+    scale = gpu::reciprocal_root(gpu::fused(sums.squares, share, eps));
     // 0 for squares that overflow, where the products may overflow too.
     slope = scale == 0 ? C(0) : -sums.products * share * scale;
   }
-  __device__ C operator()(C normal, C g) const { return scale * cuda::fused(normal, slope, g); }
+  __device__ C operator()(C normal, C g) const { return scale * gpu::fused(normal, slope, g); }
 };
 
 /// `lanes` threads of a warp have a row; 0: the whole block has one, of up to `threads` threads.
@@ -86,10 +81,10 @@ struct Layout {
 /// sums[gridDim.x, columns].
 template <class T, class L>
 __global__ void __launch_bounds__(L::threads)
-    gradients(Arguments<T> of, Compute<T>* sums, cuda::Pace pace) {
+    gradients(Arguments<T> of, Compute<T>* sums, gpu::Pace pace) {
   using C = Compute<T>;
-  constexpr int width = cuda::vector_bytes / sizeof(T);
-  using Vector = cuda::RowVector<T, width>;
+  constexpr int width = gpu::vector_bytes / sizeof(T);
+  using Vector = gpu::RowVector<T, width>;
   extern __shared__ uint4 staged[];
 
   const int lanes = L::lanes == 0 ? static_cast<int>(blockDim.x) : L::lanes;
@@ -109,13 +104,13 @@ __global__ void __launch_bounds__(L::threads)
     for (int v = 0; v < L::vectors; ++v) {
       const bool valid = row < of.rows && column(v) < of.columns;
       const std::int64_t at = valid ? row * of.columns + column(v) : 0;
-      cuda::copy_async<16>(slot(turn % L::stages, v, 0), of.grad_y + at, valid);
-      cuda::copy_async<16>(slot(turn % L::stages, v, 1), of.x + at, valid);
+      gpu::copy_async<16>(slot(turn % L::stages, v, 0), of.grad_y + at, valid);
+      gpu::copy_async<16>(slot(turn % L::stages, v, 1), of.x + at, valid);
     }
-    cuda::commit_copies();
+    gpu::commit_copies();
   };
 
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
 #pragma unroll
   for (int turn = 0; turn < L::stages - 1; ++turn) fetch(turn);
   Vector weights[L::vectors];
@@ -128,12 +123,12 @@ __global__ void __launch_bounds__(L::threads)
     }
   }
   C grad_weight[L::vectors * width] = {};
-  cuda::Pace::Steps steps(pace);
+  gpu::Pace::Steps steps(pace);
   // All groups of a block take the same number of turns, so that warps stay complete.
   for (int turn = 0; first + turn * step < of.rows; ++turn) {
     if (L::lanes != 0 || threadIdx.x < 32) steps.begin(turn, threadIdx.x == 0);
     fetch(turn + L::stages - 1);
-    cuda::wait_for_copies<L::stages - 1>();
+    gpu::wait_for_copies<L::stages - 1>();
     const int stage = turn % L::stages;
     Sums<C> part;
 #pragma unroll
@@ -162,7 +157,7 @@ __global__ void __launch_bounds__(L::threads)
       for (int j = 0; j < width; ++j) {
         const C normal = load(x[j]) * gradient.scale;
         C& sum = grad_weight[v * width + j];
-        sum = cuda::fused(load(grad_y[j]), normal, sum);
+        sum = gpu::fused(load(grad_y[j]), normal, sum);
         result.set(j, store<T>(gradient(normal, load(grad_y[j]) * load(weights[v][j]))));
       }
       weights[v].stay_packed();
@@ -171,7 +166,7 @@ __global__ void __launch_bounds__(L::threads)
       }
     }
   }
-  cuda::wait_for_copies<0>();
+  gpu::wait_for_copies<0>();
 
   // Adds up the sums of the groups, which have the shared memory to themselves now.
   const auto columns = static_cast<int>(of.columns);
@@ -198,7 +193,7 @@ __global__ void __launch_bounds__(L::threads)
 template <class T>
 __global__ void __launch_bounds__(256) any_gradients(Arguments<T> of, Compute<T>* scales) {
   using C = Compute<T>;
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   int turn = 0;
   for (std::int64_t row = blockIdx.x; row < of.rows; row += gridDim.x, ++turn) {
     const std::int64_t offset = row * of.columns;
@@ -227,7 +222,7 @@ constexpr int add_tile_rows = 32;  // there are few blocks: many loads of each m
 template <int tile_rows, class C, class Out, class Term>
 __device__ void sum_columns(Out* to, std::int64_t rows, std::int64_t columns, const Term& term) {
   __shared__ C partial[tile_rows][tile_columns];
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * tile_columns + threadIdx.x;
   C total = 0;
   if (column < columns) {
@@ -264,8 +259,8 @@ __global__ void __launch_bounds__(tile_columns* add_tile_rows)
 
 /// The grid for sum_columns().
 template <int tile_rows>
-cuda::Grid tiles_of(std::int64_t columns, std::int64_t parts) {
-  return {dim3(cuda::blocks_for(columns, tile_columns), static_cast<unsigned>(parts)),
+gpu::Grid tiles_of(std::int64_t columns, std::int64_t parts) {
+  return {dim3(gpu::blocks_for(columns, tile_columns), static_cast<unsigned>(parts)),
           dim3(tile_columns, tile_rows)};
 }
 
@@ -273,25 +268,25 @@ cuda::Grid tiles_of(std::int64_t columns, std::int64_t parts) {
 template <class T>
 Status launch_add(const Call& call, const Compute<T>* sums, std::int64_t count,
                   std::int64_t columns) {
-  return cuda::launch(call, add_sums<T>, tiles_of<add_tile_rows>(columns, 1), sums,
-                      static_cast<T*>(call.outputs[1].data), count, columns);
+  return gpu::launch(call, add_sums<T>, tiles_of<add_tile_rows>(columns, 1), sums,
+                     static_cast<T*>(call.outputs[1].data), count, columns);
 }
 
 template <class T>
 Status launch_any(const Call& call, const Arguments<T>& of) {
   using C = Compute<T>;
   const std::int64_t parts = std::clamp<std::int64_t>(
-      2048 / cuda::blocks_for(of.columns, tile_columns), 1, of.rows / 32 + 1);
+      2048 / gpu::blocks_for(of.columns, tile_columns), 1, of.rows / 32 + 1);
   C* scales = nullptr;
   C* sums = nullptr;
   if (Status status = allocate(call, of.rows, scales); !status.ok()) return status;
   if (Status status = allocate(call, parts * of.columns, sums); !status.ok()) return status;
-  const cuda::Grid rows{cuda::blocks_for(std::min(of.rows, cuda::largest_grid), 1), 256};
-  if (Status status = cuda::launch(call, any_gradients<T>, rows, of, scales); !status.ok()) {
+  const gpu::Grid rows{gpu::blocks_for(std::min(of.rows, gpu::largest_grid), 1), 256};
+  if (Status status = gpu::launch(call, any_gradients<T>, rows, of, scales); !status.ok()) {
     return status;
   }
-  const cuda::Grid tiles = tiles_of<any_tile_rows>(of.columns, parts);
-  if (Status status = cuda::launch(call, any_terms<T>, tiles, of, scales, sums); !status.ok()) {
+  const gpu::Grid tiles = tiles_of<any_tile_rows>(of.columns, parts);
+  if (Status status = gpu::launch(call, any_terms<T>, tiles, of, scales, sums); !status.ok()) {
     return status;
   }
   return launch_add<T>(call, sums, parts, of.columns);
@@ -300,32 +295,32 @@ Status launch_any(const Call& call, const Arguments<T>& of) {
 template <class T, class L>
 Status launch_in(const Call& call, const Arguments<T>& of) {
   constexpr auto kernel = gradients<T, L>;
-  constexpr int width = cuda::vector_bytes / sizeof(T);
+  constexpr int width = gpu::vector_bytes / sizeof(T);
   const std::int64_t vectors = of.columns / width;
-  cuda::Grid grid{1, L::threads};
+  gpu::Grid grid{1, L::threads};
   if constexpr (L::lanes == 0) {
-    grid.threads = 32 * cuda::blocks_for(vectors, 32 * L::vectors);
+    grid.threads = 32 * gpu::blocks_for(vectors, 32 * L::vectors);
   }
-  grid.shared_bytes = std::size_t{L::slots} * grid.threads.x * cuda::vector_bytes;
-  constexpr int max_bytes = L::slots * L::threads * cuda::vector_bytes;
+  grid.shared_bytes = std::size_t{L::slots} * grid.threads.x * gpu::vector_bytes;
+  constexpr int max_bytes = L::slots * L::threads * gpu::vector_bytes;
   const std::int64_t groups = L::lanes == 0 ? 1 : L::threads / std::max(L::lanes, 1);
-  const std::int64_t resident = cuda::resident<kernel, L::threads / 32 + 1>(
+  const std::int64_t resident = gpu::resident<kernel, L::threads / 32 + 1>(
       call, grid, static_cast<int>(grid.threads.x / 32), max_bytes);
   if (resident == 0) return launch_any(call, of);  // the device has too little shared memory
   // Every block gets the same number of rows, or one less for each of its groups.
-  const std::int64_t turns = cuda::ceil_div(of.rows, resident * groups);
-  const std::int64_t blocks = cuda::ceil_div(of.rows, turns * groups);
+  const std::int64_t turns = gpu::ceil_div(of.rows, resident * groups);
+  const std::int64_t blocks = gpu::ceil_div(of.rows, turns * groups);
   grid.blocks = static_cast<unsigned>(blocks);
   Compute<T>* sums = nullptr;
   if (Status status = allocate(call, blocks * of.columns, sums); !status.ok()) return status;
-  cuda::Pace pace;
+  gpu::Pace pace;
   if constexpr (L::lanes != 4) {  // else instructions are the limit
     const std::int64_t bytes_of_turn = groups * of.columns * static_cast<std::int64_t>(sizeof(T));
     constexpr int step = (L::lanes != 0 ? 16 : 8) * 1024;
-    Status status = cuda::set_pace(call, turns, bytes_of_turn, step, pace);
+    Status status = gpu::set_pace(call, turns, bytes_of_turn, step, pace);
     if (!status.ok()) return status;
   }
-  if (Status status = cuda::launch(call, kernel, grid, of, sums, pace); !status.ok()) return status;
+  if (Status status = gpu::launch(call, kernel, grid, of, sums, pace); !status.ok()) return status;
   return launch_add<T>(call, sums, blocks, of.columns);
 }
 
@@ -347,10 +342,10 @@ Status RmsNormBackward::cuda(const Call& call) {
                           rows,
                           columns,
                           static_cast<Compute<T>>(call.real(0))};
-    constexpr std::int64_t width = cuda::vector_bytes / sizeof(T);
+    constexpr std::int64_t width = gpu::vector_bytes / sizeof(T);
     const std::int64_t vectors = columns / width;
-    const bool even = columns % width == 0 && cuda::misalignment(of.grad_y) == 0 &&
-                      cuda::misalignment(of.x) == 0 && cuda::misalignment(of.grad_x) == 0;
+    const bool even = columns % width == 0 && gpu::misalignment(of.grad_y) == 0 &&
+                      gpu::misalignment(of.x) == 0 && gpu::misalignment(of.grad_x) == 0;
     if (!even || vectors > 2048) return launch_any(call, of);
     if (vectors <= 8) return launch_in<T, Layout<4, 2, 256>>(call, of);
     if (vectors <= 16) return launch_in<T, Layout<8, 2, 256>>(call, of);

@@ -3,13 +3,10 @@
 // layout `pairs` they are in one, so that neighbouring threads access neighbouring vectors.
 #include <algorithm>
 
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/row_vector.cuh"
+#include "cudarelu/rows.h"
 #include "rotary.h"
 
 namespace llm {
-
-namespace cuda = cudarelu::cuda;  // there is a global namespace of this name, too
 
 namespace {
 
@@ -33,12 +30,12 @@ struct Arguments {
 template <class T, int width, int vectors, bool halves>
 __global__ void __launch_bounds__(block_size) rotate(Arguments<T> of) {
   using C = Compute<T>;
-  using Vector = cuda::RowVector<T, width>;
+  using Vector = gpu::RowVector<T, width>;
   constexpr int pairs = width * vectors / 2;  // of a thread
-  using Angles = cuda::RowVector<T, pairs>;
+  using Angles = gpu::RowVector<T, pairs>;
   constexpr int at_once = in_flight / vectors;
   const std::int64_t position = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   if (position >= of.sizes.positions) return;
   for (std::int64_t pair = threadIdx.x * pairs; pair < of.sizes.pairs; pair += blockDim.x * pairs) {
     const Angles cos = *reinterpret_cast<const Angles*>(of.cos + position * of.cos_step + pair);
@@ -100,11 +97,11 @@ Status launch_rotate(const Call& call, const Arguments<T>& of) {
       std::min<std::int64_t>(of.sizes.pairs / (width * vectors / 2), block_size);
   const std::int64_t down = block_size / across;
   const std::int64_t parts =
-      std::min<std::int64_t>(cuda::ceil_div(of.sizes.leading, in_flight / vectors), 65535);
-  const cuda::Grid grid{
-      dim3(cuda::blocks_for(of.sizes.positions, down), static_cast<unsigned>(parts)),
+      std::min<std::int64_t>(gpu::ceil_div(of.sizes.leading, in_flight / vectors), 65535);
+  const gpu::Grid grid{
+      dim3(gpu::blocks_for(of.sizes.positions, down), static_cast<unsigned>(parts)),
       dim3(static_cast<unsigned>(across), static_cast<unsigned>(down))};
-  return cuda::launch(call, rotate<T, width, vectors, halves>, grid, of);
+  return gpu::launch(call, rotate<T, width, vectors, halves>, grid, of);
 }
 
 }  // namespace
@@ -124,14 +121,14 @@ Status Rotary::cuda(const Call& call) {
                           RotaryLayout(call.outputs[0], call.strides.outputs),
                           rotary_angles_step(call, 1),
                           rotary_angles_step(call, 2)};
-    constexpr int width = cuda::vector_bytes / sizeof(T);
+    constexpr int width = gpu::vector_bytes / sizeof(T);
     const auto rows_are_even = [](const RotaryLayout& layout) {
       return (layout.batch | layout.head | layout.position) % width == 0;
     };
     const bool even = of.sizes.pairs % width == 0 && rows_are_even(of.of_x) &&
                       rows_are_even(of.of_y) && (of.cos_step | of.sin_step) % width == 0 &&
-                      cuda::misalignment(of.x) == 0 && cuda::misalignment(of.cos) == 0 &&
-                      cuda::misalignment(of.sin) == 0 && cuda::misalignment(of.y) == 0;
+                      gpu::misalignment(of.x) == 0 && gpu::misalignment(of.cos) == 0 &&
+                      gpu::misalignment(of.sin) == 0 && gpu::misalignment(of.y) == 0;
     const bool halves = call.integer(0) == 0;
     if (!even)
       return halves ? launch_rotate<1, 2, true>(call, of) : launch_rotate<1, 2, false>(call, of);

@@ -1,12 +1,8 @@
 // A warp sums neighbouring pairs at one position over every eighth matrix, and the first of eight
 // warps adds their sums. The sums are in double, since there may be many matrices.
-#include "cudarelu/cuda/launch.cuh"
-#include "cudarelu/dtype.h"
 #include "rotary_angles_backward.h"
 
 namespace llm {
-
-namespace cuda = cudarelu::cuda;  // there is a global namespace of this name, too
 
 namespace {
 
@@ -31,10 +27,10 @@ __global__ void __launch_bounds__(pairs_of_block* parts) sum_matrices(Arguments<
   const int lane = static_cast<int>(threadIdx.x);
   const int part = static_cast<int>(threadIdx.y);
   const std::int64_t pairs = of.sizes.pairs;
-  const std::int64_t blocks = cuda::ceil_div(pairs, pairs_of_block);  // of a position
+  const std::int64_t blocks = gpu::ceil_div(pairs, pairs_of_block);  // of a position
   const std::int64_t position = blockIdx.x / blocks;
   const std::int64_t pair = blockIdx.x % blocks * pairs_of_block + lane;
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   double cos_sum = 0;
   double sin_sum = 0;
   if (pair < pairs) {
@@ -74,9 +70,9 @@ Status RotaryAnglesBackward::cuda(const Call& call) {
         static_cast<T*>(call.outputs[0].data),       static_cast<T*>(call.outputs[1].data),
         RotarySizes(call.inputs[1], call.inputs[2]), call.integer(0) == 0};
     const std::int64_t blocks =
-        of.sizes.positions * cuda::ceil_div(of.sizes.pairs, std::int64_t{pairs_of_block});
-    const cuda::Grid grid{dim3(cuda::blocks_for(blocks, 1)), dim3(pairs_of_block, parts)};
-    return cuda::launch(call, sum_matrices<T>, grid, of);
+        of.sizes.positions * gpu::ceil_div(of.sizes.pairs, std::int64_t{pairs_of_block});
+    const gpu::Grid grid{dim3(gpu::blocks_for(blocks, 1)), dim3(pairs_of_block, parts)};
+    return gpu::launch(call, sum_matrices<T>, grid, of);
   });
 }
 

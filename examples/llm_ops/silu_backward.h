@@ -27,7 +27,7 @@ struct SiluBackward {
                        derivative = Mul(logistic, stretch)
                        grad_x = Mul(grad_y, derivative))",
   };
-  static constexpr Work work = Work::much;
+  static constexpr ArithmeticIntensity intensity = ArithmeticIntensity::high;
   template <class T>
   CUDARELU_FN T operator()(T grad_y, T x) const {
     const math::Logistic<T> logistic = math::logistic(x);
@@ -53,7 +53,7 @@ struct SiluSecondDerivative {
                        stretch = Add(two, bend)
                        y = Mul(slope, stretch))",
   };
-  static constexpr Work work = Work::much;
+  static constexpr ArithmeticIntensity intensity = ArithmeticIntensity::high;
   template <class T>
   CUDARELU_FN T operator()(T x) const {
     const math::Logistic<T> logistic = math::logistic(x);

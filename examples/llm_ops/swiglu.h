@@ -19,7 +19,7 @@ struct Swiglu {
                        activated = Mul(gate, logistic)
                        y = Mul(activated, up))",
   };
-  static constexpr Work work = Work::much;
+  static constexpr ArithmeticIntensity intensity = ArithmeticIntensity::high;
   template <class T>
   CUDARELU_FN T operator()(T gate, T up) const {
     return silu(gate) * up;
@@ -52,7 +52,7 @@ struct SwigluBackward {
                        scaled = Mul(grad_y, up)
                        grad_gate = Mul(scaled, derivative))",
   };
-  static constexpr Work work = Work::much;
+  static constexpr ArithmeticIntensity intensity = ArithmeticIntensity::high;
   template <class T>
   CUDARELU_FN T operator()(T grad_y, T gate, T up) const {
     const math::Logistic<T> logistic = math::logistic(gate);

@@ -15,7 +15,7 @@
 #include <thread>
 #include <tuple>
 
-#include "cudarelu/boundary.h"
+#include "cudarelu/detail/boundary.h"
 
 namespace cudarelu {
 namespace {

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <string>
 
-#include "cudarelu/boundary.h"
+#include "cudarelu/detail/boundary.h"
 #include "cudarelu/infer.h"
 #include "cudarelu/op.h"
 #include "cudarelu/types.h"

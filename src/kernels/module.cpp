@@ -16,8 +16,8 @@ namespace {
 Status product(const Call& call, const Gemm& gemm) {
 #ifdef CUDARELU_WITH_CUDA
   if (call.execution.device_type == DeviceType::cuda) {
-    const auto run = [&](const Call& on_device) { return cuda::gemm(on_device, gemm); };
-    return cuda::run_on_device(call, run);
+    const auto run = [&](const Call& on_device) { return gpu::gemm(on_device, gemm); };
+    return gpu::run_on_device(call, run);
   }
 #endif
   return cpu::fused_gemm(call, gemm);
@@ -33,7 +33,7 @@ constexpr cudarelu_engines engines{
     .cublaslt_problem =
         [] {
 #ifdef CUDARELU_WITH_CUDA
-          static const std::string problem = cuda::cublaslt_problem();
+          static const std::string problem = gpu::cublaslt_problem();
           return problem.c_str();
 #else
           return "this build has no CUDA kernels; configure with -DCUDARELU_CUDA=ON";

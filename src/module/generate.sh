@@ -42,17 +42,17 @@ ops_of() {
       head = head "\" "
     }
     # The head of a scope is what precedes its brace, from the end of the last statement on.
-    function open_scope(i, place) {
+    function open_scope(i, scope_name) {
       while (sub(/ template < [^<>]* > /, " ", head)) {}
       if (kind[depth] == "struct" && head !~ / [(] / && head ~ / static / &&
           head ~ / constexpr / && head ~ / OpSpec / && head ~ / spec /) {
         op = spec_line ":" scope[depth]
         op_depth = depth + 1
         for (i = 1; i < depth; i++)
-          if (scope[i] != "") place = place (place == "" ? "" : "::") scope[i]
-        if (place != expected && !(place == "" && macro) && !misplaced) {
+          if (scope[i] != "") scope_name = scope_name (scope_name == "" ? "" : "::") scope[i]
+        if (scope_name != expected && !(scope_name == "" && macro) && !misplaced) {
           misplaced = struct_line[depth]
-          message = scope[depth] " is in " (place == "" ? "no namespace" : "namespace " place) \
+          message = scope[depth] " is in " (scope_name == "" ? "no namespace" : "namespace " scope_name) \
             ", but the ops of this module must be in namespace " expected ", which has its name"
         }
       }
@@ -161,7 +161,7 @@ instantiate() {
   part=$1 header=$4 first=${5%:*}
   source=$generated/elementwise/${first#*:}.$3
   text="#include \"$4\"
-#include \"cudarelu/$2\"
+#include \"cudarelu/detail/$2\"
 
 // Errors name the line of the declaration.
 namespace $namespace {}  // so that they say which op is not in the namespace"
@@ -217,7 +217,7 @@ done
   exit 1
 }
 update "$generated/all_ops.h" "// The ops of the module $module.
-#include \"cudarelu/define_module.h\"
+#include \"cudarelu/detail/define_module.h\"
 $includes
 // A declaration that does not compile is an error in its line.
 namespace $namespace {}

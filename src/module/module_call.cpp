@@ -5,7 +5,7 @@
 #include <memory>
 #include <new>
 
-#include "cudarelu/define_module.h"
+#include "cudarelu/detail/define_module.h"
 
 namespace cudarelu::detail {
 namespace {

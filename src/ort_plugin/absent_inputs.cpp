@@ -27,12 +27,12 @@ bool copy_to_host(const OrtApi& api, const OrtValue& value, void* to, std::size_
   return copy != nullptr && copy(to, reinterpret_cast<std::uintptr_t>(from), bytes) == 0;
 }
 
-bool is_absent(const OrtApi& api, const OrtKernelInfo& node, std::size_t place,
+bool is_absent(const OrtApi& api, const OrtKernelInfo& node, std::size_t index,
                const Parameter& input) {
   if (!input.optional || input.absent != Absent::number) return false;
   int is_constant = 0;
   const OrtValue* value = nullptr;
-  check(api.KernelInfoGetConstantInput_tensor(&node, place, &is_constant, &value));
+  check(api.KernelInfoGetConstantInput_tensor(&node, index, &is_constant, &value));
   if (is_constant == 0 || value == nullptr) return false;
   const std::optional<DType> dtype = dtype_of_one_element(api, *value);
   if (!dtype) return false;

@@ -5,7 +5,7 @@
 
 #include <exception>
 
-#include "cudarelu/status.h"
+#include "cudarelu/detail/status.h"
 
 namespace cudarelu::ort {
 

@@ -3,7 +3,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "cudarelu/status.h"
+#include "cudarelu/detail/status.h"
 
 namespace cudarelu::binding {
 

@@ -19,7 +19,7 @@
 #include <exception>
 
 #include "cudarelu/call.h"
-#include "cudarelu/cpu/vectorised.h"
+#include "cudarelu/detail/cpu/vectorised.h"
 #include "cudarelu/op.h"
 #include "dtypes.h"
 #include "errors.h"

@@ -18,7 +18,7 @@ namespace {
 
 TEST(CublasLtLibrary, MissingLibraryIsReportedWithASolution) {
   const std::array<std::string, 2> names{"libno_such_a.so.1", "libno_such_b.so.1"};
-  const cuda::CublasLt library = cuda::open_cublaslt(names);
+  const gpu::CublasLt library = gpu::open_cublaslt(names);
   EXPECT_EQ(library.multiply, nullptr);
   EXPECT_EQ(library.problem,
             "cannot open cuBLASLt: libno_such_b.so.1: cannot open shared object file: No such file "
@@ -29,14 +29,14 @@ TEST(CublasLtLibrary, MissingLibraryIsReportedWithASolution) {
 
 TEST(CublasLtLibrary, LibraryWithoutTheFunctionsIsRejected) {
   const std::array<std::string, 1> names{"libm.so.6"};
-  EXPECT_EQ(cuda::open_cublaslt(names).problem.find("cannot use cuBLASLt: "), 0);
+  EXPECT_EQ(gpu::open_cublaslt(names).problem.find("cannot use cuBLASLt: "), 0);
 }
 
 TEST(CublasLtLibrary, OtherMajorVersionIsRejected) {
   const std::array<std::string, 1> names{CUDARELU_OTHER_CUBLASLT};
-  EXPECT_EQ(cuda::open_cublaslt(names).problem, "cannot use cuBLASLt 11: this build is for " +
-                                                    std::to_string(CUBLAS_VER_MAJOR) +
-                                                    "; build it with that CUDA toolkit");
+  EXPECT_EQ(gpu::open_cublaslt(names).problem, "cannot use cuBLASLt 11: this build is for " +
+                                                   std::to_string(CUBLAS_VER_MAJOR) +
+                                                   "; build it with that CUDA toolkit");
 }
 
 TEST(CublasLt, RejectsUnsupportedProducts) {
@@ -46,28 +46,28 @@ TEST(CublasLt, RejectsUnsupportedProducts) {
     for (const std::int64_t value : {std::int64_t{0}, std::int64_t{1} << 31}) {
       Gemm other = gemm;
       other.*size = value;
-      EXPECT_FALSE(cuda::takes_cublaslt(other, 0));
+      EXPECT_FALSE(gpu::takes_cublaslt(other, 0));
     }
   }
   Gemm integers = gemm;
   integers.dtype = DType::int32;
-  EXPECT_FALSE(cuda::takes_cublaslt(integers, 0));
+  EXPECT_FALSE(gpu::takes_cublaslt(integers, 0));
 }
 
 TEST(Tuning, FileIsSharedWithOtherProcesses) {
   const auto file =
       std::filesystem::path(::testing::TempDir()) / (std::to_string(getpid()) + "-tuning.txt");
-  EXPECT_TRUE(cuda::read_tuning(file).empty());
-  ASSERT_TRUE(cuda::write_tuning(file, "a 1x2", "1 2").ok());
+  EXPECT_TRUE(gpu::read_tuning(file).empty());
+  ASSERT_TRUE(gpu::write_tuning(file, "a 1x2", "1 2").ok());
   std::ofstream(file, std::ios::app) << "of another process = 3\nno record\n";
-  ASSERT_TRUE(cuda::write_tuning(file, "a 1x2", "4").ok());
-  const cuda::TuningRecords expected{{"a 1x2", "4"}, {"of another process", "3"}};
-  EXPECT_EQ(cuda::read_tuning(file), expected);
+  ASSERT_TRUE(gpu::write_tuning(file, "a 1x2", "4").ok());
+  const gpu::TuningRecords expected{{"a 1x2", "4"}, {"of another process", "3"}};
+  EXPECT_EQ(gpu::read_tuning(file), expected);
   std::filesystem::remove(file);
 }
 
 TEST(Tuning, FileThatCannotBeWrittenIsAnError) {
-  const Status status = cuda::write_tuning("/dev/null/tuning.txt", "a", "1");
+  const Status status = gpu::write_tuning("/dev/null/tuning.txt", "a", "1");
   EXPECT_EQ(status.code(), Status::Code::invalid_argument);
   EXPECT_EQ(status.message(),
             "cannot write /dev/null/tuning.txt; CUDARELU_TUNING_DIR must name a folder that can be "
@@ -176,7 +176,7 @@ struct Operands {
 };
 
 Status multiply(const Gemm& gemm, Execution& execution) {
-  return cuda::cublaslt_gemm({"product", {}, {}, {}, execution}, gemm);
+  return gpu::cublaslt_gemm({"product", {}, {}, {}, execution}, gemm);
 }
 
 void expect_product(const Case& c, Operands& operands, double input_rounding = 0) {
@@ -235,7 +235,7 @@ void expect_product(const Case& c, CudaExecution& execution, std::mt19937& rando
   SCOPED_TRACE(describe(c));
   Operands operands(c, random);
   const Gemm gemm = operands.gemm(c);
-  if (!cuda::takes_cublaslt(gemm, 0)) {
+  if (!gpu::takes_cublaslt(gemm, 0)) {
     EXPECT_NE(c.offset * size_of(c.dtype) % 16, 0) << "cuBLASLt rejects aligned operands";
     return;
   }
@@ -249,7 +249,7 @@ class CublasLtOnCuda : public ::testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
     if (!has_cuda_device()) GTEST_SKIP() << "needs CUDA: no device on this machine";
-    ASSERT_EQ(cuda::cublaslt_problem(), "");
+    ASSERT_EQ(gpu::cublaslt_problem(), "");
   }
 };
 
@@ -333,27 +333,27 @@ void for_each_algorithm(Operands& operands, const Gemm& gemm, cublasLtEpilogue_t
                         std::uint8_t alignment, const Visit& visit) {
   SCOPED_TRACE("epilogue " + std::to_string(epilogue) + " alignment " + std::to_string(alignment) +
                (gemm.other == nullptr ? "" : " adds other"));
-  const cuda::lt::ProblemKey key{.m = static_cast<std::int32_t>(gemm.m),
-                                 .n = static_cast<std::int32_t>(gemm.n),
-                                 .k = static_cast<std::int32_t>(gemm.k),
-                                 .batch = 1,
-                                 .device = 0,
-                                 .epilogue = epilogue,
-                                 .dtype = gemm.dtype,
-                                 .a_transposed = false,
-                                 .b_transposed = gemm.b_transposed,
-                                 .tf32 = false,
-                                 .workspace = true,
-                                 .a_alignment = alignment,
-                                 .b_alignment = alignment,
-                                 .rest_alignment = alignment};
+  const gpu::lt::ProblemKey key{.m = static_cast<std::int32_t>(gemm.m),
+                                .n = static_cast<std::int32_t>(gemm.n),
+                                .k = static_cast<std::int32_t>(gemm.k),
+                                .batch = 1,
+                                .device = 0,
+                                .epilogue = epilogue,
+                                .dtype = gemm.dtype,
+                                .a_transposed = false,
+                                .b_transposed = gemm.b_transposed,
+                                .tf32 = false,
+                                .workspace = true,
+                                .a_alignment = alignment,
+                                .b_alignment = alignment,
+                                .rest_alignment = alignment};
   CudaExecution execution;
   void* const workspace = execution.allocate(32 << 20);  // the limit that the heuristics may choose
   ASSERT_NE(workspace, nullptr);
   cublasLtHandle_t handle = nullptr;
-  ASSERT_EQ(cuda::lt::handle_of(0, handle), CUBLAS_STATUS_SUCCESS);
-  cuda::lt::MatmulPlan& plan = cuda::lt::plan_for(key, gemm);
-  ASSERT_TRUE(cuda::lt::set_pointers(plan, key, gemm));
+  ASSERT_EQ(gpu::lt::handle_of(0, handle), CUBLAS_STATUS_SUCCESS);
+  gpu::lt::MatmulPlan& plan = gpu::lt::plan_for(key, gemm);
+  ASSERT_TRUE(gpu::lt::set_pointers(plan, key, gemm));
   const bool adds_other = gemm.other != nullptr;
   const struct {
     float in_float;
@@ -364,15 +364,15 @@ void for_each_algorithm(Operands& operands, const Gemm& gemm, cublasLtEpilogue_t
     return &number.in_float;
   };
   auto* const stream = static_cast<cudaStream_t>(execution.stream);
-  const auto algorithms = cuda::lt::ask_heuristics(plan, key, 32);
+  const auto algorithms = gpu::lt::ask_heuristics(plan, key, 32);
   ASSERT_FALSE(algorithms.empty());
-  for (const cuda::lt::Algorithm& algorithm : algorithms) {
+  for (const gpu::lt::Algorithm& algorithm : algorithms) {
     std::ranges::fill(operands.d.data(), std::uint8_t{0x7b});  // a large number
     operands.device_d.upload();
-    ASSERT_EQ(cuda::cublaslt().multiply(handle, &plan.product, scalar(one), gemm.b, &plan.b, gemm.a,
-                                        &plan.a, scalar(adds_other ? one : zero),
-                                        adds_other ? gemm.other : gemm.d, &plan.d, gemm.d, &plan.d,
-                                        &algorithm.algo, workspace, algorithm.workspace, stream),
+    ASSERT_EQ(gpu::cublaslt().multiply(handle, &plan.product, scalar(one), gemm.b, &plan.b, gemm.a,
+                                       &plan.a, scalar(adds_other ? one : zero),
+                                       adds_other ? gemm.other : gemm.d, &plan.d, gemm.d, &plan.d,
+                                       &algorithm.algo, workspace, algorithm.workspace, stream),
               CUBLAS_STATUS_SUCCESS);
     check(cudaStreamSynchronize(stream));
     operands.device_d.download();
@@ -425,7 +425,7 @@ TEST_P(CublasLtHalvesOnCuda, RoundsOnce) {
         const bool bias = epilogue != CUBLASLT_EPILOGUE_DEFAULT;
         if (!bias) gemm.bias = nullptr;
         if (!adds_other) gemm.other = nullptr;
-        const auto expect_rounded_once = [&](const cuda::lt::Algorithm& algorithm) {
+        const auto expect_rounded_once = [&](const gpu::lt::Algorithm& algorithm) {
           if (algorithm.splits_k && activation != Activation::none) ++splits;
           for (std::int64_t column = 0; column < n; ++column) {
             double sum = products[static_cast<std::size_t>(column)];
@@ -469,7 +469,7 @@ TEST_P(CublasLtOnCuda, PropagatesNaN) {
       Operands operands(c, random);
       set_item(operands.bias, 5, std::numeric_limits<double>::quiet_NaN());
       operands.device_bias.upload();
-      ASSERT_TRUE(cuda::takes_cublaslt(operands.gemm(c), 0));
+      ASSERT_TRUE(gpu::takes_cublaslt(operands.gemm(c), 0));
       ASSERT_TRUE(multiply(operands.gemm(c), execution).ok());
       check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
       operands.device_d.download();
@@ -516,7 +516,7 @@ TEST_P(CublasLtOnCuda, EachAlgorithmKeepsNaN) {
       if (!bias) gemm.bias = nullptr;
       const bool relu = !bias || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
       const Activation activation = relu ? Activation::relu : Activation::gelu_tanh;
-      const auto expect_nan = [&](const cuda::lt::Algorithm& /*algorithm*/) {
+      const auto expect_nan = [&](const gpu::lt::Algorithm& /*algorithm*/) {
         for (std::int64_t row = 0; row < m; ++row) {
           for (std::int64_t column = 0; column < n; ++column) {
             // GELU makes NaN of -infinity too.
@@ -541,7 +541,7 @@ TEST_P(CublasLtOnCuda, WorksWithoutWorkspace) {
   const Case c{.dtype = GetParam(), .batch = 1, .m = 16, .n = 16, .k = 1 << 14};
   Operands operands(c, random);
   execution.refuse = true;
-  ASSERT_TRUE(cuda::takes_cublaslt(operands.gemm(c), 0));
+  ASSERT_TRUE(gpu::takes_cublaslt(operands.gemm(c), 0));
   const Status status = multiply(operands.gemm(c), execution);
   ASSERT_TRUE(status.ok()) << status.message();
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
@@ -564,7 +564,7 @@ TEST_P(CublasLtOnCuda, FirstCallCanBeCaptured) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-  ASSERT_TRUE(cuda::takes_cublaslt(operands.gemm(c), 0));
+  ASSERT_TRUE(gpu::takes_cublaslt(operands.gemm(c), 0));
   const Status status = multiply(operands.gemm(c), execution);
   check(cudaStreamEndCapture(stream, &graph));
   ASSERT_TRUE(status.ok()) << status.message();

@@ -6,7 +6,7 @@
 #include "activation.h"
 #include "arguments.h"
 #include "cpu/fused_gemm.h"
-#include "cudarelu/cpu/elementwise.h"
+#include "cudarelu/detail/cpu/elementwise.h"
 
 namespace cudarelu::testing {
 namespace {

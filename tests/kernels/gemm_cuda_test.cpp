@@ -139,8 +139,8 @@ class GemmOnCuda : public ::testing::Test {
 };
 
 TEST_F(GemmOnCuda, FewRowsMatchesFloat64) {
-  if (!cuda::takes_few_rows({DType::float32, 1, 1, 2, 4, nullptr, nullptr, nullptr, false, true},
-                            0)) {
+  if (!gpu::takes_few_rows({DType::float32, 1, 1, 2, 4, nullptr, nullptr, nullptr, false, true},
+                           0)) {
     GTEST_SKIP() << "needs CUDA: compute capability 9.0";
   }
   for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
@@ -178,7 +178,7 @@ TEST_F(GemmOnCuda, FewRowsMatchesFloat64) {
           // The last tile has fewer rows, and the last block of its clusters none:
           Case{.m = 65, .n = 98, .k = 2056}, Case{.m = 131, .n = 258, .k = 3080}}) {
       if (dtype == DType::float32 && c.m > 64) continue;
-      expect_right(dtype, c, cuda::takes_few_rows, cuda::few_rows_gemm);
+      expect_right(dtype, c, gpu::takes_few_rows, gpu::few_rows_gemm);
     }
   }
 }
@@ -215,8 +215,8 @@ TEST_F(GemmOnCuda, FewRowsWaitsForThePreviousProduct) {
                           ? Gemm{dtype, 1, m, wide, narrow, small, device_widen.view().data, large}
                           : Gemm{dtype, 1, m, narrow, wide, large, device_back.view().data, small};
           gemm.b_transposed = true;
-          if (!cuda::takes_few_rows(gemm, 0)) GTEST_SKIP() << "needs CUDA: compute capability 9.0";
-          ASSERT_TRUE(cuda::few_rows_gemm(call, gemm).ok());
+          if (!gpu::takes_few_rows(gemm, 0)) GTEST_SKIP() << "needs CUDA: compute capability 9.0";
+          ASSERT_TRUE(gpu::few_rows_gemm(call, gemm).ok());
           if (one_at_a_time)
             check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
         }
@@ -233,11 +233,11 @@ TEST_F(GemmOnCuda, FewRowsRejectsUnsupportedProducts) {
   const auto address = [](std::uintptr_t at) { return reinterpret_cast<void*>(at); };
   const Gemm taken{DType::bfloat16, 1,     8,   16, 16, address(256), address(256),
                    address(256),    false, true};
-  if (!cuda::takes_few_rows(taken, 0)) GTEST_SKIP() << "needs CUDA: compute capability 9.0";
+  if (!gpu::takes_few_rows(taken, 0)) GTEST_SKIP() << "needs CUDA: compute capability 9.0";
   const auto refused = [&](const auto& change) {
     Gemm gemm = taken;
     change(gemm);
-    return !cuda::takes_few_rows(gemm, 0);
+    return !gpu::takes_few_rows(gemm, 0);
   };
   EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.m = 64 * 65535 + 1; }));
   EXPECT_TRUE(refused([&](Gemm& gemm) {
@@ -260,7 +260,7 @@ TEST_F(GemmOnCuda, Float32RejectsUnsupportedProducts) {
   constexpr std::int64_t much = std::int64_t{1} << 31;
   const auto takes = [](DType dtype, std::int64_t batch, std::int64_t m, std::int64_t n,
                         std::int64_t k) {
-    return cuda::takes_simt({dtype, batch, m, n, k, nullptr, nullptr, nullptr}, 0);
+    return gpu::takes_simt({dtype, batch, m, n, k, nullptr, nullptr, nullptr}, 0);
   };
   EXPECT_TRUE(takes(DType::float32, 3, 100, 100, 100));
   EXPECT_FALSE(takes(DType::float64, 3, 100, 100, 100));
@@ -290,7 +290,7 @@ TEST_F(GemmOnCuda, Float32MatchesFloat64) {
             Case{.m = 1000, .n = 1100, .k = 24, .bias = false}}) {
         c.a_transposed = a_transposed;
         c.b_transposed = b_transposed;
-        expect_right(DType::float32, c, cuda::takes_simt, cuda::simt_gemm);
+        expect_right(DType::float32, c, gpu::takes_simt, gpu::simt_gemm);
       }
     }
   }
@@ -301,7 +301,7 @@ constexpr std::array mma_layouts{std::pair{false, true}, std::pair{false, false}
 
 /// Plain TF32 would give float32 an error of 3e-4.
 TEST_F(GemmOnCuda, MmaMatchesFloat64) {
-  if (!cuda::takes_sm80({DType::float32, 1, 1, 1, 1, nullptr, nullptr, nullptr}, 0)) {
+  if (!gpu::takes_sm80({DType::float32, 1, 1, 1, 1, nullptr, nullptr, nullptr}, 0)) {
     GTEST_SKIP() << "needs CUDA: compute capability 8.0";
   }
   for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
@@ -318,7 +318,7 @@ TEST_F(GemmOnCuda, MmaMatchesFloat64) {
             Case{.m = 2000, .n = 1100, .k = 24, .bias = false}}) {
         c.a_transposed = a_transposed;
         c.b_transposed = b_transposed;
-        expect_right(dtype, c, cuda::takes_sm80, cuda::sm80_gemm);
+        expect_right(dtype, c, gpu::takes_sm80, gpu::sm80_gemm);
       }
     }
   }
@@ -337,11 +337,11 @@ TEST_F(GemmOnCuda, CombinesWithAnotherMatrix) {
       for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
         const Gemm like{dtype, c.batch, c.m, c.n, c.k, nullptr, nullptr, nullptr, false, true};
         if (dtype == DType::float32) {
-          expect_right(dtype, c, cuda::takes_simt, cuda::simt_gemm);
+          expect_right(dtype, c, gpu::takes_simt, gpu::simt_gemm);
         }
-        if (cuda::takes_sm80(like, 0)) expect_right(dtype, c, cuda::takes_sm80, cuda::sm80_gemm);
-        if (c.offset == 0 && cuda::takes_few_rows(like, 0)) {
-          expect_right(dtype, c, cuda::takes_few_rows, cuda::few_rows_gemm);
+        if (gpu::takes_sm80(like, 0)) expect_right(dtype, c, gpu::takes_sm80, gpu::sm80_gemm);
+        if (c.offset == 0 && gpu::takes_few_rows(like, 0)) {
+          expect_right(dtype, c, gpu::takes_few_rows, gpu::few_rows_gemm);
         }
       }
     }
@@ -351,11 +351,11 @@ TEST_F(GemmOnCuda, CombinesWithAnotherMatrix) {
 TEST_F(GemmOnCuda, MmaRejectsUnsupportedProducts) {
   constexpr std::int64_t much = std::int64_t{1} << 31;
   const Gemm taken{DType::bfloat16, 3, 100, 100, 100, nullptr, nullptr, nullptr, false, true};
-  if (!cuda::takes_sm80(taken, 0)) GTEST_SKIP() << "needs CUDA: compute capability 8.0";
+  if (!gpu::takes_sm80(taken, 0)) GTEST_SKIP() << "needs CUDA: compute capability 8.0";
   const auto refused = [&](const auto& change) {
     Gemm gemm = taken;
     change(gemm);
-    return !cuda::takes_sm80(gemm, 0);
+    return !gpu::takes_sm80(gemm, 0);
   };
   EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.dtype = DType::float64; }));
   EXPECT_TRUE(refused([&](Gemm& gemm) { gemm.a_transposed = true; }));

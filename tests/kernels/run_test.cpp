@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "arguments.h"
-#include "cudarelu/define_module.h"
+#include "cudarelu/detail/define_module.h"
 
 namespace {
 /// The allocations on this thread that succeed before all others fail; negative: all succeed.

@@ -1,4 +1,4 @@
-#include "cudarelu/signature.h"
+#include "cudarelu/detail/signature.h"
 
 #include <gtest/gtest.h>
 

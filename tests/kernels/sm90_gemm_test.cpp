@@ -47,7 +47,7 @@ class Sm90Gemm : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!has_cuda_device()) GTEST_SKIP() << "needs CUDA: no device on this machine";
-    if (!cuda::takes_sm90(gemm_of(DType::float16, {1, 8, 8, 8}, layouts[0]), 0)) {
+    if (!gpu::takes_sm90(gemm_of(DType::float16, {1, 8, 8, 8}, layouts[0]), 0)) {
       GTEST_SKIP() << "needs CUDA: a device of compute capability 9.0, and kernels for it";
     }
   }
@@ -91,9 +91,9 @@ class Sm90Gemm : public ::testing::Test {
       gemm.other = device_other.view().data;
       gemm.combine = *combine;
     }
-    ASSERT_TRUE(cuda::takes_sm90(gemm, 0));
+    ASSERT_TRUE(gpu::takes_sm90(gemm, 0));
     CudaExecution execution;
-    const Status status = cuda::sm90_gemm({"product", {}, {}, {}, execution}, gemm);
+    const Status status = gpu::sm90_gemm({"product", {}, {}, {}, execution}, gemm);
     ASSERT_TRUE(status.ok()) << status.message();
     check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
     device_d.download();
@@ -165,7 +165,7 @@ TEST_F(Sm90Gemm, TakesMoreThanABiasOnlyInTheLayoutOfLinearLayers) {
     const auto takes = [&](const auto& change) {
       Gemm gemm = gemm_of(DType::float16, {1, 128, 128, 128}, layout);
       change(gemm);
-      return cuda::takes_sm90(gemm, 0);
+      return gpu::takes_sm90(gemm, 0);
     };
     const bool of_linear_layer = layout == layouts[0];
     EXPECT_EQ(takes([](Gemm& gemm) { gemm.activation = Activation::relu; }), of_linear_layer);
@@ -235,7 +235,7 @@ GuardedTensor activated_on_device(GuardedTensor& bias, Activation activation) {
   gemm.d = device_d.view().data;
   gemm.activation = activation;
   CudaExecution execution;
-  EXPECT_TRUE(cuda::sm90_gemm({"relu", {}, {}, {}, execution}, gemm).ok());
+  EXPECT_TRUE(gpu::sm90_gemm({"relu", {}, {}, {}, execution}, gemm).ok());
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
   device_d.download();
   return d;
@@ -303,7 +303,7 @@ TEST_F(Sm90Gemm, AcceptsAnyNumberOfRows) {
 }
 
 TEST_F(Sm90Gemm, RejectsWhatTheCopyEngineCannotRead) {
-  const auto takes = [](const Gemm& gemm) { return cuda::takes_sm90(gemm, 0); };
+  const auto takes = [](const Gemm& gemm) { return gpu::takes_sm90(gemm, 0); };
   const auto with = [](const Case& c, std::pair<bool, bool> layout) {
     return gemm_of(DType::bfloat16, c, layout);
   };

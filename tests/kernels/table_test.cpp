@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "arguments.h"
-#include "cudarelu/boundary.h"
+#include "cudarelu/detail/boundary.h"
 
 namespace cudarelu::testing {
 namespace {

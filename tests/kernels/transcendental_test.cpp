@@ -12,8 +12,8 @@
 
 #include "arguments.h"
 #include "cudarelu/activation_functions.h"
-#include "cudarelu/cpu/exponential.h"
-#include "cudarelu/cpu/pieces.h"
+#include "cudarelu/detail/cpu/exponential.h"
+#include "cudarelu/detail/cpu/piecewise.h"
 #include "cudarelu/onnx.h"
 
 namespace cudarelu::testing {
@@ -261,14 +261,14 @@ TYPED_TEST(MathTest, VectorizedOpsGiveTheSameNumbers) {
     }
   };
   if constexpr (sizeof(T) == 4) {
-    expect_same("tanh", math::tanh_pieces);
+    expect_same("tanh", math::tanh_piecewise);
   } else {
     expect_same("tanh", math::tanh<T>);
   }
   expect_same("asinh", math::asinh<T>);
 }
 
-TEST(Pieces, TanhIsWithinItsError) {
+TEST(Piecewise, TanhIsWithinItsError) {
   std::vector<float> values = numbers<float>();
   for (std::uint32_t bits = 0; bits < 0x7f800000; bits += 1009) {
     values.push_back(std::bit_cast<float>(bits));
@@ -278,8 +278,8 @@ TEST(Pieces, TanhIsWithinItsError) {
     values.insert(values.end(), {end, std::nextafter(end, 0.0f), std::nextafter(end, 10.0f)});
   }
   const auto exact = [](float x) { return std::tanh(static_cast<double>(x)); };
-  EXPECT_LE(largest_error(values, math::tanh_pieces, exact), 0.61);
-  EXPECT_TRUE(std::isnan(math::tanh_pieces(std::numeric_limits<float>::quiet_NaN())));
+  EXPECT_LE(largest_error(values, math::tanh_piecewise, exact), 0.61);
+  EXPECT_TRUE(std::isnan(math::tanh_piecewise(std::numeric_limits<float>::quiet_NaN())));
 }
 
 /// Compares vectors(isa, x, y, n) with one(x[i]), for the instructions of this CPU and for portable
@@ -311,29 +311,30 @@ void expect_same_in_vectors(std::vector<float> values, const One& one, const Vec
 }
 
 /// -x / 2 near 0, and -1/4 from 1/2 on.
-constexpr math::Pieces falling(0.75f, 0,
-                               std::array<math::Pieces::Row, 7>{{{0, 0, -0.5f},
-                                                                 {0, 0, -0.5f},
-                                                                 {0, 0, -0.5f},
-                                                                 {0, 0, -0.5f},
-                                                                 {0.5f, -0.25f},
-                                                                 {0.5f, -0.25f},
-                                                                 {0.5f, -0.25f}}});
+constexpr math::PiecewisePolynomial falling(0.75f, 0,
+                                            std::array<math::PiecewisePolynomial::Row, 7>{
+                                                {{0, 0, -0.5f},
+                                                 {0, 0, -0.5f},
+                                                 {0, 0, -0.5f},
+                                                 {0, 0, -0.5f},
+                                                 {0.5f, -0.25f},
+                                                 {0.5f, -0.25f},
+                                                 {0.5f, -0.25f}}});
 
-TEST(Pieces, MayHaveTheOppositeSign) {
+TEST(Piecewise, MayHaveTheOppositeSign) {
   EXPECT_EQ(falling(0.25f), -0.125f);
   EXPECT_EQ(falling(-3.0f), 0.25f);
   const auto vectors = [](auto isa, const float* x, float* y, std::int64_t n) {
-    cpu::evaluate_pieces<isa.value>(falling, x, y, n);
+    cpu::evaluate_piecewise<isa.value>(falling, x, y, n);
   };
   expect_same_in_vectors(numbers<float>(), falling, vectors);
 }
 
-TEST(Pieces, VectorsGiveTheSameNumbers) {
+TEST(Piecewise, VectorsGiveTheSameNumbers) {
   const auto vectors = [](auto isa, const float* x, float* y, std::int64_t n) {
-    cpu::evaluate_pieces<isa.value>(math::tanh_pieces, x, y, n);
+    cpu::evaluate_piecewise<isa.value>(math::tanh_piecewise, x, y, n);
   };
-  expect_same_in_vectors(numbers<float>(), math::tanh_pieces, vectors);
+  expect_same_in_vectors(numbers<float>(), math::tanh_piecewise, vectors);
 }
 
 /// Numbers that are not positive, down to where the result is 0, and those next to the limit.

@@ -126,24 +126,24 @@ def takes_angles(part: Expression) -> bool:
     return isinstance(part, Call) and part.op_type in ("Sin", "Cos")
 
 
-def is_heavy(y: Expression) -> bool:
+def is_intense(y: Expression) -> bool:
     """Whether an expression takes longer than reading and writing an element."""
     calls = [each.op_type for each in parts(y) if isinstance(each, Call)]
     return any(name in OPERATORS and OPERATORS[name].heavy for name in calls)
 
 
-def pieces(y: Expression) -> str:
-    """The C++ name of the pieces of an expression that is one operator of an input, or ""."""
+def piecewise(y: Expression) -> str:
+    """The C++ name of the piecewise polynomial of an expression that is one operator of an input, or ""."""
     if not isinstance(y, Call) or not all(isinstance(each, Input) for each in y.operands):
         return ""
     operator = OPERATORS.get(y.op_type)
-    return operator.pieces if operator else ""
+    return operator.piecewise if operator else ""
 
 
 def has_approximate(y: Expression) -> bool:
     """Whether an expression has operators that the GPU approximates with fewer instructions."""
     calls = [each.op_type for each in parts(y) if isinstance(each, Call)]
-    return is_heavy(y) or not {"Div", "Reciprocal", "Sqrt", "Softsign"}.isdisjoint(calls)
+    return is_intense(y) or not {"Div", "Reciprocal", "Sqrt", "Softsign"}.isdisjoint(calls)
 
 
 def definition_body(

@@ -88,7 +88,7 @@ def cpu_source(op: OpInfo, header: str) -> str:
     return f"""// The definition of {op.name}, evaluated node by node.
 #include {json.dumps(header)}
 
-#include "cudarelu/cpu/definition.h"
+#include "cudarelu/detail/cpu/definition.h"
 
 namespace {op.namespace} {{
 namespace {{

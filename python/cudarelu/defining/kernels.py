@@ -97,11 +97,11 @@ class _Writer:
                 f'#include "{op.name}.h"',
                 "",
                 "#ifdef CUDARELU_WITH_CUDA",
-                '#include "cudarelu/cuda/triton.h"',
+                '#include "cudarelu/detail/cuda/triton.h"',
                 "",
                 f"namespace {op.namespace} {{",
                 "namespace {",
-                "namespace triton = cudarelu::cuda::triton;",
+                "namespace triton = cudarelu::gpu::triton;",
                 *(
                     f"alignas(16) constexpr std::uint64_t {name}[] = {{{_words(code)}}};"
                     for code, name in codes.items()

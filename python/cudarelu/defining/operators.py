@@ -27,7 +27,7 @@ class Operator:
             result.
         result: the kind of the result.
         heavy: whether it takes longer than reading and writing an element.
-        pieces: the C++ name of its pieces (pieces.h), for a functor that is this operator alone.
+        piecewise: the C++ name of its PiecewisePolynomial, for a functor that is this operator alone.
     """
 
     code: str
@@ -35,7 +35,7 @@ class Operator:
     operands: str = "real"
     result: str = "real"
     heavy: bool = False
-    pieces: str = ""
+    piecewise: str = ""
 
 
 def clip_code(x: str, low: str | None, high: str | None) -> str:
@@ -223,7 +223,7 @@ OPERATORS: dict[str, Operator] = {
         "onnx::tanh({0})",
         _unary(lambda g, y, x: g * (1 - y * y)),
         heavy=True,
-        pieces="cudarelu::math::tanh_pieces",
+        piecewise="cudarelu::math::tanh_piecewise",
     ),
     "ThresholdedRelu": Operator(
         "onnx::thresholded_relu({0}, {alpha})",

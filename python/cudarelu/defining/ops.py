@@ -276,7 +276,7 @@ def _functor(draft: Draft) -> str:
     else:
         body = draft.functor.strip().splitlines()
     used = {word for line in body for word in re.findall(r"\w+", line)}
-    heavy = "much" if emit.is_heavy(draft.y) else "little"
+    heavy = "high" if emit.is_intense(draft.y) else "low"
     parameters = ", ".join(f"T {name}" if name in used else "T" for name in names)
     types = "class T"
     shortcut = ["namespace onnx = cudarelu::onnx;"] if "onnx" in used else []
@@ -288,11 +288,11 @@ def _functor(draft: Draft) -> str:
         if emit.has_approximate(draft.y):
             special += ["#ifdef __CUDACC__", "  using ForHalves = cudarelu::onnx::Approximate;"]
             special.append("#endif")
-        if len(names) == 1 and (name := emit.pieces(draft.y)):
-            special.append(f"  static constexpr const cudarelu::math::Pieces& pieces = {name};")
+        if len(names) == 1 and (name := emit.piecewise(draft.y)):
+            special.append(f"  static constexpr const cudarelu::math::PiecewisePolynomial& piecewise = {name};")
     members = [
         *special,
-        f"  static constexpr cudarelu::Work work = cudarelu::Work::{heavy};",
+        f"  static constexpr cudarelu::ArithmeticIntensity intensity = cudarelu::ArithmeticIntensity::{heavy};",
         f"  template <{types}>",
         f"  CUDARELU_FN T operator()({parameters}) const {{",
         *(f"    {line}" for line in [*shortcut, *body]),

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "cudarelu/float16.h"
+#include "cudarelu/detail/float16.h"
 
 namespace cudarelu::cli {
 namespace {

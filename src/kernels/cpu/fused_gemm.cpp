@@ -3,7 +3,7 @@
 #include <string>
 
 #include "activation.h"
-#include "cudarelu/cpu/blocks.h"
+#include "cudarelu/detail/cpu/blocks.h"
 
 namespace cudarelu::cpu {
 namespace {

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cudarelu/cpu/vectorised.h"
-#include "cudarelu/status.h"
+#include "cudarelu/detail/cpu/vectorised.h"
+#include "cudarelu/detail/status.h"
 #include "cudarelu/types.h"
 
 namespace cudarelu::cpu {

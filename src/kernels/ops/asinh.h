@@ -14,7 +14,7 @@ struct Asinh {
       .gradient = "x = asinh_backward(grad_y, x)",
       .definition = "y = Asinh(x)",
   };
-  static constexpr Work work = Work::much;
+  static constexpr ArithmeticIntensity intensity = ArithmeticIntensity::high;
   template <class T>
   CUDARELU_FN T operator()(T x) const {
     return math::asinh(x);

@@ -1,6 +1,6 @@
 #include "ops/attention.h"
 
-#include "cudarelu/cpu/exponential.h"
+#include "cudarelu/detail/cpu/exponential.h"
 #include "ops/attention/cpu.h"
 #include "ops/attention_varlen.h"
 #include "ops/attention_varlen_with_lse.h"

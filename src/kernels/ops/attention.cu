@@ -12,7 +12,7 @@ using namespace attention;
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
     attend(const T* q, const T* k, const T* v, T* y, float* lse, const __grid_constant__ Params p) {
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const std::int64_t row = row_of_warp();
   if (row < p.batch * p.heads * p.queries) attend_row(q, k, v, y, lse, p, row);
 }
@@ -25,10 +25,10 @@ Status run(const Call& call, float* lse) {
     if (std::optional<Status> status = engine(call, p, lse)) return *std::move(status);
   }
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return cuda::launch(call, attend<T>, grid_of(rows), static_cast<const T*>(call.inputs[0].data),
-                        static_cast<const T*>(call.inputs[1].data),
-                        static_cast<const T*>(call.inputs[2].data),
-                        static_cast<T*>(call.outputs[0].data), lse, p);
+    return gpu::launch(call, attend<T>, grid_of(rows), static_cast<const T*>(call.inputs[0].data),
+                       static_cast<const T*>(call.inputs[1].data),
+                       static_cast<const T*>(call.inputs[2].data),
+                       static_cast<T*>(call.outputs[0].data), lse, p);
   });
 }
 

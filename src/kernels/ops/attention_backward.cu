@@ -1,4 +1,4 @@
-#include "cudarelu/workspace.h"
+#include "cudarelu/detail/workspace.h"
 #include "ops/attention/engines.h"
 #include "ops/attention/packed.cuh"
 #include "ops/attention/rows_backward.cuh"
@@ -15,7 +15,7 @@ template <class T, bool of_mask>
 __global__ void __launch_bounds__(32 * warps)
     backward_of_queries(GradientInputs<T> in, T* output, Compute<T>* slopes,
                         const __grid_constant__ Params p) {
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const std::int64_t row = row_of_warp();
   if (row < p.batch * p.heads * p.queries) query_backward<T, of_mask>(in, output, slopes, p, row);
 }
@@ -25,7 +25,7 @@ template <class T>
 __global__ void __launch_bounds__(32 * warps)
     backward_of_keys(GradientInputs<T> in, T* grad_k, T* grad_v, const Compute<T>* slopes,
                      const __grid_constant__ Params p) {
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const std::int64_t key = row_of_warp();  // counted over the batch and the heads
   if (key < p.batch * p.kv_heads * p.keys) key_backward(in, grad_k, grad_v, slopes, p, key);
 }
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(32 * warps)
 __global__ void __launch_bounds__(32 * warps)
     write_exact_lse(const double* q, const double* k, const float* given, double* lse, bool packed,
                     Sequences sequences, Params p) {
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const std::int64_t row = row_of_warp();
   if (row >= p.batch * p.heads * p.queries) return;
   const Row at(p, row);
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(32 * warps)
     for (std::int64_t i = 0; i < min(keys.end - first, std::int64_t{32}); ++i) {
       double product = 0;
       for (std::int64_t j = lane; j < p.width; j += 32) product += query[j] * rows[first + i][j];
-      product = cuda::sum_in_warp<32>(product);
+      product = gpu::sum_in_warp<32>(product);
       if (i == lane) own_product = product;
     }
     const std::int64_t offset = at.offset + (first + lane) * p.mask.key_stride;
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(32 * warps)
       total += exp(score_of_product<double>(p, own_product, offset) - base);
     }
   }
-  total = cuda::sum_in_warp<32>(total);
+  total = gpu::sum_in_warp<32>(total);
   if (lane == 0) *at.in(lse, p.lse) = exact_lse(own, base + log(total));
 }
 
@@ -78,11 +78,11 @@ Status attention::find_exact_lse(const Call& call, const Params& p, const Sequen
   if (Status status = allocate(call, rows, exact); !status.ok()) return status;
   lse = exact;
   if (rows == 0) return {};
-  return cuda::launch(call, write_exact_lse, grid_of(rows),
-                      static_cast<const double*>(call.inputs[1].data),
-                      static_cast<const double*>(call.inputs[2].data),
-                      static_cast<const float*>(call.inputs[5].data), exact, sequences != nullptr,
-                      sequences == nullptr ? Sequences{} : *sequences, p);
+  return gpu::launch(call, write_exact_lse, grid_of(rows),
+                     static_cast<const double*>(call.inputs[1].data),
+                     static_cast<const double*>(call.inputs[2].data),
+                     static_cast<const float*>(call.inputs[5].data), exact, sequences != nullptr,
+                     sequences == nullptr ? Sequences{} : *sequences, p);
 }
 
 Status AttentionBackward::cuda(const Call& call) {
@@ -99,13 +99,13 @@ Status AttentionBackward::cuda(const Call& call) {
     Compute<T>* slopes = nullptr;
     if (Status status = allocate(call, rows, slopes); !status.ok()) return status;
     if (rows > 0) {
-      Status status = cuda::launch(call, backward_of_queries<T, false>, grid_of(rows), in,
-                                   output(0), slopes, p);
+      Status status =
+          gpu::launch(call, backward_of_queries<T, false>, grid_of(rows), in, output(0), slopes, p);
       if (!status.ok()) return status;
     }
     if (keys == 0) return Status();
-    return cuda::launch(call, backward_of_keys<T>, grid_of(keys), in, output(1), output(2), slopes,
-                        p);
+    return gpu::launch(call, backward_of_keys<T>, grid_of(keys), in, output(1), output(2), slopes,
+                       p);
   });
 }
 
@@ -116,9 +116,8 @@ Status AttentionMaskBackward::cuda(const Call& call) {
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     GradientInputs<T> in;
     if (Status status = find_inputs(call, p, nullptr, in); !status.ok()) return status;
-    return cuda::launch(call, backward_of_queries<T, true>, grid_of(rows), in,
-                        static_cast<T*>(call.outputs[0].data), static_cast<Compute<T>*>(nullptr),
-                        p);
+    return gpu::launch(call, backward_of_queries<T, true>, grid_of(rows), in,
+                       static_cast<T*>(call.outputs[0].data), static_cast<Compute<T>*>(nullptr), p);
   });
 }
 

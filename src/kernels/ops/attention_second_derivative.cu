@@ -94,7 +94,7 @@ template <class T>
 __global__ void __launch_bounds__(32 * warps)
     second_of_queries(SecondInputs<T> in, SecondOutputs<T> out, const __grid_constant__ Params p) {
   using C = Compute<T>;
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const std::int64_t row = row_of_warp();
   if (row >= p.batch * p.heads * p.queries) return;
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(32 * warps)
                  first, value_sums);
       }
     }
-    level = cuda::sum_in_warp<32>(level);
-    second_sum = cuda::sum_in_warp<32>(second_sum);
+    level = gpu::sum_in_warp<32>(level);
+    second_sum = gpu::sum_in_warp<32>(second_sum);
     if (first == 0 && lane == 0) {
       out.of_lse[row] = static_cast<float>(-second_sum);
       out.of_grad_lse[row] = static_cast<float>(level);
@@ -149,7 +149,7 @@ template <class T>
 __global__ void __launch_bounds__(32 * warps)
     second_of_keys(SecondInputs<T> in, SecondOutputs<T> out, const __grid_constant__ Params p) {
   using C = Compute<T>;
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const std::int64_t key = row_of_warp();  // counted over the batch and the heads
   if (key >= p.batch * p.kv_heads * p.keys) return;
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(32 * warps)
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
     second_of_mask(SecondInputs<T> in, T* of_mask, const __grid_constant__ Params p) {
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const std::int64_t row = row_of_warp();
   if (row >= p.batch * p.heads * p.queries) return;
   const Row at(p, row);
@@ -206,11 +206,11 @@ Status AttentionSecondDerivative::cuda(const Call& call) {
     const SecondOutputs<T> out{output(0), output(1),  output(2), output(3),
                                output(4), numbers(5), numbers(6)};
     if (rows > 0) {
-      Status status = cuda::launch(call, second_of_queries<T>, grid_of(rows), in, out, p);
+      Status status = gpu::launch(call, second_of_queries<T>, grid_of(rows), in, out, p);
       if (!status.ok()) return status;
     }
     if (keys == 0) return Status();
-    return cuda::launch(call, second_of_keys<T>, grid_of(keys), in, out, p);
+    return gpu::launch(call, second_of_keys<T>, grid_of(keys), in, out, p);
   });
 }
 
@@ -221,8 +221,8 @@ Status AttentionMaskSecondDerivative::cuda(const Call& call) {
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     SecondInputs<T> in;
     if (Status status = find_inputs(call, p, in); !status.ok()) return status;
-    return cuda::launch(call, second_of_mask<T>, grid_of(rows), in,
-                        static_cast<T*>(call.outputs[0].data), p);
+    return gpu::launch(call, second_of_mask<T>, grid_of(rows), in,
+                       static_cast<T*>(call.outputs[0].data), p);
   });
 }
 

@@ -39,7 +39,7 @@ template <class T>
 __global__ void __launch_bounds__(32 * warps)
     attend_packed(const T* q, const T* k, const T* v, T* y, float* lse, Sequences sequences,
                   Params all) {
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const std::int64_t index = row_of_warp();
   if (index >= all.heads * all.queries) return;
   const std::int64_t query = index % all.queries;
@@ -63,7 +63,7 @@ template <class T>
 __global__ void __launch_bounds__(32 * warps)
     backward_of_packed_queries(GradientInputs<T> in, T* grad_q, Compute<T>* slopes, Compute<T>* lse,
                                Sequences sequences, Params all) {
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const std::int64_t index = row_of_warp();
   if (index >= all.heads * all.queries) return;
   const std::int64_t query = index % all.queries;
@@ -89,7 +89,7 @@ template <class T>
 __global__ void __launch_bounds__(32 * warps)
     backward_of_packed_keys(GradientInputs<T> in, T* grad_k, T* grad_v, const Compute<T>* slopes,
                             const Compute<T>* lse, Sequences sequences, Params all) {
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const std::int64_t index = row_of_warp();
   if (index >= all.kv_heads * all.keys) return;
   const std::int64_t key = index % all.keys;
@@ -116,11 +116,11 @@ Status run(const Call& call, float* lse) {
     if (std::optional<Status> status = engine(call, p, sequences, lse)) return *std::move(status);
   }
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return cuda::launch(call, attend_packed<T>, grid_of(p.heads * p.queries),
-                        static_cast<const T*>(call.inputs[0].data),
-                        static_cast<const T*>(call.inputs[1].data),
-                        static_cast<const T*>(call.inputs[2].data),
-                        static_cast<T*>(call.outputs[0].data), lse, sequences, p);
+    return gpu::launch(call, attend_packed<T>, grid_of(p.heads * p.queries),
+                       static_cast<const T*>(call.inputs[0].data),
+                       static_cast<const T*>(call.inputs[1].data),
+                       static_cast<const T*>(call.inputs[2].data),
+                       static_cast<T*>(call.outputs[0].data), lse, sequences, p);
   });
 }
 
@@ -149,13 +149,13 @@ Status AttentionVarlenBackward::cuda(const Call& call) {
     if (Status status = allocate(call, rows, slopes); !status.ok()) return status;
     if (Status status = allocate(call, rows, lse); !status.ok()) return status;
     if (rows > 0) {
-      Status status = cuda::launch(call, backward_of_packed_queries<T>, grid_of(rows), in,
-                                   output(0), slopes, lse, sequences, p);
+      Status status = gpu::launch(call, backward_of_packed_queries<T>, grid_of(rows), in, output(0),
+                                  slopes, lse, sequences, p);
       if (!status.ok()) return status;
     }
     if (keys == 0) return Status();
-    return cuda::launch(call, backward_of_packed_keys<T>, grid_of(keys), in, output(1), output(2),
-                        slopes, lse, sequences, p);
+    return gpu::launch(call, backward_of_packed_keys<T>, grid_of(keys), in, output(1), output(2),
+                       slopes, lse, sequences, p);
   });
 }
 

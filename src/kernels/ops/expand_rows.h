@@ -13,7 +13,7 @@ struct ExpandRows {
       .definition = R"(shape = Shape(like)
                        y = Expand(row, shape))",
   };
-  static constexpr Work work = Work::move;
+  static constexpr ArithmeticIntensity intensity = ArithmeticIntensity::none;
   template <class T>
   CUDARELU_FN T operator()(T row, T /*like*/) const {
     return row;

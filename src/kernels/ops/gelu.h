@@ -38,7 +38,7 @@ struct Gelu {
                        product = Mul(x, sum)
                        y = Mul(half, product))",
   };
-  static constexpr Work work = Work::much;
+  static constexpr ArithmeticIntensity intensity = ArithmeticIntensity::high;
   template <class T>
   CUDARELU_FN T operator()(T x, T approximate) const {
     return approximate == 0 ? gelu::by_erf(x) : gelu::by_tanh(x);

@@ -57,7 +57,7 @@ struct GeluBackward {
                        derivative = Mul(half, sum)
                        grad_x = Mul(grad_y, derivative))",
   };
-  static constexpr Work work = Work::much;
+  static constexpr ArithmeticIntensity intensity = ArithmeticIntensity::high;
   template <class T>
   CUDARELU_FN T operator()(T grad_y, T x, T approximate) const {
     return grad_y * (approximate == 0 ? gelu::slope_by_erf(x) : gelu::slope_by_tanh(x));

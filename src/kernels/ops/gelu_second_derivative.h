@@ -59,7 +59,7 @@ struct GeluSecondDerivative {
                        half_x_curvature = Mul(half, x_curvature)
                        y = Add(slope, half_x_curvature))",
   };
-  static constexpr Work work = Work::much;
+  static constexpr ArithmeticIntensity intensity = ArithmeticIntensity::high;
   template <class T>
   CUDARELU_FN T operator()(T x, T approximate) const {
     return approximate == 0 ? gelu::curvature_by_erf(x) : gelu::curvature_by_tanh(x);

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <vector>
 
-#include "cudarelu/cpu/vectorised.h"
+#include "cudarelu/detail/cpu/vectorised.h"
 
 namespace cudarelu::ops {
 namespace {

@@ -2,10 +2,10 @@
 // kernel combines the parts in each block, and maps the points.
 #include <algorithm>
 
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/launch.cuh"
-#include "cudarelu/cuda/row_vector.cuh"
-#include "cudarelu/workspace.h"
+#include "cudarelu/detail/cuda/alignment.h"
+#include "cudarelu/detail/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/row_vector.cuh"
+#include "cudarelu/detail/workspace.h"
 #include "ops/grid_cluster.h"
 
 namespace cudarelu::ops {
@@ -41,8 +41,8 @@ __device__ C higher(C a, C b) {
 /// `width` points in `dims` vectors of memory, which are aligned before point `aligned_end`.
 template <class T, int dims>
 struct Points {
-  static constexpr int width = cuda::vector_bytes / sizeof(T);
-  using Vector = cuda::RowVector<T, width>;
+  static constexpr int width = gpu::vector_bytes / sizeof(T);
+  using Vector = gpu::RowVector<T, width>;
   Vector vectors[dims];
 
   __device__ Points(const T* pos, std::int64_t first, std::int64_t n, std::int64_t aligned_end) {
@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(threads_of_part)
   using Chunk = Points<T, dims>;
   constexpr int warps = threads_of_part / 32;
   __shared__ C of_warps[2 * dims][warps];
-  cuda::wait_for_previous_kernel();
-  cuda::let_next_kernel_start();  // it reads the points meanwhile
+  gpu::wait_for_previous_kernel();
+  gpu::let_next_kernel_start();  // it reads the points meanwhile
   C low[dims];
   C high[dims];
 #pragma unroll
@@ -94,8 +94,8 @@ __global__ void __launch_bounds__(threads_of_part)
   }
 #pragma unroll
   for (int dim = 0; dim < dims; ++dim) {
-    const C lowest = cuda::reduce_in_warp(low[dim], lower<C>);
-    const C highest = cuda::reduce_in_warp(high[dim], higher<C>);
+    const C lowest = gpu::reduce_in_warp(low[dim], lower<C>);
+    const C highest = gpu::reduce_in_warp(high[dim], higher<C>);
     if (threadIdx.x % 32 != 0) continue;
     of_warps[dim][threadIdx.x / 32] = lowest;
     of_warps[dims + dim][threadIdx.x / 32] = highest;
@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(threads_of_part)
   const int which = threadIdx.x / 32;
   if (which >= 2 * dims) return;
   const C of_warp = of_warps[which][threadIdx.x % 32];
-  const C result = which < dims ? cuda::reduce_in_warp(of_warp, lower<C>)
-                                : cuda::reduce_in_warp(of_warp, higher<C>);
+  const C result = which < dims ? gpu::reduce_in_warp(of_warp, lower<C>)
+                                : gpu::reduce_in_warp(of_warp, higher<C>);
   if (threadIdx.x % 32 == 0) extremes[which * gridDim.x + blockIdx.x] = result;
 }
 
@@ -165,8 +165,7 @@ __device__ void combine_extremes(const Bounds<T>& of, Compute<T>* bounds) {
       if (part < of.parts)
         bound = is_start ? lower(bound, parts[part]) : higher(bound, parts[part]);
     }
-    bound =
-        is_start ? cuda::reduce_in_warp(bound, lower<C>) : cuda::reduce_in_warp(bound, higher<C>);
+    bound = is_start ? gpu::reduce_in_warp(bound, lower<C>) : gpu::reduce_in_warp(bound, higher<C>);
   }
   if (threadIdx.x % 32 == 0) bounds[warp] = bound;
 }
@@ -179,14 +178,14 @@ __global__ void __launch_bounds__(threads_of_map)
   using C = Compute<T>;
   using Chunk = Points<T, dims>;
   // Else the previous kernel finds the extremes, and has waited for the points.
-  if constexpr (given) cuda::wait_for_previous_kernel();
+  if constexpr (given) gpu::wait_for_previous_kernel();
   const std::int64_t first =
       (static_cast<std::int64_t>(blockIdx.x) * threads_of_map + threadIdx.x) * Chunk::width;
   // Threads past the end read the last point: all threads are needed for the extremes.
   const Chunk points(pos, first < n ? first : n - 1, n, aligned_end);
   __shared__ C bounds[given ? 1 : 2 * dims];
   if constexpr (!given) {
-    cuda::wait_for_previous_kernel();
+    gpu::wait_for_previous_kernel();
     combine_extremes<dims>(of, bounds);
     __syncthreads();
   }
@@ -258,7 +257,7 @@ __global__ void __launch_bounds__(threads_of_part)
     find_extremes_of_many(const T* pos, Compute<T>* extremes, std::int64_t n, std::int64_t dims) {
   using C = Compute<T>;
   __shared__ C of_warps[2][threads_of_part / 32];
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const T* const x = pos + blockIdx.x;
   C low = load(x[0]);
   C high = low;
@@ -266,8 +265,8 @@ __global__ void __launch_bounds__(threads_of_part)
     low = lower(low, load(x[i * dims]));
     high = higher(high, load(x[i * dims]));
   }
-  low = cuda::reduce_in_warp(low, lower<C>);
-  high = cuda::reduce_in_warp(high, higher<C>);
+  low = gpu::reduce_in_warp(low, lower<C>);
+  high = gpu::reduce_in_warp(high, higher<C>);
   if (threadIdx.x % 32 == 0) {
     of_warps[0][threadIdx.x / 32] = low;
     of_warps[1][threadIdx.x / 32] = high;
@@ -287,7 +286,7 @@ __global__ void __launch_bounds__(threads_of_map)
     map_points_of_many(const T* pos, Bounds<T> of, std::int64_t* cluster, std::int64_t n,
                        std::int64_t dims) {
   using C = Compute<T>;
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const std::int64_t point = static_cast<std::int64_t>(blockIdx.x) * threads_of_map + threadIdx.x;
   if (point >= n) return;
   std::int64_t result = 0;
@@ -317,11 +316,11 @@ Status launch_cluster(const Call& call) {
   Bounds<T> bounds{input(1), input(2), input(3), nullptr, 0};
   const bool whole = bounds.start != nullptr && bounds.end != nullptr;
   const bool is_many = dims == 0 || dims > max_dims;
-  const std::int64_t width = cuda::vector_bytes / sizeof(T);
+  const std::int64_t width = gpu::vector_bytes / sizeof(T);
   C* extremes = nullptr;
   if (!whole && dims > 0) {
     bounds.parts = static_cast<int>(
-        std::min<std::int64_t>(max_parts, cuda::blocks_for(n, threads_of_part * width)));
+        std::min<std::int64_t>(max_parts, gpu::blocks_for(n, threads_of_part * width)));
     const std::int64_t count = 2 * dims * (is_many ? 1 : bounds.parts);
     if (Status status = allocate(call, count, extremes); !status.ok()) return status;
     bounds.extremes = extremes;
@@ -329,29 +328,29 @@ Status launch_cluster(const Call& call) {
   if (is_many) {
     if (extremes != nullptr) {
       Status status =
-          cuda::launch(call, find_extremes_of_many<T>,
-                       {static_cast<unsigned>(dims), threads_of_part}, pos, extremes, n, dims);
+          gpu::launch(call, find_extremes_of_many<T>,
+                      {static_cast<unsigned>(dims), threads_of_part}, pos, extremes, n, dims);
       if (!status.ok()) return status;
     }
-    return cuda::launch(call, map_points_of_many<T>,
-                        {cuda::blocks_for(n, threads_of_map), threads_of_map}, pos, bounds, cluster,
-                        n, dims);
+    return gpu::launch(call, map_points_of_many<T>,
+                       {gpu::blocks_for(n, threads_of_map), threads_of_map}, pos, bounds, cluster,
+                       n, dims);
   }
   // Only aligned points are read and written as vectors.
   const std::int64_t aligned_end =
-      cuda::misalignment(pos) == 0 && cuda::misalignment(cluster) == 0 ? n : 0;
+      gpu::misalignment(pos) == 0 && gpu::misalignment(cluster) == 0 ? n : 0;
   const auto with_dims = [&]<int dims>() -> Status {
-    const cuda::Grid grid{cuda::blocks_for(n, threads_of_map * width), threads_of_map};
+    const gpu::Grid grid{gpu::blocks_for(n, threads_of_map * width), threads_of_map};
     if (extremes == nullptr) {
-      return cuda::launch(call, map_points<T, dims, true>, grid, pos, bounds, cluster, n,
-                          aligned_end);
+      return gpu::launch(call, map_points<T, dims, true>, grid, pos, bounds, cluster, n,
+                         aligned_end);
     }
-    Status status = cuda::launch(call, find_extremes<T, dims>,
-                                 {static_cast<unsigned>(bounds.parts), threads_of_part}, pos,
-                                 extremes, n, aligned_end);
+    Status status = gpu::launch(call, find_extremes<T, dims>,
+                                {static_cast<unsigned>(bounds.parts), threads_of_part}, pos,
+                                extremes, n, aligned_end);
     if (!status.ok()) return status;
-    return cuda::launch(call, map_points<T, dims, false>, grid, pos, bounds, cluster, n,
-                        aligned_end);
+    return gpu::launch(call, map_points<T, dims, false>, grid, pos, bounds, cluster, n,
+                       aligned_end);
   };
   switch (dims) {
     case 1:

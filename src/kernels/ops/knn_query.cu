@@ -1,7 +1,7 @@
 #include <cub/device/device_radix_sort.cuh>
 
-#include "cudarelu/cuda/launch.cuh"
-#include "cudarelu/workspace.h"
+#include "cudarelu/detail/cuda/launch.cuh"
+#include "cudarelu/detail/workspace.h"
 #include "ops/knn_query.h"
 #include "ops/knn_query/search.cuh"
 #include "ops/knn_query/threads.cuh"
@@ -125,12 +125,12 @@ class KnnCall {
   template <class TileConfig>
   Status tile_points(int& points) const {
     const int storage =
-        cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(call_.execution.device_index);
+        gpu::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(call_.execution.device_index);
     points = TileConfig::points;
     while (points > 0 && tile_bytes<TileConfig>(points) > storage) points /= 2;
     if (points == 0) return {};
-    return cuda::allow_shared_memory<search_tiles<S, TileConfig>>(call_,
-                                                                  tile_bytes<TileConfig>(points));
+    return gpu::allow_shared_memory<search_tiles<S, TileConfig>>(call_,
+                                                                 tile_bytes<TileConfig>(points));
   }
 
   /// In tiles of up to `points` points.
@@ -138,11 +138,11 @@ class KnnCall {
   Status search_with_tiles(int points) const {
     const std::int64_t batch = points_ / std::max<std::int64_t>(queries_.batches, 1);
     while (points > 1024 && points / 2 >= batch) points /= 2;
-    const cuda::Grid grid{cuda::blocks_for(queries_.count, TilesStorage<TileConfig>::queries),
-                          TileConfig::warps * 32,
-                          static_cast<std::size_t>(tile_bytes<TileConfig>(points))};
-    return cuda::launch(call_, search_tiles<S, TileConfig>, grid, reals<T>(xyz_), queries_,
-                        results_, points);
+    const gpu::Grid grid{gpu::blocks_for(queries_.count, TilesStorage<TileConfig>::queries),
+                         TileConfig::warps * 32,
+                         static_cast<std::size_t>(tile_bytes<TileConfig>(points))};
+    return gpu::launch(call_, search_tiles<S, TileConfig>, grid, reals<T>(xyz_), queries_, results_,
+                       points);
   }
 
   Status search_without_tree() const {
@@ -170,17 +170,17 @@ class KnnCall {
     }
     workspace.lay_out(memory, points_, other_queries, sort_bytes);
 
-    if (Status status = cuda::launch(call_, sample_quantiles<T>, {3, Quantiles<C>::count}, xyz_,
-                                     points_, workspace.quantiles);
+    if (Status status = gpu::launch(call_, sample_quantiles<T>, {3, Quantiles<C>::count}, xyz_,
+                                    points_, workspace.quantiles);
         !status.ok()) {
       return status;
     }
     const auto order = [&](const T* xyz, const std::int32_t* offset, std::int64_t count,
                            Sorting& sorting) -> Status {
       if (Status status =
-              cuda::launch(call_, make_keys<T>, {cuda::blocks_for(count, tree_block), tree_block},
-                           xyz, offset, count, queries_.batches, workspace.quantiles, bits,
-                           sorting.keys.Current(), sorting.order.Current());
+              gpu::launch(call_, make_keys<T>, {gpu::blocks_for(count, tree_block), tree_block},
+                          xyz, offset, count, queries_.batches, workspace.quantiles, bits,
+                          sorting.keys.Current(), sorting.order.Current());
           !status.ok()) {
         return status;
       }
@@ -208,21 +208,21 @@ class KnnCall {
   Status sort(Sorting& sorting, std::int64_t count, const KeyBits& bits, void* temporary,
               std::size_t& bytes) const {
     const auto stream = static_cast<cudaStream_t>(call_.execution.stream);
-    return cuda::check(
+    return gpu::check(
         call_, cub::DeviceRadixSort::SortPairs(temporary, bytes, sorting.keys, sorting.order,
                                                static_cast<int>(count), 0, bits.total(), stream));
   }
 
   Status make_boxes(const Tree<C>& tree, const std::int32_t* order) const {
     if (Status status =
-            cuda::launch(call_, make_leaves<T>,
-                         {cuda::blocks_for(tree.size, tree_block), tree_block}, xyz_, order, tree);
+            gpu::launch(call_, make_leaves<T>, {gpu::blocks_for(tree.size, tree_block), tree_block},
+                        xyz_, order, tree);
         !status.ok()) {
       return status;
     }
     for (int level = 1; level < tree.levels; ++level) {
-      const unsigned blocks = cuda::blocks_for(tree.counts[level - 1], tree_block);
-      if (Status status = cuda::launch(call_, make_nodes<C>, {blocks, tree_block}, tree, level);
+      const unsigned blocks = gpu::blocks_for(tree.counts[level - 1], tree_block);
+      if (Status status = gpu::launch(call_, make_nodes<C>, {blocks, tree_block}, tree, level);
           !status.ok()) {
         return status;
       }
@@ -245,8 +245,8 @@ class KnnCall {
                         : results_.nsample <= 16 ? search_by_thread<S, 16>
                                                  : search_by_thread<S, 32>;
     constexpr int threads = threads_warps * 32;
-    return cuda::launch(call_, kernel, {cuda::blocks_for(queries_.count, threads), threads}, tree,
-                        queries_, results_);
+    return gpu::launch(call_, kernel, {gpu::blocks_for(queries_.count, threads), threads}, tree,
+                       queries_, results_);
   }
 
   /// Calls f(TypeTag<List>{}) with the best kind of list for nsample.
@@ -263,10 +263,9 @@ class KnnCall {
   Status launch_warps(void (*kernel)(Parameters...),
                       std::type_identity_t<Parameters>... arguments) const {
     const int warps = results_.nsample > 128 ? 2 : search_warps;  // the lists must fit 48 KiB
-    const cuda::Grid grid{cuda::blocks_for(queries_.count, warps),
-                          static_cast<unsigned>(warps) * 32,
-                          warps * List::shared_bytes(results_.nsample)};
-    return cuda::launch(call_, kernel, grid, arguments...);
+    const gpu::Grid grid{gpu::blocks_for(queries_.count, warps), static_cast<unsigned>(warps) * 32,
+                         warps * List::shared_bytes(results_.nsample)};
+    return gpu::launch(call_, kernel, grid, arguments...);
   }
 
   const Call& call_;

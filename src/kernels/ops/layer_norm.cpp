@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "cudarelu/cpu/moments.h"
+#include "cudarelu/detail/cpu/moments.h"
 
 namespace cudarelu::ops {
 namespace {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "cudarelu/cpu/moments.h"
+#include "cudarelu/detail/cpu/moments.h"
 
 namespace cudarelu::ops {
 namespace {

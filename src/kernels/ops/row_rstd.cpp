@@ -1,6 +1,6 @@
 #include "ops/row_rstd.h"
 
-#include "cudarelu/cpu/moments.h"
+#include "cudarelu/detail/cpu/moments.h"
 
 namespace cudarelu::ops {
 

@@ -1,6 +1,6 @@
 #include "ops/row_sum.h"
 
-#include "cudarelu/cpu/rows.h"
+#include "cudarelu/detail/cpu/rows.h"
 #include "ops/row_mean.h"
 
 namespace cudarelu::ops {

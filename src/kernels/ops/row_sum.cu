@@ -1,6 +1,6 @@
 #include <bit>
 
-#include "cudarelu/cuda/rows.cuh"
+#include "cudarelu/detail/cuda/rows.cuh"
 #include "ops/row_mean.h"
 #include "ops/row_sum.h"
 
@@ -9,10 +9,10 @@ namespace {
 
 template <class T, class Rows>
 __global__ void __launch_bounds__(Rows::max_threads)
-    row_sum(cuda::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns,
-            Compute<T> scale, Compute<T> divisor) {
+    row_sum(gpu::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns, Compute<T> scale,
+            Compute<T> divisor) {
   using C = Compute<T>;
-  cuda::write_from_sum(
+  gpu::write_from_sum(
       Rows(x, rows, columns), y, [=](const auto& part, int i) { return part(0, i) * scale; },
       [=](const auto&, int, C total) { return total / divisor; });
 }
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(Rows::max_threads)
 /// The sum of each row, multiplied by `scale` before and divided by `divisor` after.
 Status scaled_sums(const Call& call, double scale, double divisor) {
   return visit_dtype<floating_types>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return cuda::launch_rows<T, 1>(
+    return gpu::launch_rows<T, 1>(
         call, {}, []<class Rows>(TypeTag<Rows>) { return row_sum<T, Rows>; },
         static_cast<Compute<T>>(scale), static_cast<Compute<T>>(divisor));
   });

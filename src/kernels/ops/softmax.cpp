@@ -1,7 +1,7 @@
 #include "ops/softmax.h"
 
-#include "cudarelu/cpu/exponential.h"
-#include "cudarelu/cpu/rows.h"
+#include "cudarelu/detail/cpu/exponential.h"
+#include "cudarelu/detail/cpu/rows.h"
 
 namespace cudarelu::ops {
 namespace {

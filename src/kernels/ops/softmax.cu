@@ -1,4 +1,4 @@
-#include "cudarelu/cuda/rows.cuh"
+#include "cudarelu/detail/cuda/rows.cuh"
 #include "ops/softmax.h"
 
 namespace cudarelu::ops {
@@ -40,8 +40,8 @@ struct Sums {
   __device__ Sums of_lanes() const {
     using C = Compute<T>;
     Sums sums = *this;
-    sums.raise(cuda::reduce_in_warp<lanes>(largest, [](C a, C b) { return larger(a, b); }));
-    sums.total = cuda::sum_in_warp<lanes>(sums.total);
+    sums.raise(gpu::reduce_in_warp<lanes>(largest, [](C a, C b) { return larger(a, b); }));
+    sums.total = gpu::sum_in_warp<lanes>(sums.total);
     return sums;
   }
 };
@@ -78,7 +78,7 @@ struct Exponentials {
 
 template <class T, class Rows>
 __global__ void __launch_bounds__(Rows::max_threads)
-    softmax(cuda::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns) {
+    softmax(gpu::RowInputs<T, 1> x, T* y, std::int64_t rows, std::int64_t columns) {
   using C = Compute<T>;
   // Exponentials take most of the time: in float32 they replace the elements. 16 bits are not
   // precise enough for them, and marks of float64 do not fit the shared memory of StagedRows.
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(Rows::max_threads)
       return quotient<T>(exp_above<T>(part(0, i), sums.largest), sums.total);
     }
   };
-  using Prepare = std::conditional_t<once, Exponentials, cuda::Unchanged>;
+  using Prepare = std::conditional_t<once, Exponentials, gpu::Unchanged>;
   Rows(x, rows, columns).run(y, cudarelu::store<T>(lowest<C>), Prepare{}, reduce, combine, value);
 }
 
@@ -129,8 +129,7 @@ __global__ void __launch_bounds__(Rows::max_threads)
 
 Status Softmax::cuda(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return cuda::launch_rows<T, 1>(call,
-                                   []<class Rows>(TypeTag<Rows>) { return softmax<T, Rows>; });
+    return gpu::launch_rows<T, 1>(call, []<class Rows>(TypeTag<Rows>) { return softmax<T, Rows>; });
   });
 }
 

@@ -1,6 +1,6 @@
 #include "ops/softmax_backward.h"
 
-#include "cudarelu/cpu/rows.h"
+#include "cudarelu/detail/cpu/rows.h"
 
 namespace cudarelu::ops {
 namespace {

@@ -1,4 +1,4 @@
-#include "cudarelu/cuda/rows.cuh"
+#include "cudarelu/detail/cuda/rows.cuh"
 #include "ops/softmax_backward.h"
 
 namespace cudarelu::ops {
@@ -6,10 +6,10 @@ namespace {
 
 template <class T, class Rows>
 __global__ void __launch_bounds__(Rows::max_threads)
-    softmax_backward(cuda::RowInputs<T, 2> grad_y_and_y, T* grad_x, std::int64_t rows,
+    softmax_backward(gpu::RowInputs<T, 2> grad_y_and_y, T* grad_x, std::int64_t rows,
                      std::int64_t columns) {
   using C = Compute<T>;
-  cuda::write_from_sum(
+  gpu::write_from_sum(
       Rows(grad_y_and_y, rows, columns), grad_x,
       [](const auto& part, int i) { return part(0, i) * part(1, i); },
       [](const auto& part, int i, C dot) { return part(1, i) * (part(0, i) - dot); });
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(Rows::max_threads)
 
 Status SoftmaxBackward::cuda(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
-    return cuda::launch_rows<T, 2>(
+    return gpu::launch_rows<T, 2>(
         call, []<class Rows>(TypeTag<Rows>) { return softmax_backward<T, Rows>; });
   });
 }

@@ -4,8 +4,8 @@
 #include <array>
 #include <span>
 
-#include "cudarelu/cpu/blocks.h"
-#include "cudarelu/workspace.h"
+#include "cudarelu/detail/cpu/blocks.h"
+#include "cudarelu/detail/workspace.h"
 
 namespace cudarelu::ops {
 namespace {

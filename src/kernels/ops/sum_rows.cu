@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <bit>
 
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/cluster.cuh"
-#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/alignment.h"
+#include "cudarelu/detail/cuda/cluster.cuh"
+#include "cudarelu/detail/cuda/launch.cuh"
+#include "cudarelu/detail/workspace.h"
 #include "cudarelu/types.h"
-#include "cudarelu/workspace.h"
 #include "ops/sum_rows.h"
 
 namespace cudarelu::ops {
@@ -35,9 +35,9 @@ __global__ void __launch_bounds__(block_size)
   const unsigned tile = in_cluster ? blockIdx.x / parts : blockIdx.x;
   __shared__ C partial[block_size][width];
   __shared__ C of_blocks[in_cluster ? cluster_blocks : 1][32][width];
-  if constexpr (in_cluster) cuda::arrive_at_cluster();
-  cuda::wait_for_previous_kernel();
-  cuda::let_next_kernel_start();
+  if constexpr (in_cluster) gpu::arrive_at_cluster();
+  gpu::wait_for_previous_kernel();
+  gpu::let_next_kernel_start();
   const std::int64_t column = (static_cast<std::int64_t>(tile) * blockDim.x + threadIdx.x) * width;
   C total[width] = {};
   if (column < columns) {
@@ -75,14 +75,14 @@ __global__ void __launch_bounds__(block_size)
   }
   const bool is_last = threadIdx.y == 0 && column < columns;
   if constexpr (in_cluster) {
-    cuda::wait_for_cluster();
-    C* const slot = cuda::of_cluster(of_blocks[part][threadIdx.x], 0);
+    gpu::wait_for_cluster();
+    C* const slot = gpu::of_cluster(of_blocks[part][threadIdx.x], 0);
     if (is_last) {
 #pragma unroll
       for (int j = 0; j < width; ++j) slot[j] = total[j];
     }
-    cuda::arrive_at_cluster();
-    cuda::wait_for_cluster();
+    gpu::arrive_at_cluster();
+    gpu::wait_for_cluster();
     if (part > 0 || !is_last) return;
     for (unsigned i = 1; i < parts; ++i) add_up(of_blocks[i][threadIdx.x]);
   }
@@ -104,13 +104,13 @@ Status launch_sum(const Call& call, const T* x, Out* y, std::int64_t rows, std::
   const std::int64_t threads = columns / width;
   const unsigned across = threads_across(threads);
   const auto count = static_cast<unsigned>(parts);
-  const unsigned tiles = cuda::blocks_for(threads, across);
-  cuda::Grid grid{dim3(tiles, count), dim3(across, block_size / across)};
+  const unsigned tiles = gpu::blocks_for(threads, across);
+  gpu::Grid grid{dim3(tiles, count), dim3(across, block_size / across)};
   if (in_cluster) {
     grid.blocks = tiles * count;
     grid.cluster = count;
   }
-  return cuda::launch(call, sum_part<T, Out, width, in_cluster>, grid, x, y, rows, columns, count);
+  return gpu::launch(call, sum_part<T, Out, width, in_cluster>, grid, x, y, rows, columns, count);
 }
 
 /// Sums in stages: each sums the rows of each part to one row. There are enough parts to fill the
@@ -122,14 +122,14 @@ Status sum(const Call& call, const T* x, Out* y, std::int64_t rows, std::int64_t
   constexpr std::int64_t fewest_rows = 32;
   constexpr std::int64_t max_rows = 16;  // of a thread in a cluster
   const int device = call.execution.device_index;
-  const int multiprocessors = cuda::number_of<cudaDevAttrMultiProcessorCount>(device);
-  const std::int64_t wanted = 4 * multiprocessors / cuda::ceil_div(columns, 32 * width);
+  const int multiprocessors = gpu::number_of<cudaDevAttrMultiProcessorCount>(device);
+  const std::int64_t wanted = 4 * multiprocessors / gpu::ceil_div(columns, 32 * width);
   const std::int64_t parts = std::clamp<std::int64_t>(wanted, 1, rows / fewest_rows + 1);
   if (parts == 1 || rows <= 4 * fewest_rows) {
     return launch_sum<width>(call, x, y, rows, columns, 1);
   }
   const std::int64_t rows_at_a_time = block_size / threads_across(columns / width);
-  if (rows <= cluster_blocks * max_rows * rows_at_a_time && cuda::has_programmatic_launch(device)) {
+  if (rows <= cluster_blocks * max_rows * rows_at_a_time && gpu::has_programmatic_launch(device)) {
     const auto blocks = std::min<std::int64_t>(parts, cluster_blocks);
     return launch_sum<width, true>(call, x, y, rows, columns, blocks);
   }
@@ -149,8 +149,8 @@ Status SumRows::cuda(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     const auto* x = static_cast<const T*>(call.inputs[0].data);
     auto* y = static_cast<T*>(call.outputs[0].data);
-    constexpr int width = cuda::vector_bytes / sizeof(T);
-    const bool vectors = cuda::misalignment(x) == 0 && columns % width == 0;
+    constexpr int width = gpu::vector_bytes / sizeof(T);
+    const bool vectors = gpu::misalignment(x) == 0 && columns % width == 0;
     return vectors ? sum<width>(call, x, y, rows, columns) : sum<1>(call, x, y, rows, columns);
   });
 }

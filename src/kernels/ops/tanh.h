@@ -1,7 +1,7 @@
 #pragma once
 
+#include "cudarelu/detail/piecewise.h"
 #include "cudarelu/elementwise.h"
-#include "cudarelu/pieces.h"
 
 namespace cudarelu::ops {
 
@@ -14,8 +14,8 @@ struct Tanh {
       .gradient = "x = tanh_backward(grad_y, y)",
       .definition = "y = Tanh(x)",
   };
-  static constexpr Work work = Work::much;
-  static constexpr const math::Pieces& pieces = math::tanh_pieces;
+  static constexpr ArithmeticIntensity intensity = ArithmeticIntensity::high;
+  static constexpr const math::PiecewisePolynomial& piecewise = math::tanh_piecewise;
   template <class T>
   CUDARELU_FN T operator()(T x) const {
     return math::tanh(x);

@@ -10,7 +10,7 @@ namespace {
 constexpr int success = 0;  // of the driver's functions, whose addresses have the size of a pointer
 
 /// Allows this thread, while the object exists, what is no part of a graph while a stream is
-/// captured. The driver's form of cuda::RelaxedCapture.
+/// captured. The driver's form of gpu::RelaxedCapture.
 class RelaxedCapture {
  public:
   RelaxedCapture() { exchange(); }

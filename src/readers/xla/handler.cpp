@@ -33,9 +33,9 @@ constexpr DTypeTable<Type> element_types{{Type::f32, Type::f64, Type::f16, Type:
 template <class Arguments>
 bool call(const CallFrame& frame, Error* (*Api::*function)(Arguments*), Arguments& arguments) {
   const Api& api = *frame.api;
-  const auto* const place = reinterpret_cast<const char*>(&(api.*function));
+  const auto* const address = reinterpret_cast<const char*>(&(api.*function));
   const auto* const end = reinterpret_cast<const char*>(&api) + api.struct_size;
-  if (place + sizeof(api.*function) > end || api.*function == nullptr) return false;
+  if (address + sizeof(api.*function) > end || api.*function == nullptr) return false;
   if constexpr (requires { arguments.context; }) arguments.context = frame.context;
   Error* const error = (api.*function)(&arguments);
   if (error == nullptr) return true;

@@ -265,15 +265,15 @@ def test_the_points_of_cuda(monkeypatch, suite):
             "kernel<Relu, 0, float, 4>",
         ),
         (
-            "void cudarelu::cuda::hopper::multiply<cudarelu::BFloat16, true, true, "
-            "cudarelu::cuda::hopper::Plan<128, 192, 4, true> >(cudarelu::Gemm, CUtensorMap_st)",
+            "void cudarelu::gpu::hopper::multiply<cudarelu::BFloat16, true, true, "
+            "cudarelu::gpu::hopper::Plan<128, 192, 4, true> >(cudarelu::Gemm, CUtensorMap_st)",
             "multiply<BFloat16, true, true, Plan<128, 192, 4, true>>",
         ),
         (
-            "void cudarelu::cuda::(anonymous namespace)::float32_kernel<cudarelu::cuda::"
-            "(anonymous namespace)::Tiling<64, 64, 16, 8, 2, 3, 3, false>, (cudarelu::cuda::"
-            "(anonymous namespace)::Layout)2, (cudarelu::cuda::(anonymous namespace)::Layout)0>("
-            "cudarelu::cuda::(anonymous namespace)::Arguments)",
+            "void cudarelu::gpu::(anonymous namespace)::float32_kernel<cudarelu::gpu::"
+            "(anonymous namespace)::Tiling<64, 64, 16, 8, 2, 3, 3, false>, (cudarelu::gpu::"
+            "(anonymous namespace)::Layout)2, (cudarelu::gpu::(anonymous namespace)::Layout)0>("
+            "cudarelu::gpu::(anonymous namespace)::Arguments)",
             "float32_kernel<Tiling<64, 64, 16, 8, 2, 3, 3, false>, 2, 0>",
         ),
         (

@@ -94,9 +94,9 @@ DRAFTS = {op_type: draft(op_type) for op_type in (*OPERATORS, *FURTHER)}
 )
 def test_only_tanh_of_an_input_is_computed_in_pieces(inputs, definition, expected):
     one = drafted(f"op_of({inputs}) -> y: T[*]", definition)
-    assert ("tanh_pieces" in Functors([one]).header("operators")) == expected
+    assert ("tanh_piecewise" in Functors([one]).header("operators")) == expected
     with_functor = dataclasses.replace(one, functor="return x;")
-    assert "tanh_pieces" not in Functors([with_functor]).header("operators")
+    assert "tanh_piecewise" not in Functors([with_functor]).header("operators")
 
 
 def arguments(op: OpInfo, values: tuple[float, ...], dtype: str) -> dict[str, np.ndarray]:

@@ -3,14 +3,13 @@
 namespace my {
 
 using namespace cudarelu;
-namespace cuda = cudarelu::cuda;  // CUDA's own headers have a namespace cuda, too
 
 namespace {
 
 template <class T>
 __global__ void count_above(const T* x, std::int64_t* count, std::int64_t rows,
                             std::int64_t columns, Compute<T> limit) {
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (row >= rows) return;
   std::int64_t sum = 0;
@@ -24,10 +23,10 @@ Status CountAbove::cuda(const Call& call) {
   return visit_dtype<spec.dtypes>(call.inputs[0].dtype, [&]<class T>(TypeTag<T>) {
     const std::int64_t rows = call.outputs[0].size();
     if (rows == 0) return Status();
-    return cuda::launch(call, count_above<T>, {dim3(cuda::blocks_for(rows, 128)), dim3(128)},
-                        static_cast<const T*>(call.inputs[0].data),
-                        static_cast<std::int64_t*>(call.outputs[0].data), rows,
-                        call.inputs[0].shape.back(), static_cast<Compute<T>>(call.real(0)));
+    return gpu::launch(call, count_above<T>, {dim3(gpu::blocks_for(rows, 128)), dim3(128)},
+                       static_cast<const T*>(call.inputs[0].data),
+                       static_cast<std::int64_t*>(call.outputs[0].data), rows,
+                       call.inputs[0].shape.back(), static_cast<Compute<T>>(call.real(0)));
   });
 }
 

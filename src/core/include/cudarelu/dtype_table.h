@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "cudarelu/dtype.h"
+#include "cudarelu/detail/dtype.h"
 
 namespace cudarelu {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "cudarelu/call.h"
+#include "cudarelu/detail/signature.h"
 #include "cudarelu/module.h"
 #include "cudarelu/op_spec.h"
-#include "cudarelu/signature.h"
 
 namespace cudarelu {
 

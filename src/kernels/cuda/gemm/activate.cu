@@ -2,9 +2,9 @@
 
 #include "activation.h"
 #include "cuda/gemm/activate.h"
-#include "cudarelu/cuda/elementwise.cuh"
+#include "cudarelu/detail/cuda/elementwise.cuh"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 namespace {
 
 template <Activation activation>
@@ -60,4 +60,4 @@ Status activate_and_combine(const Call& call, const Gemm& gemm, Activation activ
   });
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -4,7 +4,7 @@
 #include "cudarelu/call.h"
 #include "cudarelu/gemm.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// y[i] = activation(x[i]) for `size` elements; y may be x.
 Status activate(const Call& call, Activation activation, DType dtype, std::int64_t size,
@@ -14,4 +14,4 @@ Status activate(const Call& call, Activation activation, DType dtype, std::int64
 Status activate_and_combine(const Call& call, const Gemm& gemm, Activation activation,
                             const void* x);
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -10,10 +10,10 @@
 #include "cuda/gemm/cublaslt_library.h"
 #include "cuda/gemm/cublaslt_plan.h"
 #include "cuda/gemm/tuning.h"
-#include "cudarelu/cuda/capture.h"
-#include "cudarelu/cuda/check.h"
+#include "cudarelu/detail/cuda/capture.h"
+#include "cudarelu/detail/cuda/check.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 namespace {
 
 /// How a product is computed: in one pass, or with the activation and the other matrix in a second
@@ -221,4 +221,4 @@ Status cublaslt_gemm(const Call& call, const Gemm& gemm) {
   return activate(call, gemm.activation, gemm.dtype, gemm.batch * gemm.m * gemm.n, x, gemm.d);
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -6,7 +6,7 @@
 #include "cudarelu/call.h"
 #include "cudarelu/gemm.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// Why cuBLASLt cannot be used, and how to fix it; empty if it can.
 std::string cublaslt_problem();
@@ -33,4 +33,4 @@ inline bool lacks_epilogue(const Gemm& gemm) {
 /// Enqueues a product that takes_cublaslt() accepts on the call's stream.
 Status cublaslt_gemm(const Call& call, const Gemm& gemm);
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

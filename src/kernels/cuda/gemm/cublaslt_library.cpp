@@ -4,7 +4,7 @@
 
 #include <array>
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 namespace {
 
 constexpr int versions_per_major = 10000;  // as cublasLtGetVersion() counts
@@ -69,4 +69,4 @@ const CublasLt& cublaslt() {
   return library;
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// The functions of the library that are called. Its major version is that of cublasLt.h.
 struct CublasLt {
@@ -33,4 +33,4 @@ CublasLt open_cublaslt(std::span<const std::string> names);
 /// The library of this process.
 const CublasLt& cublaslt();
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

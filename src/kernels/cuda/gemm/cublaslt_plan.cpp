@@ -12,11 +12,11 @@
 
 #include "cuda/gemm/cublaslt_library.h"
 #include "cuda/gemm/tuning.h"
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/capture.h"
-#include "cudarelu/cuda/device.h"
+#include "cudarelu/detail/cuda/alignment.h"
+#include "cudarelu/detail/cuda/capture.h"
+#include "cudarelu/detail/cuda/device.h"
 
-namespace cudarelu::cuda::lt {
+namespace cudarelu::gpu::lt {
 namespace {
 
 constexpr std::uint64_t workspace_limit = 32 << 20;  // NVIDIA recommends it for Hopper
@@ -296,4 +296,4 @@ MatmulPlan& plan_for(const ProblemKey& key, const Gemm& gemm) {
   return insert(plans, key, plan);
 }
 
-}  // namespace cudarelu::cuda::lt
+}  // namespace cudarelu::gpu::lt

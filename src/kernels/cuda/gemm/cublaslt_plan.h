@@ -7,10 +7,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "cudarelu/detail/status.h"
 #include "cudarelu/gemm.h"
-#include "cudarelu/status.h"
 
-namespace cudarelu::cuda::lt {
+namespace cudarelu::gpu::lt {
 
 /// Everything that the choice of an algorithm depends on. Alignments are powers of two, in bytes.
 struct ProblemKey {
@@ -75,4 +75,4 @@ Status record_algorithm(const ProblemKey& key, const Algorithm& algorithm);
 /// The handle of the device, which must be current.
 cublasStatus_t handle_of(int device, cublasLtHandle_t& handle);
 
-}  // namespace cudarelu::cuda::lt
+}  // namespace cudarelu::gpu::lt

@@ -3,10 +3,10 @@
 
 #include "activation.h"
 #include "cuda/gemm/fallback_gemm.h"
-#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/launch.cuh"
 #include "cudarelu/types.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 namespace {
 
 constexpr int tile = 64;   // rows and columns of the product that a block computes at the same time
@@ -113,4 +113,4 @@ Status fallback_gemm(const Call& call, const Gemm& gemm) {
   });
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

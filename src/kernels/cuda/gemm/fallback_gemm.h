@@ -3,8 +3,8 @@
 
 #include "cudarelu/call.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 Status fallback_gemm(const Call& call, const Gemm& gemm);
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -13,12 +13,12 @@
 #include "cuda/gemm/mma.cuh"
 #include "cuda/gemm/tensor_map.h"
 #include "cuda/gemm/tiles.cuh"
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/cluster.cuh"
-#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/alignment.h"
+#include "cudarelu/detail/cuda/cluster.cuh"
+#include "cudarelu/detail/cuda/launch.cuh"
 #include "cudarelu/types.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 namespace {
 
 constexpr int max_shared_bytes = 227 * 1024;
@@ -534,4 +534,4 @@ Status few_rows_gemm(const Call& call, const Gemm& gemm) {
   return launch_type<float>(call, gemm);
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -5,7 +5,7 @@
 #include "cudarelu/call.h"
 #include "cudarelu/gemm.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// Whether few_rows_gemm() can compute the product on the device: float16, bfloat16, or float32 of
 /// up to 64 rows; one batch, b transposed and a not; a, b and their rows aligned to 16 bytes; n
@@ -19,4 +19,4 @@ bool prefers_few_rows(const Gemm& gemm, int device);
 /// Enqueues a product that takes_few_rows() accepts.
 Status few_rows_gemm(const Call& call, const Gemm& gemm);
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

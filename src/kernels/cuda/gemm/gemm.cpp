@@ -12,7 +12,7 @@
 #include "cuda/gemm/sm80_gemm.h"
 #include "cuda/gemm/sm90_gemm.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 namespace {
 
 /// How to multiply float32 if the host does not allow TF32; read at the first product.
@@ -79,4 +79,4 @@ Status gemm(const Call& call, Gemm gemm) {
   return fallback_gemm(call, gemm);
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

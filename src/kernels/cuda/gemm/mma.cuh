@@ -4,9 +4,9 @@
 
 #include <type_traits>
 
-#include "cudarelu/float16.h"
+#include "cudarelu/detail/float16.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// Loads four matrices of 8 lines of 16 bytes. Lane i passes the address of line i of all 32, and
 /// gets word i % 4 of line i / 4 of each matrix. Transposed, for two-byte elements, it gets column
@@ -49,4 +49,4 @@ __device__ __forceinline__ void multiply(float (&c)[4], const unsigned (&a)[4], 
 #undef CUDARELU_MMA
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -8,14 +8,14 @@
 
 #include "cuda/gemm/simt_gemm.h"
 #include "cuda/gemm/tiles.cuh"
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/async_copy.cuh"
-#include "cudarelu/cuda/cluster.cuh"
-#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/alignment.h"
+#include "cudarelu/detail/cuda/async_copy.cuh"
+#include "cudarelu/detail/cuda/cluster.cuh"
+#include "cudarelu/detail/cuda/launch.cuh"
+#include "cudarelu/detail/workspace.h"
 #include "cudarelu/types.h"
-#include "cudarelu/workspace.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 namespace {
 
 /// The layout of an operand. The outer index is the one that is not k: rows of a, columns of b.
@@ -460,4 +460,4 @@ Status simt_gemm(const Call& call, const Gemm& gemm) {
   return large ? run(TypeTag<Large>{}, in_large) : run(TypeTag<Small>{}, in_small);
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

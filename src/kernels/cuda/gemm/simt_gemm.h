@@ -4,7 +4,7 @@
 #include "cudarelu/call.h"
 #include "cudarelu/gemm.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// Whether simt_gemm() can compute the product: float32 of any alignment, with dimensions below
 /// 2^31, rows in memory shorter than 2^23, and fewer than 2^31 tiles of 64 by 64.
@@ -20,4 +20,4 @@ bool prefers_simt(const Gemm& gemm, int device);
 /// the same order.
 Status simt_gemm(const Call& call, const Gemm& gemm);
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -9,12 +9,12 @@
 #include "cuda/gemm/mma.cuh"
 #include "cuda/gemm/sm80_gemm.h"
 #include "cuda/gemm/tiles.cuh"
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/async_copy.cuh"
-#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/alignment.h"
+#include "cudarelu/detail/cuda/async_copy.cuh"
+#include "cudarelu/detail/cuda/launch.cuh"
 #include "cudarelu/types.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 namespace {
 
 /// The outer index of an operand is the one that is not k: rows of a, columns of b.
@@ -391,4 +391,4 @@ Status sm80_gemm(const Call& call, const Gemm& gemm) {
   return launch_type<float>(call, gemm);
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

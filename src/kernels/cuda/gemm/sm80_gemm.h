@@ -4,7 +4,7 @@
 #include "cudarelu/call.h"
 #include "cudarelu/gemm.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// Whether sm80_gemm() can compute the product on the device: float16, bfloat16 or float32 of any
 /// alignment, a and b not both transposed, dimensions below 2^31, fewer than 2^31 tiles of 64 by
@@ -17,4 +17,4 @@ bool takes_sm80(const Gemm& gemm, int device);
 /// NaN, and that precision is lost if the smaller TF32 is subnormal.
 Status sm80_gemm(const Call& call, const Gemm& gemm);
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

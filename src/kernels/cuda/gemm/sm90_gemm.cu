@@ -6,9 +6,9 @@
 #include "cuda/gemm/cublaslt.h"
 #include "cuda/gemm/sm90_gemm.cuh"
 #include "cuda/gemm/sm90_gemm.h"
-#include "cudarelu/cuda/alignment.h"
+#include "cudarelu/detail/cuda/alignment.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 namespace {
 
@@ -97,4 +97,4 @@ Status sm90_gemm(const Call& call, const Gemm& gemm) {
   return start<Wide>(call, gemm, multiprocessors);
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

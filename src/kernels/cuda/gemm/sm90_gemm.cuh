@@ -18,9 +18,9 @@
 #include "cuda/gemm/tensor_map.h"
 #include "cuda/gemm/tiles.cuh"
 #include "cuda/gemm/wgmma.cuh"
-#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/launch.cuh"
 
-namespace cudarelu::cuda::sm90 {
+namespace cudarelu::gpu::sm90 {
 
 namespace ptx = ::cuda::ptx;
 
@@ -569,4 +569,4 @@ Status start(const Call& call, const Gemm& gemm, int multiprocessors) {
       ceil(gemm.k, P::depth));
 }
 
-}  // namespace cudarelu::cuda::sm90
+}  // namespace cudarelu::gpu::sm90

@@ -4,7 +4,7 @@
 #include "cudarelu/call.h"
 #include "cudarelu/gemm.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 #ifdef CUDARELU_WITH_HOPPER
 
@@ -31,4 +31,4 @@ inline Status sm90_gemm(const Call&, const Gemm&) {
 
 #endif
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

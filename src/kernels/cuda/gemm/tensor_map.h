@@ -8,9 +8,9 @@
 #include <string>
 
 #include "cudarelu/call.h"
-#include "cudarelu/cuda/check.h"
+#include "cudarelu/detail/cuda/check.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// Encodes the map of a tensor of float16, bfloat16 or float32. Its sizes are given from the last
 /// dimension, of neighbouring elements, to the first one; then the strides of the others, in
@@ -63,4 +63,4 @@ inline Status describe(const Call& call, CUtensorMap& map, DType dtype, const vo
                      box);
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

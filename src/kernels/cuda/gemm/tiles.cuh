@@ -7,7 +7,7 @@
 #include "cudarelu/gemm.h"
 #include "cudarelu/types.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// A tile of the results of a batch.
 struct Tile {
@@ -94,4 +94,4 @@ __device__ void finish(const Results& results, float (&values)[count], std::int6
   write(results.d);
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 namespace {
 
 constexpr std::string_view separator = " = ";
@@ -118,4 +118,4 @@ cudaError_t find_fastest(cudaStream_t stream, std::size_t count,
   return cudaSuccess;
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -10,7 +10,7 @@
 
 #include "cudarelu/call.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// The folder in the environment variable CUDARELU_TUNING_DIR, which write_tuning() creates; empty
 /// if nothing is to be measured.
@@ -31,4 +31,4 @@ Status write_tuning(const std::filesystem::path& file, const std::string& produc
 cudaError_t find_fastest(cudaStream_t stream, std::size_t count,
                          FunctionRef<cudaError_t(std::size_t)> run, std::size_t& best);
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -5,7 +5,7 @@
 
 #include "cudarelu/types.h"
 
-namespace cudarelu::cuda::wgmma {
+namespace cudarelu::gpu::wgmma {
 
 /// Tiles in shared memory consist of panels: lines of 128 bytes, 64 elements, in the copy engine's
 /// swizzle of 128 bytes. With `depth_major` a line is a row of the matrix, of depth 64. Else a
@@ -124,4 +124,4 @@ __device__ __forceinline__ void multiply(float (&sums)[columns / 2], std::uint64
 #undef CUDARELU_REGISTERS_32
 #undef CUDARELU_REGISTERS_8
 
-}  // namespace cudarelu::cuda::wgmma
+}  // namespace cudarelu::gpu::wgmma

@@ -13,9 +13,9 @@
 #include <type_traits>
 
 #include "cpu/product_tile.h"
-#include "cudarelu/cpu/vectorised.h"
+#include "cudarelu/detail/cpu/vectorised.h"
+#include "cudarelu/detail/workspace.h"
 #include "cudarelu/transcendental.h"
-#include "cudarelu/workspace.h"
 #include "ops/attention/params.h"
 
 namespace cudarelu::ops::attention {

@@ -3,7 +3,7 @@
 // then columns of the sum that these scores weight.
 #pragma once
 
-#include "cudarelu/cuda/rows.cuh"
+#include "cudarelu/detail/cuda/rows.cuh"
 #include "ops/attention/params.h"
 
 namespace cudarelu::ops::attention {
@@ -132,8 +132,8 @@ __device__ inline std::int64_t row_of_warp() {
 }
 
 /// A launch of a warp for each of `rows` rows.
-inline cuda::Grid grid_of(std::int64_t rows) {
-  return {cuda::blocks_for(rows, warps), static_cast<unsigned>(warps) * 32};
+inline gpu::Grid grid_of(std::int64_t rows) {
+  return {gpu::blocks_for(rows, warps), static_cast<unsigned>(warps) * 32};
 }
 
 /// Computes a row of y, and of lse unless that is null, in a warp. Hidden keys and values have no
@@ -159,13 +159,13 @@ __device__ void attend_row(const T* q, const T* k, const T* v, T* y, float* lse,
                                         at.offset + (key + lane) * p.mask.key_stride)
                              : low<C>;
       // Ignores NaN, which propagates through the sum.
-      const C raised = cuda::reduce_in_warp<32>(score > largest ? score : largest,
-                                                [](C a, C b) { return a > b ? a : b; });
+      const C raised = gpu::reduce_in_warp<32>(score > largest ? score : largest,
+                                               [](C a, C b) { return a > b ? a : b; });
       const C base = raised == low<C> ? C(0) : raised;  // -infinity less itself is NaN
       const C weight = inside ? exp(score - base) : C(0);
       const C factor = largest == raised ? C(1) : exp(largest - base);
       largest = raised;
-      total = total * factor + cuda::sum_in_warp<32>(weight);
+      total = total * factor + gpu::sum_in_warp<32>(weight);
 #pragma unroll
       for (int i = 0; i < columns_of_lane; ++i) sums[i] *= factor;
       const int count = static_cast<int>(min(visible - key, std::int64_t{32}));

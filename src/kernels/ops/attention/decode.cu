@@ -21,8 +21,8 @@ template <class T>
 __global__ void __launch_bounds__(32 * adding_warps)
     add_parts_of_row(const __grid_constant__ Arguments args) {
 #if __CUDA_ARCH__ >= 800
-  cuda::wait_for_previous_kernel();
-  cuda::let_next_kernel_start();
+  gpu::wait_for_previous_kernel();
+  gpu::let_next_kernel_start();
   constexpr int max_columns = 256;
   __shared__ float all_sums[adding_warps][max_columns];
   __shared__ float all_totals[adding_warps];
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(32 * adding_warps)
   const Parts::Scale* const scales = args.parts.scales + row * parts;
   float largest = low<float>;
   for (int part = lane; part < parts; part += 32) largest = fmaxf(largest, scales[part].base);
-  largest = cuda::reduce_in_warp<32>(largest, [](float a, float b) { return fmaxf(a, b); });
+  largest = gpu::reduce_in_warp<32>(largest, [](float a, float b) { return fmaxf(a, b); });
   const float base = largest == low<float> ? 0.0f : largest;
 
   constexpr int vectors = max_columns / (32 * 4);  // of a lane
@@ -99,7 +99,7 @@ Status add_parts(const Call& call, const Arguments& args) {
   const auto rows = static_cast<unsigned>(p.batch * p.heads * p.queries);
   const auto kernel =
       call.inputs[0].dtype == DType::float16 ? add_parts_of_row<Half> : add_parts_of_row<BFloat16>;
-  return cuda::launch(call, kernel, {rows, 32 * adding_warps}, args);
+  return gpu::launch(call, kernel, {rows, 32 * adding_warps}, args);
 }
 
 std::optional<Status> attend_few(const Call& call, const Arguments& args) {

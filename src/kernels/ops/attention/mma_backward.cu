@@ -18,9 +18,9 @@
 #include <limits>
 #include <optional>
 
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/launch.cuh"
-#include "cudarelu/workspace.h"
+#include "cudarelu/detail/cuda/alignment.h"
+#include "cudarelu/detail/cuda/launch.cuh"
+#include "cudarelu/detail/workspace.h"
 #include "ops/attention/engines.h"
 #include "ops/attention/exact_backward.cuh"
 #include "ops/attention/packed.cuh"
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(256)
                 const PackedWorkspace<float> workspace) {
   using V = Vector<T>;
   constexpr int lanes = 8;  // of a row
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   if (packed && blockIdx.x == 0) {
     order_offsets<256>(sequences, args.queries, args.keys, workspace);
   }
@@ -214,16 +214,16 @@ __device__ __forceinline__ void multiply_lines(ScoreSums<P>& sums, unsigned a, u
     unsigned as[2][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      cuda::load_matrices<false>(as[i], (a ^ 32 * k) + i * 16 * P::Wide::pitch);
+      gpu::load_matrices<false>(as[i], (a ^ 32 * k) + i * 16 * P::Wide::pitch);
     }
 #pragma unroll
     for (int j = 0; j < P::part / 16; ++j) {
       unsigned words[4];
-      cuda::load_matrices<false>(words, (b ^ 32 * k) + j * 16 * P::Wide::pitch);
+      gpu::load_matrices<false>(words, (b ^ 32 * k) + j * 16 * P::Wide::pitch);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        cuda::multiply<typename P::T>(sums[i][2 * j], as[i], words[0], words[1]);
-        cuda::multiply<typename P::T>(sums[i][2 * j + 1], as[i], words[2], words[3]);
+        gpu::multiply<typename P::T>(sums[i][2 * j], as[i], words[0], words[1]);
+        gpu::multiply<typename P::T>(sums[i][2 * j + 1], as[i], words[2], words[3]);
       }
     }
   }
@@ -247,18 +247,18 @@ __device__ __forceinline__ void multiply_queries(KeySums<P>& sums, const Factors
           for (int word = 0; word < 4; ++word) as[i][word] = factors[k][i][word];
         } else {
           const unsigned column = 2 * (P::part * part + 16 * k);
-          cuda::load_matrices<false>(as[i], (a ^ column) + i * 16 * P::Scores::pitch);
+          gpu::load_matrices<false>(as[i], (a ^ column) + i * 16 * P::Scores::pitch);
         }
       }
       const unsigned lines = b + (P::part * part + 16 * k) * P::Wide::pitch;
 #pragma unroll
       for (int j = 0; j < P::columns / 16; ++j) {
         unsigned words[4];
-        cuda::load_matrices<true>(words, lines ^ 32 * j);
+        gpu::load_matrices<true>(words, lines ^ 32 * j);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          cuda::multiply<typename P::T>(sums[i][2 * j], as[i], words[0], words[1]);
-          cuda::multiply<typename P::T>(sums[i][2 * j + 1], as[i], words[2], words[3]);
+          gpu::multiply<typename P::T>(sums[i][2 * j], as[i], words[0], words[1]);
+          gpu::multiply<typename P::T>(sums[i][2 * j + 1], as[i], words[2], words[3]);
         }
       }
     }
@@ -273,16 +273,16 @@ __device__ __forceinline__ void multiply_keys(QuerySums<P>& sums, unsigned a, un
     unsigned as[P::query_rows / 16][4];
 #pragma unroll
     for (int i = 0; i < P::query_rows / 16; ++i) {
-      cuda::load_matrices<true>(as[i], (a ^ 32 * i) + k * P::Scores::pitch);
+      gpu::load_matrices<true>(as[i], (a ^ 32 * i) + k * P::Scores::pitch);
     }
 #pragma unroll
     for (int j = 0; j < P::query_columns / 16; ++j) {
       unsigned words[4];
-      cuda::load_matrices<true>(words, (b ^ 32 * j) + k * P::Wide::pitch);
+      gpu::load_matrices<true>(words, (b ^ 32 * j) + k * P::Wide::pitch);
 #pragma unroll
       for (int i = 0; i < P::query_rows / 16; ++i) {
-        cuda::multiply<typename P::T>(sums[i][2 * j], as[i], words[0], words[1]);
-        cuda::multiply<typename P::T>(sums[i][2 * j + 1], as[i], words[2], words[3]);
+        gpu::multiply<typename P::T>(sums[i][2 * j], as[i], words[0], words[1]);
+        gpu::multiply<typename P::T>(sums[i][2 * j + 1], as[i], words[2], words[3]);
       }
     }
   }
@@ -595,12 +595,12 @@ __device__ __forceinline__ void find_gradients_of_keys(const Arguments<typename 
       const int own = thread % P::queries;
       const float* const slopes = P::is_whole ? args.in.grad_lse : args.slopes;
       if (thread < P::queries) {
-        cuda::copy_async<4>(to + P::lse_at + 4 * own, args.lse + row + own, own < left);
+        gpu::copy_async<4>(to + P::lse_at + 4 * own, args.lse + row + own, own < left);
       } else if (slopes != nullptr && thread < 2 * P::queries) {
-        cuda::copy_async<4>(to + P::slopes_at + 4 * own, slopes + row + own, own < left);
+        gpu::copy_async<4>(to + P::slopes_at + 4 * own, slopes + row + own, own < left);
       }
     }
-    cuda::commit_copies();
+    gpu::commit_copies();
   };
   fetch(0, range.start());
 
@@ -614,7 +614,7 @@ __device__ __forceinline__ void find_gradients_of_keys(const Arguments<typename 
   };
   TileStep at = range.start();
   for (int step = 0; step < range.steps; ++step, at.advance(args.group)) {
-    cuda::wait_for_copies<0>();
+    gpu::wait_for_copies<0>();
     __syncthreads();
     end_last_turn();
     TileStep next = at;
@@ -753,7 +753,7 @@ template <class P>
 __device__ __forceinline__ void find_gradients_of_block(const Arguments<typename P::T>& args) {
   extern __shared__ __align__(512) char shared[];
   Header& header = *reinterpret_cast<Header*>(shared + P::header_at);
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   if (threadIdx.x == 0) {
     const int number = P::is_whole ? static_cast<int>(blockIdx.x) : atomicAdd(args.begun, 1);
     const int kv = P::is_whole ? number : number / args.key_tiles;
@@ -786,7 +786,7 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
   __shared__ bool exists;
   Header& header = *reinterpret_cast<Header*>(shared + P::header_at);
   Own& own = *reinterpret_cast<Own*>(memory);
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   PackedTile tile{};
   if (threadIdx.x < 32) {
     const int begun = threadIdx.x == 0 ? atomicAdd(args.begun, 1) : 0;
@@ -849,15 +849,15 @@ std::optional<Status> launch_tiles(const Call& call, const Params& p, const Sequ
   using T = typename P::T;
   const int device = call.execution.device_index;
   const bool shares_kernel =
-      sequences != nullptr || !has_own_kernel<P>(cuda::compiled_architecture(device));
+      sequences != nullptr || !has_own_kernel<P>(gpu::compiled_architecture(device));
   const int own_arguments = shares_kernel ? static_cast<int>(sizeof(Arguments<T>)) + 16 : 0;
-  if (cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) <
+  if (gpu::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) <
       P::shared_bytes + own_arguments) {
     return {};
   }
   const auto output = [&](std::size_t i) { return static_cast<T*>(call.outputs[i].data); };
   const auto tiles_of = [&](std::int64_t rows, int tile) {
-    return sequences == nullptr ? cuda::ceil_div(rows, tile)
+    return sequences == nullptr ? gpu::ceil_div(rows, tile)
                                 : tile_slots(rows, sequences->count, tile);
   };
   const std::int64_t key_tiles = tiles_of(p.keys, P::keys);
@@ -903,17 +903,17 @@ std::optional<Status> launch_tiles(const Call& call, const Params& p, const Sequ
     }
     args.semaphores = args.begun + 1;
     const auto kernel = sequences == nullptr ? find_slopes<T, false> : find_slopes<T, true>;
-    const unsigned blocks = cuda::blocks_for(std::max(8 * rows, 1 + tiles), 256);
-    Status status = cuda::launch(call, kernel, {blocks, 256}, args, rows, args.begun, 1 + tiles,
-                                 sequences == nullptr ? Sequences{} : *sequences, workspace);
+    const unsigned blocks = gpu::blocks_for(std::max(8 * rows, 1 + tiles), 256);
+    Status status = gpu::launch(call, kernel, {blocks, 256}, args, rows, args.begun, 1 + tiles,
+                                sequences == nullptr ? Sequences{} : *sequences, workspace);
     if (!status.ok()) return status;
     if (sequences != nullptr) ordered = workspace.ordered(*sequences);
   }
   const auto start = [&]<auto kernel>(const auto&... arguments) {
-    Status status = cuda::allow_shared_memory<kernel>(call, P::shared_bytes);
+    Status status = gpu::allow_shared_memory<kernel>(call, P::shared_bytes);
     if (!status.ok()) return status;
     const auto blocks = static_cast<unsigned>(p.batch * p.kv_heads * key_tiles);
-    return cuda::launch(call, kernel, {blocks, P::threads, P::shared_bytes}, arguments...);
+    return gpu::launch(call, kernel, {blocks, P::threads, P::shared_bytes}, arguments...);
   };
   if constexpr (!P::is_whole) {
     if (shares_kernel) {
@@ -940,7 +940,7 @@ std::optional<Status> launch_type(const Call& call, const Params& p, const Seque
 /// `sequences` is null if they are not packed.
 std::optional<Status> run(const Call& call, const Params& p, const Sequences* sequences) {
   constexpr std::int64_t most = std::numeric_limits<int>::max() / 2;
-  if (!cuda::is_compiled_for(80, call.execution.device_index)) return {};
+  if (!gpu::is_compiled_for(80, call.execution.device_index)) return {};
   for (const std::int64_t width : {p.width, p.value_width}) {
     if (width == 0 || width > 256 || width % 8 != 0) return {};
   }
@@ -953,10 +953,10 @@ std::optional<Status> run(const Call& call, const Params& p, const Sequences* se
   const std::int64_t sequence_count = sequences == nullptr ? 0 : sequences->count;
   if (sequence_count > most) return {};
   const std::int64_t longest = std::max(p.queries, p.keys) + 64 * (sequence_count + 1);
-  if (longest > most || pairs > most / cuda::ceil_div(longest, 64)) return {};
+  if (longest > most || pairs > most / gpu::ceil_div(longest, 64)) return {};
   std::uintptr_t misalignment = 0;
-  for (const TensorView& x : call.inputs.first(5)) misalignment |= cuda::misalignment(x.data);
-  for (const TensorView& x : call.outputs) misalignment |= cuda::misalignment(x.data);
+  for (const TensorView& x : call.inputs.first(5)) misalignment |= gpu::misalignment(x.data);
+  for (const TensorView& x : call.outputs) misalignment |= gpu::misalignment(x.data);
   if (misalignment != 0) return {};
   if (call.inputs[0].dtype == DType::float16) return launch_type<Half>(call, p, sequences);
   if (call.inputs[0].dtype == DType::bfloat16) return launch_type<BFloat16>(call, p, sequences);

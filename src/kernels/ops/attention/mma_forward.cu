@@ -24,11 +24,11 @@ std::optional<Status> attend(const Call& call, const Arguments& args) {
   const auto launch = [&]<int width>(std::integral_constant<int, width>) {
     if constexpr (width < 256) {
       const std::int64_t tiles =
-          p.batch * p.heads / args.heads * cuda::ceil_div(args.rows, Large<width>::rows);
-      const int multiprocessors = cuda::number_of<cudaDevAttrMultiProcessorCount>(device);
+          p.batch * p.heads / args.heads * gpu::ceil_div(args.rows, Large<width>::rows);
+      const int multiprocessors = gpu::number_of<cudaDevAttrMultiProcessorCount>(device);
       // The results do not depend on the choice: both plans have the same tiles and parts of keys.
       if (p.mask.data == nullptr && p.keys > 256 && tiles >= 2 * multiprocessors &&
-          has_config<Large<width>>(cuda::compiled_architecture(device))) {
+          has_config<Large<width>>(gpu::compiled_architecture(device))) {
         return launch_plan<T, Large<width>>(call, args);
       }
     }

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <optional>
 
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/workspace.h"
+#include "cudarelu/detail/cuda/alignment.h"
+#include "cudarelu/detail/workspace.h"
 #include "ops/attention/engines.h"
 #include "ops/attention/mma_kernel.cuh"
 
@@ -31,7 +31,7 @@ inline constexpr std::int64_t max_rows = INT_MAX - 256;  // tiles may go past th
 inline bool takes(const Call& call, const Params& p) {
   const DType dtype = call.inputs[0].dtype;
   const auto fits = [](std::int64_t width) { return width > 0 && width <= 256 && width % 8 == 0; };
-  const auto aligned = [](const TensorView& t) { return cuda::misalignment(t.data) == 0; };
+  const auto aligned = [](const TensorView& t) { return gpu::misalignment(t.data) == 0; };
   const float factor = static_cast<float>(p.scale) * log2_e;
   return (dtype == DType::float16 || dtype == DType::bfloat16) && fits(p.width) &&
          fits(p.value_width) && p.queries <= max_rows && p.keys <= max_rows &&
@@ -40,7 +40,7 @@ inline bool takes(const Call& call, const Params& p) {
          std::ranges::all_of(std::array{p.q, p.k, p.v, p.y}, has_vectors<Half>) &&
          p.batch * p.heads <= max_rows && std::isnormal(factor) &&
          factor > 0 &&  // bases are relative to the largest product
-         cuda::is_compiled_for(80, call.execution.device_index);
+         gpu::is_compiled_for(80, call.execution.device_index);
 }
 
 inline Arguments arguments_of(const Call& call, const Params& p, float* lse, bool joins_heads) {
@@ -78,23 +78,23 @@ std::optional<Status> launch_plan(const Call& call, Arguments args) {
   const Params& p = args.params;
   const int device = call.execution.device_index;
   const std::int64_t stacks = p.heads / args.heads;  // of an item
-  const std::int64_t tiles = cuda::ceil_div(args.rows, P::rows);
+  const std::int64_t tiles = gpu::ceil_div(args.rows, P::rows);
   const std::int64_t visible = p.is_causal ? std::min(p.keys, p.queries) : p.keys;
-  const std::int64_t key_tiles = cuda::ceil_div(visible, P::keys);
+  const std::int64_t key_tiles = gpu::ceil_div(visible, P::keys);
   // Plans of 64 rows and of 128 have the same parts and results.
   constexpr int rows_of_unit = std::min(P::rows, 64);
   const int unit = std::min(args.rows, rows_of_unit);
-  const std::int64_t blocks = stacks * cuda::ceil_div(args.rows, rows_of_unit);
-  const std::int64_t slots_of_gpu = cuda::number_of<cudaDevAttrMultiProcessorCount>(device) *
+  const std::int64_t blocks = stacks * gpu::ceil_div(args.rows, rows_of_unit);
+  const std::int64_t slots_of_gpu = gpu::number_of<cudaDevAttrMultiProcessorCount>(device) *
                                     std::int64_t{P::key_warps > 1 ? 2 : 1};
   const std::int64_t wanted = std::max<std::int64_t>(slots_of_gpu / blocks, 1);
   const int min_keys = std::clamp(128 * unit, 256, std::max(1024, 32 * unit));
   const std::int64_t part =
-      std::max<std::int64_t>(cuda::ceil_div(key_tiles, wanted), min_keys / P::keys);
-  const std::int64_t parts = std::max<std::int64_t>(cuda::ceil_div(key_tiles, part), 1);
+      std::max<std::int64_t>(gpu::ceil_div(key_tiles, wanted), min_keys / P::keys);
+  const std::int64_t parts = std::max<std::int64_t>(gpu::ceil_div(key_tiles, part), 1);
   const std::int64_t rows = p.batch * p.heads * p.queries;
   if (p.batch * stacks * tiles * parts > INT_MAX || (parts > 1 && rows > INT_MAX) ||
-      cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) < P::shared_bytes) {
+      gpu::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) < P::shared_bytes) {
     return std::nullopt;
   }
   args.tiles = Divisor(static_cast<int>(tiles));
@@ -108,10 +108,10 @@ std::optional<Status> launch_plan(const Call& call, Arguments args) {
   }
   const auto start = [&]<bool masked>(std::bool_constant<masked>) {
     constexpr auto kernel = attend_tiles<T, P, masked>;
-    Status status = cuda::allow_shared_memory<kernel>(call, P::shared_bytes);
+    Status status = gpu::allow_shared_memory<kernel>(call, P::shared_bytes);
     if (!status.ok()) return status;
     const auto blocks = static_cast<unsigned>(p.batch * stacks * tiles * parts);
-    return cuda::launch(call, kernel, {blocks, P::threads, P::shared_bytes}, args);
+    return gpu::launch(call, kernel, {blocks, P::threads, P::shared_bytes}, args);
   };
   Status status = [&] {
     if constexpr (P::takes_mask) {
@@ -129,7 +129,7 @@ std::optional<Status> launch_packed(const Call& call, Arguments args, const Sequ
   const Params& p = args.params;
   const std::int64_t slots = tile_slots(p.queries, sequences.count, P::rows);
   if (slots > INT_MAX / p.heads ||
-      cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(call.execution.device_index) <
+      gpu::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(call.execution.device_index) <
           P::shared_bytes + static_cast<int>(sizeof(PackedArguments)) + 16) {
     return std::nullopt;
   }
@@ -137,11 +137,11 @@ std::optional<Status> launch_packed(const Call& call, Arguments args, const Sequ
   args.tiles_of_part = INT_MAX / P::keys;
   args.parts.count = Divisor(1);
   constexpr auto kernel = attend_packed_tiles<T, P>;
-  if (Status status = cuda::allow_shared_memory<kernel>(call, P::shared_bytes); !status.ok()) {
+  if (Status status = gpu::allow_shared_memory<kernel>(call, P::shared_bytes); !status.ok()) {
     return status;
   }
   const auto blocks = static_cast<unsigned>(p.heads * slots);
-  return cuda::launch(call, kernel, {blocks, P::threads, P::shared_bytes}, args, sequences);
+  return gpu::launch(call, kernel, {blocks, P::threads, P::shared_bytes}, args, sequences);
 }
 
 /// Calls f(std::integral_constant<int, width>) with the compiled width for keys and values, `least`

@@ -16,8 +16,8 @@
 #include <climits>
 
 #include "cuda/gemm/mma.cuh"
-#include "cudarelu/cuda/async_copy.cuh"
-#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/async_copy.cuh"
+#include "cudarelu/detail/cuda/launch.cuh"
 #include "cudarelu/types.h"
 #include "ops/attention/arithmetic.cuh"
 #include "ops/attention/cuda.cuh"
@@ -170,7 +170,7 @@ class Copies {
 #pragma unroll
     for (int i = 0; i < rows; i += P::lines) {
       if (rows < P::lines && row() >= rows) break;
-      cuda::copy_async<16>(to + (at ^ i % 8 * 16) + i * P::line, from_, i < left);
+      gpu::copy_async<16>(to + (at ^ i % 8 * 16) + i * P::line, from_, i < left);
       from_ += std::int64_t{P::lines} * stride;
     }
   }
@@ -185,7 +185,7 @@ class Copies {
     for (int i = 0; i < rows; i += P::lines) {
       if (rows < P::lines && row() >= rows) break;
       const T* const from = matrix(first + i + static_cast<int>(row())) + column();
-      cuda::copy_async<16>(to + (at ^ i % 8 * 16) + i * P::line, from, i < left);
+      gpu::copy_async<16>(to + (at ^ i % 8 * 16) + i * P::line, from, i < left);
     }
   }
 
@@ -241,12 +241,12 @@ class Kernel {
         k.template start<P::keys>(to, left, width, key_stride);
         v.template start<P::keys>(to + P::tile_bytes, left, value_width, value_stride);
       }
-      cuda::commit_copies();
+      gpu::commit_copies();
     };
 #pragma unroll
     for (int stage = 0; stage < P::stages; ++stage) fetch(tile_ + stage, stage);
     if constexpr (masked) find_mask();
-    cuda::wait_for_copies<P::stages - 1>();
+    gpu::wait_for_copies<P::stages - 1>();
     __syncthreads();
     if constexpr (P::keeps_queries) {
 #pragma unroll
@@ -257,13 +257,13 @@ class Kernel {
       const int key = tile_ * P::keys + static_cast<int>(key_warp()) * P::warp_keys;
       if (key < largest_limit()) add_tile(stage, key);
       if (++tile_ == last_tile_) break;
-      cuda::wait_for_copies<P::stages - 2>();
+      gpu::wait_for_copies<P::stages - 2>();
       __syncthreads();
       fetch(tile_ + P::stages - 1, stage);
       stage = stage + 1 == P::stages ? 0 : stage + 1;
     }
 #pragma unroll
-    for (int r = 0; r < own_rows; ++r) totals_[r] = cuda::sum_in_warp<4>(totals_[r]);
+    for (int r = 0; r < own_rows; ++r) totals_[r] = gpu::sum_in_warp<4>(totals_[r]);
     if constexpr (P::key_warps > 1) {
       add_warps();
       if (key_warp() > 0) return;
@@ -381,7 +381,7 @@ class Kernel {
                                 swizzled<P>(lane_of() % 16, lane_of() / 16));
 #pragma unroll
     for (int i = 0; i < P::row_tiles; ++i) {
-      cuda::load_matrices<false>(words[i], (at ^ step * 32) + 16 * i * P::line);
+      gpu::load_matrices<false>(words[i], (at ^ step * 32) + 16 * i * P::line);
     }
   }
 
@@ -424,11 +424,11 @@ class Kernel {
 #pragma unroll
       for (int j = 0; j < keys; j += 2) {
         unsigned b[4];
-        cuda::load_matrices<false>(b, (at ^ step * 32) + j * 8 * P::line);
+        gpu::load_matrices<false>(b, (at ^ step * 32) + j * 8 * P::line);
 #pragma unroll
         for (int i = 0; i < P::row_tiles; ++i) {
-          cuda::multiply<T>(scores[i][j], a[i], b[0], b[1]);
-          cuda::multiply<T>(scores[i][j + 1], a[i], b[2], b[3]);
+          gpu::multiply<T>(scores[i][j], a[i], b[0], b[1]);
+          gpu::multiply<T>(scores[i][j + 1], a[i], b[2], b[3]);
         }
       }
     }
@@ -450,11 +450,11 @@ class Kernel {
 #pragma unroll
       for (int column = 0; column < columns; column += 2) {
         unsigned b[4];
-        cuda::load_matrices<true>(b, (at ^ column * 16) + j * 8 * P::line);
+        gpu::load_matrices<true>(b, (at ^ column * 16) + j * 8 * P::line);
 #pragma unroll
         for (int i = 0; i < P::row_tiles; ++i) {
-          cuda::multiply<T>(sums_[i][column], a[i], b[0], b[1]);
-          cuda::multiply<T>(sums_[i][column + 1], a[i], b[2], b[3]);
+          gpu::multiply<T>(sums_[i][column], a[i], b[0], b[1]);
+          gpu::multiply<T>(sums_[i][column + 1], a[i], b[2], b[3]);
         }
       }
     }
@@ -564,8 +564,7 @@ class Kernel {
         const float* const pair = scores[r / 2][j] + r % 2 * 2;
         largest[r] = fmaxf(largest[r], fmaxf(pair[0], pair[1]));  // ignores NaN
       }
-      largest[r] =
-          cuda::reduce_in_warp<4>(largest[r], [](float a, float b) { return fmaxf(a, b); });
+      largest[r] = gpu::reduce_in_warp<4>(largest[r], [](float a, float b) { return fmaxf(a, b); });
       raises = raises || is_too_large(largest[r], r);
     }
     if (!__any_sync(~0u, raises)) return;
@@ -597,7 +596,7 @@ class Kernel {
     };
     static_assert(sizeof(SharedStorage) <= P::stages * P::stage_bytes);
     SharedStorage& storage = *reinterpret_cast<SharedStorage*>(shared() + P::query_bytes);
-    cuda::wait_for_copies<0>();
+    gpu::wait_for_copies<0>();
     __syncthreads();
     const unsigned warp = key_warp();
     const unsigned lane = lane_of();
@@ -735,8 +734,8 @@ __global__ void __launch_bounds__(P::threads, masked&& P::blocks > 2 ? P::blocks
     attend_tiles(const __grid_constant__ Arguments args) {
 #if __CUDA_ARCH__ >= 800
   if constexpr (has_config<P>(__CUDA_ARCH__ / 10)) {
-    cuda::wait_for_previous_kernel();
-    cuda::let_next_kernel_start();
+    gpu::wait_for_previous_kernel();
+    gpu::let_next_kernel_start();
     Kernel<T, P, Arguments, masked>(args).run();
   }
 #endif
@@ -748,8 +747,8 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
     attend_packed_tiles(const __grid_constant__ Arguments args,
                         const __grid_constant__ Sequences sequences) {
 #if __CUDA_ARCH__ >= 800
-  cuda::wait_for_previous_kernel();
-  cuda::let_next_kernel_start();
+  gpu::wait_for_previous_kernel();
+  gpu::let_next_kernel_start();
   __shared__ __align__(16) char memory[sizeof(PackedArguments)];
   PackedArguments& own = *reinterpret_cast<PackedArguments*>(memory);
   __shared__ bool exists;

@@ -15,7 +15,7 @@ std::optional<Status> attend_packed(const Call& call, const Arguments& args,
       // The results do not depend on the choice.
       const std::int64_t mean = p.queries / std::max<std::int64_t>(sequences.count, 1);
       const int multiprocessors =
-          cuda::number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
+          gpu::number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index);
       if (mean > 256 && p.heads * (p.queries / Large<width>::rows) >= 2 * multiprocessors) {
         return launch_packed<T, Large<width>>(call, args, sequences);
       }

@@ -6,7 +6,7 @@
 // from begin / tile + i on. If the rows of several heads share tiles, `begin` counts all of them.
 #pragma once
 
-#include "cudarelu/workspace.h"
+#include "cudarelu/detail/workspace.h"
 #include "ops/attention/cuda.cuh"
 
 namespace cudarelu::ops::attention {

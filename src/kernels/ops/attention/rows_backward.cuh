@@ -35,7 +35,7 @@ __device__ void query_backward(const GradientInputs<T>& in, T* output, Compute<T
   for (std::int64_t i = lane; i < p.value_width; i += 32) {
     slope += load(grads[i]) * load(results[i]);
   }
-  slope = cuda::sum_in_warp<32>(slope);
+  slope = gpu::sum_in_warp<32>(slope);
   if (in.grad_lse != nullptr) slope -= in.grad_lse[row];
   if (!of_mask && lane == 0) slopes[row] = slope;
   const std::int64_t visible = p.is_causal ? min(p.keys, at.query + 1) : p.keys;

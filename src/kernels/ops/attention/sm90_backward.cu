@@ -2,8 +2,8 @@
 #include <array>
 #include <limits>
 
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/workspace.h"
+#include "cudarelu/detail/cuda/alignment.h"
+#include "cudarelu/detail/workspace.h"
 #include "ops/attention/engines.h"
 #include "ops/attention/sm90_backward.cuh"
 
@@ -31,21 +31,21 @@ bool takes(const Call& call, const Params& p) {
   if (p.queries > most || p.keys > most) return false;
   if (p.batch * p.heads > most / ((p.queries + p.keys) / 64 + 2)) return false;
   for (std::size_t i = 0; i < 5; ++i) {
-    if (cuda::misalignment(call.inputs[i].data) != 0) return false;
+    if (gpu::misalignment(call.inputs[i].data) != 0) return false;
   }
   for (std::size_t i = 0; i < 3; ++i) {
-    if (cuda::misalignment(call.outputs[i].data) != 0) return false;
+    if (gpu::misalignment(call.outputs[i].data) != 0) return false;
   }
   for (const Layout& layout : {p.q, p.k, p.v, p.y, p.grad_y, p.grad_q, p.grad_k, p.grad_v}) {
     if (!has_vectors<Half>(layout)) return false;
   }
   const int device = call.execution.device_index;
-  return cuda::number_of<cudaDevAttrComputeCapabilityMajor>(device) == 9 &&
-         cuda::number_of<cudaDevAttrComputeCapabilityMinor>(device) == 0;
+  return gpu::number_of<cudaDevAttrComputeCapabilityMajor>(device) == 9 &&
+         gpu::number_of<cudaDevAttrComputeCapabilityMinor>(device) == 0;
 }
 
 template <class P>
-sm90::BackwardTiles work_of(const Params& p) {
+sm90::BackwardTiles intensity_of(const Params& p) {
   const std::int64_t heads = p.batch * (P::of_keys ? p.kv_heads : p.heads);
   const std::int64_t rows = P::of_keys ? p.keys : p.queries;
   const std::int64_t columns = P::of_keys ? p.queries : p.keys;
@@ -55,7 +55,7 @@ sm90::BackwardTiles work_of(const Params& p) {
   const std::int64_t in_cache =
       P::of_keys ? cache / (bytes * p.group()) : cache / bytes * p.group();
   const std::int64_t at_once = p.is_causal ? std::clamp<std::int64_t>(in_cache, 1, heads) : 1;
-  return {static_cast<int>(cuda::ceil_div(rows, P::rows)), static_cast<int>(heads),
+  return {static_cast<int>(gpu::ceil_div(rows, P::rows)), static_cast<int>(heads),
           static_cast<int>(at_once), static_cast<int>(rows), static_cast<int>(columns)};
 }
 
@@ -64,7 +64,7 @@ template <class T, class K, class V, class Q>
 Status start(const Call& call, const Params& p) {
   constexpr auto kernel = sm90::differentiate<T, K, V, Q>;
   constexpr int shared_bytes = std::max({K::shared_bytes, V::shared_bytes, Q::shared_bytes});
-  if (Status status = cuda::allow_shared_memory<kernel>(call, shared_bytes); !status.ok()) {
+  if (Status status = gpu::allow_shared_memory<kernel>(call, shared_bytes); !status.ok()) {
     return status;
   }
   sm90::GradientMaps key_maps{}, query_maps{};
@@ -84,17 +84,17 @@ Status start(const Call& call, const Params& p) {
   const auto output = [&](std::size_t i) { return static_cast<T*>(call.outputs[i].data); };
   const auto inputs = gradient_inputs<T>(call);
   const std::int64_t heads = p.batch * p.heads;
-  sm90::Stats stats{nullptr, static_cast<int>(cuda::ceil_div(p.queries, K::columns)), K::columns};
+  sm90::Stats stats{nullptr, static_cast<int>(gpu::ceil_div(p.queries, K::columns)), K::columns};
   const std::int64_t padded = heads * stats.tiles * K::columns;
   if (Status status = allocate(call, 2 * padded, stats.data); !status.ok()) return status;
   constexpr int lanes = K::width / 8;
   Status status =
-      cuda::launch(call, sm90::prepare<T, lanes>, {cuda::blocks_for(padded * lanes, 256), 256},
-                   stats, inputs, p, Divisor(static_cast<int>(p.heads)), heads);
+      gpu::launch(call, sm90::prepare<T, lanes>, {gpu::blocks_for(padded * lanes, 256), 256}, stats,
+                  inputs, p, Divisor(static_cast<int>(p.heads)), heads);
   if (!status.ok()) return status;
   sm90::GradientCall work{};
-  work.keys = work_of<K>(p);
-  work.queries = work_of<Q>(p);
+  work.keys = intensity_of<K>(p);
+  work.queries = intensity_of<Q>(p);
   work.key_blocks = work.keys.row_tiles * work.keys.heads;
   work.heads_of_item = Divisor(static_cast<int>(p.heads));
   work.kv_heads_of_item = Divisor(static_cast<int>(p.kv_heads));
@@ -104,9 +104,9 @@ Status start(const Call& call, const Params& p) {
   work.is_causal = p.is_causal;
   const int blocks =
       (K::gives_values ? 1 : 2) * work.key_blocks + work.queries.row_tiles * work.queries.heads;
-  return cuda::launch(call, kernel, {static_cast<unsigned>(blocks), K::threads, shared_bytes},
-                      key_maps, query_maps, work, stats, p, inputs,
-                      sm90::Gradients<T>{output(0), output(1), output(2)});
+  return gpu::launch(call, kernel, {static_cast<unsigned>(blocks), K::threads, shared_bytes},
+                     key_maps, query_maps, work, stats, p, inputs,
+                     sm90::Gradients<T>{output(0), output(1), output(2)});
 }
 
 template <class T>

@@ -140,12 +140,12 @@ class GradientKernel {
       // The second matrix of a step comes first: of most kinds, its slot is free earlier.
       for (int step = first_step_; step < steps_; ++step) {
         const int row = step * P::columns;
-        cuda::sm90::wait(empty(ring.stage), ring.parity ^ 1);
+        gpu::sm90::wait(empty(ring.stage), ring.parity ^ 1);
         expect(full(ring.stage), P::slot_bytes);
         request<P::columns, P::width>(maps_.other.second, other(ring.stage), row, head,
                                       full(ring.stage));
         ring.advance();
-        cuda::sm90::wait(empty(ring.stage), ring.parity ^ 1);
+        gpu::sm90::wait(empty(ring.stage), ring.parity ^ 1);
         std::uint64_t* const barrier = full(ring.stage);
         expect(barrier, P::slot_bytes + P::stats_bytes);
         request<P::columns, P::width>(maps_.other.first, other(ring.stage), row, head, barrier);
@@ -170,7 +170,7 @@ class GradientKernel {
     if constexpr (!P::of_keys) load_stats(row, shift, slope);
     Sums sums{};  // of the gradient of q or k
     ValueSums value_sums{};
-    cuda::sm90::wait(own_full(), 0);
+    gpu::sm90::wait(own_full(), 0);
     Ring first;  // the slots of a step
     Ring second;
     first.advance();
@@ -182,7 +182,7 @@ class GradientKernel {
       step = step + 1 == steps_ ? first_step_ : step + 1;
       --left;
     };
-    const auto wait_for = [](const Ring& slot) { cuda::sm90::wait(full(slot.stage), slot.parity); };
+    const auto wait_for = [](const Ring& slot) { gpu::sm90::wait(full(slot.stage), slot.parity); };
     // Whether there is another tile; releases hidden ones.
     const auto find_next = [&] {
       for (; left > 0; advance()) {
@@ -239,7 +239,7 @@ class GradientKernel {
   }
 
  private:
-  using Ring = cuda::sm90::Position<P::slots>;
+  using Ring = gpu::sm90::Position<P::slots>;
   using Scores = float[P::columns / 2];
   using Factors = unsigned[P::columns / 4];  // the first operand of a product
   using Row = float[P::width / 2];
@@ -482,8 +482,8 @@ __global__ void __launch_bounds__(256)
     prepare(Stats stats, GradientInputs<T> inputs, const __grid_constant__ Params p,
             Divisor heads_of_item, std::int64_t heads) {
   const auto queries = static_cast<int>(p.queries);
-  cuda::let_next_kernel_start();
-  cuda::wait_for_previous_kernel();
+  gpu::let_next_kernel_start();
+  gpu::wait_for_previous_kernel();
   const std::int64_t number =
       static_cast<std::int64_t>(blockIdx.x) * (256 / lanes) + static_cast<int>(threadIdx.x) / lanes;
   const std::int64_t tile = number / stats.queries;
@@ -507,7 +507,7 @@ __global__ void __launch_bounds__(256)
                  sum);
     }
   }
-  sum = cuda::sum_in_warp<lanes>(sum);
+  sum = gpu::sum_in_warp<lanes>(sum);
   if (head < heads && threadIdx.x % lanes == 0) {
     float* const to = stats.data + tile * (2 * stats.queries) + in_tile;
     if (inside && inputs.grad_lse != nullptr) sum -= inputs.grad_lse[head * queries + query];
@@ -547,16 +547,16 @@ __global__ void __launch_bounds__(K::threads, 1)
   };
   with_kernel([](const auto& kernel) { kernel.start(); });
   __syncthreads();
-  cuda::let_next_kernel_start();
+  gpu::let_next_kernel_start();
   if (threadIdx.x >= K::computing_threads) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (threadIdx.x == K::computing_threads) {
-      cuda::wait_for_previous_kernel();
+      gpu::wait_for_previous_kernel();
       with_kernel([](const auto& kernel) { kernel.fetch_all(); });
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    cuda::wait_for_previous_kernel();
+    gpu::wait_for_previous_kernel();
     with_kernel([&](const auto& kernel) { kernel.compute(params, inputs, gradients); });
   }
 }

@@ -1,8 +1,8 @@
 #include <array>
 #include <limits>
 
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/workspace.h"
+#include "cudarelu/detail/cuda/alignment.h"
+#include "cudarelu/detail/workspace.h"
 #include "ops/attention/engines.h"
 #include "ops/attention/sm90_forward.cuh"
 
@@ -16,8 +16,8 @@ constexpr std::int64_t min_size = 129;
 
 /// Sets the number of the next tile.
 __global__ void clear(int* number) {
-  cuda::let_next_kernel_start();
-  cuda::wait_for_previous_kernel();
+  gpu::let_next_kernel_start();
+  gpu::wait_for_previous_kernel();
   *number = 0;
 }
 
@@ -37,14 +37,14 @@ bool takes(const Call& call, const Params& p) {
   if (p.queries > most || p.keys > most || heads > most / (p.queries / 64 + 1)) return false;
   for (const void* pointer :
        {call.inputs[0].data, call.inputs[1].data, call.inputs[2].data, call.outputs[0].data}) {
-    if (cuda::misalignment(pointer) != 0) return false;
+    if (gpu::misalignment(pointer) != 0) return false;
   }
   for (const Layout& layout : {p.q, p.k, p.v, p.y}) {
     if (!has_vectors<Half>(layout)) return false;
   }
   const int device = call.execution.device_index;
-  return cuda::number_of<cudaDevAttrComputeCapabilityMajor>(device) == 9 &&
-         cuda::number_of<cudaDevAttrComputeCapabilityMinor>(device) == 0;
+  return gpu::number_of<cudaDevAttrComputeCapabilityMajor>(device) == 9 &&
+         gpu::number_of<cudaDevAttrComputeCapabilityMinor>(device) == 0;
 }
 
 /// The heads whose keys and values stay in the cache while all of their tiles are computed.
@@ -59,7 +59,7 @@ int heads_at_once(const Params& p) {
 template <class T, class P>
 Status start(const Call& call, const Params& p, float* lse) {
   constexpr auto kernel = sm90::attend<T, P>;
-  if (Status status = cuda::allow_shared_memory<kernel>(call, P::shared_bytes); !status.ok()) {
+  if (Status status = gpu::allow_shared_memory<kernel>(call, P::shared_bytes); !status.ok()) {
     return status;
   }
   sm90::Maps maps{};
@@ -70,7 +70,7 @@ Status start(const Call& call, const Params& p, float* lse) {
     if (!result.ok()) return std::move(result);
   }
   sm90::Schedule schedule{};
-  schedule.row_tiles = static_cast<int>(cuda::ceil_div(p.queries, P::rows));
+  schedule.row_tiles = static_cast<int>(gpu::ceil_div(p.queries, P::rows));
   schedule.heads = static_cast<int>(p.batch * p.heads);
   schedule.heads_of_item = Divisor(static_cast<int>(p.heads));
   schedule.heads_at_once = heads_at_once(p);
@@ -82,16 +82,16 @@ Status start(const Call& call, const Params& p, float* lse) {
   schedule.scale = static_cast<float>(p.scale) * log2_e;
   schedule.is_causal = p.is_causal;
   const int blocks = std::min(
-      cuda::number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index), schedule.tiles);
+      gpu::number_of<cudaDevAttrMultiProcessorCount>(call.execution.device_index), schedule.tiles);
   if (p.is_causal && schedule.tiles > blocks) {
     if (Status status = allocate(call, 1, schedule.next); !status.ok()) return status;
-    if (Status status = cuda::launch(call, clear, {1, 1}, schedule.next); !status.ok())
+    if (Status status = gpu::launch(call, clear, {1, 1}, schedule.next); !status.ok())
       return status;
   }
   const auto data = [&](std::size_t i) { return static_cast<const T*>(call.inputs[i].data); };
-  return cuda::launch(call, kernel, {static_cast<unsigned>(blocks), P::threads, P::shared_bytes},
-                      maps, schedule, p, data(0), data(1), data(2),
-                      static_cast<T*>(call.outputs[0].data), lse);
+  return gpu::launch(call, kernel, {static_cast<unsigned>(blocks), P::threads, P::shared_bytes},
+                     maps, schedule, p, data(0), data(1), data(2),
+                     static_cast<T*>(call.outputs[0].data), lse);
 }
 
 using sm90::ForwardConfig;

@@ -106,25 +106,25 @@ class Kernel {
       ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
     }
     __syncthreads();
-    cuda::let_next_kernel_start();
+    gpu::let_next_kernel_start();
     if (threadIdx.x >= P::computing_threads) {
       if constexpr (P::groups == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
       if constexpr (P::groups == 3) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
       if (threadIdx.x == P::computing_threads) {
-        cuda::wait_for_previous_kernel();
+        gpu::wait_for_previous_kernel();
         fetch();
       }
     } else {
       if constexpr (P::groups == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
       if constexpr (P::groups == 3) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
-      cuda::wait_for_previous_kernel();
+      gpu::wait_for_previous_kernel();
       compute(warp_ / 4);
     }
   }
 
  private:
-  using QueryRing = cuda::sm90::Position<P::q_stages>;
-  using Ring = cuda::sm90::Position<P::stages>;
+  using QueryRing = gpu::sm90::Position<P::q_stages>;
+  using Ring = gpu::sm90::Position<P::stages>;
   using Scores = float[P::keys / 2];
   using Weights = unsigned[P::keys / 4];  // as the first operand of a product
   using Results = float[P::value_width / 2];
@@ -210,7 +210,7 @@ class Kernel {
   __device__ Head head_of(int head) const { return Head::of(head, schedule_.heads_of_item); }
 
   __device__ static void wait(std::uint64_t* barrier, unsigned parity) {
-    cuda::sm90::wait(barrier, parity);
+    gpu::sm90::wait(barrier, parity);
   }
 
   /// Waits until a warpgroup may start products. Barrier 0 is that of __syncthreads().

@@ -10,7 +10,7 @@
 namespace cudarelu::ops::attention::sm90 {
 
 namespace ptx = ::cuda::ptx;
-namespace wgmma = cuda::wgmma;
+namespace wgmma = gpu::wgmma;
 
 inline constexpr int group_rows = 64;  // of a warpgroup: the rows of its instructions
 
@@ -59,9 +59,9 @@ inline Status describe(const Call& call, CUtensorMap& map, std::size_t input, co
                        std::int64_t batch, int rows) {
   const TensorView& tensor = call.inputs[input];
   const auto sizes = tensor.shape.last(3);
-  return cuda::describe<4>(call, map, tensor.dtype, tensor.data,
-                           {sizes[2], sizes[1], sizes[0], batch},
-                           {layout.row, layout.head, layout.batch}, rows);
+  return gpu::describe<4>(call, map, tensor.dtype, tensor.data,
+                          {sizes[2], sizes[1], sizes[0], batch},
+                          {layout.row, layout.head, layout.batch}, rows);
 }
 
 /// Requests `rows` rows of a head, of `width` columns.

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "cuda/gemm/mma.cuh"
-#include "cudarelu/cuda/async_copy.cuh"
+#include "cudarelu/detail/cuda/async_copy.cuh"
 #include "cudarelu/types.h"
 #include "ops/attention/arithmetic.cuh"
 
@@ -45,7 +45,7 @@ struct SwizzledMatrix {
     from += std::int64_t{line} * stride + 8 * vector;
 #pragma unroll
     for (int i = 0; i < lines; i += at_a_time) {
-      cuda::copy_async<16>(to + i * pitch, from, inside && line + i < left);
+      gpu::copy_async<16>(to + i * pitch, from, inside && line + i < left);
       from += std::int64_t{at_a_time} * stride;
     }
   }

@@ -15,9 +15,9 @@
 #include <optional>
 #include <utility>
 
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/async_copy.cuh"
-#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/alignment.h"
+#include "cudarelu/detail/cuda/async_copy.cuh"
+#include "cudarelu/detail/cuda/launch.cuh"
 #include "ops/attention/arithmetic.cuh"
 #include "ops/attention/cuda.cuh"
 #include "ops/attention/engines.h"
@@ -225,8 +225,7 @@ __device__ __forceinline__ void copy_turned(T* to, const Matrix<T>& matrix, int 
       const T* const from = at(row + i) + first_column + column;
 #pragma unroll
       for (int k = 0; k < columns; k += run) {
-        cuda::copy_async<sizeof(T)>(to + k * pitch + i, from + k,
-                                    i < rows_left && k < columns_left);
+        gpu::copy_async<sizeof(T)>(to + k * pitch + i, from + k, i < rows_left && k < columns_left);
       }
     });
   });
@@ -248,8 +247,8 @@ __device__ __forceinline__ void copy_rows(T* to, const Matrix<T>& matrix, int fi
   if (matrix.vectors) {
     matrix.at.visit(first_row, rows, [&]<class At>(const At& at) {
       for_each_row<At>(rows, at_a_time, [&](int i) {
-        cuda::copy_async<16>(to + i * columns, at(row + i) + column,
-                             i < rows_left && columns_left > 0);
+        gpu::copy_async<16>(to + i * columns, at(row + i) + column,
+                            i < rows_left && columns_left > 0);
       });
     });
   } else {
@@ -258,8 +257,8 @@ __device__ __forceinline__ void copy_rows(T* to, const Matrix<T>& matrix, int fi
       const T* const from = matrix.at[first_row + row + i] + column;
 #pragma unroll
       for (int e = 0; e < vector; ++e) {
-        cuda::copy_async<sizeof(T)>(to + i * columns + e, from + e,
-                                    i < rows_left && e < columns_left);
+        gpu::copy_async<sizeof(T)>(to + i * columns + e, from + e,
+                                   i < rows_left && e < columns_left);
       }
     }
   }
@@ -288,7 +287,7 @@ class Stream {
   /// Waits for the next stage, for all threads of the group. No thread may still read the previous
   /// one after it has called this.
   __device__ const T* next() {
-    cuda::wait_for_copies<0>();
+    gpu::wait_for_copies<0>();
     wait_for_group(group_);
     const T* const stage = ring_ + (stage_ ^ 1) * stage_size;
     fetch();
@@ -314,7 +313,7 @@ class Stream {
         first_ = tiles_.next(first_);
       }
     }
-    cuda::commit_copies();
+    gpu::commit_copies();
     stage_ ^= 1;
   }
 
@@ -549,7 +548,7 @@ template <class T>
 bool has_vectors(std::int64_t columns,
                  std::initializer_list<std::pair<const T*, const Layout&>> tensors) {
   return columns % Few<T>::size == 0 && std::ranges::all_of(tensors, [](const auto& tensor) {
-           return cuda::misalignment(tensor.first) == 0 && attention::has_vectors<T>(tensor.second);
+           return gpu::misalignment(tensor.first) == 0 && attention::has_vectors<T>(tensor.second);
          });
 }
 
@@ -584,16 +583,16 @@ std::optional<Status> launch_blocks(const Call& call, std::int64_t blocks, int g
                                     const Arguments&... arguments) {
   constexpr int others = 6144;  // at most, of static arrays
   const int available =
-      cuda::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(call.execution.device_index);
+      gpu::number_of<cudaDevAttrMaxSharedMemoryPerBlockOptin>(call.execution.device_index);
   if (available < bytes + others || blocks > std::numeric_limits<int>::max()) return std::nullopt;
   if (Status status =
-          cuda::allow_shared_memory<kernel>(call, std::min(max_bytes, available - others));
+          gpu::allow_shared_memory<kernel>(call, std::min(max_bytes, available - others));
       !status.ok())
     return status;
-  return cuda::launch(call, kernel,
-                      {static_cast<unsigned>(blocks), static_cast<unsigned>(groups * threads),
-                       static_cast<std::size_t>(bytes)},
-                      arguments...);
+  return gpu::launch(call, kernel,
+                     {static_cast<unsigned>(blocks), static_cast<unsigned>(groups * threads),
+                      static_cast<std::size_t>(bytes)},
+                     arguments...);
 }
 
 }  // namespace cudarelu::ops::attention::tiled

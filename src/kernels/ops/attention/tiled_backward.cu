@@ -7,7 +7,7 @@
 // what its keys give, in their order, so that the result is always the same. A block begins only
 // after those before it, by its ticket, and with the queries that they begin with; so it seldom
 // waits, and never for one that cannot run.
-#include "cudarelu/workspace.h"
+#include "cudarelu/detail/workspace.h"
 #include "ops/attention/exact_backward.cuh"
 #include "ops/attention/tiled.cuh"
 
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(32 * warps)
     prepare(const __grid_constant__ Tensors<T> tensors, const __grid_constant__ Params p,
             std::int64_t rows, std::int64_t counters, const Sequences sequences,
             const PackedWorkspace<T> workspace) {
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (number < counters) tensors.ticket[number] = 0;
   if (packed && blockIdx.x == 0) {
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(32 * warps)
   for (std::int64_t i = threadIdx.x % 32; i < p.value_width; i += 32) {
     slope = fma(grads[i], results[i], slope);
   }
-  slope = cuda::sum_in_warp<32>(slope);
+  slope = gpu::sum_in_warp<32>(slope);
   if (tensors.grad_lse != nullptr) slope -= static_cast<T>(*at.in(tensors.grad_lse, p.lse));
   if (threadIdx.x % 32 != 0) return;
   tensors.slopes[offset] = slope;
@@ -264,7 +264,7 @@ __device__ __forceinline__ void find_gradients(const Tensors<typename P::T>& ten
   const Matrix<T>& scored = first_group ? heads.q : heads.grad_y;
   const Matrix<T>& weighted = first_group ? heads.grad_y : heads.q;
   Stream<P, Tiles<P::others>> stream(ring, group, tiles, scored, steps, weighted);
-  cuda::wait_for_copies<0>();
+  gpu::wait_for_copies<0>();
   __syncthreads();
 
   // No later keys are visible to the queries of a tile.
@@ -440,12 +440,12 @@ template <class P>
 __global__ void __launch_bounds__(2 * threads, 1)
     gradients(const __grid_constant__ Tensors<typename P::T> tensors,
               const __grid_constant__ Params p) {
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const int ticket = take_ticket(tensors.ticket);
   // Under a causal mask, the blocks with the most queries come first.
   const auto heads = static_cast<int>(p.batch * p.kv_heads);
   find_gradients<P>(tensors, p, false, ticket % heads, ticket / heads,
-                    cuda::ceil_div(p.group() * p.queries, P::others));
+                    gpu::ceil_div(p.group() * p.queries, P::others));
 }
 
 /// The same for packed sequences, in the order of `workspace`; if
@@ -458,7 +458,7 @@ __global__ void __launch_bounds__(2 * threads, 1)
   using OwnOfBlock = Own<Tensors<typename P::T>>;
   __shared__ __align__(16) char memory[sizeof(OwnOfBlock)];
   OwnOfBlock& own = *reinterpret_cast<OwnOfBlock*>(memory);
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const bool packed = !P::shares_kernel || is_packed;
   const int ticket = take_ticket(tensors.ticket);
   const auto heads = static_cast<int>(p.batch * p.kv_heads);
@@ -529,7 +529,7 @@ std::optional<Status> run(const Call& call, const Params& p, const Sequences* se
         has_vectors<T>(p.value_width, {{in.grad_y, p.grad_y}, {in.v, p.v}, {output(2), p.grad_v}})};
     const std::int64_t heads = p.batch * p.kv_heads;
     const auto tiles_of = [&](std::int64_t rows, int tile) {
-      return sequences == nullptr ? cuda::ceil_div(rows, tile)
+      return sequences == nullptr ? gpu::ceil_div(rows, tile)
                                   : tile_slots(rows, sequences->count, tile);
     };
     const std::int64_t head_semaphores = tiles_of(p.group() * p.queries, P::others);
@@ -546,9 +546,9 @@ std::optional<Status> run(const Call& call, const Params& p, const Sequences* se
     const auto kernel = sequences == nullptr ? prepare<T, false> : prepare<T, true>;
     const Sequences given = sequences == nullptr ? Sequences{} : *sequences;
     // A thread for each counter, and a warp for each row.
-    const std::int64_t preparing = std::max(rows, cuda::ceil_div(counters, std::int64_t{32}));
-    Status status = cuda::launch(call, kernel, grid_of(preparing), tensors, p, rows, counters,
-                                 given, workspace);
+    const std::int64_t preparing = std::max(rows, gpu::ceil_div(counters, std::int64_t{32}));
+    Status status =
+        gpu::launch(call, kernel, grid_of(preparing), tensors, p, rows, counters, given, workspace);
     if (!status.ok()) return status;
     constexpr int bytes = static_cast<int>(sizeof(T)) *
                           (2 * P::staying_size + 3 * P::factors_size + 2 * P::ring_size);

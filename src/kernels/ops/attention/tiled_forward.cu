@@ -90,7 +90,7 @@ __device__ __forceinline__ void attend_rows(const Tensors<typename P::T>& tensor
   Stream<P, Tiles> stream(weights + P::factors_size, group, tiles, k, steps, v);
   if (group == 0) shared.limits.set(p, queries, first_row, thread);
   if (thread < P::rows) shared.flags[thread] = 0;
-  cuda::wait_for_copies<0>();
+  gpu::wait_for_copies<0>();
   __syncthreads();
 
   T sums[R::rows][R::columns] = {};
@@ -222,9 +222,9 @@ __global__ void __launch_bounds__(2 * threads, 1)
                  const __grid_constant__ Params p) {
   // Under a causal mask, the blocks with the most keys come first.
   const std::int64_t heads = p.batch * p.kv_heads;
-  const auto tiles_of_head = static_cast<int>(cuda::ceil_div(p.group() * p.queries, P::rows));
+  const auto tiles_of_head = static_cast<int>(gpu::ceil_div(p.group() * p.queries, P::rows));
   const int tile = tiles_of_head - 1 - static_cast<int>(blockIdx.x / heads);
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   attend_rows<P>(tensors, p, false, Queries::of(p, blockIdx.x % heads), tile * P::rows);
 }
 
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(2 * threads, 1)
   const std::int64_t heads = p.batch * p.kv_heads;
   const int kv = static_cast<int>(blockIdx.x % heads);
   const int slot = slots - 1 - static_cast<int>(blockIdx.x / heads);
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   if (threadIdx.x < 32) {
     PackedTile tile{0, {0, p.queries}, std::int64_t{slot} * P::rows};
     if (packed) {
@@ -297,7 +297,7 @@ std::optional<Status> run(const Call& call, const Params& p, const Sequences* se
           call, p.kv_heads * slots, groups, size * (P::staying_size + groups * group_size<P>),
           tensors, p, *sequences, static_cast<int>(slots), true);
     }
-    const std::int64_t tiles = cuda::ceil_div(rows, P::rows);
+    const std::int64_t tiles = gpu::ceil_div(rows, P::rows);
     const std::int64_t blocks = p.batch * p.kv_heads * tiles;
     const auto launch_groups = [&](int groups) {
       const int bytes = size * (P::staying_size + groups * group_size<P>);

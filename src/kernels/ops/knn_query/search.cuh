@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(search_warps * 32)
     search_all(Reals<S> xyz, Queries<S> queries, Results<S> results) {
   using C = Reals<S>::C;
   extern __shared__ uint4 shared[];
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const std::int64_t query = static_cast<std::int64_t>(blockIdx.x) * (blockDim.x / 32) + warp;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(search_warps * 32)
   using C = Reals<S>::C;
   extern __shared__ uint4 shared[];
   __shared__ Waiting waiting[search_warps];
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const std::int64_t position = static_cast<std::int64_t>(blockIdx.x) * (blockDim.x / 32) + warp;
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(TileConfig::warps * 32, TileConfig::blocks)
   extern __shared__ uint4 shared[];
   Storage& storage = *reinterpret_cast<Storage*>(shared);
   auto* const tile = reinterpret_cast<Point<float>*>(&storage + 1);
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const int k = results.nsample;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;

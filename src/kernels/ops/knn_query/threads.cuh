@@ -3,7 +3,7 @@
 // thread then processes those leaves that it needs.
 #pragma once
 
-#include "cudarelu/cuda/async_copy.cuh"
+#include "cudarelu/detail/cuda/async_copy.cuh"
 #include "ops/knn_query/call.cuh"
 #include "ops/knn_query/tree.cuh"
 
@@ -177,14 +177,14 @@ class ThreadQueries {
   /// Begins to read the point at a position to shared memory; no_point() outside of the batch.
   __device__ void read_point(Point<float>& to, int position) const {
     if (position >= begin_ && position < end_) {
-      cuda::copy_async<sizeof(Point<float>)>(&to, tree_.points + position, true);
+      gpu::copy_async<sizeof(Point<float>)>(&to, tree_.points + position, true);
     } else {
       to = no_point();
     }
   }
   __device__ static void wait_for_points() {
-    cuda::commit_copies();
-    cuda::wait_for_copies<0>();
+    gpu::commit_copies();
+    gpu::wait_for_copies<0>();
     __syncwarp();
   }
 
@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(threads_warps * 32, size > 16 ? 4 : 6)
     search_by_thread(const __grid_constant__ Tree<float> tree, Queries<S> queries,
                      Results<S> results) {
   __shared__ ThreadsStorage storages[threads_warps];
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const int lane = threadIdx.x % 32;
   const std::int64_t position = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const bool exists = position < queries.count;

@@ -4,7 +4,7 @@
 
 #include <cub/device/device_radix_sort.cuh>
 
-#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/launch.cuh"
 #include "ops/knn_query.h"
 #include "ops/knn_query/neighbour.cuh"
 
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(Quantiles<T>::count)
   using C = Compute<T>;
   __shared__ C sample[Quantiles<C>::count];
   __shared__ C sorted[Quantiles<C>::count];
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const int i = threadIdx.x;
   // Golden-ratio steps: evenly distributed, and not aligned with the rows of an image or a scan.
   const std::uint64_t position = i * 2654435769u;
@@ -287,7 +287,7 @@ __global__ void __launch_bounds__(tree_block)
               std::int32_t* order) {
   using C = Compute<T>;
   __shared__ Cells<C> cells;
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   load_cells(*quantiles, cells);
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * tree_block + threadIdx.x;
   if (i >= size) return;
@@ -328,7 +328,7 @@ template <class T>
 __global__ void __launch_bounds__(tree_block)
     make_leaves(const T* xyz, const std::int32_t* order, Tree<Compute<T>> tree) {
   using C = Compute<T>;
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const int i = blockIdx.x * tree_block + threadIdx.x;
   Box<C> box = Box<C>::empty();
   if (i < tree.size) {
@@ -345,7 +345,7 @@ __global__ void __launch_bounds__(tree_block)
 template <class C>
 __global__ void __launch_bounds__(tree_block)
     make_nodes(const __grid_constant__ Tree<C> tree, int level) {
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const int child = blockIdx.x * tree_block + threadIdx.x;
   const bool exists = child < tree.counts[level - 1];
   const Box<C> box = join_lanes<32>(exists ? tree.boxes[level - 1][child] : Box<C>::empty());

@@ -1,7 +1,7 @@
 // Rows of any length and alignment: read for grad_x, and again for the sums.
 #pragma once
 
-#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/launch.cuh"
 #include "ops/layer_norm_backward/sums.cuh"
 
 namespace cudarelu::ops::layer_norm_gradient {
@@ -9,16 +9,16 @@ namespace cudarelu::ops::layer_norm_gradient {
 /// Each block computes grad_x of rows, gridDim.x apart, and their Normalisers.
 template <class T>
 __global__ void __launch_bounds__(256)
-    row_gradients(Arguments<T> of, cuda::Normaliser<Compute<T>>* normalisers) {
+    row_gradients(Arguments<T> of, gpu::Normaliser<Compute<T>>* normalisers) {
   using C = Compute<T>;
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const auto sum_in_block = [](C value) {
     __shared__ C sums[8];
-    value = cuda::sum_in_warp(value);
+    value = gpu::sum_in_warp(value);
     __syncthreads();
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
     __syncthreads();
-    return cuda::sum_in_warp<8>(sums[threadIdx.x % 8]);
+    return gpu::sum_in_warp<8>(sums[threadIdx.x % 8]);
   };
   const auto total = static_cast<C>(of.columns);
   const C share = 1 / total;
@@ -32,9 +32,9 @@ __global__ void __launch_bounds__(256)
     const C first = C(0.5) * load(of.x[offset]);
     C apart = 0;
     for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
-      apart = cuda::fused(C(0.5) * load(of.x[offset + i]) - first, 2 * share, apart);
+      apart = gpu::fused(C(0.5) * load(of.x[offset + i]) - first, 2 * share, apart);
     }
-    Sums<C> sums{cuda::fused(C(2), first, sum_in_block(apart)), total};
+    Sums<C> sums{gpu::fused(C(2), first, sum_in_block(apart)), total};
     for (std::int64_t i = threadIdx.x; i < of.columns; i += blockDim.x) {
       sums.add(load(of.x[offset + i]), g(i));
     }
@@ -54,10 +54,10 @@ inline constexpr int chunk_rows = 8;     // of a block at a time
 /// The sums over groups of 8 rows, every gridDim.y-th for a block: [gridDim.y, 2, columns].
 template <class T>
 __global__ void __launch_bounds__(tile_columns* chunk_rows)
-    sum_chunks(Arguments<T> of, const cuda::Normaliser<Compute<T>>* normalisers, Compute<T>* sums) {
+    sum_chunks(Arguments<T> of, const gpu::Normaliser<Compute<T>>* normalisers, Compute<T>* sums) {
   using C = Compute<T>;
   __shared__ C partial[2][chunk_rows][tile_columns];
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * tile_columns + threadIdx.x;
   C grad_weight = 0;
   C grad_bias = 0;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(tile_columns* chunk_rows)
     for (std::int64_t row = blockIdx.y * chunk_rows + threadIdx.y; row < of.rows; row += step) {
       const C g = load(of.grad_y[row * of.columns + column]);
       grad_weight =
-          cuda::fused(g, normalisers[row](load(of.x[row * of.columns + column])), grad_weight);
+          gpu::fused(g, normalisers[row](load(of.x[row * of.columns + column])), grad_weight);
       grad_bias += g;
     }
   }

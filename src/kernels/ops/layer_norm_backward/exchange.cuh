@@ -1,8 +1,8 @@
 // How rows are distributed to threads, and how warps and blocks exchange the sums of a row.
 #pragma once
 
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/cluster.cuh"
+#include "cudarelu/detail/cuda/alignment.h"
+#include "cudarelu/detail/cuda/cluster.cuh"
 #include "ops/layer_norm_backward/sums.cuh"
 
 #if __CUDA_ARCH__ >= 800
@@ -20,7 +20,7 @@ inline constexpr int max_blocks = 16;  // in a cluster, if the device supports i
 /// registers for. Example: Layout<float, 16, 2> is for rows of up to 16 * 2 vectors, 128 columns; a
 /// block of 256 threads has 16 rows at a time.
 template <class T, int lanes_, int vectors_, bool edges_ = false, bool cluster_ = false,
-          int most = 0, int bytes = cuda::vector_bytes>
+          int most = 0, int bytes = gpu::vector_bytes>
 struct Layout {
   static constexpr int lanes = lanes_;
   static constexpr int vectors = vectors_;
@@ -76,8 +76,8 @@ class Exchange {
     }
 #if __CUDA_ARCH__ >= 900
     if constexpr (Layout::cluster) {
-      cuda::arrive_at_cluster();
-      cuda::wait_for_cluster();
+      gpu::arrive_at_cluster();
+      gpu::wait_for_cluster();
       return;
     }
 #endif
@@ -106,10 +106,10 @@ class Exchange {
     Sums<C> sums = add_up(shared().of_warps[iteration % slots], warps_, count, has_element, x, g);
 #if __CUDA_ARCH__ >= 900
     if constexpr (Layout::cluster) {
-      if (cuda::blocks_of_cluster() > 1) {
+      if (gpu::blocks_of_cluster() > 1) {
         send_to_blocks(iteration, sums);
         wait(shared().exchanged, iteration);
-        sums = add_up(shared().of_blocks[iteration % slots], cuda::blocks_of_cluster(), columns,
+        sums = add_up(shared().of_blocks[iteration % slots], gpu::blocks_of_cluster(), columns,
                       false, 0, 0);
       }
     }
@@ -156,14 +156,14 @@ class Exchange {
                                    C x, C g) {
     Sums<C> sums{};
     if (threadIdx.x % 32 < number) sums = parts[threadIdx.x % 32];
-    const C share = count > 0 ? cuda::rough_quotient(C(1), count) : C(0);
+    const C share = count > 0 ? gpu::rough_quotient(C(1), count) : C(0);
     // As in Moments::of_lanes: relative to the base of the first part.
     const C half = C(0.5) * sums.base;
     const C first = __shfl_sync(0xffffffffu, half, 0);
     const C element = has_element ? (C(0.5) * x - first) * (2 * share) : C(0);
-    const C apart = cuda::sum_in_warp(
-        cuda::fused(2 * sums.count * share, half - first, cuda::fused(sums.d, share, element)));
-    sums.move_to(cuda::fused(C(2), first, apart));
+    const C apart = gpu::sum_in_warp(
+        gpu::fused(2 * sums.count * share, half - first, gpu::fused(sums.d, share, element)));
+    sums.move_to(gpu::fused(C(2), first, apart));
     if (has_element) sums.add(x, g);
     sums.template add_lanes<32>();
     sums.count = count;
@@ -174,7 +174,7 @@ class Exchange {
   /// Sends the sums of this block to all blocks. The stores complete the barrier.
   __device__ static void send_to_blocks(int iteration, const Sums<C>& of_block) {
     const unsigned lane = threadIdx.x % 32;
-    const unsigned blocks = cuda::blocks_of_cluster();
+    const unsigned blocks = gpu::blocks_of_cluster();
     std::uint64_t* const barrier = &shared().exchanged[iteration % slots];
     if (lane == 0) {
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
@@ -182,12 +182,12 @@ class Exchange {
     }
     if (lane >= blocks) return;
     constexpr int words = sizeof(Sums<C>) / sizeof(std::int64_t);
-    Sums<C>* const slot = &shared().of_blocks[iteration % slots][cuda::rank_in_cluster()];
-    auto* const to = reinterpret_cast<std::int64_t*>(cuda::of_cluster(slot, lane));
+    Sums<C>* const slot = &shared().of_blocks[iteration % slots][gpu::rank_in_cluster()];
+    auto* const to = reinterpret_cast<std::int64_t*>(gpu::of_cluster(slot, lane));
     const auto* const from = reinterpret_cast<const std::int64_t*>(&of_block);
 #pragma unroll
     for (int i = 0; i < words; ++i) {
-      ptx::st_async(to + i, from[i], cuda::of_cluster(barrier, lane));
+      ptx::st_async(to + i, from[i], gpu::of_cluster(barrier, lane));
     }
   }
 #endif

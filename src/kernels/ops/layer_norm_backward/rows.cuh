@@ -11,10 +11,10 @@
 // vectors at columns 2 and 6.
 #pragma once
 
-#include "cudarelu/cuda/async_copy.cuh"
-#include "cudarelu/cuda/cluster.cuh"
-#include "cudarelu/cuda/launch.cuh"
-#include "cudarelu/cuda/pace.cuh"
+#include "cudarelu/detail/cuda/async_copy.cuh"
+#include "cudarelu/detail/cuda/cluster.cuh"
+#include "cudarelu/detail/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/pace.cuh"
 #include "ops/layer_norm_backward/exchange.cuh"
 
 namespace cudarelu::ops::layer_norm_gradient {
@@ -31,14 +31,14 @@ struct Rows {
 template <class T, class Layout>
 __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows& rows,
                                              const Exchange<Compute<T>, Layout>& exchange,
-                                             unsigned rank, const cuda::Pace& pace,
+                                             unsigned rank, const gpu::Pace& pace,
                                              Compute<T>* sums_of_rows) {
   using C = Compute<T>;
   constexpr int width = Layout::width;
   constexpr int vectors = Layout::vectors;
   constexpr bool of_warp = Layout::lanes != 0;         // a warp, or a part of one, has a row
   constexpr int lanes = of_warp ? Layout::lanes : 32;  // of a warp that share a row
-  using Vector = cuda::RowVector<T, width>;
+  using Vector = gpu::RowVector<T, width>;
   // Aligned, since copies that cross a boundary of 128 bytes in shared memory take twice as long.
   extern __shared__ __align__(128) uint4 staged[];
 
@@ -88,7 +88,7 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
                               const RowGradient<C>& gradient) {
     if (!has_edge || !is_there(iteration)) return;
     const C normal = gradient.normalised(element.x);
-    edge_grad_weight = cuda::fused(element.grad_y, normal, edge_grad_weight);
+    edge_grad_weight = gpu::fused(element.grad_y, normal, edge_grad_weight);
     edge_grad_bias += element.grad_y;
     of.grad_x[(rows.first + iteration * rows.step) * of.columns + edge] =
         store<T>(gradient(normal, element.grad_y * edge_weight));
@@ -96,7 +96,7 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
 
   C grad_weight[vectors * width] = {};
   C grad_bias[vectors * width] = {};
-  cuda::Pace::Steps steps(pace);  // not of the caller: there they cost registers
+  gpu::Pace::Steps steps(pace);  // not of the caller: there they cost registers
   const auto work = [&] {
     const auto slot = [&](int stage, int v, int input) {
       auto* const of_thread =
@@ -108,12 +108,12 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
 #pragma unroll
         for (int v = 0; v < vectors; ++v) {
           if (v >= mine) continue;
-          cuda::copy_async<Layout::vector_bytes>(slot(stage, v, 0), of.grad_y + from + v * apart,
-                                                 true);
-          cuda::copy_async<Layout::vector_bytes>(slot(stage, v, 1), of.x + from + v * apart, true);
+          gpu::copy_async<Layout::vector_bytes>(slot(stage, v, 0), of.grad_y + from + v * apart,
+                                                true);
+          gpu::copy_async<Layout::vector_bytes>(slot(stage, v, 1), of.x + from + v * apart, true);
         }
       }
-      cuda::commit_copies();
+      gpu::commit_copies();
     };
 #pragma unroll
     for (int stage = 0; stage < Layout::stages; ++stage) {
@@ -135,8 +135,8 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
     // without vectors: of a power of two of lanes, so that it is exact for a row of one value. The
     // sum of squares about it is at most 2 * `vectors` times that about the mean of all elements.
     const C edge_count = of_warp && has_edge ? 1 : 0;
-    const C count = cuda::sum_in_warp<lanes>(static_cast<C>(mine * width) + edge_count);
-    const int with_vectors = static_cast<int>(cuda::sum_in_warp<lanes>(C(mine > 0 ? 1 : 0)));
+    const C count = gpu::sum_in_warp<lanes>(static_cast<C>(mine * width) + edge_count);
+    const int with_vectors = static_cast<int>(gpu::sum_in_warp<lanes>(C(mine > 0 ? 1 : 0)));
     const int all = with_vectors > 0 ? with_vectors : static_cast<int>(count);
     const int firsts = 1 << (31 - __clz(max(all, 1)));
     const C share_of_first =
@@ -153,11 +153,11 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
         const Vector x = *slot(stage, 0, 1);
 #pragma unroll
         for (int j = 0; j < width; ++j) {
-          sums.base = cuda::fused(load(x[j]), share_of_first, sums.base);
+          sums.base = gpu::fused(load(x[j]), share_of_first, sums.base);
         }
       }
       if (of_warp && has_edge && mine == 0) sums.base = edge.x * share_of_first;
-      sums.base = cuda::sum_in_warp<lanes>(sums.base);
+      sums.base = gpu::sum_in_warp<lanes>(sums.base);
       sums.count = count;
 #pragma unroll
       for (int v = 0; v < vectors; ++v) {
@@ -186,7 +186,7 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
           const C g = load(grad_y[j]);
           const C normal = gradient.normalised(load(x[j]));
           C& sum = grad_weight[v * width + j];
-          sum = cuda::fused(g, normal, sum);
+          sum = gpu::fused(g, normal, sum);
           grad_bias[v * width + j] += g;
           result.set(j, store<T>(gradient(normal, g * load(weights[v][j]))));
         }
@@ -195,11 +195,11 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
     };
 
     int stage = 0;
-    cuda::wait_for_copies<Layout::stages - 1>();
+    gpu::wait_for_copies<Layout::stages - 1>();
     Sums<C> sums = sums_of(0, edge_now);
     if constexpr (!of_warp) exchange.send(rows.iteration, sums);
     for (int iteration = 0; iteration < iterations; ++iteration) {
-      cuda::wait_for_copies<Layout::stages - 2>();
+      gpu::wait_for_copies<Layout::stages - 2>();
       const int next_stage = stage + 1 == Layout::stages ? 0 : stage + 1;
       const Element edge_later = of_warp ? edge_of(iteration + 2) : Element{};
       Sums<C> next = sums;
@@ -222,7 +222,7 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
       edge_next = edge_later;
       stage = next_stage;
     }
-    cuda::wait_for_copies<0>();
+    gpu::wait_for_copies<0>();
   };
 
   // The columns of the block, without edges if the block or cluster has the row.
@@ -274,20 +274,20 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
 /// two kinds writes sums for each: [blocks + kinds - 1, 2, columns].
 template <class T, class Layout>
 __global__ void __launch_bounds__(Layout::max_threads, Layout::min_blocks)
-    rows_of_blocks(Arguments<T> of, Compute<T>* sums_of_rows, int period, cuda::Pace pace) {
+    rows_of_blocks(Arguments<T> of, Compute<T>* sums_of_rows, int period, gpu::Pace pace) {
   using C = Compute<T>;
   std::int64_t block = blockIdx.x;
   std::int64_t blocks = gridDim.x;
   unsigned rank = 0;
 #if __CUDA_ARCH__ >= 900
   if constexpr (Layout::cluster) {
-    block /= cuda::blocks_of_cluster();
-    blocks /= cuda::blocks_of_cluster();
-    rank = cuda::rank_in_cluster();
+    block /= gpu::blocks_of_cluster();
+    blocks /= gpu::blocks_of_cluster();
+    rank = gpu::rank_in_cluster();
   }
 #endif
   const Exchange<C, Layout> exchange((blockDim.x - Layout::others) / 32);
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   if constexpr (Layout::lanes != 0) {  // `step` is a multiple of the period, as Layout::rows is
     const std::int64_t first = block * Layout::rows + threadIdx.x / 32 * (32 / Layout::lanes);
     const std::int64_t step = blocks * Layout::rows;

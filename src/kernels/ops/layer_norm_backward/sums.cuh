@@ -1,7 +1,7 @@
 // The sums over a row from which its gradient is computed.
 #pragma once
 
-#include "cudarelu/cuda/moments.cuh"
+#include "cudarelu/detail/cuda/moments.cuh"
 
 namespace cudarelu::ops::layer_norm_gradient {
 
@@ -30,17 +30,17 @@ struct alignas(2 * sizeof(C)) Sums {
   __device__ void add(C x, C g_i) {
     const C d_i = x - base;
     d += d_i;
-    squares = cuda::fused(d_i, d_i, squares);
+    squares = gpu::fused(d_i, d_i, squares);
     g += g_i;
-    products = cuda::fused(g_i, d_i, products);
+    products = gpu::fused(g_i, d_i, products);
   }
 
   /// Changes the base.
   __device__ void move_to(C to) {
     const C by = base - to;
-    squares = cuda::fused(by, cuda::fused(count, by, 2 * d), squares);
-    d = cuda::fused(count, by, d);
-    products = cuda::fused(g, by, products);
+    squares = gpu::fused(by, gpu::fused(count, by, 2 * d), squares);
+    d = gpu::fused(count, by, d);
+    products = gpu::fused(g, by, products);
     base = to;
   }
 
@@ -55,7 +55,7 @@ struct alignas(2 * sizeof(C)) Sums {
     };
     const C d_or_g = fold(lanes / 2, d, g);
     const C other = fold(lanes / 2, squares, products);
-    const C one = cuda::sum_in_warp<lanes / 4>(fold(lanes / 4, d_or_g, other));
+    const C one = gpu::sum_in_warp<lanes / 4>(fold(lanes / 4, d_or_g, other));
     const auto of_quarter = [&](int quarter) {
       return __shfl_sync(0xffffffffu, one, quarter * (lanes / 4), lanes);
     };
@@ -69,7 +69,7 @@ struct alignas(2 * sizeof(C)) Sums {
 /// Computes grad_x of a row: scale * (g - mean(g) - normal * mean(g * normal)).
 template <class C>
 struct RowGradient {
-  cuda::Normaliser<C> normalised;
+  gpu::Normaliser<C> normalised;
   C factor;  // of g
   C slope;   // of normal
   C offset;
@@ -83,13 +83,13 @@ struct RowGradient {
     // 0 for a variance that overflows, where the products may overflow too.
     slope = scale == 0
                 ? C(0)
-                : -cuda::fused(scale, sums.products, normalised.shift * sums.g) * share * scale;
+                : -gpu::fused(scale, sums.products, normalised.shift * sums.g) * share * scale;
     offset = -sums.g * share * factor;
   }
 
   /// grad_x of an element.
   __device__ C operator()(C normal, C g) const {
-    return cuda::fused(normal, slope, cuda::fused(g, factor, offset));
+    return gpu::fused(normal, slope, gpu::fused(g, factor, offset));
   }
 };
 

@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <variant>
 
+#include "cudarelu/detail/status.h"
 #include "cudarelu/gemm.h"
-#include "cudarelu/status.h"
 
 namespace cudarelu {
 

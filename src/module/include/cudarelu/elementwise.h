@@ -15,8 +15,8 @@
 // type of it as `ForHalves`, for example onnx::Approximate, or may have a function that takes the
 // inputs, `static __device__ float for_halves(float, ...)`.
 //
-// A functor of one input may have `static constexpr const math::Pieces& pieces` (pieces.h), which
-// the CPU uses instead of operator() for arithmetic in float32.
+// A functor of one input may have `static constexpr const math::PiecewisePolynomial& piecewise`
+// (pieces.h), which the CPU uses instead of operator() for arithmetic in float32.
 #pragma once
 
 #include <cmath>
@@ -24,8 +24,8 @@
 #include <utility>
 
 #include "cudarelu/call.h"
+#include "cudarelu/detail/signature.h"
 #include "cudarelu/op_spec.h"
-#include "cudarelu/signature.h"
 #include "cudarelu/transcendental.h"
 #include "cudarelu/types.h"
 
@@ -40,18 +40,18 @@ Status elementwise_cpu(const Call& call);
 template <class F>
 Status elementwise_cuda(const Call& call);
 
-/// A functor's `static constexpr Work work`, for the CPU engine: it only moves elements, or its
-/// arithmetic takes longer than reading and writing.
-enum class Work { move, little, much };
+/// A functor's `static constexpr ArithmeticIntensity intensity`, for the CPU engine: it only moves
+/// elements, or its arithmetic takes longer than reading and writing.
+enum class ArithmeticIntensity { none, low, high };
 
 namespace elementwise {
 
 template <class F>
-inline constexpr Work work_of = [] {
-  if constexpr (requires { F::work; }) {
-    return F::work;
+inline constexpr ArithmeticIntensity intensity_of = [] {
+  if constexpr (requires { F::intensity; }) {
+    return F::intensity;
   } else {
-    return Work::little;
+    return ArithmeticIntensity::low;
   }
 }();
 
@@ -89,7 +89,7 @@ constexpr bool is_row(int i) {
 
 /// Bit i: input i is a row whose elements are repeated.
 template <class F>
-inline constexpr unsigned spread_inputs = [] {
+inline constexpr unsigned broadcast_inputs = [] {
   unsigned bits = 0;
   for (int i = 0; i < input_count<F>; ++i) {
     const Parameter& input = signature_of<F>.inputs[static_cast<std::size_t>(i)];
@@ -99,8 +99,8 @@ inline constexpr unsigned spread_inputs = [] {
 }();
 
 template <class F>
-constexpr bool is_spread(int i) {
-  return (spread_inputs<F> >> i & 1u) != 0;
+constexpr bool is_broadcast(int i) {
+  return (broadcast_inputs<F> >> i & 1u) != 0;
 }
 
 /// The sizes of a call: the elements of the output, those of a row, or again all if no input is a
@@ -108,12 +108,12 @@ constexpr bool is_spread(int i) {
 struct Extent {
   std::int64_t size;
   std::int64_t columns;
-  std::int64_t repeats;
+  std::int64_t inner_repeat;
 
   /// The element of input i for element `at` of the output.
   template <class F>
   std::int64_t element_of(int i, std::int64_t at) const {
-    if (is_spread<F>(i)) return at % columns / repeats;
+    if (is_broadcast<F>(i)) return at % columns / inner_repeat;
     return is_row<F>(i) ? at % columns : at;
   }
 };
@@ -136,13 +136,13 @@ template <class F>
 inline constexpr int row_rank =
     common_count<F>(row_inputs<F>, [](const Parameter& input) { return input.dims.size(); });
 template <class F>
-inline constexpr int spread_rank = common_count<F>(spread_inputs<F>, Signature::last_ones);
+inline constexpr int broadcast_rank = common_count<F>(broadcast_inputs<F>, Signature::last_ones);
 
 template <class F>
 Extent extent_of(const Call& call) {
   static_assert(takes_attributes<F>(), "an elementwise op has no integers for attributes");
   static_assert(row_rank<F> >= 0, "inputs that are rows have the same number of dimensions");
-  static_assert(spread_rank<F> >= 0, "rows with dimensions of 1 have the same number of them");
+  static_assert(broadcast_rank<F> >= 0, "rows with dimensions of 1 have the same number of them");
   const TensorView& output = call.outputs[0];
   const std::int64_t size = output.size();
   if constexpr (row_rank<F> == 0) return {size, size, 1};
@@ -151,7 +151,7 @@ Extent extent_of(const Call& call) {
     for (const std::int64_t each : output.shape.last(count)) product *= each;
     return product;
   };
-  return {size, product_of_last(row_rank<F>), product_of_last(spread_rank<F>)};
+  return {size, product_of_last(row_rank<F>), product_of_last(broadcast_rank<F>)};
 }
 
 /// Reads the attributes that are floating-point numbers.

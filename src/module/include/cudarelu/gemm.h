@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cudarelu/dtype.h"
+#include "cudarelu/detail/dtype.h"
 
 namespace cudarelu {
 

@@ -12,19 +12,16 @@
 // A function reads call.inputs, writes call.outputs, which the host has allocated, and takes all
 // other resources from call.execution. It returns a Status; an exception becomes an error of the
 // call. On CUDA it enqueues its work on call.execution.stream, best by launch() of
-// cudarelu/cuda/launch.cuh, and never waits for the device.
+// cudarelu/detail/cuda/launch.cuh, and never waits for the device.
 //
 // The tensors of a call are dense. With `.strided = true` in its spec, an op also gets views from
 // PyTorch without a copy, of any input of type T, and reads the strides of each from call.strides.
-//
-// CUDA's own headers (libcu++) have a namespace cuda, too. After `using namespace cudarelu` at file
-// scope, `cuda::` is ambiguous: write `namespace cuda = cudarelu::cuda;` in your namespace.
 #pragma once
 
 #include "cudarelu/call.h"
+#include "cudarelu/detail/workspace.h"
 #include "cudarelu/op_spec.h"
 #include "cudarelu/types.h"
-#include "cudarelu/workspace.h"
 #ifdef __CUDACC__
-#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/launch.cuh"
 #endif

@@ -13,10 +13,10 @@
 #include <type_traits>
 
 #include "cudarelu/activation_functions.h"
-#include "cudarelu/pieces.h"  // for generated functors
+#include "cudarelu/detail/piecewise.h"  // for generated functors
 #include "cudarelu/transcendental.h"
 #ifdef __CUDACC__
-#include "cudarelu/cuda/approximate.cuh"
+#include "cudarelu/detail/cuda/approximate.cuh"
 #endif
 
 namespace cudarelu::onnx {

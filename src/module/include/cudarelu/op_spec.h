@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "cudarelu/dtype.h"
+#include "cudarelu/detail/dtype.h"
 
 namespace cudarelu {
 

@@ -29,7 +29,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "cudarelu/float16.h"
+#include "cudarelu/detail/float16.h"
 
 namespace cudarelu::math {
 
@@ -254,10 +254,10 @@ CUDARELU_FN double log1p(double x) {
 /// SIGNUM Newsletter 18, 1983), only those bits of 1 / (2 pi) count whose product with x is not a
 /// multiple of 1. They are taken in parts of 29 bits, whose products with the 24 bits of x are
 /// exact.
-struct Turns {
+struct ReducedAngle {
   double part[4];  // the first three at most 1/2, the last one less than 2^-12
 
-  CUDARELU_FN explicit Turns(double x) {
+  CUDARELU_FN explicit ReducedAngle(double x) {
     const bool large = std::abs(x) > 0x1p76;  // a multiple of 2^53: some bits less count
     // Selected first: GCC would compute both fractions.
     const double first = large ? 0x1.529fc27p-54 : 0x1.45f306dp-3;
@@ -274,7 +274,7 @@ struct Turns {
 };
 
 /// sin(2 pi (x - shift)), where `shift` is 0 or -1/4, so that the sine is that of x or the cosine.
-CUDARELU_FN double sine_of(const Turns& x, double shift) {
+CUDARELU_FN double sine_of(const ReducedAngle& x, double shift) {
   constexpr double halves = 0x1.8p51;  // adding this rounds to a multiple of 1/2
   const double shifted = x.part[0] + x.part[1] + x.part[2] - shift + halves;
   // The rest, at most 1/4. In this order, what is large cancels exactly.
@@ -488,7 +488,7 @@ template <class T>
 CUDARELU_FN T sin(T x, AnyAngles = {}) {
 #ifndef __CUDA_ARCH__
   if constexpr (std::is_same_v<T, float>) {
-    const auto large = static_cast<float>(detail::sine_of(detail::Turns(x), 0));
+    const auto large = static_cast<float>(detail::sine_of(detail::ReducedAngle(x), 0));
     return SmallAngles::is_large(x) ? large : detail::sin_of_small(x);
   }
 #endif
@@ -499,7 +499,7 @@ template <class T>
 CUDARELU_FN T cos(T x, AnyAngles = {}) {
 #ifndef __CUDA_ARCH__
   if constexpr (std::is_same_v<T, float>) {
-    const auto large = static_cast<float>(detail::sine_of(detail::Turns(x), -0.25));
+    const auto large = static_cast<float>(detail::sine_of(detail::ReducedAngle(x), -0.25));
     return SmallAngles::is_large(x) ? large : detail::cos_of_small(x);
   }
 #endif
@@ -520,8 +520,8 @@ template <class T>
 CUDARELU_FN T tan(T x) {
 #ifndef __CUDA_ARCH__
   if constexpr (std::is_same_v<T, float>) {
-    const detail::Turns turns(x);
-    const auto y = static_cast<float>(detail::sine_of(turns, 0) / detail::sine_of(turns, -0.25));
+    const detail::ReducedAngle angle(x);
+    const auto y = static_cast<float>(detail::sine_of(angle, 0) / detail::sine_of(angle, -0.25));
     return x == 0 ? x : y;  // keeps -0
   }
 #endif

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cudarelu/dtype.h"
-#include "cudarelu/float16.h"
-#include "cudarelu/status.h"
+#include "cudarelu/detail/dtype.h"
+#include "cudarelu/detail/float16.h"
+#include "cudarelu/detail/status.h"
 
 namespace cudarelu {
 

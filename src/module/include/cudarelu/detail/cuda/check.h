@@ -7,7 +7,7 @@
 
 #include "cudarelu/call.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// The Status of an error, which it clears, so that the host's next call does not return it.
 [[gnu::cold, gnu::noinline]] inline Status failure(const Call& call, cudaError_t error) {
@@ -23,4 +23,4 @@ inline Status check(const Call& call, cudaError_t error) {
   return error == cudaSuccess ? Status() : failure(call, error);
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

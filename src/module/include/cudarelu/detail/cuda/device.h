@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <mutex>
 
-#include "cudarelu/cuda/check.h"
+#include "cudarelu/detail/cuda/check.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// Runs `kernel` with the call's device current, then makes the previous device current again.
 template <class F>
@@ -87,4 +87,4 @@ int number_of(int device) {
   return -1;
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

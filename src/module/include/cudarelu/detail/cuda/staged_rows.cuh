@@ -15,15 +15,15 @@
 // a ticket for its next row when it has requested all chunks of the row before.
 #pragma once
 
-#include "cudarelu/cuda/cluster.cuh"
-#include "cudarelu/cuda/launch.cuh"
-#include "cudarelu/cuda/register_rows.cuh"
+#include "cudarelu/detail/cuda/cluster.cuh"
+#include "cudarelu/detail/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/register_rows.cuh"
 
 #if __CUDA_ARCH__ >= 900
 #include <cuda/ptx>
 #endif
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// How the shared memory of a block is used: for barriers, and for the chunks in a ring of stages.
 struct RowStages {
@@ -105,11 +105,12 @@ class StagedRows {
   }
 
  private:
-  /// The places for the values of rows. Eight are enough: a block that sends values of row 8 to the
-  /// place of row 0 has reduced row 8 in stages of row 4, and so has written row 4. For that, all
+  /// The slots for the values of rows. Eight are enough: a block that sends values of row 8 to the
+  /// slot of row 0 has reduced row 8 in stages of row 4, and so has written row 4. For that, all
   /// blocks had reduced row 4, in stages of row 0, and so had combined and written row 0.
   static constexpr int exchanges = 2 * RowStages::rows;
-  /// The places for numbers of rows: one more, since they are taken a turn ahead, and one to spare.
+  /// The slots for numbers of rows: one more, since they are taken a iteration ahead, and one to
+  /// spare.
   static constexpr int takes = exchanges + 2;
 
   using Vector = RowVector<T, width>;
@@ -138,7 +139,7 @@ class StagedRows {
   using Element = RowPart<T, inputs + shared, 1, 1>;
 
   /// The stage of a chunk, and how many times it has been used before.
-  struct Place {
+  struct RingPosition {
     int stage = 0;
     unsigned uses = 0;
 
@@ -159,18 +160,18 @@ class StagedRows {
                                      RowStages::bytes_for(stage * inputs + input));
   }
 
-  /// The values for the row of a turn: one from each warp of each block of the cluster.
+  /// The values for the row of a iteration: one from each warp of each block of the cluster.
   template <class P>
-  __device__ static P* values(int turn) {
+  __device__ static P* values(int iteration) {
     __shared__ alignas(8) P values[exchanges][RowStages::max_blocks * warps];
-    return values[turn % exchanges];
+    return values[iteration % exchanges];
   }
 
-  /// The value for the row of a turn, from those of all warps.
+  /// The value for the row of a iteration, from those of all warps.
   template <class R>
-  __device__ static R* combined(int turn) {
+  __device__ static R* combined(int iteration) {
     __shared__ alignas(R) char values[exchanges][sizeof(R)];
-    return reinterpret_cast<R*>(values[turn % exchanges]);
+    return reinterpret_cast<R*>(values[iteration % exchanges]);
   }
 
   /// The mark of the thread's part of the chunk in a stage.
@@ -185,23 +186,23 @@ class StagedRows {
     }
   }
 
-  /// The row of a turn, or a number past the last row if the cluster has no more.
-  __device__ std::int64_t row_of(int turn) const {
-    if (turn == 0) return row_;
-    const int place = (turn - 1) % takes;
-    wait(&header().taken[place], (turn - 1) / takes);
-    return header().rows[place];
+  /// The row of a iteration, or a number past the last row if the cluster has no more.
+  __device__ std::int64_t row_of(int iteration) const {
+    if (iteration == 0) return row_;
+    const int slot = (iteration - 1) % takes;
+    wait(&header().taken[slot], (iteration - 1) / takes);
+    return header().rows[slot];
   }
 
-  /// Takes the row of the turn after `turn` for all blocks of the cluster, in one thread of each.
-  /// Rows of one kind begin at the same element of a vector. A block keeps the shared rows with the
-  /// alignment of one kind, so that it takes rows of its `kind` while there are any. tickets[kind]
-  /// counts the rows of a kind that were taken after turn 0; without tickets there are no more
-  /// rows. Example: rows of 33 float32 have 4 kinds; with 6 clusters, turn 0 takes rows 0-5, among
-  /// them rows 0 and 4 of kind 0, and the first ticket of kind 0 is row 8.
-  __device__ void take_row(int turn, int& kind) const {
-    const int place = turn % takes;
-    std::uint64_t* const barrier = &header().taken[place];
+  /// Takes the row of the iteration after `iteration` for all blocks of the cluster, in one thread
+  /// of each. Rows of one kind begin at the same element of a vector. A block keeps the shared rows
+  /// with the alignment of one kind, so that it takes rows of its `kind` while there are any.
+  /// tickets[kind] counts the rows of a kind that were taken after iteration 0; without tickets
+  /// there are no more rows. Example: rows of 33 float32 have 4 kinds; with 6 clusters, iteration 0
+  /// takes rows 0-5, among them rows 0 and 4 of kind 0, and the first ticket of kind 0 is row 8.
+  __device__ void take_row(int iteration, int& kind) const {
+    const int slot = iteration % takes;
+    std::uint64_t* const barrier = &header().taken[slot];
     if (blocks_ > 1) {
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
                                      sizeof(std::int64_t));
@@ -209,18 +210,18 @@ class StagedRows {
     }
     std::int64_t row = rows_;
     for (int tries = 0; data_.tickets != nullptr && tries < kinds_; ++tries) {
-      const std::int64_t first = (step_ - kind + kinds_ - 1) / kinds_;  // after turn 0
+      const std::int64_t first = (step_ - kind + kinds_ - 1) / kinds_;  // after iteration 0
       row = kind + kinds_ * (first + atomicAdd(data_.tickets + kind, 1u));
       if (row < rows_) break;
       kind = (kind + 1) % kinds_;
     }
     if (blocks_ == 1) {  // asynchronous stores are for clusters of two or more
-      header().rows[place] = row;
+      header().rows[slot] = row;
       ptx::mbarrier_arrive(barrier);
       return;
     }
     for (unsigned i = 0; i < blocks_; ++i) {
-      ptx::st_async(of_cluster(&header().rows[place], i), row, of_cluster(barrier, i));
+      ptx::st_async(of_cluster(&header().rows[slot], i), row, of_cluster(barrier, i));
     }
   }
 
@@ -265,16 +266,16 @@ class StagedRows {
   /// written to the previous chunk of a stage, which a fence orders before the copy.
   template <bool prepares>
   __device__ void fetch_all() const {
-    Place place;
+    RingPosition position;
     auto kind = static_cast<int>(row_ % kinds_);
-    for (int turn = 0;; ++turn) {
-      const std::int64_t row = row_of(turn);
+    for (int iteration = 0;; ++iteration) {
+      const std::int64_t row = row_of(iteration);
       if (row >= rows_) break;
       const Slice slice = slice_of(row);
-      for (int chunk = 0; chunk < chunks_; ++chunk, place.advance(stages_)) {
-        std::uint64_t* const full = &header().full[place.stage];
-        if (place.uses > 0) {
-          wait(&header().empty[place.stage], place.uses - 1);
+      for (int chunk = 0; chunk < chunks_; ++chunk, position.advance(stages_)) {
+        std::uint64_t* const full = &header().full[position.stage];
+        if (position.uses > 0) {
+          wait(&header().empty[position.stage], position.uses - 1);
           if constexpr (prepares) ptx::fence_proxy_async(ptx::space_shared);
         }
         const int start = chunk * chunk_vectors;
@@ -284,11 +285,12 @@ class StagedRows {
         if (bytes == 0) continue;
 #pragma unroll
         for (int input = 0; input < inputs; ++input) {
-          ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, stage_data(place.stage, input),
+          ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global,
+                             stage_data(position.stage, input),
                              data_.data[input] + slice.offset + start * width, bytes, full);
         }
       }
-      take_row(turn, kind);
+      take_row(iteration, kind);
     }
   }
 
@@ -296,24 +298,24 @@ class StagedRows {
   template <class Prepare, class Reduce>
   __device__ void reduce_all(T outside, const Prepare& prepare, const Reduce& reduce) const {
     constexpr bool prepares = !std::is_same_v<Prepare, Unchanged>;
-    Place place;
-    for (int turn = 0;; ++turn) {
-      const std::int64_t row = row_of(turn);
+    RingPosition position;
+    for (int iteration = 0;; ++iteration) {
+      const std::int64_t row = row_of(iteration);
       if (row >= rows_) break;
       const Slice slice = slice_of(row);
       Element end = element_at(slice, end_column(slice));  // early: it comes from global memory
-      send(turn, reduce([&](const auto& visit) {
-             for (int chunk = 0; chunk < chunks_; ++chunk, place.advance(stages_)) {
-               wait(&header().full[place.stage], place.uses);
-               with_part(slice, place.stage, chunk, outside, [&](auto& part) {
+      send(iteration, reduce([&](const auto& visit) {
+             for (int chunk = 0; chunk < chunks_; ++chunk, position.advance(stages_)) {
+               wait(&header().full[position.stage], position.uses);
+               with_part(slice, position.stage, chunk, outside, [&](auto& part) {
                  if constexpr (prepares) {
                    static_assert(inputs == 1);
                    prepare(part);
 #pragma unroll
                    for (int v = 0; v < vectors; ++v) {
-                     stage_data(place.stage, 0)[number(0, v)] = part.data[0][v];
+                     stage_data(position.stage, 0)[number(0, v)] = part.data[0][v];
                    }
-                   mark_of(place.stage) = part.mark;
+                   mark_of(position.stage) = part.mark;
                  }
                  visit(part);
                });
@@ -329,11 +331,11 @@ class StagedRows {
   /// Writes the results of all rows, in the next RowStages::workers threads.
   template <class OfRow, class Prepare, class Value>
   __device__ void write_all(T* output, const Prepare& prepare, const Value& value) const {
-    Place place;
+    RingPosition position;
     Element shared_end;  // the thread's element of the shared rows
     int kept = -1;       // the kind of the shared rows
-    for (int turn = 0;; ++turn) {
-      const std::int64_t row = row_of(turn);
+    for (int iteration = 0;; ++iteration) {
+      const std::int64_t row = row_of(iteration);
       if (row >= rows_) break;
       const Slice slice = slice_of(row);
       const int column = end_column(slice);
@@ -347,18 +349,18 @@ class StagedRows {
         }
         kept = kind;
       }
-      wait(&header().combined[turn % exchanges], turn / exchanges);
-      const OfRow of_row = *combined<OfRow>(turn);
-      for (int chunk = 0; chunk < chunks_; ++chunk, place.advance(stages_)) {
-        wait(&header().full[place.stage], place.uses);
+      wait(&header().combined[iteration % exchanges], iteration / exchanges);
+      const OfRow of_row = *combined<OfRow>(iteration);
+      for (int chunk = 0; chunk < chunks_; ++chunk, position.advance(stages_)) {
+        wait(&header().full[position.stage], position.uses);
         // Unrolled, it would be no faster, and slower for a chunk that is not full.
         const int end_of_chunk = min(slice.count, (chunk + 1) * chunk_vectors);
-        const Vector* from = stage_data(place.stage, 0) + number(0, 0);
+        const Vector* from = stage_data(position.stage, 0) + number(0, 0);
 #pragma unroll 1
         for (int at = number(chunk, 0); at < end_of_chunk; at += RowStages::workers) {
           RowPart<T, inputs + shared, 1, width> part;
           part.inside[0] = part.all;
-          if constexpr (!std::is_same_v<Prepare, Unchanged>) part.mark = mark_of(place.stage);
+          if constexpr (!std::is_same_v<Prepare, Unchanged>) part.mark = mark_of(position.stage);
 #pragma unroll
           for (int input = 0; input < inputs; ++input) {
             part.data[input][0] = from[input * (RowStages::chunk_bytes / 16)];
@@ -370,7 +372,7 @@ class StagedRows {
           from += RowStages::workers;
         }
         __syncwarp();  // after the results, which need the reads of the chunk to be complete
-        if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&header().empty[place.stage]);
+        if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&header().empty[position.stage]);
       }
       if (column >= 0) {
         prepare(end);
@@ -384,14 +386,14 @@ class StagedRows {
 
   /// Sends the value of this warp to all blocks of the cluster. The stores complete the barrier.
   template <class P>
-  __device__ void send(int turn, const P& value) const {
-    std::uint64_t* const barrier = &header().exchanged[turn % exchanges];
+  __device__ void send(int iteration, const P& value) const {
+    std::uint64_t* const barrier = &header().exchanged[iteration % exchanges];
     const unsigned lane = threadIdx.x % 32;
-    P* const place = values<P>(turn) + rank_in_cluster() * warps + threadIdx.x / 32;
+    P* const slot = values<P>(iteration) + rank_in_cluster() * warps + threadIdx.x / 32;
     __syncwarp();        // the barrier makes what the warp has written to stages visible
     if (blocks_ == 1) {  // as in take_row()
       if (lane != 0) return;
-      *place = value;
+      *slot = value;
       ptx::mbarrier_arrive(barrier);
       return;
     }
@@ -405,7 +407,7 @@ class StagedRows {
     using Word = std::conditional_t<sizeof(P) == 4, std::int32_t, std::int64_t>;
     static_assert(sizeof(P) % sizeof(Word) == 0, "a value has 4 bytes or a multiple of 8");
     constexpr int words = sizeof(P) / sizeof(Word);
-    auto* const to = reinterpret_cast<Word*>(of_cluster(place, lane));
+    auto* const to = reinterpret_cast<Word*>(of_cluster(slot, lane));
     alignas(8) const P aligned = value;
     const auto* const from = reinterpret_cast<const Word*>(&aligned);
 #pragma unroll
@@ -417,19 +419,20 @@ class StagedRows {
   /// Combines the values of all rows, in one warp.
   template <class OfWarp, class OfRow, class Combine>
   __device__ void combine_all(const Combine& combine) const {
-    for (int turn = 0; row_of(turn) < rows_; ++turn) {
-      const OfRow of_row = combine([&](const auto& visit) { receive<OfWarp>(turn, visit); });
+    for (int iteration = 0; row_of(iteration) < rows_; ++iteration) {
+      const OfRow of_row = combine([&](const auto& visit) { receive<OfWarp>(iteration, visit); });
       if (threadIdx.x % 32 == 0) {
-        *combined<OfRow>(turn) = of_row;
-        ptx::mbarrier_arrive(&header().combined[turn % exchanges]);
+        *combined<OfRow>(iteration) = of_row;
+        ptx::mbarrier_arrive(&header().combined[iteration % exchanges]);
       }
     }
   }
 
   template <class P, class Visit>
-  __device__ void receive(int turn, const Visit& visit) const {
-    wait(&header().exchanged[turn % exchanges], turn / exchanges);
-    for (unsigned i = threadIdx.x % 32; i < blocks_ * warps; i += 32) visit(values<P>(turn)[i]);
+  __device__ void receive(int iteration, const Visit& visit) const {
+    wait(&header().exchanged[iteration % exchanges], iteration / exchanges);
+    for (unsigned i = threadIdx.x % 32; i < blocks_ * warps; i += 32)
+      visit(values<P>(iteration)[i]);
   }
 
   /// Calls use(part) with the thread's part of a chunk.
@@ -488,7 +491,7 @@ class StagedRows {
   int columns_;
   unsigned blocks_;
   std::int64_t rows_;
-  std::int64_t row_;   // of turn 0
+  std::int64_t row_;   // of iteration 0
   std::int64_t step_;  // the number of clusters
   int kinds_;          // of rows: see take_row()
   int slice_;          // vectors of a row for each block; the last ones may have fewer
@@ -506,4 +509,4 @@ struct StagedRows : RegisterRows<T, inputs, RowLayout<0, 1, 1, false>, shared> {
 
 #endif
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

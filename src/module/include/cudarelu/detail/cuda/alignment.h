@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 inline constexpr int vector_bytes = 16;  // the widest access of a thread
 
@@ -12,4 +12,4 @@ inline std::uintptr_t misalignment(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % vector_bytes;
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/alignment.h"
+#include "cudarelu/detail/cuda/launch.cuh"
 #include "cudarelu/elementwise.h"
 
 namespace cudarelu {
@@ -17,7 +17,7 @@ inline constexpr int block_size = 256;
 /// The type of element indices: divisions of 32 bits are cheap.
 using Index = std::uint32_t;
 
-/// The most elements of one launch: an index past the end of the grid does not overflow Index.
+/// The limit elements of one launch: an index past the end of the grid does not overflow Index.
 inline constexpr std::int64_t max_elements = std::int64_t{1} << 30;
 
 template <class T, int width>
@@ -55,18 +55,18 @@ __device__ Compute<T> result_of(const Compute<T>* x, const Compute<T>* attribute
 
 /// Computes `head` elements, then `vectors` vectors of `width`, then the rest. The first threads
 /// take the vectors, those after them the single elements. Elements of vectors with large angles
-/// are computed one by one. `columns` is for row inputs, whose elements are repeated `repeats`
+/// are computed one by one. `columns` is for row inputs, whose elements are repeated `inner_repeat`
 /// times if they have dimensions of 1. `row_vectors`: no vector crosses the end of a row or of a
 /// repeated element, and row inputs are aligned. Example: size 21, head 3 and width 4 give 4
 /// vectors, for threads 0-3; threads 4-6 take elements 0-2 and threads 7-8 elements 19-20.
 template <class F, int choice, class T, int width>
 __global__ void __launch_bounds__(block_size)
     kernel(const __grid_constant__ Operands<F, T> operands, Index size, Index head, Index vectors,
-           Index columns, Index repeats, bool row_vectors) {
+           Index columns, Index inner_repeat, bool row_vectors) {
   using C = Compute<T>;
   using V = Vector<T, width>;
   constexpr int n = input_count<F>;
-  cuda::wait_for_previous_kernel();
+  gpu::wait_for_previous_kernel();
   const Index thread = static_cast<Index>(blockIdx.x) * block_size + threadIdx.x;
   Index first = 0;
   int count = 1;
@@ -78,14 +78,14 @@ __global__ void __launch_bounds__(block_size)
     for (int i = 0; i < n; ++i) {
       if (!is_row<F>(i)) {
         x[i] = *reinterpret_cast<const V*>(operands.inputs[i] + first);
-      } else if (is_spread<F>(i)) {
-        Index at = column / repeats;
-        Index left = row_vectors ? width : (at + 1) * repeats - column;
+      } else if (is_broadcast<F>(i)) {
+        Index at = column / inner_repeat;
+        Index left = row_vectors ? width : (at + 1) * inner_repeat - column;
 #pragma unroll
         for (int j = 0; j < width; ++j, --left) {
           if (left == 0) {
-            if (++at * repeats == columns) at = 0;
-            left = repeats;
+            if (++at * inner_repeat == columns) at = 0;
+            left = inner_repeat;
           }
           x[i].items[j] = operands.inputs[i][at];
         }
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(block_size)
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       const Index column = is_row<F>(i) ? at % columns : at;
-      values[i] = load(operands.inputs[i][is_spread<F>(i) ? column / repeats : column]);
+      values[i] = load(operands.inputs[i][is_broadcast<F>(i) ? column / inner_repeat : column]);
     }
     operands.output[at] = store<T>(result_of<F, choice, T>(values, operands.attributes));
   }
@@ -143,23 +143,23 @@ __global__ void __launch_bounds__(block_size)
 template <class F, int choice, class T, int width>
 Status launch(const Call& call, const Operands<F, T>& operands, Extent extent) {
   bool row_vectors = extent.columns % width == 0;
-  if (spread_inputs<F> != 0) row_vectors &= extent.repeats % width == 0;
+  if (broadcast_inputs<F> != 0) row_vectors &= extent.inner_repeat % width == 0;
   for (int i = 0; i < input_count<F>; ++i) {
-    if (is_row<F>(i) && !is_spread<F>(i))
-      row_vectors &= cuda::misalignment(operands.inputs[i]) == 0;
+    if (is_row<F>(i) && !is_broadcast<F>(i))
+      row_vectors &= gpu::misalignment(operands.inputs[i]) == 0;
   }
   std::int64_t head = 0;
   if constexpr (width > 1) {
-    const auto past = static_cast<std::int64_t>(cuda::misalignment(operands.output) / sizeof(T));
+    const auto past = static_cast<std::int64_t>(gpu::misalignment(operands.output) / sizeof(T));
     head = std::min(extent.size, (width - past) % width);
   }
   const std::int64_t vectors = (extent.size - head) / width;
   const std::int64_t threads = vectors + (extent.size - vectors * width);
-  return cuda::launch(call, kernel<F, choice, T, width>,
-                      {cuda::blocks_for(threads, block_size), block_size}, operands,
-                      static_cast<Index>(extent.size), static_cast<Index>(head),
-                      static_cast<Index>(vectors), static_cast<Index>(extent.columns),
-                      static_cast<Index>(extent.repeats), row_vectors && head == 0);
+  return gpu::launch(call, kernel<F, choice, T, width>,
+                     {gpu::blocks_for(threads, block_size), block_size}, operands,
+                     static_cast<Index>(extent.size), static_cast<Index>(head),
+                     static_cast<Index>(vectors), static_cast<Index>(extent.columns),
+                     static_cast<Index>(extent.inner_repeat), row_vectors && head == 0);
 }
 
 /// The elements from `begin` on for one launch: whole rows, or a part of one row: of whole repeated
@@ -174,15 +174,16 @@ Extent part_from(std::int64_t begin, Extent whole) {
   const std::int64_t column = begin % whole.columns;
   if (column == 0 && whole.columns <= max_elements) {
     const std::int64_t max_rows = max_elements / whole.columns;
-    return {std::min(rest, max_rows * whole.columns), whole.columns, whole.repeats};
+    return {std::min(rest, max_rows * whole.columns), whole.columns, whole.inner_repeat};
   }
-  if (whole.repeats > max_elements) {
-    const std::int64_t size = std::min(whole.repeats - column % whole.repeats, max_elements);
+  if (whole.inner_repeat > max_elements) {
+    const std::int64_t size =
+        std::min(whole.inner_repeat - column % whole.inner_repeat, max_elements);
     return {size, size, size};
   }
-  const std::int64_t most = max_elements / whole.repeats * whole.repeats;
-  const std::int64_t size = std::min(whole.columns - column, most);
-  return {size, size, whole.repeats};
+  const std::int64_t limit = max_elements / whole.inner_repeat * whole.inner_repeat;
+  const std::int64_t size = std::min(whole.columns - column, limit);
+  return {size, size, whole.inner_repeat};
 }
 
 template <class F, int choice, class T>
@@ -193,14 +194,14 @@ Status run(const Call& call, Extent whole) {
     const Extent part = part_from<F>(begin, whole);
     operands.output = static_cast<T*>(call.outputs[0].data) + begin;
     // Vectors need all pointers at the same whole number of elements past a boundary.
-    const std::uintptr_t past = cuda::misalignment(operands.output);
+    const std::uintptr_t past = gpu::misalignment(operands.output);
     bool aligned = past % sizeof(T) == 0;
     for (int i = 0; i < input_count<F>; ++i) {
       const std::int64_t first = whole.element_of<F>(i, begin);
       operands.inputs[i] = static_cast<const T*>(call.inputs[i].data) + first;
-      if (!is_row<F>(i)) aligned &= cuda::misalignment(operands.inputs[i]) == past;
+      if (!is_row<F>(i)) aligned &= gpu::misalignment(operands.inputs[i]) == past;
     }
-    constexpr int width = cuda::vector_bytes / sizeof(T);
+    constexpr int width = gpu::vector_bytes / sizeof(T);
     Status status = aligned ? launch<F, choice, T, width>(call, operands, part)
                             : launch<F, choice, T, 1>(call, operands, part);
     if (!status.ok()) return status;

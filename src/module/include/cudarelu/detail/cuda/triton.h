@@ -12,15 +12,15 @@
 #include <string>
 
 #include "cudarelu/call.h"
-#include "cudarelu/cuda/capture.h"
-#include "cudarelu/cuda/device.h"
-#include "cudarelu/workspace.h"
+#include "cudarelu/detail/cuda/capture.h"
+#include "cudarelu/detail/cuda/device.h"
+#include "cudarelu/detail/workspace.h"
 
 #if CUDART_VERSION < 12080
 #error "kernels in Triton need CUDA 12.8 or later"
 #endif
 
-namespace cudarelu::cuda::triton {
+namespace cudarelu::gpu::triton {
 
 /// The machine code of a kernel for one architecture, and what a launch must know of it.
 struct Image {
@@ -165,4 +165,4 @@ inline std::int64_t floor_mod(const Call& call, std::int64_t a, std::int64_t b) 
   return a - b * floor_div(call, a, b);
 }
 
-}  // namespace cudarelu::cuda::triton
+}  // namespace cudarelu::gpu::triton

@@ -1,10 +1,10 @@
 // Counters in global memory that the blocks of a kernel share.
 #pragma once
 
-#include "cudarelu/cuda/launch.cuh"
-#include "cudarelu/workspace.h"
+#include "cudarelu/detail/cuda/launch.cuh"
+#include "cudarelu/detail/workspace.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// One block sets one counter for each of its threads.
 static __global__ void reset_counters(unsigned* counters) {
@@ -19,4 +19,4 @@ inline Status allocate_counters(const Call& call, unsigned count, unsigned*& cou
   return launch(call, reset_counters, {1, count}, counters);
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

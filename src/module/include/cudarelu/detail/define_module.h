@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <string_view>
 
-#include "cudarelu/boundary.h"
+#include "cudarelu/detail/boundary.h"
+#include "cudarelu/detail/signature.h"
 #include "cudarelu/elementwise.h"
 #include "cudarelu/op_spec.h"
 #include "cudarelu/product.h"
-#include "cudarelu/signature.h"
 #ifdef CUDARELU_WITH_CUDA
-#include "cudarelu/cuda/device.h"
+#include "cudarelu/detail/cuda/device.h"
 #endif
 
 /// Runs the op of a name for tvm-ffi; see src/readers/tvm_ffi.
@@ -62,7 +62,7 @@ inline constexpr bool is_functor = !is_product<F> && !has_cpu<F> && !has_cuda<F>
 /// Runs a kernel with the device of the call current.
 template <Kernel kernel>
 Status on_device(const Call& call) {
-  return cuda::run_on_device(call, kernel);
+  return gpu::run_on_device(call, kernel);
 }
 #endif
 

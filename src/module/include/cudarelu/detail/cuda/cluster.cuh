@@ -5,7 +5,7 @@
 // compile.
 #pragma once
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// The number of blocks of the cluster.
 __device__ __forceinline__ unsigned blocks_of_cluster() {
@@ -52,4 +52,4 @@ __device__ __forceinline__ T* of_cluster(T* own, [[maybe_unused]] int rank) {
 #endif
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// Copies the first `size` of `bytes` bytes (4, 8 or 16, with that alignment) and writes zeros for
 /// the others, which it does not read.
@@ -54,4 +54,4 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -96,7 +96,7 @@ inline Layout transposed(const Layout& x, const Dims& order) {
   return result;
 }
 
-/// The axis moved to a new place.
+/// The axis moved to a new position.
 inline Layout moved(const Layout& x, std::size_t from, std::size_t to) {
   Dims order(x.rank());
   std::iota(order.begin(), order.end(), 0);

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cudarelu/cpu/blocks.h"
+#include "cudarelu/detail/cpu/blocks.h"
 #include "cudarelu/transcendental.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)

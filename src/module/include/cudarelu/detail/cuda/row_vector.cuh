@@ -6,7 +6,7 @@
 
 #include "cudarelu/types.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// The `count` row-wise inputs of an op, which have one shape, and `shared` inputs of one row,
 /// which apply to every row, such as the weight and the bias of layer_norm.
@@ -164,4 +164,4 @@ __device__ C sum_in_warp(C value) {
   return reduce_in_warp<lanes>(value, [](C a, C b) { return a + b; });
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "cudarelu/call.h"
-#include "cudarelu/cpu/blocks.h"
+#include "cudarelu/detail/cpu/blocks.h"
 #include "cudarelu/transcendental.h"
 
 namespace cudarelu::cpu {

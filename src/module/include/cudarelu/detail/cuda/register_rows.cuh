@@ -2,10 +2,10 @@
 // it. A row that is too long is processed in chunks, which are read again in each pass.
 #pragma once
 
-#include "cudarelu/cuda/launch.cuh"
-#include "cudarelu/cuda/row_vector.cuh"
+#include "cudarelu/detail/cuda/launch.cuh"
+#include "cudarelu/detail/cuda/row_vector.cuh"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// How rows are distributed. `lanes` threads of a warp have a row; 0: the whole block has one. Each
 /// thread holds `vectors` vectors of `width` elements of each input. `whole`: together these are
@@ -178,4 +178,4 @@ class RegisterRows {
   Part part_;
 };
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

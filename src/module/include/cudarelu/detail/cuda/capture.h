@@ -1,9 +1,9 @@
-// Work beside a capture of a stream.
+// ArithmeticIntensity beside a capture of a stream.
 #pragma once
 
 #include <cuda_runtime.h>
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// Allows this thread, while the object exists, what is no part of a graph while a stream is
 /// captured, such as loading code.
@@ -19,4 +19,4 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

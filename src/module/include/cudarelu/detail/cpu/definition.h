@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "cudarelu/cpu/arrays.h"
-#include "cudarelu/cpu/vectorised.h"
+#include "cudarelu/detail/cpu/arrays.h"
+#include "cudarelu/detail/cpu/vectorised.h"
 #include "cudarelu/onnx.h"
 #include "cudarelu/types.h"
 
@@ -32,7 +32,7 @@ namespace cudarelu::definition {
 template <class E>
 using Total = std::conditional_t<std::is_integral_v<E>, std::uint64_t, double>;
 
-/// In place of a signed integer, whose overflow is undefined.
+/// Instead of a signed integer, whose overflow is undefined.
 template <class E>
 using Wrapping = std::conditional_t<std::is_integral_v<E>, std::uint64_t, E>;
 
@@ -135,7 +135,7 @@ inline Array<std::int64_t> shape(const Layout& x, std::int64_t start, std::int64
   return all.view(part_of(all, 0, start, end));
 }
 
-// Operators that move elements to other places.
+// Operators that move elements to other positions.
 
 template <class E>
 Array<E> reshape(const Call& call, const Array<E>& x, Dims shape, bool allow_zero) {
@@ -226,19 +226,19 @@ Array<E> pad(const Call& call, const Array<E>& x, const Dims& pads, E value, con
     shape[axis] += pads[i] + pads[i + count];
   }
   const Array<E> y = full(shape, value);
-  Layout place = y;
+  Layout target = y;
   for (std::size_t i = 0; i < x.rank(); ++i) {
-    place = part_of(place, i, before[i], before[i] + x.shape[i]);
+    target = part_of(target, i, before[i], before[i] + x.shape[i]);
   }
-  copy(call, x, y.view(place));
+  copy(call, x, y.view(target));
   return y;
 }
 
-/// y[i] is the element of x at i, but at indices[i] along the axis. `places` is the layout of x in
-/// the shape of y, without steps along the axis.
+/// y[i] is the element of x at i, but at indices[i] along the axis. `source_layout` is the layout
+/// of x in the shape of y, without steps along the axis.
 template <class E>
-Array<E> pick(const Call& call, const Array<E>& x, std::size_t axis, const Layout& places,
-              const Array<std::int64_t>& indices, const Layout& index_places) {
+Array<E> pick(const Call& call, const Array<E>& x, std::size_t axis, const Layout& source_layout,
+              const Array<std::int64_t>& indices, const Layout& index_layout) {
   const std::int64_t size = x.shape[axis];
   const Array<std::int64_t> all = dense(call, indices);
   for (std::int64_t i = 0; i < all.size(); ++i) {
@@ -247,8 +247,8 @@ Array<E> pick(const Call& call, const Array<E>& x, std::size_t axis, const Layou
            std::to_string(size) + " elements");
     }
   }
-  const Array<E> y(places.shape);
-  const std::array<Layout, 2> operands{places, index_places};
+  const Array<E> y(source_layout.shape);
+  const std::array<Layout, 2> operands{source_layout, index_layout};
   for_each_run(call, y.shape, operands, [&](const Run& run) {
     for (std::int64_t i = 0; i < run.count; ++i) {
       const std::int64_t index = indices.data[run.offsets[1] + i * run.strides[1]];
@@ -263,13 +263,13 @@ template <class E>
 Array<E> gather(const Call& call, const Array<E>& x, const Array<std::int64_t>& indices,
                 std::int64_t along) {
   const std::size_t axis = axis_of(along, x.rank());
-  Layout places{{}, {}, x.first};
-  Layout index_places{{}, {}, indices.first};
+  Layout source_layout{{}, {}, x.first};
+  Layout index_layout{{}, {}, indices.first};
   const auto append = [&](const Layout& from, std::size_t i, std::int64_t step,
                           std::int64_t index) {
-    places.shape.push_back(from.shape[i]);
-    places.strides.push_back(step);
-    index_places.strides.push_back(index);
+    source_layout.shape.push_back(from.shape[i]);
+    source_layout.strides.push_back(step);
+    index_layout.strides.push_back(index);
   };
   for (std::size_t i = 0; i < x.rank(); ++i) {
     if (i != axis) {
@@ -278,22 +278,22 @@ Array<E> gather(const Call& call, const Array<E>& x, const Array<std::int64_t>& 
     }
     for (std::size_t j = 0; j < indices.rank(); ++j) append(indices, j, 0, indices.strides[j]);
   }
-  return pick(call, x, axis, places, indices, index_places);
+  return pick(call, x, axis, source_layout, indices, index_layout);
 }
 
 template <class E>
 Array<E> gather_elements(const Call& call, const Array<E>& x, const Array<std::int64_t>& indices,
                          std::int64_t along) {
   const std::size_t axis = axis_of(along, x.rank());
-  Layout places{indices.shape, x.strides, x.first};
+  Layout source_layout{indices.shape, x.strides, x.first};
   bool fits = indices.rank() == x.rank();
   for (std::size_t i = 0; fits && i < x.rank(); ++i) {
     fits = i == axis || indices.shape[i] <= x.shape[i];
   }
   if (!fits)
     fail("indices of the shape " + text(indices.shape) + " do not fit the shape " + text(x.shape));
-  places.strides[axis] = 0;
-  return pick(call, x, axis, places, indices, indices);
+  source_layout.strides[axis] = 0;
+  return pick(call, x, axis, source_layout, indices, indices);
 }
 
 // Operators on rows.
@@ -569,7 +569,7 @@ const Array<E>& required(const Array<E>& x, const char* name) {
   return x;
 }
 
-/// In place of an absent operand of an operator.
+/// Instead of an absent operand of an operator.
 template <class E>
 Array<E> value_or(const Array<E>& x, E value) {
   return x.present ? x : scalar(value);

@@ -3,9 +3,9 @@
 
 #include <limits>
 
-#include "cudarelu/cuda/row_vector.cuh"
+#include "cudarelu/detail/cuda/row_vector.cuh"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 __device__ __forceinline__ float fused(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ __forceinline__ double fused(double a, double b, double c) { return fma(a, b, c); }
@@ -143,4 +143,4 @@ __device__ void write_normalised(Rows rows, T* output, std::int64_t columns, C e
   rows.run(output, T{}, Unchanged{}, reduce, combine, value);
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -16,7 +16,7 @@ namespace cudarelu::math {
 /// mantissa of 1 + |x| name: [0, 1/8), [1/8, 1/4) ... [1, 5/4) ... [3, 7/2) ... [14, 15). With
 /// r = |x| - center, the function is start + r (c1 + r (c2 + ... + r c5)), where start is |x|
 /// itself in the first pieces, and a constant in the others.
-struct Pieces {
+struct PiecewisePolynomial {
   static constexpr std::size_t count = 32;
   static constexpr int shift = 20;           // of the bits of 1 + |x|
   static constexpr std::size_t columns = 7;  // center, start, c1, ..., c5
@@ -30,7 +30,8 @@ struct Pieces {
 
   /// Rows of pieces from 0 on.
   template <std::size_t rows>
-  consteval Pieces(float limit, std::size_t near_rows, const std::array<Row, rows>& values)
+  consteval PiecewisePolynomial(float limit, std::size_t near_rows,
+                                const std::array<Row, rows>& values)
       : limit(limit), near(1 + static_cast<float>(near_rows) / 8) {
     const std::size_t first = number_of(1);
     if (rows > count || number_of(1 + limit) >= first + rows) throw "no piece has the limit";
@@ -65,9 +66,9 @@ struct Pieces {
 /// tanh with an error of up to 0.61 units in the last place. The polynomials have the least
 /// relative errors of their degree, at most 5e-9, and 3e-8 for the constant from 9 on; centers are
 /// where tanh and its slope are nearly float32 numbers.
-inline constexpr Pieces tanh_pieces(
+inline constexpr PiecewisePolynomial tanh_piecewise(
     9.5f, 3,
-    std::array<Pieces::Row, 27>{{
+    std::array<PiecewisePolynomial::Row, 27>{{
         {0, 0, 0, 0, -0.333342671f, 0.00031062332f, 0.130616948f},
         {0, 0, -9.23096104e-06f, 0.000252029422f, -0.335984915f, 0.013062899f, 0.1064514f},
         {0, 0, -0.000180987452f, 0.00287794671f, -0.351201028f, 0.0527096651f, 0.0672312304f},

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cudarelu/cpu/vectorised.h"
+#include "cudarelu/detail/cpu/vectorised.h"
 #include "cudarelu/types.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)

@@ -9,12 +9,12 @@
 #include <array>
 #include <limits>
 
-#include "cudarelu/cuda/alignment.h"
-#include "cudarelu/cuda/counters.cuh"
-#include "cudarelu/cuda/register_rows.cuh"
-#include "cudarelu/cuda/staged_rows.cuh"
+#include "cudarelu/detail/cuda/alignment.h"
+#include "cudarelu/detail/cuda/counters.cuh"
+#include "cudarelu/detail/cuda/register_rows.cuh"
+#include "cudarelu/detail/cuda/staged_rows.cuh"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// Writes value(part, i, sum) for each element i; sum is that of term(part, i) over the row.
 template <class Rows, class T, class Term, class Value>
@@ -195,4 +195,4 @@ Status launch_rows(const Call& call, const KernelOf& kernel_of) {
   return launch_rows<T, inputs, 0>(call, std::array<T, 0>{}, kernel_of);
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -10,10 +10,10 @@
 #include <type_traits>
 
 #include "cudarelu/call.h"
-#include "cudarelu/cuda/capture.h"
-#include "cudarelu/cuda/device.h"
+#include "cudarelu/detail/cuda/capture.h"
+#include "cudarelu/detail/cuda/device.h"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// Compiled for the same architectures as every kernel of the module.
 template <class>
@@ -105,7 +105,7 @@ cudaError_t with_configuration(const Call& call, const Grid& grid, const Use& us
   return use(config);
 }
 
-/// Launches a kernel, whose arguments are at these places, on the call's stream. Not inlined: it
+/// Launches a kernel, whose arguments these pointers name, on the call's stream. Not inlined: it
 /// would take most of the time to compile the host code of a file with many kernels.
 [[gnu::noinline]] inline Status launch_at(const Call& call, const void* kernel, const Grid& grid,
                                           void** arguments) {
@@ -119,8 +119,8 @@ cudaError_t with_configuration(const Call& call, const Grid& grid, const Use& us
 template <class... Parameters>
 Status launch(const Call& call, void (*kernel)(Parameters...), const Grid& grid,
               std::type_identity_t<Parameters>... arguments) {
-  void* places[] = {&arguments..., nullptr};
-  return launch_at(call, reinterpret_cast<const void*>(kernel), grid, places);
+  void* pointers[] = {&arguments..., nullptr};
+  return launch_at(call, reinterpret_cast<const void*>(kernel), grid, pointers);
 }
 
 /// Sets the number of blocks, or of clusters if the grid has them, that the current device runs at
@@ -182,4 +182,4 @@ inline unsigned blocks_for(std::int64_t n, std::int64_t size) {
   return static_cast<unsigned>(std::min(ceil_div(n, size), largest_grid + 1));
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

@@ -3,9 +3,9 @@
 
 #include <bit>
 
-#include "cudarelu/cuda/counters.cuh"
+#include "cudarelu/detail/cuda/counters.cuh"
 
-namespace cudarelu::cuda {
+namespace cudarelu::gpu {
 
 /// Steps of a kernel whose blocks run at the same time and have equal numbers of turns in a loop.
 /// Where memory is the limit, multiprocessors get different shares of it: on an H100, blocks with
@@ -80,4 +80,4 @@ inline Status set_pace(const Call& call, std::int64_t turns, std::int64_t bytes,
   return allocate_counters(call, 1, pace.begun);
 }
 
-}  // namespace cudarelu::cuda
+}  // namespace cudarelu::gpu

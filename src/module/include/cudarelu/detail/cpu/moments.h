@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "cudarelu/cpu/rows.h"
+#include "cudarelu/detail/cpu/rows.h"
 
 namespace cudarelu::cpu {
 

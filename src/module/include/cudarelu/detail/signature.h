@@ -39,7 +39,7 @@
 #include <string>
 #include <string_view>
 
-#include "cudarelu/dtype.h"
+#include "cudarelu/detail/dtype.h"
 
 namespace cudarelu {
 
