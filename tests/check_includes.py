@@ -4,7 +4,8 @@ src/module, src/kernels and src/core include no header of PyTorch, ONNX Runtime 
 src/module/include, which authors of ops use, includes nothing else of this project, and src/core
 includes only that. The readers, which are all other parts, include only their own headers and those
 of src/core/include and src/module/include. None of them, nor src/core, names an op. Examples and
-what `cudarelu new` copies include the public headers, and none of cudarelu/detail.
+what `cudarelu new` copies include the public headers, which docs/your-op.md lists, and none of
+cudarelu/detail.
 """
 
 import re
@@ -27,20 +28,20 @@ def violations():
     for path in sorted(p for p in SOURCE.rglob("*") if p.suffix in KINDS):
         part = path.relative_to(SOURCE).parts[0]
         for number, header in includes(path):
-            place = f"{path.relative_to(SOURCE.parent)}:{number}: includes {header}"
+            found = f"{path.relative_to(SOURCE.parent)}:{number}: includes {header}"
             if part in ("module", "kernels", "core") and FRAMEWORKS.match(header):
-                yield f"{place}: it must not know a framework"
+                yield f"{found}: it must not know a framework"
             own = (path.parent / header).exists() or (SOURCE / part / header).exists()
             public = any((SOURCE / each / "include" / header).exists() for each in VISIBLE[part])
             inside = any((SOURCE / each / header).exists() for each in PARTS) or any(
                 (SOURCE / each / "include" / header).exists() for each in PARTS
             )
             if inside and not own and not public:
-                yield f"{place}: {part} may include only its own headers and cudarelu/*.h of " + (
+                yield f"{found}: {part} may include only its own headers and cudarelu/*.h of " + (
                     " and ".join(VISIBLE[part])
                 )
             if re.search(r"kernels/|torch_binding/|ort_plugin/|cli_app/|\.\./", header):
-                yield f"{place}: a path into another part"
+                yield f"{found}: a path into another part"
 
 
 PARTS = [p.name for p in SOURCE.iterdir() if p.is_dir()]
@@ -57,8 +58,8 @@ def names_of_ops():
             for number, line in enumerate(path.read_text().splitlines(), 1):
                 code = re.sub(r"(^|\s)//.*", "", line)
                 if not code.lstrip().startswith("#") and named.search(code):
-                    place = f"{path.relative_to(SOURCE.parent)}:{number}"
-                    yield f"{place}: a reader names an op: {line}"
+                    found = f"{path.relative_to(SOURCE.parent)}:{number}"
+                    yield f"{found}: a reader names an op: {line}"
 
 
 def private_headers():
@@ -71,12 +72,20 @@ def private_headers():
                     yield f"{path.relative_to(root)}:{number}: includes {header}, which is private"
 
 
+def undocumented_headers():
+    """Yield the public headers that docs/your-op.md does not list, and those that do not exist."""
+    listed = re.findall(r"^\| \[(\w+\.h)\]", (SOURCE.parent / "docs/your-op.md").read_text(), re.M)
+    public = [path.name for path in (SOURCE / "module/include/cudarelu").glob("*.*")]
+    for header in {*listed} ^ {*public}:
+        yield f"cudarelu/{header}: docs/your-op.md lists exactly the public headers"
+
+
 VISIBLE = dict.fromkeys(PARTS, ("core", "module")) | {
     "module": ("module",),
     "kernels": ("module",),
 }
 
 if __name__ == "__main__":
-    found = [*violations(), *names_of_ops(), *private_headers()]
+    found = [*violations(), *names_of_ops(), *private_headers(), *undocumented_headers()]
     print("\n".join(found) or "the include rule holds")
     sys.exit(bool(found))

@@ -16,7 +16,7 @@
 // inputs, `static __device__ float for_halves(float, ...)`.
 //
 // A functor of one input may have `static constexpr const math::PiecewisePolynomial& piecewise`
-// (pieces.h), which the CPU uses instead of operator() for arithmetic in float32.
+// (detail/piecewise.h), which the CPU uses instead of operator() for arithmetic in float32.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // Odd functions of float32 by polynomials in pieces, whose coefficients the permutations of AVX2
-// and AVX-512 look up (cpu/pieces.h). Every CPU gives the same numbers.
+// and AVX-512 look up (cpu/piecewise.h). Every CPU gives the same numbers.
 #pragma once
 
 #include <array>
