@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <string_view>
 
 #include "cudarelu/gemm.h"
 
@@ -11,6 +12,12 @@ namespace cudarelu::testing {
 
 inline constexpr std::array activations{Activation::none, Activation::relu, Activation::gelu_erf,
                                         Activation::gelu_tanh, Activation::silu};
+
+inline constexpr std::string_view name_of(Activation activation) {
+  constexpr std::array<std::string_view, activations.size()> names{"none", "relu", "gelu_erf",
+                                                                   "gelu_tanh", "silu"};
+  return names[static_cast<std::size_t>(activation)];
+}
 
 inline double activated(double x, Activation activation) {
   switch (activation) {
@@ -31,6 +38,10 @@ inline double activated(double x, Activation activation) {
 /// Ways to combine a product with another matrix; nullopt: there is none.
 inline constexpr std::array<std::optional<Combine>, 3> combinations{std::nullopt, Combine::add,
                                                                     Combine::multiply};
+
+inline constexpr std::string_view name_of(Combine combine) {
+  return combine == Combine::add ? "add" : "multiply";
+}
 
 inline double combined(double x, std::optional<Combine> combine, double other) {
   if (!combine) return x;

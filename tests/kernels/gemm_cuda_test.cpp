@@ -25,6 +25,24 @@ struct Case {
   std::optional<Combine> combine = std::nullopt;
 };
 
+/// The name of a test of the case: `m9_n5002_k72_batch2_no_bias_silu`. The layout is left out.
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << 'm' << c.m << "_n" << c.n << "_k" << c.k;
+  if (c.batch != 1) *out << "_batch" << c.batch;
+  if (!c.bias) *out << "_no_bias";
+  if (!c.sum) *out << "_no_sum";
+  if (c.activation != Activation::none) *out << '_' << name_of(c.activation);
+  if (c.offset != 0) *out << "_offset" << c.offset;
+  if (c.combine) *out << '_' << name_of(*c.combine);
+}
+
+constexpr std::array dtypes{DType::float32, DType::float16, DType::bfloat16};
+
+constexpr std::string_view layout_of(const Case& c) {
+  if (c.a_transposed) return c.b_transposed ? "tt" : "tn";
+  return c.b_transposed ? "nt" : "nn";
+}
+
 /// The largest error of k additions in float32 and of rounding the result once.
 double tolerance(DType dtype, std::int64_t k, double value) {
   const double rounding = dtype == DType::bfloat16 ? 0x1p-8 : dtype == DType::float16 ? 0x1p-11 : 0;
@@ -65,11 +83,7 @@ class GemmOnCuda : public ::testing::Test {
   template <class Takes, class Run>
   void expect_right(DType dtype, const Case& c, const Takes& takes, const Run& run) {
     SCOPED_TRACE(::testing::Message()
-                 << name_of(dtype) << " batch " << c.batch << " m " << c.m << " n " << c.n << " k "
-                 << c.k << (c.a_transposed ? " a transposed" : "")
-                 << (c.b_transposed ? " b transposed" : "") << " activation "
-                 << static_cast<int>(c.activation) << " offset " << c.offset << " combine "
-                 << (c.combine ? static_cast<int>(*c.combine) : -1));
+                 << name_of(dtype) << ' ' << layout_of(c) << ' ' << ::testing::PrintToString(c));
     const double scale = 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(c.k, 1)));
     GuardedTensor a = random_tensor(dtype, {c.batch, c.m, c.k}, c.offset, 1);
     GuardedTensor b = random_tensor(dtype, {c.batch, c.k, c.n}, c.offset, scale);
@@ -138,96 +152,115 @@ class GemmOnCuda : public ::testing::Test {
   std::mt19937 random_{7};
 };
 
-TEST_F(GemmOnCuda, FewRowsMatchesFloat64) {
-  if (!gpu::takes_few_rows({DType::float32, 1, 1, 2, 4, nullptr, nullptr, nullptr, false, true},
-                           0)) {
+/// A product on the device; the test takes it in each dtype and layout of an engine.
+class GemmOnCudaOfCase : public GemmOnCuda, public ::testing::WithParamInterface<Case> {};
+
+using GemmOnCudaOfFewRows = GemmOnCudaOfCase;
+
+TEST_P(GemmOnCudaOfFewRows, MatchesFloat64) {
+  if (!cuda::takes_few_rows({DType::float32, 1, 1, 2, 4, nullptr, nullptr, nullptr, false, true},
+                            0)) {
     GTEST_SKIP() << "needs CUDA: compute capability 9.0";
   }
-  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
-    for (const Case& c :
-         {Case{.m = 1, .n = 2, .k = 8}, Case{.m = 5, .n = 34, .k = 40},
-          Case{.m = 16, .n = 130, .k = 776},
-          Case{.m = 32, .n = 3072, .k = 64, .activation = Activation::gelu_erf},
-          Case{.m = 9, .n = 5002, .k = 72},
-          // More slices than multiprocessors, whose parts reuse the slot: of 24 columns, and of 32
-          Case{.m = 5, .n = 4610, .k = 2056},
-          Case{.m = 18, .n = 5002, .k = 1032, .activation = Activation::silu},
-          Case{.m = 5, .n = 8202, .k = 2056, .bias = false}, Case{.m = 9, .n = 8202, .k = 2056},
-          Case{.m = 40, .n = 8202, .k = 1032, .activation = Activation::relu},
-          Case{.m = 40, .n = 9000, .k = 72}, Case{.m = 100, .n = 3000, .k = 1032},
-          Case{.m = 20, .n = 2500, .k = 1608},  // unequal slices, whose parts reuse the slots
-          Case{.m = 30, .n = 1000, .k = 1608, .activation = Activation::relu},  // narrow slices
-          Case{.m = 33, .n = 98, .k = 1032, .activation = Activation::relu},
-          Case{.m = 64, .n = 770, .k = 136, .sum = false, .activation = Activation::gelu_tanh},
-          Case{.m = 17, .n = 258, .k = 520, .activation = Activation::silu},
-          Case{.m = 7, .n = 24, .k = 4096, .bias = false},
-          // Clusters of 2 to 8 blocks that divide k, of which the last may finish fewer results:
-          Case{.m = 3, .n = 34, .k = 2056, .activation = Activation::relu},
-          Case{.m = 8, .n = 130, .k = 3080, .offset = 8}, Case{.m = 9, .n = 1000, .k = 3080},
-          Case{.m = 12, .n = 40, .k = 8200}, Case{.m = 16, .n = 98, .k = 1544},
-          Case{.m = 20, .n = 258, .k = 8200, .activation = Activation::silu},
-          Case{.m = 32, .n = 98, .k = 2696}, Case{.m = 33, .n = 98, .k = 4104},
-          Case{.m = 64, .n = 98, .k = 1800}, Case{.m = 64, .n = 770, .k = 2056, .sum = false},
-          Case{.m = 64, .n = 2050, .k = 4096, .bias = false},
-          Case{.m = 32, .n = 258, .k = 768, .offset = 8},
-          // Tiles of rows, in slices and in clusters:
-          Case{.m = 65, .n = 2050, .k = 136, .activation = Activation::gelu_erf},
-          Case{.m = 130, .n = 5002, .k = 72, .sum = false}, Case{.m = 511, .n = 34, .k = 264},
-          Case{.m = 129, .n = 258, .k = 3080, .activation = Activation::relu},
-          Case{.m = 200, .n = 98, .k = 2056, .bias = false, .offset = 8},
-          // The last tile has fewer rows, and the last block of its clusters none:
-          Case{.m = 65, .n = 98, .k = 2056}, Case{.m = 131, .n = 258, .k = 3080}}) {
-      if (dtype == DType::float32 && c.m > 64) continue;
-      expect_right(dtype, c, gpu::takes_few_rows, gpu::few_rows_gemm);
-    }
+  for (const DType dtype : dtypes) {
+    if (dtype == DType::float32 && GetParam().m > 64) continue;
+    expect_right(dtype, GetParam(), cuda::takes_few_rows, cuda::few_rows_gemm);
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(
+    , GemmOnCudaOfFewRows,
+    ::testing::Values(
+        Case{.m = 1, .n = 2, .k = 8}, Case{.m = 5, .n = 34, .k = 40},
+        Case{.m = 16, .n = 130, .k = 776},
+        Case{.m = 32, .n = 3072, .k = 64, .activation = Activation::gelu_erf},
+        Case{.m = 9, .n = 5002, .k = 72},
+        // More slices than multiprocessors, whose parts reuse the slot: of 24 columns, and of 32
+        Case{.m = 5, .n = 4610, .k = 2056},
+        Case{.m = 18, .n = 5002, .k = 1032, .activation = Activation::silu},
+        Case{.m = 5, .n = 8202, .k = 2056, .bias = false}, Case{.m = 9, .n = 8202, .k = 2056},
+        Case{.m = 40, .n = 8202, .k = 1032, .activation = Activation::relu},
+        Case{.m = 40, .n = 9000, .k = 72}, Case{.m = 100, .n = 3000, .k = 1032},
+        Case{.m = 20, .n = 2500, .k = 1608},  // unequal slices, whose parts reuse the slots
+        Case{.m = 30, .n = 1000, .k = 1608, .activation = Activation::relu},  // narrow slices
+        Case{.m = 33, .n = 98, .k = 1032, .activation = Activation::relu},
+        Case{.m = 64, .n = 770, .k = 136, .sum = false, .activation = Activation::gelu_tanh},
+        Case{.m = 17, .n = 258, .k = 520, .activation = Activation::silu},
+        Case{.m = 7, .n = 24, .k = 4096, .bias = false},
+        // Clusters of 2 to 8 blocks that divide k, of which the last may finish fewer results:
+        Case{.m = 3, .n = 34, .k = 2056, .activation = Activation::relu},
+        Case{.m = 8, .n = 130, .k = 3080, .offset = 8}, Case{.m = 9, .n = 1000, .k = 3080},
+        Case{.m = 12, .n = 40, .k = 8200}, Case{.m = 16, .n = 98, .k = 1544},
+        Case{.m = 20, .n = 258, .k = 8200, .activation = Activation::silu},
+        Case{.m = 32, .n = 98, .k = 2696}, Case{.m = 33, .n = 98, .k = 4104},
+        Case{.m = 64, .n = 98, .k = 1800}, Case{.m = 64, .n = 770, .k = 2056, .sum = false},
+        Case{.m = 64, .n = 2050, .k = 4096, .bias = false},
+        Case{.m = 32, .n = 258, .k = 768, .offset = 8},
+        // Tiles of rows, in slices and in clusters:
+        Case{.m = 65, .n = 2050, .k = 136, .activation = Activation::gelu_erf},
+        Case{.m = 130, .n = 5002, .k = 72, .sum = false}, Case{.m = 511, .n = 34, .k = 264},
+        Case{.m = 129, .n = 258, .k = 3080, .activation = Activation::relu},
+        Case{.m = 200, .n = 98, .k = 2056, .bias = false, .offset = 8},
+        // The last tile has fewer rows, and the last block of its clusters none:
+        Case{.m = 65, .n = 98, .k = 2056}, Case{.m = 131, .n = 258, .k = 3080}),
+    ::testing::PrintToStringParamName());
+
+/// Products from `narrow` to `wide` columns and back.
+struct Chain {
+  DType dtype;
+  std::int64_t m, narrow, wide;
+};
+
+void PrintTo(const Chain& chain, std::ostream* out) {
+  *out << name_of(chain.dtype) << "_m" << chain.m << '_' << chain.narrow << "_to_" << chain.wide;
+}
+
+class GemmOnCudaOfChain : public GemmOnCuda, public ::testing::WithParamInterface<Chain> {};
+
 /// The kernel lets the next one start early. A chain of products must give the same results as the
 /// products one at a time.
-TEST_F(GemmOnCuda, FewRowsWaitsForThePreviousProduct) {
-  struct Sizes {
-    std::int64_t m, narrow, wide;
-  };
-  // Blocks of two products that widen fit on a multiprocessor; two blocks of one product; clusters
-  // that divide k; tiles.
-  for (const auto& [m, narrow, wide] :
-       {Sizes{32, 384, 3072}, Sizes{16, 1536, 8192}, Sizes{64, 1536, 1536}, Sizes{130, 384, 768}}) {
-    for (const DType dtype : {DType::float32, DType::bfloat16}) {
-      if (dtype == DType::float32 && m > 64) continue;
-      GuardedTensor widen = random_tensor(dtype, {wide, narrow}, 0, 1 / std::sqrt(narrow));
-      GuardedTensor back = random_tensor(dtype, {narrow, wide}, 0, 1 / std::sqrt(wide));
-      GuardedTensor first = random_tensor(dtype, {m, narrow}, 0, 1);
-      GuardedTensor second(dtype, {m, wide}, 0);
-      DeviceTensor device_widen(widen);
-      DeviceTensor device_back(back);
-      DeviceTensor device_first(first);
-      DeviceTensor device_second(second);
-      CudaExecution execution;
-      const Call call{"relu", {}, {}, {}, execution};
-      std::vector<double> results[2];
-      for (const bool one_at_a_time : {true, false}) {
-        device_first.upload();
-        for (int i = 0; i < 21; ++i) {
-          void* const small = device_first.view().data;
-          void* const large = device_second.view().data;
-          Gemm gemm = i % 2 == 0
-                          ? Gemm{dtype, 1, m, wide, narrow, small, device_widen.view().data, large}
-                          : Gemm{dtype, 1, m, narrow, wide, large, device_back.view().data, small};
-          gemm.b_transposed = true;
-          if (!gpu::takes_few_rows(gemm, 0)) GTEST_SKIP() << "needs CUDA: compute capability 9.0";
-          ASSERT_TRUE(gpu::few_rows_gemm(call, gemm).ok());
-          if (one_at_a_time)
-            check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
-        }
-        check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
-        device_second.download();
-        results[one_at_a_time ? 0 : 1] = values(second);
-      }
-      EXPECT_EQ(results[0], results[1]) << name_of(dtype) << ' ' << m << " rows";
+TEST_P(GemmOnCudaOfChain, FewRowsWaitsForThePreviousProduct) {
+  const auto& [dtype, m, narrow, wide] = GetParam();
+  GuardedTensor widen = random_tensor(dtype, {wide, narrow}, 0, 1 / std::sqrt(narrow));
+  GuardedTensor back = random_tensor(dtype, {narrow, wide}, 0, 1 / std::sqrt(wide));
+  GuardedTensor first = random_tensor(dtype, {m, narrow}, 0, 1);
+  GuardedTensor second(dtype, {m, wide}, 0);
+  DeviceTensor device_widen(widen);
+  DeviceTensor device_back(back);
+  DeviceTensor device_first(first);
+  DeviceTensor device_second(second);
+  CudaExecution execution;
+  const Call call{"relu", {}, {}, {}, execution};
+  std::vector<double> results[2];
+  for (const bool one_at_a_time : {true, false}) {
+    device_first.upload();
+    for (int i = 0; i < 21; ++i) {
+      void* const small = device_first.view().data;
+      void* const large = device_second.view().data;
+      Gemm gemm = i % 2 == 0
+                      ? Gemm{dtype, 1, m, wide, narrow, small, device_widen.view().data, large}
+                      : Gemm{dtype, 1, m, narrow, wide, large, device_back.view().data, small};
+      gemm.b_transposed = true;
+      if (!cuda::takes_few_rows(gemm, 0)) GTEST_SKIP() << "needs CUDA: compute capability 9.0";
+      ASSERT_TRUE(cuda::few_rows_gemm(call, gemm).ok());
+      if (one_at_a_time) check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
     }
+    check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
+    device_second.download();
+    results[one_at_a_time ? 0 : 1] = values(second);
   }
+  EXPECT_EQ(results[0], results[1]);
 }
+
+// Blocks of two products that widen fit on a multiprocessor; two blocks of one product; clusters
+// that divide k; tiles, which float32 has none of.
+INSTANTIATE_TEST_SUITE_P(
+    , GemmOnCudaOfChain,
+    ::testing::Values(Chain{DType::float32, 32, 384, 3072}, Chain{DType::bfloat16, 32, 384, 3072},
+                      Chain{DType::float32, 16, 1536, 8192}, Chain{DType::bfloat16, 16, 1536, 8192},
+                      Chain{DType::float32, 64, 1536, 1536}, Chain{DType::bfloat16, 64, 1536, 1536},
+                      Chain{DType::bfloat16, 130, 384, 768}),
+    ::testing::PrintToStringParamName());
 
 TEST_F(GemmOnCuda, FewRowsRejectsUnsupportedProducts) {
   const auto address = [](std::uintptr_t at) { return reinterpret_cast<void*>(at); };
@@ -269,63 +302,92 @@ TEST_F(GemmOnCuda, Float32RejectsUnsupportedProducts) {
   EXPECT_FALSE(takes(DType::float32, 1, 1, 1, 1 << 23));
 }
 
-TEST_F(GemmOnCuda, Float32MatchesFloat64) {
+using GemmOnCudaOfFloat32 = GemmOnCudaOfCase;
+
+TEST_P(GemmOnCudaOfFloat32, MatchesFloat64) {
   for (const bool a_transposed : {false, true}) {
     for (const bool b_transposed : {false, true}) {
-      for (Case c :
-           {Case{.m = 128, .n = 256, .k = 64}, Case{.m = 3, .n = 5, .k = 7, .batch = 2},
-            Case{.m = 1, .n = 1, .k = 1}, Case{.m = 130, .n = 68, .k = 260, .batch = 3},
-            Case{.m = 257, .n = 133, .k = 33, .activation = Activation::gelu_erf},
-            Case{.m = 64, .n = 64, .k = 4096, .activation = Activation::relu},  // parts of k
-            Case{.m = 36, .n = 20, .k = 8191, .batch = 2, .activation = Activation::gelu_tanh},
-            Case{.m = 100, .n = 68, .k = 1023, .activation = Activation::silu},  // in a cluster
-            Case{.m = 33, .n = 35, .k = 600, .batch = 2, .activation = Activation::gelu_erf},
-            Case{.m = 65, .n = 132, .k = 130, .offset = 1},
-            // The same for blocks of 64 by 64:
-            Case{.m = 130, .n = 68, .k = 1030, .batch = 3},
-            Case{.m = 257, .n = 133, .k = 1033, .activation = Activation::gelu_erf},
-            Case{.m = 132, .n = 260, .k = 1052, .sum = false, .offset = 1},
-            Case{.m = 132, .n = 260, .k = 52, .sum = false, .offset = 1},
-            Case{.m = 20, .n = 12, .k = 0, .activation = Activation::relu},
-            Case{.m = 1000, .n = 1100, .k = 24, .bias = false}}) {
-        c.a_transposed = a_transposed;
-        c.b_transposed = b_transposed;
-        expect_right(DType::float32, c, gpu::takes_simt, gpu::simt_gemm);
-      }
+      Case c = GetParam();
+      c.a_transposed = a_transposed;
+      c.b_transposed = b_transposed;
+      expect_right(DType::float32, c, cuda::takes_simt, cuda::simt_gemm);
     }
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(
+    , GemmOnCudaOfFloat32,
+    ::testing::Values(
+        Case{.m = 128, .n = 256, .k = 64}, Case{.m = 3, .n = 5, .k = 7, .batch = 2},
+        Case{.m = 1, .n = 1, .k = 1}, Case{.m = 130, .n = 68, .k = 260, .batch = 3},
+        Case{.m = 257, .n = 133, .k = 33, .activation = Activation::gelu_erf},
+        Case{.m = 64, .n = 64, .k = 4096, .activation = Activation::relu},  // parts of k
+        Case{.m = 36, .n = 20, .k = 8191, .batch = 2, .activation = Activation::gelu_tanh},
+        Case{.m = 100, .n = 68, .k = 1023, .activation = Activation::silu},  // in a cluster
+        Case{.m = 33, .n = 35, .k = 600, .batch = 2, .activation = Activation::gelu_erf},
+        Case{.m = 65, .n = 132, .k = 130, .offset = 1},
+        // The same for blocks of 64 by 64:
+        Case{.m = 130, .n = 68, .k = 1030, .batch = 3},
+        Case{.m = 257, .n = 133, .k = 1033, .activation = Activation::gelu_erf},
+        Case{.m = 132, .n = 260, .k = 1052, .sum = false, .offset = 1},
+        Case{.m = 132, .n = 260, .k = 52, .sum = false, .offset = 1},
+        Case{.m = 20, .n = 12, .k = 0, .activation = Activation::relu},
+        Case{.m = 1000, .n = 1100, .k = 24, .bias = false}),
+    ::testing::PrintToStringParamName());
+
 constexpr std::array mma_layouts{std::pair{false, true}, std::pair{false, false},
                                  std::pair{true, false}};
 
+using GemmOnCudaWithMma = GemmOnCudaOfCase;
+
 /// Plain TF32 would give float32 an error of 3e-4.
-TEST_F(GemmOnCuda, MmaMatchesFloat64) {
-  if (!gpu::takes_sm80({DType::float32, 1, 1, 1, 1, nullptr, nullptr, nullptr}, 0)) {
+TEST_P(GemmOnCudaWithMma, MatchesFloat64) {
+  if (!cuda::takes_sm80({DType::float32, 1, 1, 1, 1, nullptr, nullptr, nullptr}, 0)) {
     GTEST_SKIP() << "needs CUDA: compute capability 8.0";
   }
-  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
+  for (const DType dtype : dtypes) {
     for (const auto& [a_transposed, b_transposed] : mma_layouts) {
-      for (Case c :
-           {Case{.m = 128, .n = 256, .k = 64}, Case{.m = 3, .n = 5, .k = 7, .batch = 2},
-            Case{.m = 1, .n = 1, .k = 1}, Case{.m = 136, .n = 72, .k = 264, .batch = 3},
-            Case{.m = 257, .n = 133, .k = 33, .activation = Activation::gelu_erf},
-            Case{.m = 64, .n = 64, .k = 4096, .activation = Activation::relu},
-            Case{.m = 132, .n = 260, .k = 52, .sum = false, .offset = 1},
-            Case{.m = 132, .n = 264, .k = 56, .activation = Activation::gelu_tanh, .offset = 8},
-            Case{.m = 100, .n = 72, .k = 1023, .activation = Activation::silu},
-            Case{.m = 20, .n = 12, .k = 0, .activation = Activation::relu},
-            Case{.m = 2000, .n = 1100, .k = 24, .bias = false}}) {
-        c.a_transposed = a_transposed;
-        c.b_transposed = b_transposed;
-        expect_right(dtype, c, gpu::takes_sm80, gpu::sm80_gemm);
-      }
+      Case c = GetParam();
+      c.a_transposed = a_transposed;
+      c.b_transposed = b_transposed;
+      expect_right(dtype, c, cuda::takes_sm80, cuda::sm80_gemm);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , GemmOnCudaWithMma,
+    ::testing::Values(
+        Case{.m = 128, .n = 256, .k = 64}, Case{.m = 3, .n = 5, .k = 7, .batch = 2},
+        Case{.m = 1, .n = 1, .k = 1}, Case{.m = 136, .n = 72, .k = 264, .batch = 3},
+        Case{.m = 257, .n = 133, .k = 33, .activation = Activation::gelu_erf},
+        Case{.m = 64, .n = 64, .k = 4096, .activation = Activation::relu},
+        Case{.m = 132, .n = 260, .k = 52, .sum = false, .offset = 1},
+        Case{.m = 132, .n = 264, .k = 56, .activation = Activation::gelu_tanh, .offset = 8},
+        Case{.m = 100, .n = 72, .k = 1023, .activation = Activation::silu},
+        Case{.m = 20, .n = 12, .k = 0, .activation = Activation::relu},
+        Case{.m = 2000, .n = 1100, .k = 24, .bias = false}),
+    ::testing::PrintToStringParamName());
+
+using GemmOnCudaWithAnotherMatrix = GemmOnCudaOfCase;
+
+TEST_P(GemmOnCudaWithAnotherMatrix, MatchesFloat64) {
+  const Case& c = GetParam();
+  for (const DType dtype : dtypes) {
+    const Gemm like{dtype, c.batch, c.m, c.n, c.k, nullptr, nullptr, nullptr, false, true};
+    if (dtype == DType::float32) {
+      expect_right(dtype, c, cuda::takes_simt, cuda::simt_gemm);
+    }
+    if (cuda::takes_sm80(like, 0)) expect_right(dtype, c, cuda::takes_sm80, cuda::sm80_gemm);
+    if (c.offset == 0 && cuda::takes_few_rows(like, 0)) {
+      expect_right(dtype, c, cuda::takes_few_rows, cuda::few_rows_gemm);
     }
   }
 }
 
 /// Vectors and single elements, parts of k in memory and in a cluster, batches.
-TEST_F(GemmOnCuda, CombinesWithAnotherMatrix) {
+std::vector<Case> combined_cases() {
+  std::vector<Case> result;
   for (const Combine combine : {Combine::add, Combine::multiply}) {
     for (Case c : {Case{.m = 36, .n = 20, .k = 8192, .activation = Activation::silu},
                    Case{.m = 33, .n = 36, .k = 600, .batch = 2}, Case{.m = 7, .n = 5, .k = 3},
@@ -334,19 +396,14 @@ TEST_F(GemmOnCuda, CombinesWithAnotherMatrix) {
                    Case{.m = 40, .n = 98, .k = 4096, .activation = Activation::relu},
                    Case{.m = 150, .n = 98, .k = 2048}}) {
       c.combine = combine;
-      for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
-        const Gemm like{dtype, c.batch, c.m, c.n, c.k, nullptr, nullptr, nullptr, false, true};
-        if (dtype == DType::float32) {
-          expect_right(dtype, c, gpu::takes_simt, gpu::simt_gemm);
-        }
-        if (gpu::takes_sm80(like, 0)) expect_right(dtype, c, gpu::takes_sm80, gpu::sm80_gemm);
-        if (c.offset == 0 && gpu::takes_few_rows(like, 0)) {
-          expect_right(dtype, c, gpu::takes_few_rows, gpu::few_rows_gemm);
-        }
-      }
+      result.push_back(c);
     }
   }
+  return result;
 }
+
+INSTANTIATE_TEST_SUITE_P(, GemmOnCudaWithAnotherMatrix, ::testing::ValuesIn(combined_cases()),
+                         ::testing::PrintToStringParamName());
 
 TEST_F(GemmOnCuda, MmaRejectsUnsupportedProducts) {
   constexpr std::int64_t much = std::int64_t{1} << 31;

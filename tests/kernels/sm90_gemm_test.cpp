@@ -17,9 +17,17 @@ struct Case {
   std::int64_t batch, m, n, k;
 };
 
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << "batch" << c.batch << "_m" << c.m << "_n" << c.n << "_k" << c.k;
+}
+
 /// The supported layouts: a_transposed, b_transposed.
 constexpr std::array layouts{std::pair{false, true}, std::pair{false, false},
                              std::pair{true, false}};
+
+std::string layout_name(std::pair<bool, bool> layout) {
+  return {layout.first ? 't' : 'n', layout.second ? 't' : 'n'};
+}
 
 Gemm gemm_of(DType dtype, const Case& c, std::pair<bool, bool> layout) {
   Gemm gemm{dtype, c.batch, c.m, c.n, c.k, nullptr, nullptr, nullptr};
@@ -146,18 +154,25 @@ const std::array cases{Case{1, 8, 8, 8},         Case{1, 128, 256, 64},    Case{
                        Case{3, 248, 120, 520},   Case{1, 72, 1032, 1000},  Case{40, 256, 256, 256},
                        Case{1, 4104, 4104, 200}, Case{1, 1400, 6136, 1504}};
 
-TEST_F(Sm90Gemm, MultipliesInEveryLayoutAndShape) {
-  for (const Case& c : cases) {
-    for (const auto& layout : layouts) {
-      SCOPED_TRACE(::testing::Message()
-                   << c.batch << " " << c.m << " " << c.n << " " << c.k
-                   << (layout.first ? " t" : " n") << (layout.second ? "t" : "n"));
-      expect<BFloat16>(c, layout, Activation::none, false, false);
-      expect<Half>(c, layout, Activation::none, true, false);
-      if (HasFatalFailure()) return;
-    }
-  }
+class Sm90GemmOfLayout
+    : public Sm90Gemm,
+      public ::testing::WithParamInterface<std::tuple<Case, std::pair<bool, bool>>> {};
+
+TEST_P(Sm90GemmOfLayout, Multiplies) {
+  const auto& [c, layout] = GetParam();
+  expect<BFloat16>(c, layout, Activation::none, false, false);
+  expect<Half>(c, layout, Activation::none, true, false);
 }
+
+std::string name_of_product(const ::testing::TestParamInfo<Sm90GemmOfLayout::ParamType>& info) {
+  const auto& [c, layout] = info.param;
+  return ::testing::PrintToString(c) + "_" + layout_name(layout);
+}
+
+INSTANTIATE_TEST_SUITE_P(, Sm90GemmOfLayout,
+                         ::testing::Combine(::testing::ValuesIn(cases),
+                                            ::testing::ValuesIn(layouts)),
+                         name_of_product);
 
 TEST_F(Sm90Gemm, TakesMoreThanABiasOnlyInTheLayoutOfLinearLayers) {
   alignas(16) char element[16];  // not accessed
@@ -187,39 +202,53 @@ TEST_F(Sm90Gemm, TakesMoreThanABiasOnlyInTheLayoutOfLinearLayers) {
   }
 }
 
-TEST_F(Sm90Gemm, AppliesEachActivation) {
-  for (const Activation activation : activations) {
-    for (const bool with_bias : {false, true}) {
-      for (const bool with_sum : {false, true}) {
-        const bool is_gelu =
-            activation == Activation::gelu_erf || activation == Activation::gelu_tanh;
-        if (with_sum && !is_gelu) continue;
-        SCOPED_TRACE(static_cast<int>(activation));
-        expect<BFloat16>({1, 300, 520, 512}, layouts[0], activation, with_bias, with_sum);
-        expect<Half>({1, 300, 520, 512}, layouts[0], activation, with_bias, with_sum);
-        expect<Half>({2, 136, 136, 136}, layouts[0], activation, with_bias, with_sum);
-        if (HasFatalFailure()) return;
-      }
+class Sm90GemmOfActivation : public Sm90Gemm, public ::testing::WithParamInterface<Activation> {};
+
+std::string name_of_activation(const ::testing::TestParamInfo<Activation>& info) {
+  return std::string(name_of(info.param));
+}
+
+TEST_P(Sm90GemmOfActivation, AppliesIt) {
+  const Activation activation = GetParam();
+  for (const bool with_bias : {false, true}) {
+    for (const bool with_sum : {false, true}) {
+      const bool is_gelu =
+          activation == Activation::gelu_erf || activation == Activation::gelu_tanh;
+      if (with_sum && !is_gelu) continue;
+      SCOPED_TRACE(::testing::Message() << "bias " << with_bias << " sum " << with_sum);
+      expect<BFloat16>({1, 300, 520, 512}, layouts[0], activation, with_bias, with_sum);
+      expect<Half>({1, 300, 520, 512}, layouts[0], activation, with_bias, with_sum);
+      expect<Half>({2, 136, 136, 136}, layouts[0], activation, with_bias, with_sum);
+      if (HasFatalFailure()) return;
     }
   }
 }
 
-TEST_F(Sm90Gemm, CombinesWithAnotherMatrix) {
+TEST_P(Sm90GemmOfActivation, CombinesWithAnotherMatrix) {
   for (const Combine combine : {Combine::add, Combine::multiply}) {
-    for (const Case& c : cases) {
-      SCOPED_TRACE(::testing::Message() << c.batch << " " << c.m << " " << c.n << " " << c.k);
-      expect<BFloat16>(c, layouts[0], Activation::none, true, false, combine);
-      expect<Half>(c, layouts[0], Activation::silu, true, false, combine);
-      if (HasFatalFailure()) return;
-    }
-    for (const Activation activation : activations) {
-      SCOPED_TRACE(static_cast<int>(activation));
-      expect<BFloat16>({1, 300, 520, 512}, layouts[0], activation, true, false, combine);
-      expect<Half>({1, 300, 520, 512}, layouts[0], activation, false, false, combine);
-      if (HasFatalFailure()) return;
-    }
+    SCOPED_TRACE(name_of(combine));
+    expect<BFloat16>({1, 300, 520, 512}, layouts[0], GetParam(), true, false, combine);
+    expect<Half>({1, 300, 520, 512}, layouts[0], GetParam(), false, false, combine);
+    if (HasFatalFailure()) return;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(, Sm90GemmOfActivation, ::testing::ValuesIn(activations),
+                         name_of_activation);
+
+class Sm90GemmOfCase : public Sm90Gemm, public ::testing::WithParamInterface<Case> {};
+
+TEST_P(Sm90GemmOfCase, CombinesWithAnotherMatrix) {
+  for (const Combine combine : {Combine::add, Combine::multiply}) {
+    SCOPED_TRACE(name_of(combine));
+    expect<BFloat16>(GetParam(), layouts[0], Activation::none, true, false, combine);
+    expect<Half>(GetParam(), layouts[0], Activation::silu, true, false, combine);
+    if (HasFatalFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Sm90GemmOfCase, ::testing::ValuesIn(cases),
+                         ::testing::PrintToStringParamName());
 
 /// Returns the activation of `bias`, computed as the epilogue of a product of zeros.
 GuardedTensor activated_on_device(GuardedTensor& bias, Activation activation) {
@@ -241,25 +270,29 @@ GuardedTensor activated_on_device(GuardedTensor& bias, Activation activation) {
   return d;
 }
 
-TEST_F(Sm90Gemm, ActivationsPropagateNaNAndInfinity) {
+using Sm90GemmOfNonlinearActivation = Sm90GemmOfActivation;
+
+TEST_P(Sm90GemmOfNonlinearActivation, PropagatesNaNAndInfinity) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const std::array values{std::nanf(""), infinity, 0.0f, -30.0f, -65504.0f};
-  for (const Activation activation : activations) {
-    if (activation == Activation::none) continue;
-    GuardedTensor bias(DType::float16, {8}, 0);
-    std::ranges::fill(bias.data(), 0);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      static_cast<Half*>(bias.view().data)[i] = store<Half>(values[i]);
-    }
-    GuardedTensor d = activated_on_device(bias, activation);
-    const auto* results = static_cast<const Half*>(d.view().data);
-    EXPECT_TRUE(std::isnan(load(results[0])));
-    EXPECT_EQ(load(results[1]), infinity);
-    EXPECT_EQ(load(results[2]), 0);
-    EXPECT_EQ(load(results[3]), 0);
-    EXPECT_EQ(load(results[4]), 0);
+  GuardedTensor bias(DType::float16, {8}, 0);
+  std::ranges::fill(bias.data(), 0);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    static_cast<Half*>(bias.view().data)[i] = store<Half>(values[i]);
   }
+  GuardedTensor d = activated_on_device(bias, GetParam());
+  const auto* results = static_cast<const Half*>(d.view().data);
+  EXPECT_TRUE(std::isnan(load(results[0])));
+  EXPECT_EQ(load(results[1]), infinity);
+  EXPECT_EQ(load(results[2]), 0);
+  EXPECT_EQ(load(results[3]), 0);
+  EXPECT_EQ(load(results[4]), 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(, Sm90GemmOfNonlinearActivation,
+                         ::testing::Values(Activation::relu, Activation::gelu_erf,
+                                           Activation::gelu_tanh, Activation::silu),
+                         name_of_activation);
 
 /// Tests every number of T in (lowest, 16), as the bias of a product of zeros.
 template <class T>
@@ -285,22 +318,29 @@ void expect_accurate_for_every_number(Activation activation, float lowest) {
   }
 }
 
-TEST_F(Sm90Gemm, ActivationsAreAccurateForEveryNumber) {
-  for (const auto& [activation, lowest] :
-       {std::pair(Activation::gelu_erf, -6.0f), std::pair(Activation::gelu_tanh, -6.0f),
-        std::pair(Activation::silu, -64.0f)}) {
-    expect_accurate_for_every_number<BFloat16>(activation, lowest);
-    expect_accurate_for_every_number<Half>(activation, lowest);
-  }
+using Sm90GemmOfSmoothActivation = Sm90GemmOfActivation;
+
+TEST_P(Sm90GemmOfSmoothActivation, IsAccurateForEveryNumber) {
+  const float lowest = GetParam() == Activation::silu ? -64 : -6;
+  expect_accurate_for_every_number<BFloat16>(GetParam(), lowest);
+  expect_accurate_for_every_number<Half>(GetParam(), lowest);
 }
 
+INSTANTIATE_TEST_SUITE_P(, Sm90GemmOfSmoothActivation,
+                         ::testing::Values(Activation::gelu_erf, Activation::gelu_tanh,
+                                           Activation::silu),
+                         name_of_activation);
+
+class Sm90GemmOfRows : public Sm90Gemm, public ::testing::WithParamInterface<std::int64_t> {};
+
 /// The engine accepts any m, except if a is transposed, [k, m], where m is the length of its rows.
-TEST_F(Sm90Gemm, AcceptsAnyNumberOfRows) {
-  for (const std::int64_t m : {1, 3, 127, 129, 257}) {
-    expect<BFloat16>({2, m, 136, 72}, layouts[0], Activation::none, true, false);
-    expect<BFloat16>({2, m, 136, 72}, layouts[1], Activation::none, true, false);
-  }
+TEST_P(Sm90GemmOfRows, AcceptsAnyNumber) {
+  expect<BFloat16>({2, GetParam(), 136, 72}, layouts[0], Activation::none, true, false);
+  expect<BFloat16>({2, GetParam(), 136, 72}, layouts[1], Activation::none, true, false);
 }
+
+INSTANTIATE_TEST_SUITE_P(, Sm90GemmOfRows, ::testing::Values(1, 3, 127, 129, 257),
+                         ::testing::PrintToStringParamName());
 
 TEST_F(Sm90Gemm, RejectsWhatTheCopyEngineCannotRead) {
   const auto takes = [](const Gemm& gemm) { return gpu::takes_sm90(gemm, 0); };
