@@ -154,7 +154,7 @@ asan: $(VENV)/.dev build
 	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	 ASAN_OPTIONS=detect_leaks=0 \
 	 PYTHONPATH=$(CURDIR)/build-asan/python CUDARELU_BUILD_DIR=$(CURDIR)/build-asan \
-	 $(PROGRESS) $(BIN)/python -m pytest -q -n 2 -k "not memory" tests/ort_plugin/test_ort_plugin.py tests/cli_app
+	 $(PROGRESS) $(BIN)/python -m pytest -q -n 2 -k "not memory" tests/ort_plugin/test_ort_plugin_*.py tests/cli_app
 
 # The reader of PyTorch and the ops, in a process of PyTorch, which is not instrumented itself. The
 # build is that of asan, which links the other reader into its package.

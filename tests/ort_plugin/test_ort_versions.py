@@ -12,7 +12,7 @@ import cudarelu.ort
 from support.cases import slow_after
 from support.onnx_runtimes import VERSIONS, run_with
 
-TESTS = Path(__file__).with_name("test_ort_plugin.py")
+TESTS = sorted(Path(__file__).parent.glob("test_ort_plugin_*.py"))
 SKIPS = re.compile("needs CUDA|ONNX Runtime asks custom ops for shapes from 1.17 on")
 
 
@@ -21,7 +21,7 @@ def test_an_old_runtime(version, tmp_path):
     script = "import pytest\nsys.exit(pytest.main(sys.argv[1:]))"
     report = tmp_path / "report.xml"
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={report}"]
-    done = run_with(version, script, *options, TESTS)
+    done = run_with(version, script, *options, *TESTS)
     assert done.returncode == 0, done.stdout + done.stderr
     reasons = [skip.get("message") for skip in ElementTree.parse(report).iter("skipped")]
     assert [reason for reason in reasons if not SKIPS.match(reason)] == []
