@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import onnx
-import onnx.parser
 import pytest
 
 import cudarelu.onnx

@@ -10,8 +10,7 @@ import onnx.parser
 import onnxruntime
 import pytest
 
-import cudarelu.onnx
-from cudarelu._table import op_named
+import cudarelu.ort
 from cudarelu.doctor import model
 from cudarelu.doctor.context import Context
 from cudarelu.doctor.records import Record
@@ -120,7 +119,7 @@ def test_a_model_with_another_library(tmp_path):
 
 def two_modules(path: Path, op_type: str) -> Path:
     """A model with an op of ours and one of the domain `my`."""
-    version = op_named("my::swish").onnx.version
+    version = next(op.onnx.version for op in my().ops() if op.name == "swish")
     text = NODE.replace('"other" : 1', f'"my" : {version}').format(opset=18)
     text += f"main (float[N] x) => (float[N] y) {{ z = cudarelu.Relu(x) y = my.{op_type}(z) }}"
     onnx.save(onnx.parser.parse_model(text), path)
@@ -129,7 +128,6 @@ def two_modules(path: Path, op_type: str) -> Path:
 
 def test_a_model_with_an_op_module(tmp_path):
     """Its ops are used beside ours, and its nodes are checked as ours are."""
-    my()
     path = two_modules(tmp_path / "model.onnx", "Swish")
     records = examined(path, MY_LIBRARY)
     assert {each.status for each in records.values()} == {"ok"}
