@@ -158,13 +158,13 @@ class GemmOnCudaOfCase : public GemmOnCuda, public ::testing::WithParamInterface
 using GemmOnCudaOfFewRows = GemmOnCudaOfCase;
 
 TEST_P(GemmOnCudaOfFewRows, MatchesFloat64) {
-  if (!cuda::takes_few_rows({DType::float32, 1, 1, 2, 4, nullptr, nullptr, nullptr, false, true},
-                            0)) {
+  if (!gpu::takes_few_rows({DType::float32, 1, 1, 2, 4, nullptr, nullptr, nullptr, false, true},
+                           0)) {
     GTEST_SKIP() << "needs CUDA: compute capability 9.0";
   }
   for (const DType dtype : dtypes) {
     if (dtype == DType::float32 && GetParam().m > 64) continue;
-    expect_right(dtype, GetParam(), cuda::takes_few_rows, cuda::few_rows_gemm);
+    expect_right(dtype, GetParam(), gpu::takes_few_rows, gpu::few_rows_gemm);
   }
 }
 
@@ -241,8 +241,8 @@ TEST_P(GemmOnCudaOfChain, FewRowsWaitsForThePreviousProduct) {
                       ? Gemm{dtype, 1, m, wide, narrow, small, device_widen.view().data, large}
                       : Gemm{dtype, 1, m, narrow, wide, large, device_back.view().data, small};
       gemm.b_transposed = true;
-      if (!cuda::takes_few_rows(gemm, 0)) GTEST_SKIP() << "needs CUDA: compute capability 9.0";
-      ASSERT_TRUE(cuda::few_rows_gemm(call, gemm).ok());
+      if (!gpu::takes_few_rows(gemm, 0)) GTEST_SKIP() << "needs CUDA: compute capability 9.0";
+      ASSERT_TRUE(gpu::few_rows_gemm(call, gemm).ok());
       if (one_at_a_time) check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
     }
     check(cudaStreamSynchronize(static_cast<cudaStream_t>(execution.stream)));
@@ -310,7 +310,7 @@ TEST_P(GemmOnCudaOfFloat32, MatchesFloat64) {
       Case c = GetParam();
       c.a_transposed = a_transposed;
       c.b_transposed = b_transposed;
-      expect_right(DType::float32, c, cuda::takes_simt, cuda::simt_gemm);
+      expect_right(DType::float32, c, gpu::takes_simt, gpu::simt_gemm);
     }
   }
 }
@@ -342,7 +342,7 @@ using GemmOnCudaWithMma = GemmOnCudaOfCase;
 
 /// Plain TF32 would give float32 an error of 3e-4.
 TEST_P(GemmOnCudaWithMma, MatchesFloat64) {
-  if (!cuda::takes_sm80({DType::float32, 1, 1, 1, 1, nullptr, nullptr, nullptr}, 0)) {
+  if (!gpu::takes_sm80({DType::float32, 1, 1, 1, 1, nullptr, nullptr, nullptr}, 0)) {
     GTEST_SKIP() << "needs CUDA: compute capability 8.0";
   }
   for (const DType dtype : dtypes) {
@@ -350,7 +350,7 @@ TEST_P(GemmOnCudaWithMma, MatchesFloat64) {
       Case c = GetParam();
       c.a_transposed = a_transposed;
       c.b_transposed = b_transposed;
-      expect_right(dtype, c, cuda::takes_sm80, cuda::sm80_gemm);
+      expect_right(dtype, c, gpu::takes_sm80, gpu::sm80_gemm);
     }
   }
 }
@@ -376,11 +376,11 @@ TEST_P(GemmOnCudaWithAnotherMatrix, MatchesFloat64) {
   for (const DType dtype : dtypes) {
     const Gemm like{dtype, c.batch, c.m, c.n, c.k, nullptr, nullptr, nullptr, false, true};
     if (dtype == DType::float32) {
-      expect_right(dtype, c, cuda::takes_simt, cuda::simt_gemm);
+      expect_right(dtype, c, gpu::takes_simt, gpu::simt_gemm);
     }
-    if (cuda::takes_sm80(like, 0)) expect_right(dtype, c, cuda::takes_sm80, cuda::sm80_gemm);
-    if (c.offset == 0 && cuda::takes_few_rows(like, 0)) {
-      expect_right(dtype, c, cuda::takes_few_rows, cuda::few_rows_gemm);
+    if (gpu::takes_sm80(like, 0)) expect_right(dtype, c, gpu::takes_sm80, gpu::sm80_gemm);
+    if (c.offset == 0 && gpu::takes_few_rows(like, 0)) {
+      expect_right(dtype, c, gpu::takes_few_rows, gpu::few_rows_gemm);
     }
   }
 }

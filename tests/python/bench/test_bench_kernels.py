@@ -22,16 +22,16 @@ from support.bench import NEEDS_GPU, OPS, FakeCuda, fail
             "kernel<Relu, 0, float, 4>",
         ),
         (
-            "void cudarelu::cuda::hopper::multiply<cudarelu::BFloat16, true, true, "
-            "cudarelu::cuda::hopper::Plan<128, 192, 4, true> >(cudarelu::Gemm, CUtensorMap_st)",
-            "multiply<BFloat16, true, true, Plan<128, 192, 4, true>>",
+            "void cudarelu::gpu::sm90::multiply<cudarelu::BFloat16, true, true, "
+            "cudarelu::gpu::sm90::Sm90Config<128, 192, 4, true> >(cudarelu::Gemm, CUtensorMap_st)",
+            "multiply<BFloat16, true, true, Sm90Config<128, 192, 4, true>>",
         ),
         (
-            "void cudarelu::cuda::(anonymous namespace)::float32_kernel<cudarelu::cuda::"
-            "(anonymous namespace)::Tiling<64, 64, 16, 8, 2, 3, 3, false>, (cudarelu::cuda::"
-            "(anonymous namespace)::Layout)2, (cudarelu::cuda::(anonymous namespace)::Layout)0>("
-            "cudarelu::cuda::(anonymous namespace)::Arguments)",
-            "float32_kernel<Tiling<64, 64, 16, 8, 2, 3, 3, false>, 2, 0>",
+            "void cudarelu::gpu::(anonymous namespace)::simt_kernel<cudarelu::gpu::"
+            "(anonymous namespace)::SimtConfig<64, 64, 16, 8, 2, 3, 3, false>, (cudarelu::gpu::"
+            "(anonymous namespace)::Layout)2, (cudarelu::gpu::(anonymous namespace)::Layout)0>("
+            "cudarelu::gpu::(anonymous namespace)::Arguments)",
+            "simt_kernel<SimtConfig<64, 64, 16, 8, 2, 3, 3, false>, 2, 0>",
         ),
         (
             "void cudarelu::ops::layer_norm_gradient::sum_chunks<cudarelu::Half>(cudarelu::ops::"
