@@ -192,7 +192,7 @@ class Evaluator {
     return total;
   }
 
-  /// Whether it is the gradient of an output without one, or a sum of such gradients.
+  /// Whether the expression is zero: the gradient of an output that got none, or a sum of these.
   bool is_zero(const Expression& expression) const {
     if (expression.kind == Kind::sum) {
       return std::ranges::all_of(expression.arguments,

@@ -144,8 +144,10 @@ ValidatedCall<Dim> check(const Op& op, Inputs inputs, AttributeSpan attributes) 
   return call;
 }
 
-/// The layout that output i gets: of the first input that always has its shape, else of the first
-/// input if it has as many dimensions; nullptr if the output is dense in row-major order.
+/// The layout of output i, taken from the first of these inputs that exists; nullptr, for a dense
+/// row-major output, if none does:
+/// - the first input that always has the shape of the output,
+/// - the first input of all, if it has as many dimensions.
 template <class Dim>
 const Layout<Dim>* layout_of_output(const Op& op, std::size_t i, const ValidatedCall<Dim>& call) {
   const Parameter& output = op.signature.outputs[i];

@@ -1,4 +1,5 @@
-// What readers share whose hosts lend threads or memory only in part: JAX, tvm-ffi, TensorFlow.
+// For readers whose hosts lend only some services of a call, threads or memory: JAX, tvm-ffi and
+// TensorFlow.
 #pragma once
 
 #include <array>
@@ -142,8 +143,8 @@ TaskQueue& own_threads();
 void parallel_for(TaskQueue& queue, std::int64_t n, std::int64_t grain,
                   FunctionRef<void(std::int64_t, std::int64_t)> body);
 
-/// The services for a call on the CPU or on CUDA, of which the host lends what its subclass
-/// overrides. The matrix product on the CPU is that of the module `cudarelu`.
+/// The services of a call, on the CPU or on CUDA. A subclass overrides those that its host lends.
+/// Matrix products on the CPU are computed by the module `cudarelu`.
 class HostExecution : public Execution {
  public:
   using Execution::Execution;

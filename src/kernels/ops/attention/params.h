@@ -56,7 +56,7 @@ struct Layout {
   }
 };
 
-/// The rows of one head or of some neighbouring heads, those of one head after those of another.
+/// The rows of one head, or of some neighbouring heads one after the other.
 template <class T, class Size = std::int64_t>
 struct HeadRows {
   T* data;

@@ -81,7 +81,7 @@ __device__ __forceinline__ void expect(std::uint64_t* barrier, int bytes) {
                                  bytes);
 }
 
-/// Releases what a warpgroup has waited for the products of.
+/// Releases the operands of products for which a warpgroup has waited.
 __device__ __forceinline__ void release(std::uint64_t* barrier) {
   if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(barrier);
 }

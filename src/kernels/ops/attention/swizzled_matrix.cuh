@@ -23,9 +23,9 @@ struct SwizzledMatrix {
     return line * pitch + 16 * (vector ^ (width == 32 ? line / 2 % 4 : line % 8));
   }
 
-  /// What this lane addresses for load_matrices() of 16 by 16 elements. The second matrix of 8 by 8
-  /// is below the first one, or beside it. Rows of a, and columns of b if b is transposed, that are
-  /// lines, and the depth if it is, lead to `below` for a and a transposed b.
+  /// The offset that this lane gives load_matrices() of 16 by 16 elements. The second matrix of 8
+  /// by 8 is below the first one, or beside it. Rows of a, and columns of b if b is transposed,
+  /// that are lines, and the depth if it is, lead to `below` for a and a transposed b.
   template <bool below>
   __device__ __forceinline__ static int offset_of_lane(int lane) {
     return below ? offset(lane % 16, lane / 16) : offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);

@@ -13,9 +13,10 @@
 
 namespace cudarelu {
 
-/// A non-owning view of a tensor, dense and row-major unless Call::strides has strides for it. A
-/// factor of a product, which is one of the first two inputs of an op that uses_gemm, may be
-/// transposed if it is a matrix or a batch of matrices, but not if leading dimensions are rows too.
+/// A non-owning view of a tensor, dense and row-major, with two exceptions:
+/// - Call::strides has strides for it.
+/// - `transposed` is set: the last two dimensions are stored in the other order. Only the first two
+///   inputs of an op that uses_gemm can be so, if each is a matrix or a batch of matrices.
 struct TensorView {
   void* data = nullptr;  // may be null where a size is 0
   DType dtype = DType::float32;

@@ -6,10 +6,13 @@
 // template parameter `class Angles = math::AnyAngles`, that it passes to them: they are faster
 // then.
 //
-// An input has the shape of the output, or only its last dimensions: [c] for [*, c], or [r, c] for
-// [*, r, c]. Such an input is a row, which is repeated. All rows of an op have the same number of
-// dimensions. The last ones of a row may be 1, as in [c, 1, 1] for [*, c, h, w]: then each of its
-// elements is repeated. All such rows of an op have the same number of ones.
+// An input has one of three shapes. For the output [*, c, h, w], for example:
+// - The shape of the output, [*, c, h, w].
+// - A row, which has only the last dimensions of the output, [h, w], and is repeated. All rows of
+// an
+//   op have the same number of dimensions.
+// - A row whose last dimensions are 1, [c, 1, 1]: each of its elements is repeated, too. All such
+//   rows of an op have the same number of ones.
 //
 // For results of 16 bits, CUDA has faster arithmetic that is precise enough. A functor may name the
 // type of it as `ForHalves`, for example onnx::Approximate, or may have a function that takes the
@@ -103,12 +106,11 @@ constexpr bool is_broadcast(int i) {
   return (broadcast_inputs<F> >> i & 1u) != 0;
 }
 
-/// The sizes of a call: the elements of the output, those of a row, or again all if no input is a
-/// row, and how often an element of a row is repeated that has dimensions of 1.
+/// The sizes of a call.
 struct Extent {
-  std::int64_t size;
-  std::int64_t columns;
-  std::int64_t inner_repeat;
+  std::int64_t size;          // elements of the output
+  std::int64_t columns;       // elements of a row; `size` if no input is a row
+  std::int64_t inner_repeat;  // how often each element of a row with dimensions of 1 is repeated
 
   /// The element of input i for element `at` of the output.
   template <class F>

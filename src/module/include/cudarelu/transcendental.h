@@ -1,9 +1,9 @@
 // Elementary functions. On the GPU they are CUDA's. On the CPU they have no branches and no tables,
-// so that loops are vectorised (detail/piecewise.h has a tanh with tables). Every CPU gives the same
-// numbers: one without fused multiply-add calls std::fma, which is slow. In float32, tanh, asinh,
-// log, log1p, tan, erf, and sin and cos from 2^15 on, are computed in float64 with fewer terms and
-// rounded once. In float64, sin, cos, tan and erf are the C++ library's, which loops call one
-// element at a time.
+// so that loops are vectorised (detail/piecewise.h has a tanh with tables). Every CPU gives the
+// same numbers: one without fused multiply-add calls std::fma, which is slow. In float32, tanh,
+// asinh, log, log1p, tan, erf, and sin and cos from 2^15 on, are computed in float64 with fewer
+// terms and rounded once. In float64, sin, cos, tan and erf are the C++ library's, which loops call
+// one element at a time.
 //
 // The largest errors in units in the last place, which tests/kernels/transcendental_test.cpp
 // checks:

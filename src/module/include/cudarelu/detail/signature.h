@@ -23,11 +23,12 @@
 //              name: bool = false     name: float?   (a number or none, which the op defines)
 //              name: none | tanh = none   (an enumeration: a label, whose position is its value)
 //
-// Required inputs come first, and there is at least one: it determines the device of a call. The
-// dtypes and the dimensions of outputs, and the dimensions that offsets divide, come from inputs
-// that have a tensor in every call: required inputs, and optional ones with `= other`. Optional
-// offsets must have `= other`; an optional input > 0 must have `= other` or a number. Names are not
-// keywords of Python, since Python's functions use them.
+// - Required inputs come first, and there is at least one: it determines the device of a call.
+// - The dtypes and dimensions of outputs come from inputs that have a tensor in every call: required
+//   inputs, and optional ones with `= other`. So do the dimensions that offsets divide.
+// - Optional offsets must have `= other`.
+// - An optional input > 0 must have `= other` or a number.
+// - Names are not keywords of Python, since Python's functions use them.
 #pragma once
 
 #include <algorithm>
@@ -195,15 +196,15 @@ struct Signature {
   FixedVector<Divisibility, 4> divisibilities;
   bool restricts_values = false;  // there are offsets, or elements that must be greater than 0
 
-  /// The input whose tensor is used as input i: itself, or its stand-in if it is not present.
+  /// The input whose tensor is used as input i: itself, or its default input if it is absent.
   constexpr std::size_t source_of(std::size_t i, bool present) const {
     const int default_input = inputs[i].default_input();
     return present || default_input < 0 ? i : static_cast<std::size_t>(default_input);
   }
 
-  /// For an input i that is a number if it is absent: a required input that has all of its
-  /// dimensions, from which a tensor of that number gets its shape. -1 if there is none, or if the
-  /// input has leading dimensions.
+  /// An absent input i with a default number becomes a tensor of this number. Its shape is taken
+  /// from the returned input, which is required and has all dimensions of input i. -1 if there is
+  /// none, or if input i has leading dimensions.
   constexpr int shape_source_of(std::size_t i) const {
     for (std::size_t other = 0; other < inputs.size(); ++other) {
       if (inputs[i].leading || inputs[i].broadcasts || inputs[other].broadcasts) continue;

@@ -109,7 +109,7 @@ class StagedRows {
   /// slot of row 0 has reduced row 8 in stages of row 4, and so has written row 4. For that, all
   /// blocks had reduced row 4, in stages of row 0, and so had combined and written row 0.
   static constexpr int exchanges = 2 * RowStages::rows;
-  /// The slots for numbers of rows: one more, since they are taken a iteration ahead, and one to
+  /// The slots for numbers of rows: one more, since they are taken an iteration ahead, and one to
   /// spare.
   static constexpr int takes = exchanges + 2;
 
