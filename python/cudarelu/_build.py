@@ -189,7 +189,7 @@ def _finished(cache: Path, key: str, in_folder: Path) -> Path | None:
 def _check_declarations(library: Path, files: list[Path]) -> None:
     """Raises ValueError if an op of a library made of these files has a declaration that a reader
     refuses, or a definition that is not valid ONNX."""
-    from cudarelu.onnx.definitions import function  # takes long to import
+    from cudarelu._onnx.definitions import function  # takes long to import
 
     try:
         module, ops = _C.read_library(str(library))

@@ -89,8 +89,8 @@ def _products(op: OpInfo, attributes: _Attributes) -> list[tuple[int, list[str]]
     The definition is evaluated, with a prime number as each size."""
     import numpy as np
 
-    from cudarelu.onnx.absent_inputs import with_default_inputs
-    from cudarelu.onnx.definitions import function
+    from cudarelu._onnx.absent_inputs import with_default_inputs
+    from cudarelu._onnx.definitions import function
     from cudarelu.testing.reference import evaluator
 
     batches = {str(dim) for each in op.inputs if each.offsets_into for dim in each.dims}

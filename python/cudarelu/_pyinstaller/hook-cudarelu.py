@@ -13,7 +13,6 @@ hiddenimports = [
     "cudarelu._arrays",
     "cudarelu._flops",
     "cudarelu._pytorch.dtensor",
-    "cudarelu.defining.fusion",
     "ml_dtypes",
 ]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from .._onnx.definitions import function
 from .._table import OpInfo, Parameter
-from ..onnx.definitions import function
 from ..testing.cases import is_product
 from ..testing.inputs import draw, equal_batches, shape_of
 

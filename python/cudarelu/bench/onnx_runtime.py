@@ -10,8 +10,8 @@ import onnx.helper
 import onnxruntime
 import torch
 
+from .._onnx.definitions import IR_VERSION
 from .._table import Parameter
-from ..onnx.definitions import IR_VERSION
 from ..onnx.models import lower
 from ..ort.library import PROVIDERS, register
 from .cases import Case, Inputs

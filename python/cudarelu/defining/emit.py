@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Collection, Iterator
 
-from ..onnx.expressions import Attribute, Call, Expression, Input, Literal
+from .._onnx.expressions import Attribute, Call, Expression, Input, Literal
 from .expr import attributes_of, inputs_of, kind_of, parts, target
 from .operators import KERNEL_FUNCTIONS, OPERATORS, clip_code, power_code
 from .simplify import simplified

@@ -14,10 +14,10 @@ import onnx.defs
 import onnx.helper
 import onnx.numpy_helper
 
+from .._onnx.absent_inputs import write_out
+from .._onnx.definitions import parsed
+from .._onnx.graphs import NewNames
 from .._table import OpInfo
-from ..onnx.absent_inputs import write_out
-from ..onnx.definitions import parsed
-from ..onnx.graphs import NewNames
 from .expansions import ABSENT, bodies
 from .expr import OPSET, defaults_of
 from .operators import OPERATORS, clip_code, power_code

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import onnx.defs
 
-from ..onnx.expressions import Attribute, Call, Expression, Input, Literal
+from .._onnx.expressions import Attribute, Call, Expression, Input, Literal
 from .operators import KERNEL_FUNCTIONS, OPERATORS
 from .symbolic import interned
 

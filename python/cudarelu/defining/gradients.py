@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 
-from ..onnx.expressions import Call, Expression, Input, Literal
+from .._onnx.expressions import Call, Expression, Input, Literal
 from .expr import attributes_of, chosen, inputs_of, kind_of, parts, rewritten, target
 from .operators import OPERATORS
 from .symbolic import Value, where

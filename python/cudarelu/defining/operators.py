@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ..onnx.expressions import Literal
+from .._onnx.expressions import Literal
 from .symbolic import Operand, Value, apply, where
 
 # gradient(g, y, *operands, **attributes): for each operand its part of the gradient, where g is the

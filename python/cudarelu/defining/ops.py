@@ -11,9 +11,9 @@ from typing import Any
 
 from cudarelu import _C
 
+from .._onnx.definitions import check_names
+from .._onnx.expressions import Expression, Input
 from .._table import FLOATING, Attribute, OnnxName, OpInfo, Parameter
-from ..onnx.definitions import check_names
-from ..onnx.expressions import Expression, Input
 from . import emit
 from .expr import OPSET, inputs_of, named_attributes, parts
 from .gradients import from_output, gradients

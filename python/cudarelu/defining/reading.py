@@ -11,9 +11,9 @@ from typing import Any
 import onnx
 import onnx.defs
 
+from .._onnx.definitions import parsed
+from .._onnx.expressions import Attribute, Call, Expression, Input, Literal, read
 from .._table import OpInfo
-from ..onnx.definitions import parsed
-from ..onnx.expressions import Attribute, Call, Expression, Input, Literal, read
 from .expr import attributes_of, check_operands, inputs_of, kind_of, parts, rewritten
 from .operators import OPERATORS
 from .symbolic import Value

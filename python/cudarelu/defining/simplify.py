@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from ..onnx.expressions import Call, Expression, Literal
+from .._onnx.expressions import Call, Expression, Literal
 from .expr import chosen, inputs_of, parts, rewritten
 from .operators import KERNEL_FUNCTIONS
 from .symbolic import interned

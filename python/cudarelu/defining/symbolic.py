@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
-from ..onnx.expressions import Attribute, Call, Expression, Literal
+from .._onnx.expressions import Attribute, Call, Expression, Literal
 
 Operand: TypeAlias = "Value | float | None"
 

@@ -17,8 +17,8 @@ model-local functions, `lower` replaces the nodes by standard operators::
 with onnxscript.
 """
 
+from .._onnx.definitions import function
 from .accelerator import accelerate
-from .definitions import function
 from .exporter import export, register_symbolics, translation_table
 from .models import attach_definitions, demo_model, lower
 

@@ -15,11 +15,11 @@ from torch.onnx import symbolic_helper
 from torch.overrides import TorchFunctionMode
 
 from .._calls import type_name
+from .._onnx.definitions import IR_VERSION
+from .._onnx.graphs import scopes
 from .._pytorch.functions import overload_of
 from .._table import Attribute, OpInfo, Parameter, all_ops
-from .definitions import IR_VERSION
 from .files import in_a_line, placed
-from .graphs import scopes
 from .models import attach_definitions
 
 METADATA_IR_VERSION = 10  # the first with metadata_props on nodes, values and graphs

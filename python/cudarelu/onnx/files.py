@@ -16,7 +16,7 @@ import onnx.external_data_helper
 import onnx.shape_inference
 from google.protobuf.message import DecodeError
 
-from .graphs import scopes, standard_opset
+from .._onnx.graphs import scopes, standard_opset
 
 _SMALLEST = 1024  # bytes of a tensor in a file of its own, as in onnx
 

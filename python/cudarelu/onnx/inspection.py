@@ -11,7 +11,7 @@ import onnx
 import onnx.defs
 
 from .._cache import cached_libraries
-from .graphs import scopes
+from .._onnx.graphs import scopes
 from .models import agrees
 from .nodes import calls, common_labels, complete_nodes, is_ours
 

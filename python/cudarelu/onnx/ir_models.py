@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from .graphs import scopes
+from .._onnx.graphs import scopes
 
 
 def from_proto(model: onnx.ModelProto, folder: Path | None) -> ir.Model:

@@ -13,21 +13,21 @@ import onnx.defs
 import onnx.helper
 import onnx_ir as ir
 
+from .._onnx.definitions import lowest_opset
+from .._onnx.expressions import SWAP, Attribute, Call, Input, Shape, is_linear, rows_of
 from .._table import Parameter
-from .definitions import lowest_opset
-from .expressions import SWAP, Attribute, Call, Input, Shape, is_linear, rows_of
 from .patterns import Pattern
 from .search import Found, constant, is_constant
 
 _SHORT_MASKS = 24  # the opset from which Attention takes a mask for the first keys only
 
 
-class Kept(Exception):
-    """Why nodes stay as they are."""
+class Mismatch(Exception):
+    """Why nodes that match a pattern are not replaced."""
 
 
-class AnotherAttribute(Kept):
-    """The same for an attribute. A reason of another form of the op is reported in its place."""
+class AttributeMismatch(Mismatch):
+    """A mismatch of an attribute. A mismatch of another form of the op is reported rather."""
 
 
 class Match:
@@ -35,7 +35,7 @@ class Match:
 
     def __init__(self, pattern: Pattern, found: Found, opset: int) -> None:
         if opset < (lowest := lowest_opset(pattern.op)):
-            raise Kept(f"its definition needs opset {lowest}")
+            raise Mismatch(f"its definition needs opset {lowest}")
         self._op, self._labels, self._opset = pattern.op, pattern.labels, opset
         self._found = found
         self._result = found.values[pattern.expression]
@@ -55,18 +55,18 @@ class Match:
         self._rank = None if None in ranks else max(map(len, ranks), default=None)
 
     def check_uses(self, nodes: Collection[ir.Node], root: ir.Node) -> None:
-        """Raises Kept if another node uses a value between the nodes, or if a node has an output in
-        use that the definition lacks."""
+        """Raises Mismatch if another node uses a value between the nodes, or if an output that the
+        definition lacks is in use."""
         ours = [*self._found.values.values(), *(node.outputs[0] for node in nodes)]
         for node in nodes:
             for value in node.outputs:
                 if value not in ours and (value.uses() or value.is_graph_output()):
-                    raise Kept(f"{node.op_type} has outputs that the definition does not have")
+                    raise Mismatch(f"{node.op_type} has outputs that the definition does not have")
         for node in (node for node in nodes if node is not root):
             for value in node.outputs:
                 others = any(each.node not in nodes for each in value.uses())
                 if others or value.is_graph_output() or value in self.values.values():
-                    raise Kept(f"the result of {node.op_type} is used elsewhere too")
+                    raise Mismatch(f"the result of {node.op_type} is used elsewhere too")
 
     def attributes(self) -> dict[str, int | float]:
         """The attributes of the op, from constants and from attributes of the nodes."""
@@ -77,7 +77,7 @@ class Match:
             array = _read(constant_value)
             assert array is not None
             if array.ndim > (self._rank or 0):
-                raise Kept(f"its constant is of rank {array.ndim}, which may be more than x's")
+                raise Mismatch(f"its constant is of rank {array.ndim}, which may be more than x's")
             given[attribute.name] = _without_power(array.item(), attribute)
         result = {}
         for each in self._op.attributes:
@@ -87,11 +87,11 @@ class Match:
             with np.errstate(over="ignore"):
                 exact = float(np.float32(value)) == value or value != value
             if each.type == "float" and not exact:
-                raise Kept(f"{each.name} = {value} is not exact in float32, the type in ONNX")
+                raise Mismatch(f"{each.name} = {value} is not exact in float32, the type in ONNX")
             if each.labels and value not in range(len(each.labels)):
-                raise Kept(f"{each.name} = {value} is none of its {len(each.labels)} values")
+                raise Mismatch(f"{each.name} = {value} is none of its {len(each.labels)} values")
             if wanted := each.outside(value):
-                raise Kept(f"{each.name} = {value} is not in {wanted}")
+                raise Mismatch(f"{each.name} = {value} is not in {wanted}")
             result[each.name] = float(value) if each.type == "float" else int(value)
         return result
 
@@ -99,14 +99,14 @@ class Match:
         """The op's attributes that a node gives. Its other attributes must be as declared."""
         x = node.inputs[0] if node.inputs else None
         if node.op_type == "InstanceNormalization" and len((x and x.shape) or ()) != 3:
-            raise Kept(f"the instances of {node.op_type} are not known to be rows")
+            raise Mismatch(f"the instances of {node.op_type} are not known to be rows")
         bound = {}
         theirs = _defaults(node.op_type, self._opset)
         ours = _defaults(node.op_type, self._op.definition_opset)
         for name in sorted({*theirs, *ours, *declared, *node.attributes}):
             given = node.attributes.get(name)
             if given is not None and given.is_ref():
-                raise Kept(f"the {name} of {node.op_type} is given by the function's caller")
+                raise Mismatch(f"the {name} of {node.op_type} is given by the function's caller")
             value: Any = theirs.get(name, ours.get(name)) if given is None else given.value
             written = value
             expected = declared.get(name, ours.get(name, theirs.get(name)))
@@ -125,14 +125,16 @@ class Match:
                 value = [each - self._rank_of(node, value) for each in value]
             if _plain(value) != _plain(expected):
                 expected = _plain(expected)
-                raise AnotherAttribute(f"the {name} of {node.op_type} is {written}, not {expected}")
+                raise AttributeMismatch(
+                    f"the {name} of {node.op_type} is {written}, not {expected}"
+                )
         return bound
 
     @staticmethod
     def _rank_of(node: ir.Node, axis: Any) -> int:
         x = node.inputs[0]
         if x is None or x.shape is None:
-            raise Kept(f"{node.op_type} has axis {axis} of a tensor of unknown rank")
+            raise Mismatch(f"{node.op_type} has axis {axis} of a tensor of unknown rank")
         return len(x.shape)
 
     def check_inputs(self) -> dict[str, ir.TensorProtocol]:
@@ -149,7 +151,7 @@ class Match:
         }
         if len(dtypes) > 1 or not dtypes.issubset(self._op.dtypes):
             names = " and ".join(sorted(each or "of unknown dtype" for each in dtypes))
-            raise Kept(f"{self._op.name} does not take inputs {names}")
+            raise Mismatch(f"{self._op.name} does not take inputs {names}")
         if len(inputs) == 1:
             return {}  # any shape is that of the signature
         sizes: dict[Any, Any] = {}
@@ -159,10 +161,10 @@ class Match:
             inputs, key=lambda each: (each[0].broadcasts, not each[0].leads)
         ):
             if value.shape is None:
-                raise Kept(f"the shape of {value.name} is not known")
+                raise Mismatch(f"the shape of {value.name} is not known")
             is_weight = parameter.name in self.transposed and not parameter.leads
             if is_weight and not is_constant(value):
-                raise Kept(f"{value.name} is not constant: it would be transposed in each run")
+                raise Mismatch(f"{value.name} is not constant: it would be transposed in each run")
             if parameter.broadcasts:
                 self._check_mask(parameter, sizes)
             elif not _fits(parameter, self._shape(parameter), sizes):
@@ -208,7 +210,7 @@ class Match:
                 self.expanded[each.name] = mask.name, stay
 
     def _check_rows(self) -> None:
-        """Raises Kept where a Reshape before and one after a product may do more than to make a
+        """Raises Mismatch where a Reshape before and one after a product may do more than to make a
         matrix of the rows and to undo this."""
         values = self._found.values
         for each, result in values.items():
@@ -222,16 +224,16 @@ class Match:
             used = [values[first], values[rows], product, result]
             shapes = [[] if value.shape is None else [*value.shape] for value in used]
             if [] in shapes:
-                raise Kept(f"the shape of {used[shapes.index([])].name} is not known")
+                raise Mismatch(f"the shape of {used[shapes.index([])].name} is not known")
             x, matrix, columns, y = shapes
             if len(matrix) != 2 or not _is_same(matrix[-1], x[-1]):
-                raise Kept(f"{used[1].name} is not known to have the rows of {used[0].name}")
+                raise Mismatch(f"{used[1].name} is not known to have the rows of {used[0].name}")
             expected = [*x[:-1], columns[-1]]
             if not _are_same(y, expected) and not _differ_in_one_size(y, expected):
-                raise Kept(f"{result.name} is not known to have the shape of {used[0].name}")
+                raise Mismatch(f"{result.name} is not known to have the shape of {used[0].name}")
 
     def _check_swaps(self) -> None:
-        """Raises Kept where a Reshape before and one after a Transpose may do more than it."""
+        """Raises Mismatch where a Reshape before and one after a Transpose may do more than it."""
         for each, value in self._found.values.items():
             if not isinstance(each, Call) or Shape() not in each.operands or each.attributes:
                 continue
@@ -240,14 +242,14 @@ class Match:
             whole, flat = values[x].shape, value.shape
             turned = values[Call("Transpose", (x,), SWAP)].shape
             if whole is None or turned is None or flat is None:
-                raise Kept(f"the shape of {value.name} is not known")
+                raise Mismatch(f"the shape of {value.name} is not known")
             *leading, rows, columns = whole
             if not (
                 _are_same([*turned], [*leading, columns, rows])
                 and len(flat) == 3
                 and _are_same([*flat][1:], [rows, columns])
             ):
-                raise Kept(f"{value.name} has another shape than a matrix of each head")
+                raise Mismatch(f"{value.name} has another shape than a matrix of each head")
 
     def _broadcast(self, parameter: Parameter, value: Any, sizes: dict) -> ir.TensorProtocol:
         """A constant in the shape of the signature, where it broadcasts to that."""
@@ -271,12 +273,12 @@ class Match:
         is_matrix = parameter.name in self.transposed and len(shape) > 1
         return [*shape[:-2], *shape[:-3:-1]] if is_matrix else shape
 
-    def _wrong_shapes(self) -> Kept:
+    def _wrong_shapes(self) -> Mismatch:
         shapes = [
             f"{each.name} [{', '.join(map(_size, self._shape(each)))}]" for each in self._inputs
         ]
         wanted = [f"{each.name} [{', '.join(map(str, each.dims))}]" for each in self._inputs]
-        return Kept(f"{', '.join(shapes)} is not known to be {', '.join(wanted)}")
+        return Mismatch(f"{', '.join(shapes)} is not known to be {', '.join(wanted)}")
 
 
 def _read(value: ir.Value) -> np.ndarray | None:
@@ -284,7 +286,7 @@ def _read(value: ir.Value) -> np.ndarray | None:
     try:
         return constant(value)
     except OSError as error:
-        raise Kept(f"the data of {value.name} cannot be read") from error
+        raise Mismatch(f"the data of {value.name} cannot be read") from error
 
 
 def _fits(parameter: Parameter, shape: list[Any], sizes: dict[Any, Any]) -> bool:
@@ -360,7 +362,7 @@ def _without_power(value: float, attribute: Attribute) -> float:
     if attribute.power == 1:
         return value
     if value == 0:
-        raise Kept(f"{attribute.name} is given by a constant that is 0")
+        raise Mismatch(f"{attribute.name} is given by a constant that is 0")
     return float(np.float32(value ** (1 / attribute.power)))
 
 

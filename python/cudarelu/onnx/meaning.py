@@ -16,7 +16,7 @@ import onnx.external_data_helper
 import onnx.helper
 import onnx.numpy_helper
 
-from .graphs import standard_opset
+from .._onnx.graphs import standard_opset
 
 _COMMUTATIVE = {"Add", "And", "Equal", "Max", "Min", "Mul", "Or", "Xor"}
 

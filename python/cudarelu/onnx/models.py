@@ -14,9 +14,9 @@ import onnx.helper
 import onnx.inliner
 import onnx.numpy_helper
 
+from .._onnx.definitions import IR_VERSION, function, lowest_opset, specialised
+from .._onnx.graphs import scopes, standard_opset
 from .._table import OpInfo, op_named
-from .definitions import IR_VERSION, function, lowest_opset, specialised
-from .graphs import scopes, standard_opset
 from .meaning import Meanings, constant_of
 from .nodes import calls, common_labels, complete_nodes, is_ours, op_of
 from .opsets import converted, normalise

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import onnx
 import onnx.helper
 
+from .._onnx.absent_inputs import write_out
+from .._onnx.graphs import NewNames, check_cycles, names_of, scopes
 from .._table import Attribute, OpInfo, all_ops, number_text, op_in_onnx
-from .absent_inputs import write_out
-from .graphs import NewNames, check_cycles, names_of, scopes
 
 _ATTRIBUTE_TYPES = {
     "int": (onnx.AttributeProto.INT, "an integer"),

@@ -6,8 +6,10 @@ import onnx
 import onnx.helper
 import onnx.version_converter
 
-from .graphs import check_cycles, scopes, standard_opset
+from .._onnx.graphs import check_cycles, scopes, standard_opset
 from .nodes import is_ours
+
+FUSION_OPSET = 15  # has CastLike, which the definitions of fused ops contain
 
 
 class CannotConvert(ValueError):

@@ -15,9 +15,8 @@ import onnx.defs
 import onnx.helper
 from onnx.reference import ReferenceEvaluator
 
-from .._table import OpInfo, all_ops
-from .definitions import function, specialised, written_out
-from .expressions import (
+from .._onnx.definitions import equivalent_forms, function, specialised
+from .._onnx.expressions import (
     NEUTRAL,
     NORMAL_FORM,
     Attribute,
@@ -32,6 +31,7 @@ from .expressions import (
     without,
     without_reshape,
 )
+from .._table import OpInfo, all_ops
 from .models import choices
 
 
@@ -65,14 +65,14 @@ def is_candidate(op: OpInfo) -> bool:
     return (
         not more
         and bool(op.gradient)
-        and not is_the_runtimes(each.op_type for each in calls(whole))
+        and not is_plain_matmul(each.op_type for each in calls(whole))
         and all(each.dtype == "T" for each in (*op.inputs, *op.outputs))
         and not any(each.varies for each in op.inputs)
         and not any(each.name.startswith("grad_") for each in op.inputs)
     )
 
 
-def is_the_runtimes(op_types: Iterable[str]) -> bool:
+def is_plain_matmul(op_types: Iterable[str]) -> bool:
     """Whether operators are a matrix product alone, or none."""
     return {*op_types} <= {"Gemm", "Identity", "MatMul", "Transpose"}
 
@@ -107,7 +107,7 @@ def _patterns(op: OpInfo) -> list[Pattern]:
             whole = rewritten(whole, without_reshape)
             found[whole] = labels
         found |= dict.fromkeys(_single_operators(op, body, whole, labels), labels)
-    found |= {each: {} for form in written_out(op) for each in read(op, form)}
+    found |= {each: {} for form in equivalent_forms(op) for each in read(op, form)}
     result = []
     for whole, given in found.items():
         leaves = dict.fromkeys(each for each in parts(whole) if isinstance(each, Input | Attribute))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -18,7 +19,7 @@ class Replaced:
 
 
 @dataclasses.dataclass(frozen=True)
-class Left:
+class NotReplaced:
     """Standard nodes that match an op's definition but are not replaced."""
 
     op: str
@@ -43,11 +44,26 @@ class Report:
     """What `accelerate` did: `str()` gives text, `dataclasses.asdict()` gives JSON's types."""
 
     replaced: list[Replaced]
-    left: list[Left]
+    left: list[NotReplaced]
     measured: list[Measured]  # in the order of the decisions; empty if nothing was measured
     ratio: float | None = None  # of the whole model's times, after to before
     library: str | None = None  # the file of the ops that were defined for the model
     unchanged: str | None = None  # why the model is left as it is; None if it is not
+
+    def extended(
+        self,
+        *,
+        replaced: Sequence[Replaced] = (),
+        left: Sequence[NotReplaced] = (),
+        measured: Sequence[Measured] = (),
+    ) -> Report:
+        """The report with more entries."""
+        return dataclasses.replace(
+            self,
+            replaced=[*self.replaced, *replaced],
+            left=[*self.left, *left],
+            measured=[*self.measured, *measured],
+        )
 
     def __str__(self) -> str:
         if self.unchanged is not None:

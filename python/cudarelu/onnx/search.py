@@ -11,7 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from .expressions import NEUTRAL, Attribute, Call, Expression, Filled, Input, Literal, Shape, forms
+from .._onnx.expressions import (
+    NEUTRAL,
+    Attribute,
+    Call,
+    Expression,
+    Filled,
+    Input,
+    Literal,
+    Shape,
+    forms,
+)
 
 
 class Found(NamedTuple):

@@ -10,7 +10,7 @@ import onnx.helper
 import onnx.numpy_helper
 import onnx.shape_inference
 
-from .graphs import scopes
+from .._onnx.graphs import scopes
 from .type_inference import infer, types_of
 
 _Shape = list[int | str | None]  # a size may be known, named or unknown

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 import onnx.helper
 
-from .graphs import scopes
+from .._onnx.graphs import scopes
 from .type_inference import infer, key_of, types_of
 
 _Dim = onnx.TensorShapeProto.Dimension

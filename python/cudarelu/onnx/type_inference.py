@@ -10,7 +10,7 @@ import onnx
 import onnx.helper
 import onnx.shape_inference
 
-from .graphs import scopes
+from .._onnx.graphs import scopes
 from .nodes import is_ours
 
 _Types = dict[str, onnx.TypeProto]

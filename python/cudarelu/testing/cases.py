@@ -13,8 +13,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from .._onnx.definitions import function
 from .._table import OpInfo
-from ..onnx.definitions import function
 from .inputs import draw, shape_of
 
 DTYPES = {

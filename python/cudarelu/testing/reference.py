@@ -19,9 +19,9 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_loop
 
+from .._onnx.absent_inputs import with_default_inputs
+from .._onnx.definitions import function
 from .._table import OWN_NAMESPACE, OpInfo
-from ..onnx.absent_inputs import with_default_inputs
-from ..onnx.definitions import function
 from .cases import DTYPES, Case, is_float, is_product
 
 # The largest error, relative to the expected value and, since the terms of a sum may cancel, to the

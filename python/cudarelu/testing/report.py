@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Collection
 
 from .._modules import load_library
+from .._onnx.definitions import function
 from .._table import OpInfo
-from ..onnx.definitions import function
 from .matrix import HOSTS, Check, checks, missing_hosts
 from .memory import OutOfBoundsError
 

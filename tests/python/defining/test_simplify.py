@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import cudarelu
+from cudarelu._onnx.expressions import Attribute, Input
 from cudarelu.defining.emit import functor_body
 from cudarelu.defining.simplify import simplified
 from cudarelu.defining.symbolic import Value
 from cudarelu.elementwise import erf, exp, where
-from cudarelu.onnx.expressions import Attribute, Input
 from cudarelu.testing.environment import torch_cuda_missing
 
 pytestmark = pytest.mark.xdist_group("simplified")  # compiled once

@@ -15,9 +15,9 @@ from onnx.reference import ReferenceEvaluator
 
 import cudarelu
 import cudarelu.onnx
+from cudarelu._onnx.definitions import specialised
 from cudarelu._table import op_named
 from cudarelu.onnx import function
-from cudarelu.onnx.definitions import specialised
 from cudarelu.onnx.inspection import describe
 from cudarelu.onnx.models import choices, difference
 

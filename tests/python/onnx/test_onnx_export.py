@@ -23,9 +23,9 @@ import cudarelu
 import cudarelu.nn
 import cudarelu.onnx
 import cudarelu.ort
+from cudarelu._onnx.absent_inputs import with_default_inputs
+from cudarelu._onnx.definitions import specialised
 from cudarelu._table import op_named
-from cudarelu.onnx.absent_inputs import with_default_inputs
-from cudarelu.onnx.definitions import specialised
 from cudarelu.onnx.inspection import describe
 from cudarelu.testing import DTYPES, Plan, assert_close, make_case, reference
 from cudarelu.testing.environment import ort_cuda_missing

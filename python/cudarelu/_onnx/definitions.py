@@ -145,7 +145,7 @@ def function(
     return result
 
 
-def written_out(op: OpInfo) -> list[onnx.FunctionProto]:
+def equivalent_forms(op: OpInfo) -> list[onnx.FunctionProto]:
     """The definition in the operators that models use instead, of any opset: each form of it."""
     texts = op.written_out.split("\n\n") if op.written_out else []
     return [_parsed(op, op.onnx.domain, op.onnx.op_type, each) for each in texts]

@@ -12,23 +12,24 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from .._onnx.definitions import IR_VERSION, function
+from .._onnx.expressions import Call, Expression, Input, Literal
+from .._onnx.graphs import standard_opset
 from .._table import FLOATING, OpInfo
-from ..onnx.accelerator import FUSION_OPSET, annotating, remove_constants, replace_by_call
-from ..onnx.definitions import IR_VERSION, function
-from ..onnx.expressions import Call, Expression, Input, Literal
-from ..onnx.graphs import standard_opset
-from ..onnx.ir_models import from_proto, to_proto
-from ..onnx.report import Replaced
-from .expr import attributes_of, kind_of, parts, rewritten
-from .library import Library
-from .operators import OPERATORS
-from .ops import declared, defined, last_ones
-from .reading import WRITTEN_OUT, in_pairs
+from ..defining.expr import attributes_of, kind_of, parts, rewritten
+from ..defining.library import Library
+from ..defining.operators import OPERATORS
+from ..defining.ops import declared, defined, last_ones
+from ..defining.reading import WRITTEN_OUT, in_pairs
+from .ir_models import from_proto, to_proto
+from .opsets import FUSION_OPSET
+from .report import Replaced
+from .rewriting import annotating, remove_constants, replace_by_call
 
 if TYPE_CHECKING:
-    from .ops import Draft
+    from ..defining.ops import Draft
 
-_MOST_INPUTS = 8  # of an op
+_MAX_INPUTS = 8  # of an op
 
 
 class _NotFusable(Exception):
@@ -56,7 +57,7 @@ class _Group:
     dtype: str
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Fused:
     """A model with fused ops.
 
@@ -72,11 +73,10 @@ class Fused:
     replaced: list[Replaced]
     library: Path
 
-    def attached(self) -> onnx.ModelProto:
-        """The model with the definitions, so that it runs without the module."""
-        self.model.functions.extend(self.definitions)
-        self.model.ir_version = max(self.model.ir_version, IR_VERSION)
-        return self.model
+    def attach_definitions(self, model: onnx.ModelProto) -> None:
+        """Adds the definitions to a model, in place, so that it runs without the module."""
+        model.functions.extend(self.definitions)
+        model.ir_version = max(model.ir_version, IR_VERSION)
 
 
 def fuse(
@@ -161,7 +161,7 @@ def _groups(model: ir.Model) -> Iterator[_Group]:
             group = _Growing(node, taken).group()
         except (_NotFusable, ValueError):
             continue
-        if len(group.nodes) > 1 and len(group.inputs) <= _MOST_INPUTS:
+        if len(group.nodes) > 1 and len(group.inputs) <= _MAX_INPUTS:
             taken.update(group.nodes)
             yield group
 
