@@ -91,7 +91,7 @@ def _products(op: OpInfo, attributes: _Attributes) -> list[tuple[int, list[str]]
 
     from cudarelu._onnx.absent_inputs import with_default_inputs
     from cudarelu._onnx.definitions import function
-    from cudarelu.testing.reference import evaluator
+    from cudarelu._onnx.evaluator import evaluator
 
     batches = {str(dim) for each in op.inputs if each.offsets_into for dim in each.dims}
     dims = dict.fromkeys(dim for each in op.inputs for dim in each.dims if isinstance(dim, str))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -97,16 +96,36 @@ def _register(fields: Mapping[str, Any]) -> None:
     vmap.register(fields["name"], added)
     # These wait for a program that compiles or shards: the parts of PyTorch take long to import.
     after_import("torch._dynamo", lambda: substitute_in_graphs(added))
-    after_import("torch.distributed.tensor", lambda: _add("cudarelu._pytorch.dtensor", added))
-    after_import("torch.utils.flop_counter", lambda: _add("cudarelu._flops", added))
+    after_import("torch.distributed.tensor", lambda: _add_to_dtensor(added))
+    after_import("torch.utils.flop_counter", lambda: _add_to_flop_counter(added))
     after_import("jax", lambda: _xla.register(fields))
-    after_import("cudarelu.tensorflow", lambda: _add("cudarelu.tensorflow", added))
-    after_import("cudarelu.inductor", lambda: _add("cudarelu.inductor", added))
+    after_import("cudarelu.tensorflow", lambda: _add_to_tensorflow(added))
+    after_import("cudarelu.inductor", lambda: _add_to_inductor(added))
     _MODULES[fields["name"]] = OpModule(fields)
 
 
-def _add(part: str, added: list[OpInfo]) -> None:
-    importlib.import_module(part).register(added)
+def _add_to_dtensor(added: list[OpInfo]) -> None:
+    from cudarelu._pytorch import dtensor
+
+    dtensor.register(added)
+
+
+def _add_to_flop_counter(added: list[OpInfo]) -> None:
+    from cudarelu import _flops
+
+    _flops.register(added)
+
+
+def _add_to_tensorflow(added: list[OpInfo]) -> None:
+    from cudarelu import tensorflow
+
+    tensorflow.register(added)
+
+
+def _add_to_inductor(added: list[OpInfo]) -> None:
+    from cudarelu import inductor
+
+    inductor.register(added)
 
 
 for _each in _C.modules():

@@ -45,10 +45,10 @@ from torch._inductor import decomposition
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from cudarelu import _build_info
+from cudarelu._onnx.definitions import defaults_of
 from cudarelu._onnx.definitions import function as definition_of
 from cudarelu._pytorch.functions import overload_of
 from cudarelu._table import OpInfo
-from cudarelu.defining.expr import defaults_of
 
 __all__ = ["disable_fusion", "enable_fusion", "in_torch"]
 

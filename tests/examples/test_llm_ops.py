@@ -371,7 +371,7 @@ def test_onnx_runtime(llm_ops: Path, op: Op, dtype: str) -> None:
 @of_the_module
 @EVERY_OP
 def test_definition(llm, op: Op) -> None:
-    from cudarelu.testing.reference import evaluate
+    from cudarelu._onnx.evaluator import evaluate
 
     declared = next(each for each in llm.ops() if each.name == name_of(op))
     names = [each.name for each in declared.inputs]

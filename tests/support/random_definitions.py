@@ -20,13 +20,13 @@ import onnx.defs
 import onnx.helper
 
 import cudarelu
+from cudarelu._onnx.evaluator import evaluator
 from cudarelu._table import OpInfo
 from cudarelu.defining.expr import defaults_of
 from cudarelu.defining.operators import OPERATORS
 from cudarelu.defining.reading import WRITTEN_OUT
 from cudarelu.defining.symbolic import Value, apply
 from cudarelu.testing.cases import laid_out, special_values
-from cudarelu.testing.reference import evaluator
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 NUMBERS = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.0, -2.5, 0.1, -0.7, 7.0, 16.0, 17.0, 1e-3, 1e30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,6 +20,7 @@ from .graphs import NewNames, names_read_by, scopes
 # Model-local functions need IR version 8, which every ONNX Runtime since 1.10 reads.
 IR_VERSION = 8
 
+OPSET = 18  # of the definitions
 LOWEST_OPSET = 13  # in earlier opsets, Softmax and the reductions have other semantics
 
 
@@ -234,3 +236,11 @@ def _has(opset: int, node: onnx.NodeProto) -> bool:
     return len(node.input) <= schema.max_input and all(
         each.name in schema.attributes for each in node.attribute
     )
+
+
+@functools.cache
+def defaults_of(op_type: str) -> dict[str, Any]:
+    """The defaults of the attributes of one of ONNX's operators."""
+    attributes = onnx.defs.get_schema(op_type, OPSET, "").attributes.values()
+    given = {each.name: each.default_value for each in attributes if each.default_value.name}
+    return {name: onnx.helper.get_attribute_value(value) for name, value in given.items()}

@@ -8,13 +8,8 @@ binaries = collect_dynamic_libs("cudarelu", search_patterns=["*.so"])
 # A library finds the ops in the folder above its own; a link elsewhere would be loaded instead.
 bindepend_symlink_suppression = ["**/cudarelu/*.so", "**/cudarelu/pytorch_*/*.so"]
 
-# Imported by name, in Python and in _C.
-hiddenimports = [
-    "cudarelu._arrays",
-    "cudarelu._flops",
-    "cudarelu._pytorch.dtensor",
-    "ml_dtypes",
-]
+# Imported by _C.
+hiddenimports = ["cudarelu._arrays", "ml_dtypes"]
 
 # Only for programs that import these themselves, and for benchmarks and tests.
 excludedimports = ["cupy", "jax", "matplotlib", "pytest", "tensorflow", "transformers", "triton"]

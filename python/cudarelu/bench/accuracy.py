@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from .._onnx.evaluator import evaluate
 from .._table import Parameter
-from ..testing.reference import evaluate
 from .cases import Case, Inputs, is_by_rows
 
 CHECKED = 1 << 15  # elements, about

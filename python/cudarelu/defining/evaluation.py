@@ -15,11 +15,10 @@ import onnx.helper
 import onnx.numpy_helper
 
 from .._onnx.absent_inputs import write_out
-from .._onnx.definitions import parsed
+from .._onnx.definitions import OPSET, defaults_of, parsed
 from .._onnx.graphs import NewNames
 from .._table import OpInfo
 from .expansions import ABSENT, bodies
-from .expr import OPSET, defaults_of
 from .operators import OPERATORS, clip_code, power_code
 from .reading import IN_PAIRS, place
 from .statements import (

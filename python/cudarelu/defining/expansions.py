@@ -7,7 +7,7 @@ import functools
 import onnx
 import onnx.parser
 
-from .expr import OPSET
+from .._onnx.definitions import OPSET
 
 # The operator, its attributes and operands, and what it computes. ONNX's own functions of some of
 # them cancel digits or overflow.

@@ -6,16 +6,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import onnx
 import onnx.defs
 
+from .._onnx.definitions import OPSET, defaults_of
 from .._onnx.expressions import Attribute, Call, Expression, Input, Literal
 from .operators import KERNEL_FUNCTIONS, OPERATORS
 from .symbolic import interned
-
-OPSET = 18  # of the definitions
 
 _REAL = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE}
 _WHOLE = {onnx.TensorProto.INT32, onnx.TensorProto.INT64}
@@ -76,19 +74,10 @@ def chosen(y: Expression, condition: Expression, side: int) -> Expression:
     return rewritten(y, rule)
 
 
-@functools.cache
-def defaults_of(op_type: str) -> dict[str, Any]:
-    """The defaults of an operator's attributes."""
-    if op_type in KERNEL_FUNCTIONS:
-        return {}
-    attributes = onnx.defs.get_schema(op_type, OPSET, "").attributes.values()
-    given = {each.name: each.default_value for each in attributes if each.default_value.name}
-    return {name: onnx.helper.get_attribute_value(value) for name, value in given.items()}
-
-
 def attributes_of(call: Call) -> dict[str, Expression]:
     """The attributes of a call that are numbers, with those that have their defaults."""
-    given = defaults_of(call.op_type) | dict(call.attributes)
+    defaults = {} if call.op_type in KERNEL_FUNCTIONS else defaults_of(call.op_type)
+    given = defaults | dict(call.attributes)
     return {
         name: value if isinstance(value, Attribute | Literal) else Literal((), (value,))
         for name, value in given.items()

@@ -11,11 +11,11 @@ from typing import Any
 
 from cudarelu import _C
 
-from .._onnx.definitions import check_names
+from .._onnx.definitions import OPSET, check_names
 from .._onnx.expressions import Expression, Input
 from .._table import FLOATING, Attribute, OnnxName, OpInfo, Parameter
 from . import emit
-from .expr import OPSET, inputs_of, named_attributes, parts
+from .expr import inputs_of, named_attributes, parts
 from .gradients import from_output, gradients
 from .symbolic import Value, where
 

@@ -1,4 +1,4 @@
-"""The expected result of a call: the op's definition, evaluated by onnx.reference in float64.
+"""The expected result of a call: the op's definition, evaluated in float64.
 
 Integers are evaluated in int64 and wrap around to their own type.
 """
@@ -7,182 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
-import onnx.helper
-from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
-from onnx.reference.ops import op_loop
 
-from .._onnx.absent_inputs import with_default_inputs
 from .._onnx.definitions import function
+from .._onnx.evaluator import evaluate
 from .._table import OWN_NAMESPACE, OpInfo
 from .cases import DTYPES, Case, is_float, is_product
 
 # The largest error, relative to the expected value and, since the terms of a sum may cancel, to the
 # largest magnitude among the inputs and outputs of the call.
 TOLERANCE = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
-
-
-class Erf(OpRun):
-    """Erf in the input's dtype; onnx.reference computes it in float32."""
-
-    op_domain = ""
-
-    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
-        return (np.vectorize(math.erf, otypes=[x.dtype])(x),)
-
-
-class HardSwish(OpRun):
-    """HardSwish with the factor 1/6; onnx.reference has a factor of float32."""
-
-    op_domain = ""
-
-    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
-        return ((x * np.clip(x / 6 + 0.5, 0, 1)).astype(x.dtype),)
-
-
-class Softsign(OpRun):
-    """Softsign, also of a scalar, for which onnx.reference fails."""
-
-    op_domain = ""
-
-    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
-        return (x / (1 + np.abs(x)),)
-
-
-class LeakyRelu(OpRun):
-    """LeakyRelu, also of infinities, of which onnx.reference makes NaN."""
-
-    op_domain = ""
-
-    def _run(self, x: np.ndarray, alpha: float) -> tuple[np.ndarray]:
-        return (np.where(x < 0, alpha * x, x).astype(x.dtype),)
-
-
-class Mish(OpRun):
-    """Mish without cancellation, as of small exponentials in ONNX's function."""
-
-    op_domain = ""
-
-    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
-        return ((x * np.tanh(np.logaddexp(0, x))).astype(x.dtype),)
-
-
-class Celu(OpRun):
-    """Celu without cancellation."""
-
-    op_domain = ""
-
-    def _run(self, x: np.ndarray, alpha: float) -> tuple[np.ndarray]:
-        return (np.where(x > 0, x, alpha * np.expm1(x / alpha)).astype(x.dtype),)
-
-
-class GatherElements(OpRun):
-    """GatherElements of any size; onnx.reference fails above 64 and for unequal shapes."""
-
-    op_domain = ""
-
-    def _run(self, data: np.ndarray, indices: np.ndarray, axis: int) -> tuple[np.ndarray]:
-        shape = list(indices.shape)
-        shape[axis] = data.shape[axis]
-        part = data[tuple(map(slice, shape))]  # take_along_axis broadcasts other sizes
-        return (np.take_along_axis(part, indices, axis),)
-
-
-class GatherND(OpRun):
-    """GatherND, also of empty tensors, for which onnx.reference fails."""
-
-    op_domain = ""
-
-    def _run(self, data: np.ndarray, indices: np.ndarray, batch_dims: int = 0) -> tuple[np.ndarray]:
-        batches = np.ogrid[tuple(map(slice, indices.shape[:batch_dims]))]
-        rank = indices.ndim - 1  # of each index
-        places = [each.reshape(each.shape + (1,) * (rank - batch_dims)) for each in batches]
-        return (data[(*places, *np.moveaxis(indices, -1, 0))],)
-
-
-class Loop(op_loop.Loop):
-    """Loop that stacks its scan outputs; onnx.reference concatenates their rows, and fails if there
-    is no iteration."""
-
-    op_domain = ""
-    body: Any  # both are set by onnx.reference
-    _run_body: Any
-
-    def _run(  # type: ignore[override]
-        self,
-        trip_count: np.ndarray | None,
-        condition: np.ndarray | None,
-        *carried: Any,
-        context: Mapping[str, Any] | None = None,
-        body: Any = None,
-        attributes: Any = None,
-        **options: Any,
-    ) -> tuple[Any, ...]:
-        scanned: list[list[np.ndarray]] = [[] for _ in range(self.K)]
-        iteration = 0
-        while (condition is None or condition) and (trip_count is None or iteration < trip_count):
-            given = [np.array(iteration), np.array(True), *carried]
-            inputs = {**(context or {}), **dict(zip(self.body.input_names, given, strict=True))}
-            condition, *results = self._run_body(inputs, attributes=attributes, **options)
-            carried = tuple(results[: self.N])
-            for values, value in zip(scanned, results[self.N :], strict=True):
-                values.append(value)
-            iteration += 1
-        types = [each.tensor_type for each in self.body.output_types[1 + self.N :]]
-        # Without an iteration, a size is what the body tells, else 0, as in ONNX Runtime.
-        stacked = [
-            np.stack(values) if values else np.empty((0, *(d.dim_value for d in each.shape.dim)))
-            for values, each in zip(scanned, types, strict=True)
-        ]
-        return (*carried, *stacked)
-
-
-_REPLACED: list[Any] = [
-    *(Celu, Erf, GatherElements, GatherND, HardSwish, LeakyRelu, Loop, Mish, Softsign)
-]
-
-
-def evaluator(op: OpInfo, attributes: Mapping[str, Any]) -> ReferenceEvaluator:
-    """onnx.reference with an op's definition for these attributes, as `evaluate` takes them."""
-    return _evaluator(op, tuple(op.all_onnx_attributes(attributes).items()))
-
-
-@functools.lru_cache(maxsize=256)
-def _evaluator(op: OpInfo, given: tuple[tuple[str, Any], ...]) -> ReferenceEvaluator:
-    definition = onnx.FunctionProto()
-    definition.CopyFrom(function(op))
-    for node in definition.node:
-        # Not all operators of onnx.reference take a function's attributes.
-        for each in [a for a in node.attribute if a.ref_attr_name]:
-            value = dict(given)[each.ref_attr_name]
-            value = float(value) if each.type == onnx.AttributeProto.FLOAT else value
-            each.CopyFrom(onnx.helper.make_attribute(each.name, value))
-    return ReferenceEvaluator(definition, new_ops=_REPLACED)
-
-
-def evaluate(
-    op: OpInfo, inputs: Mapping[str, np.ndarray | None], attributes: Mapping[str, Any]
-) -> list[np.ndarray]:
-    """The outputs of the op's definition, computed in the dtype of the inputs.
-
-    Args:
-        op: an op of this library or of a loaded module.
-        inputs: arrays of float64 and int64 by name; None for an absent input.
-        attributes: by name, as the op's function takes them; defaults may be left out.
-
-    Raises:
-        ValueError: if the definition is not the body of a valid ONNX function.
-    """
-    with np.errstate(all="ignore"):
-        definition = evaluator(op, attributes)
-        return list(definition.run(None, with_default_inputs(op, inputs), attributes={}))
 
 
 def reference(op: OpInfo, case: Case) -> list[np.ndarray]:

@@ -11,10 +11,10 @@ import pytest
 
 import cudarelu
 from cudarelu import _C
+from cudarelu._onnx.evaluator import evaluate
 from cudarelu._table import Attribute, OnnxName, OpInfo, Parameter, ops_of
 from cudarelu.defining.evaluation import cpu_source
 from cudarelu.testing import checks, plans
-from cudarelu.testing.reference import evaluate
 
 pytestmark = pytest.mark.xdist_group("evaluation")  # each library is compiled once
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import cudarelu.elementwise
+from cudarelu._onnx.evaluator import evaluate
 from cudarelu._sdk import SDK
 from cudarelu._table import OpInfo
 from cudarelu.defining.operators import OPERATORS
@@ -21,7 +22,6 @@ from cudarelu.defining.ops import Draft, Functors, declared, defined, with_gradi
 from cudarelu.defining.reading import read_text
 from cudarelu.inductor import in_torch
 from cudarelu.testing.environment import torch_cuda_missing
-from cudarelu.testing.reference import evaluate
 
 pytestmark = pytest.mark.xdist_group("operators")  # compiled once
 

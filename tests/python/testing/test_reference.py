@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from cudarelu._onnx.evaluator import evaluate
 from cudarelu._table import op_named
-from cudarelu.testing.reference import evaluate
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
