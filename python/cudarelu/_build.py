@@ -194,14 +194,14 @@ def _check_declarations(library: Path, files: list[Path]) -> None:
     try:
         module, ops = _C.read_library(str(library))
     except ValueError as error:  # names a file that is deleted
-        said = str(error).removeprefix(f"{library}: ")
-        op = said.partition(":")[0]
+        message = str(error).removeprefix(f"{library}: ")
+        op = message.partition(":")[0]
         for file in files:
             text = file.read_text(encoding="utf-8", errors="replace")
             if found := re.search(rf'["(]{re.escape(op)}\s*\(', text):
                 line = text.count("\n", 0, found.start()) + 1
-                raise ValueError(f"{file}:{line}: error: {said}") from None
-        raise ValueError(said) from None
+                raise ValueError(f"{file}:{line}: error: {message}") from None
+        raise ValueError(message) from None
     for fields in ops:
         function(op_info(fields, module))
 
@@ -250,9 +250,9 @@ class _Compiler:
         try:
             return subprocess.run(command, check=True, capture_output=True, text=True).stdout
         except (OSError, subprocess.CalledProcessError) as error:
-            said = getattr(error, "stderr", "").strip() or str(error)
+            output = getattr(error, "stderr", "").strip() or str(error)
             raise RuntimeError(
-                f"`{shlex.join(command)}` fails ({said.splitlines()[-1]}): set {variable} to a "
+                f"`{shlex.join(command)}` fails ({output.splitlines()[-1]}): set {variable} to a "
                 "compiler that runs"
             ) from None
 
@@ -306,14 +306,14 @@ def _find_nvcc() -> Path | None:
     if named := _Compiler.named_by("CUDACXX", "nvcc"):
         return Path(shutil.which(named.program) or named.program).resolve()
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
-    places = [Path(home) / "bin" for home in homes if home]
+    folders = [Path(home) / "bin" for home in homes if home]
     if found := shutil.which("nvcc"):
-        places.append(Path(found).resolve().parent)
-    places.append(Path("/usr/local/cuda/bin"))
+        folders.append(Path(found).resolve().parent)
+    folders.append(Path("/usr/local/cuda/bin"))
     packages = importlib.util.find_spec("nvidia")
     for path in (packages and packages.submodule_search_locations) or ():
-        places.append(Path(path) / "cu13/bin")
-    return next((place / "nvcc" for place in places if (place / "nvcc").is_file()), None)
+        folders.append(Path(path) / "cu13/bin")
+    return next((folder / "nvcc" for folder in folders if (folder / "nvcc").is_file()), None)
 
 
 def _architectures(name: str, given: Sequence[str] | None) -> tuple[str, ...]:
@@ -513,23 +513,23 @@ def _run(command: list[str], verbose: bool) -> subprocess.CompletedProcess[str]:
 
 
 def _first_error(output: str, files: list[Path]) -> str:
-    """What a compiler said, with one line about the user's own sources in front."""
-    if "SignatureParser" in output and (said := _signature_error(files)):
-        return said  # the compiler knows no more
+    """The output of a compiler, with one line about the user's own sources in front."""
+    if "SignatureParser" in output and (message := _signature_error(files)):
+        return message  # the compiler knows no more
     lines = output.splitlines()
     own = [
         line for line in lines if any(line.startswith((f"{file}:", f"{file}(")) for file in files)
     ]
     first = next((line for line in own if "error" in line), None)
     if first is None and own:  # the line that uses a template in which the error is
-        place = own[0].split(": ", 1)[0]
+        position = own[0].split(": ", 1)[0]
         errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
-        first = f"{place}: error: {errors[0]}" if errors else own[0]
+        first = f"{position}: error: {errors[0]}" if errors else own[0]
     return f"{first}\n\n{output.strip()}" if first else output.strip()
 
 
 def _link_error(output: str) -> str:
-    """What a linker said, with the function that is missing or there twice in front."""
+    """The output of a linker, with the function that is missing or there twice in front."""
     first = re.search(r"(undefined reference to|multiple definition of) [`'].*?'", output)
     return f"{first[0]}\n\n{output.strip()}" if first else output.strip()
 

@@ -46,8 +46,8 @@ def explained(name: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        cache, place = cache_folder(), Path(error.filename or folder)
-        in_cache = place.is_relative_to(cache) or cache.is_relative_to(place)
+        cache, path = cache_folder(), Path(error.filename or folder)
+        in_cache = path.is_relative_to(cache) or cache.is_relative_to(path)
         if error.strerror is None or not in_cache:  # without strerror: of check_private()
             raise
         denied = isinstance(error, PermissionError)

@@ -113,10 +113,9 @@ def _products(op: OpInfo, attributes: _Attributes) -> list[tuple[int, list[str]]
     products = []
     for node in function(op).node:
         if node.op_type in ("MatMul", "Gemm"):
-            turned = any(each.name == "transA" and each.i for each in node.attribute)
-            factor = (
-                2 * found[node.output[0]].size * found[node.input[0]].shape[0 if turned else -1]
-            )
+            is_transposed = any(each.name == "transA" and each.i for each in node.attribute)
+            terms = found[node.input[0]].shape[0 if is_transposed else -1]
+            factor = 2 * found[node.output[0]].size * terms
             factors = []
             for dim, prime in primes.items():
                 while factor % prime == 0:

@@ -134,8 +134,8 @@ def test_a_signature_in_a_raw_literal(header):
     text = re.sub(r'"(twice\(.*)"', r'R"(\1)"', HEADER.replace(") ->", ") -"))
     assert 'R"(twice(' in text
     header.write_text(text)
-    said = cudarelu._build._signature_error([header])
-    assert said.startswith(f"{header}:8: error: signature: `->` is missing before")
+    message = cudarelu._build._signature_error([header])
+    assert message.startswith(f"{header}:8: error: signature: `->` is missing before")
 
 
 def test_a_declaration_that_a_reader_refuses(header, monkeypatch):
@@ -178,7 +178,7 @@ def test_one_source_needs_no_list(header, tmp_path):
     folder = tmp_path / "my $ #ops"
     folder.mkdir()
     header.rename(folder / "twice.h")
-    said = run(
+    output = run(
         """
         import pathlib
         first = cudarelu.load("twice_ops", "my $ #ops/twice.h", cuda=False)
@@ -186,7 +186,7 @@ def test_one_source_needs_no_list(header, tmp_path):
         print(first.name)
         """
     )
-    assert said == "twice_ops\n"
+    assert output == "twice_ops\n"
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,8 @@ def test_a_header_as_editors_leave_it(text, tmp_path):
     header.write_text(text, newline="")
     generate = _build.SDK / "module/generate.sh"
     command = ["sh", generate, tmp_path / "made", "twice_ops", "twice_ops", header]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said.split() == [
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output.split() == [
         word
         for part, suffix in (("cpu", "cpp"), ("cuda", "cu"))
         for word in (part, f"{tmp_path}/made/elementwise/Twice.{suffix}")
@@ -317,14 +317,14 @@ def test_a_declaration_on_one_line(header):
     text = lines[0] + (lines[1] + lines[2]).replace("{\n", "{ ", 3)
     assert "namespace twice_ops { struct Twice { " in text
     header.write_text(text)
-    said = run(
+    output = run(
         """
         import torch
         my = cudarelu.load("twice_ops", "twice.h", cuda=False)
         print(my.twice(torch.ones(1)))
         """
     )
-    assert said == "tensor([2.])\n"
+    assert output == "tensor([2.])\n"
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_a_declaration_on_one_line(header):
 def test_a_definition_that_is_not_valid(definition, message, header):
     """Nothing is registered, and the corrected source can be loaded."""
     header.write_text(HEADER.replace("y = Add(x, x)", definition))
-    said = run(
+    output = run(
         f"""
         import pathlib, torch
         for _ in range(2):
@@ -361,7 +361,7 @@ def test_a_definition_that_is_not_valid(definition, message, header):
         print(cudarelu.load("twice_ops", "twice.h", cuda=False).twice(torch.ones(1)))
         """
     )
-    first, second, result = said.splitlines()
+    first, second, result = output.splitlines()
     assert first == second
     assert first.startswith(f"twice_ops::twice: {message}")
     assert result == "tensor([2.])"
@@ -371,7 +371,7 @@ def test_a_definition_that_is_not_valid(definition, message, header):
 def test_accelerate_leaves_out_a_definition_that_is_not_valid(header):
     """Of a library that was not built by `load`; there is one warning."""
     header.write_text(HEADER.replace("y = Add(x, x)", "y = x + x"))
-    said = run(
+    output = run(
         """
         import warnings
         import onnx.parser
@@ -389,7 +389,7 @@ def test_accelerate_leaves_out_a_definition_that_is_not_valid(header):
         print(*[each.op for each in report.replaced], *[each.message for each in caught], sep="\\n")
         """
     )
-    replaced, warning = said.splitlines()
+    replaced, warning = output.splitlines()
     assert replaced == "relu"
     assert warning.startswith(
         "the op twice of the module twice_ops is left out: twice_ops::twice: "
@@ -405,13 +405,13 @@ def test_the_reference_names_the_library(header):
         shutil.copy(cudarelu.load("twice_ops", "twice.h", cuda=False).path, "libtwo.so")
         """
     )
-    said = run(
+    output = run(
         """
         from cudarelu.__main__ import main
         main(["ops", "--markdown", "--module", "twice_ops", "--library", "./libtwo.so"])
         """
     )
-    page = said.partition("# The ops of twice_ops")[2]
+    page = output.partition("# The ops of twice_ops")[2]
     command = "    python -m cudarelu ops --markdown --library libtwo.so --module twice_ops\n"
     assert command in page
     assert 'twice_ops = cudarelu.load_library("libtwo.so")\n' in page
@@ -426,7 +426,7 @@ def nvcc(tmp_path, monkeypatch) -> Path:
     path = tmp_path / "cuda/bin/nvcc"
     path.parent.mkdir(parents=True)
     path.write_text(
-        '#!/bin/sh\ncase "$*" in *--version) ;; *) echo "$@" >>"$0.said"; exit 1 ;; esac\n'
+        '#!/bin/sh\ncase "$*" in *--version) ;; *) echo "$@" >>"$0.log"; exit 1 ;; esac\n'
     )
     path.chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
@@ -451,9 +451,9 @@ def test_the_architectures_of_a_list(listed, built_for, flags, header, nvcc, mon
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", listed)
     with pytest.raises(RuntimeError, match=r"^twice_ops: "):
         cudarelu.load("twice_ops", [header], cuda=True)
-    said = Path(f"{nvcc}.said").read_text()
-    assert re.findall(r"-gencode=(\S+)", said) == flags
-    assert f'-DCUDARELU_BUILT_FOR="the CPU and CUDA architectures {built_for}"' in said
+    output = Path(f"{nvcc}.log").read_text()
+    assert re.findall(r"-gencode=(\S+)", output) == flags
+    assert f'-DCUDARELU_BUILT_FOR="the CPU and CUDA architectures {built_for}"' in output
 
 
 @pytest.mark.parametrize("entry", ["sm_90", "Ampere", "90"])
@@ -471,7 +471,7 @@ def test_what_is_no_architecture(entry, header, nvcc, monkeypatch):
 def test_a_compiler_with_more_words(kind, header, tmp_path, monkeypatch):
     """As CMake, make and PyTorch take them."""
     launcher = tmp_path / "a launcher"
-    launcher.write_text('#!/bin/sh\necho "$@" >>"$0.said"\nexec "$@"\n')
+    launcher.write_text('#!/bin/sh\necho "$@" >>"$0.log"\nexec "$@"\n')
     launcher.chmod(0o755)
     (tmp_path / "a compiler").symlink_to(shutil.which("g++"))
     commands = {
@@ -485,7 +485,7 @@ def test_a_compiler_with_more_words(kind, header, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="no header declares an op"):
         _build.build("twice_ops", header, cuda=False)
     if kind == "launcher":
-        assert Path(f"{launcher}.said").read_text() == "g++ -m64 --version\n"
+        assert Path(f"{launcher}.log").read_text() == "g++ -m64 --version\n"
 
 
 def test_options_of_a_compiler_for_nvcc(header, nvcc, monkeypatch):
@@ -494,16 +494,16 @@ def test_options_of_a_compiler_for_nvcc(header, nvcc, monkeypatch):
     monkeypatch.setenv("CUDACXX", f"env {nvcc} -Xptxas=-v")
     with pytest.raises(RuntimeError, match=r"^twice_ops: "):
         cudarelu.load("twice_ops", [header], cuda=True)
-    said = Path(f"{nvcc}.said").read_text()
-    (cuda,) = (line for line in said.splitlines() if "-gencode" in line)
+    output = Path(f"{nvcc}.log").read_text()
+    (cuda,) = (line for line in output.splitlines() if "-gencode" in line)
     assert cuda.startswith("-Xptxas=-v ")
     assert f"-ccbin {nvcc} " in cuda
     assert r"-Xcompiler -m64 -Xcompiler -Wa\,--noexecstack" in cuda
     monkeypatch.setenv("NVCC_CCBIN", "g++")  # nvcc reads it
-    Path(f"{nvcc}.said").unlink()
+    Path(f"{nvcc}.log").unlink()
     with pytest.raises(RuntimeError, match=r"^twice_ops: "):
         cudarelu.load("twice_ops", [header], cuda=True)
-    assert "-ccbin" not in Path(f"{nvcc}.said").read_text()
+    assert "-ccbin" not in Path(f"{nvcc}.log").read_text()
 
 
 @pytest.mark.parametrize("variable", ["CXX", "CUDACXX"])
@@ -736,7 +736,7 @@ def test_a_library_that_is_incomplete(tmp_path, part):
 @pytest.mark.slow
 def test_modules_that_clash(header):
     """The sources are compiled twice here, the second time with another summary."""
-    said = run(
+    output = run(
         """
         import pathlib, shutil, torch
         first = cudarelu.load("twice_ops", ["twice.h"], cuda=False)
@@ -763,7 +763,7 @@ def test_modules_that_clash(header):
         assert torch.equal(first.twice(torch.ones(2)), torch.full((2,), 2.0))
         """
     )
-    clash, replaced = said.splitlines()
+    clash, replaced = output.splitlines()
     assert clash.startswith("two modules have the name twice_ops: /")
     assert ", which this process keeps, and /" in clash
     assert replaced.endswith(

@@ -89,8 +89,8 @@ def test_the_commands_of_the_document(tmp_path, monkeypatch, capsys):
 
 def test_without_a_command(capsys):
     assert main([]) == 2
-    said = capsys.readouterr().err
-    assert all(name in said for name in ("doctor", "accelerate", "check the ops of a library"))
+    output = capsys.readouterr().err
+    assert all(name in output for name in ("doctor", "accelerate", "check the ops of a library"))
 
 
 def test_an_error_of_a_process(tmp_path):
@@ -272,8 +272,8 @@ def test_inspect_names_the_library_of_an_unknown_op(tmp_path, monkeypatch, capsy
     monkeypatch.setenv("CUDARELU_CACHE_DIR", str(tmp_path))
     onnx.save(one_node("user.Unknown(x, b)"), tmp_path / "model.onnx")
     assert main(["inspect", str(tmp_path / "model.onnx")]) == 0
-    said = capsys.readouterr().out
-    assert said.endswith("--library FILE.so loads a module that has them\n")
+    output = capsys.readouterr().out
+    assert output.endswith("--library FILE.so loads a module that has them\n")
 
     for age, key in enumerate(("b-1/c", "a-2/d")):
         library = tmp_path / "modules/user" / key / "libuser.so"
@@ -282,16 +282,16 @@ def test_inspect_names_the_library_of_an_unknown_op(tmp_path, monkeypatch, capsy
         os.utime(library, (age, age))
     assert inspect(capsys, tmp_path / "model.onnx")["libraries"] == {"user": str(library)}
     assert main(["inspect", str(tmp_path / "model.onnx")]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     hint = f"modules that cudarelu.load has built:\n    user: --library {library}\n"
-    assert said.endswith(hint)
+    assert output.endswith(hint)
 
     # The same of an op whose definition is attached.
     onnx.save(parse(MIXED), tmp_path / "model.onnx")
     assert main(["inspect", str(tmp_path / "model.onnx")]) == 0
-    said = capsys.readouterr().out
-    assert "of ops of a loaded module:\n    user::Twice\n" in said
-    assert said.endswith(hint)
+    output = capsys.readouterr().out
+    assert "of ops of a loaded module:\n    user::Twice\n" in output
+    assert output.endswith(hint)
 
 
 def test_a_domain_is_no_path(tmp_path, monkeypatch, capsys):

@@ -39,11 +39,11 @@ def test_cmake_dir(tmp_path):
 def test_files_and_names(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["new", "fast_ops"]) == 0
-    said = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr().out.splitlines()
     files = {str(path.relative_to("fast_ops")) for path in Path("fast_ops").rglob("*.*")}
     files = {file for file in files if Path("fast_ops", file).is_file()} | {"Makefile"}
-    assert {line.removeprefix("wrote fast_ops/") for line in said[:-1]} == files
-    assert said[-1] == f"next: cd fast_ops && make test PYTHON={sys.executable}"
+    assert {line.removeprefix("wrote fast_ops/") for line in output[:-1]} == files
+    assert output[-1] == f"next: cd fast_ops && make test PYTHON={sys.executable}"
     assert 0 < len(files) <= 12
     readme = Path("fast_ops/README.md").read_text()
     assert set(re.findall(r"^\| `(.*?)` \|", readme, re.MULTILINE)) == files
@@ -57,8 +57,8 @@ def test_files_and_names(tmp_path, monkeypatch, capsys):
 def test_what_is_missing_for_its_tests_is_installed_first(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(["new", str(tmp_path / "my_ops")]) == 0
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert said.startswith(
+    output = capsys.readouterr().out.splitlines()[-1]
+    assert output.startswith(
         f"next: {sys.executable} -m pip install pytest && cd {tmp_path}/my_ops &"
     )
 
@@ -69,8 +69,8 @@ def test_paths_with_a_space(tmp_path, monkeypatch, capsys):
     folder.parent.mkdir()
     monkeypatch.setattr(sys, "executable", python)
     assert main(["new", str(folder)]) == 0
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert said == f"next: cd '{folder}' && make test PYTHON='{python}'"
+    output = capsys.readouterr().out.splitlines()[-1]
+    assert output == f"next: cd '{folder}' && make test PYTHON='{python}'"
     printed = run("make", "-n", "test", f"PYTHON={python}", cwd=folder)
     assert f'command -v "{python}"' in printed
     assert f'\n"{python}" -m pytest' in printed
@@ -127,9 +127,9 @@ def test_bad_input(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("there").mkdir()
     assert main(["new", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {message}")
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith(f"error: {message}")
+    assert output.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
@@ -160,9 +160,9 @@ class TestProject:
         cuda = "ON" if torch.cuda.is_available() and shutil.which("nvcc") else "OFF"
         python = os.path.relpath(sys.executable, project)  # as the Makefile's .venv/bin/python
         flags = (f"PYTHON={python}", f"CMAKE_FLAGS=-DCUDARELU_CUDA={cuda}")
-        said = run("make", "test", "example", *flags, cwd=project)
-        assert re.search(r"^\d+ passed", said, re.MULTILINE)
-        assert "the same outputs in ONNX Runtime" in said
+        output = run("make", "test", "example", *flags, cwd=project)
+        assert re.search(r"^\d+ passed", output, re.MULTILINE)
+        assert "the same outputs in ONNX Runtime" in output
 
     @pytest.mark.skipif(
         importlib.util.find_spec("scikit_build_core") is None, reason="scikit-build-core is missing"
@@ -179,8 +179,8 @@ class TestProject:
         installed = tmp_path / "installed"
         run(*pip, "install", "--no-deps", "--no-index", "--target", installed, wheel)
         environment = ENVIRONMENT | {"PYTHONPATH": f"{installed}:{ENVIRONMENT['PYTHONPATH']}"}
-        said = run(sys.executable, "-c", USE, cwd=tmp_path, env=environment)
-        assert said.strip() == str(installed / "my_ops/libmy_ops.so")
+        output = run(sys.executable, "-c", USE, cwd=tmp_path, env=environment)
+        assert output.strip() == str(installed / "my_ops/libmy_ops.so")
 
 
 def test_the_guide_has_these_commands():

@@ -24,7 +24,7 @@ from cudarelu._onnx.evaluator import evaluator
 from cudarelu._table import OpInfo
 from cudarelu.defining.expr import defaults_of
 from cudarelu.defining.operators import OPERATORS
-from cudarelu.defining.reading import WRITTEN_OUT
+from cudarelu.defining.reading import DECOMPOSED
 from cudarelu.defining.symbolic import Value, apply
 from cudarelu.testing.cases import laid_out, special_values
 
@@ -156,7 +156,7 @@ class RandomDefinition:
         return self._among(self._bools)
 
     def _step(self) -> None:
-        names = [*OPERATORS, *([] if self.in_python else ["Cast", "Identity", *WRITTEN_OUT])]
+        names = [*OPERATORS, *([] if self.in_python else ["Cast", "Identity", *DECOMPOSED])]
         joining = ("Add", "Sub", "Mul", "Div", "Where")
         self._node(self._among(joining if self.random.random() < 0.25 else names))
 

@@ -14,7 +14,7 @@ from .._table import OpInfo, Parameter
 from .graphs import NewNames
 
 
-def write_out(
+def add_default_inputs(
     op: OpInfo, given: dict[str, str], new_name: Callable[[str], str]
 ) -> list[onnx.NodeProto]:
     """Gives a value to each absent input that stands for one.
@@ -89,7 +89,7 @@ def with_default_inputs(
     """The arrays of all inputs by name, where the values of absent inputs replace None."""
     values: dict[str, Any] = {name: each for name, each in arrays.items() if each is not None}
     given = {name: name for name in values}
-    nodes = write_out(op, given, NewNames(values))
+    nodes = add_default_inputs(op, given, NewNames(values))
     if nodes:
         from onnx.reference import ReferenceEvaluator  # takes long to import
 

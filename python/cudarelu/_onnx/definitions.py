@@ -52,7 +52,7 @@ def _parsed(op: OpInfo, domain: str, op_type: str, body: str | None = None) -> o
     try:
         result = onnx.parser.parse_function(f"{head}\n{body or op.definition} }}")
     except onnx.parser.ParseError as error:
-        raise ValueError(f"the definition cannot be parsed: {_said(error)}") from None
+        raise ValueError(f"the definition cannot be parsed: {_message_of(error)}") from None
     made = {name for node in result.node for name in node.output}
     for output in result.output:
         if output not in made:
@@ -61,20 +61,20 @@ def _parsed(op: OpInfo, domain: str, op_type: str, body: str | None = None) -> o
     for name in (a.ref_attr_name for node in result.node for a in node.attribute):
         if name and name not in known:
             raise ValueError(f"the definition has @{name}, which is no attribute of the op")
-    for place, each in enumerate(inputs):
+    for index, each in enumerate(inputs):
         if isinstance(each, Attribute):
-            _read_from_input(result, each, place)
+            _read_from_input(result, each, index)
     return result
 
 
-def _read_from_input(definition: onnx.FunctionProto, attribute: Attribute, place: int) -> None:
-    """Makes an attribute of a definition the input in this place, a tensor of one element."""
-    del definition.input[place]
+def _read_from_input(definition: onnx.FunctionProto, attribute: Attribute, index: int) -> None:
+    """Makes an attribute of a definition the input of this index, a tensor of one element."""
+    del definition.input[index]
     made = {name for node in definition.node for name in node.output}
     new_name = NewNames(made | {*definition.input})
     name = new_name(attribute.name)
     scalar = new_name(f"{name}_scalar")
-    definition.input.insert(place, name)
+    definition.input.insert(index, name)
     dtype = onnx.TensorProto.FLOAT if attribute.type == "float" else onnx.TensorProto.INT64
     for node in definition.node:
         if attribute.name not in [each.ref_attr_name for each in node.attribute]:
@@ -88,12 +88,12 @@ def _read_from_input(definition: onnx.FunctionProto, attribute: Attribute, place
     definition.node.insert(0, onnx.helper.make_node("Squeeze", [name], [scalar]))
 
 
-def _said(error: onnx.parser.ParseError) -> str:
+def _message_of(error: onnx.parser.ParseError) -> str:
     """The reason of a parser, after the line and column of the definition."""
     text = re.sub(r"^b['\"]|['\"]$", "", str(error)).replace("\\n", "\n")
     found = re.search(r"line: (\d+) column: (\d+)", text)
-    place = f"line {int(found[1]) - 1}, column {found[2]}: " if found else ""  # after the head
-    return place + text.splitlines()[-1]
+    position = f"line {int(found[1]) - 1}, column {found[2]}: " if found else ""  # after the head
+    return position + text.splitlines()[-1]
 
 
 def parsed(op: OpInfo) -> onnx.FunctionProto:
@@ -118,8 +118,8 @@ def _function(op: OpInfo, domain: str, op_type: str) -> onnx.FunctionProto:
     except ValueError as error:
         raise ValueError(f"{op.short_name}: {error}") from None
     except onnx.checker.ValidationError as error:
-        said = " ".join(str(error).split())
-        raise ValueError(f"{op.short_name}: the definition is not valid ONNX: {said}") from None
+        message = " ".join(str(error).split())
+        raise ValueError(f"{op.short_name}: the definition is not valid ONNX: {message}") from None
     return result
 
 
@@ -165,11 +165,11 @@ def specialised(definition: onnx.FunctionProto, given: Mapping[str, float]) -> o
     for node in definition.node:
         if node.op_type != "Where" or (condition := _decided(definition, node, given)) is None:
             continue
-        place = next(each for each in result.node if each.output == node.output)
+        copy = next(each for each in result.node if each.output == node.output)
         if condition.all():
-            _bypass(result, place, place.input[1])
+            _bypass(result, copy, copy.input[1])
         elif not condition.any():
-            _bypass(result, place, place.input[2])
+            _bypass(result, copy, copy.input[2])
     _remove_unused(result)
     return result
 

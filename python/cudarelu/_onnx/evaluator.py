@@ -93,8 +93,8 @@ class GatherND(OpRun):
     def _run(self, data: np.ndarray, indices: np.ndarray, batch_dims: int = 0) -> tuple[np.ndarray]:
         batches = np.ogrid[tuple(map(slice, indices.shape[:batch_dims]))]
         rank = indices.ndim - 1  # of each index
-        places = [each.reshape(each.shape + (1,) * (rank - batch_dims)) for each in batches]
-        return (data[(*places, *np.moveaxis(indices, -1, 0))],)
+        positions = [each.reshape(each.shape + (1,) * (rank - batch_dims)) for each in batches]
+        return (data[(*positions, *np.moveaxis(indices, -1, 0))],)
 
 
 class Loop(op_loop.Loop):

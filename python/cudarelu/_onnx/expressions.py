@@ -62,7 +62,7 @@ class Literal:
 
     @functools.cached_property
     def _key(self) -> tuple[Any, ...]:
-        """What Python takes for equal is not: True and 1, False and 0.0, 0.0 and -0.0."""
+        """Differs for values that are equal in Python: True and 1, False and 0.0, 0.0 and -0.0."""
         kinds = [
             "bool" if isinstance(each, bool) else isinstance(each, float) and math.copysign(1, each)
             for each in self.elements
@@ -197,7 +197,7 @@ def is_linear(expression: Any) -> TypeGuard[Call]:
 
 
 def rewritten(expression: Any, *rules: Rule) -> Any:
-    """An expression with rules applied to each call, those of the operands first."""
+    """An expression with rules applied to each call, after its operands."""
     if isinstance(expression, Call):
         operands = tuple(rewritten(each, *rules) for each in expression.operands)
         expression = dataclasses.replace(expression, operands=operands)
@@ -276,9 +276,9 @@ def without(expression: Expression, absent: Collection[Any]) -> Expression | Non
 
 
 def _is_factor(absent: Any, call: Call) -> bool:
-    """Whether an attribute that is none by default may be left out as a factor of 1."""
-    is_none = isinstance(absent, Attribute) and absent.number != absent.number
-    return is_none and call.op_type == "Mul"
+    """Whether an attribute that is NaN (absent) by default is a factor, which may be left out."""
+    is_nan = isinstance(absent, Attribute) and absent.number != absent.number
+    return is_nan and call.op_type == "Mul"
 
 
 # Rules that give the forms of a call in models.
@@ -311,7 +311,7 @@ def forms(call: Call) -> tuple[Call | Input, ...]:
 
 
 def _scaled_operands(call: Call) -> Iterator[Call]:
-    """A product whose factor one operand has, or each of them its root; also as a divisor."""
+    """A scaled product. Models scale an operand, or each of them by the root, or divide."""
     is_scaled = call.op_type == "Mul" and len(call.operands) == 2
     product, factor = call.operands if is_scaled else (None, None)
     if not isinstance(product, Call) or not isinstance(factor, Attribute):
@@ -328,12 +328,12 @@ def _scaled_operands(call: Call) -> Iterator[Call]:
 
 
 def _swapped(call: Call) -> Iterator[Call | Input]:
-    """The last two dimensions exchanged while the others are one, as torch's exporter writes it;
-    or by a node that does more, after which they are exchanged again."""
+    """A Transpose of the last two dimensions. torch's exporter flattens the others first; or the
+    input is transposed already."""
     if call.op_type == "Transpose" and call.attributes == SWAP:
         (x,) = call.operands
-        turned = Call("Transpose", (Call("Reshape", (x, Shape())),), (("perm", (0, 2, 1)),))
-        yield Call("Reshape", (turned, Shape()))
+        transposed = Call("Transpose", (Call("Reshape", (x, Shape())),), (("perm", (0, 2, 1)),))
+        yield Call("Reshape", (transposed, Shape()))
         if isinstance(x, Input):
             yield dataclasses.replace(x, is_transposed=True)
 

@@ -12,7 +12,7 @@ import onnx
 def scopes(
     whole: onnx.ModelProto | onnx.GraphProto | onnx.FunctionProto,
 ) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    """A graph or function and its subgraphs; for a model, those of its graph and functions."""
+    """A graph or function with its subgraphs; for a model, its graph and functions with theirs."""
     found = [whole.graph, *whole.functions] if isinstance(whole, onnx.ModelProto) else [whole]
     while found:
         scope = found.pop()

@@ -39,11 +39,7 @@ def _model(case: Case) -> onnx.ModelProto:
     names = [each.name if case.has(each) else "" for each in op.inputs]
     outputs = [each.name for each in op.outputs]
     node = onnx.helper.make_node(
-        op.onnx.op_type,
-        names,
-        outputs,
-        domain=op.onnx.domain,
-        **attributes,
+        op.onnx.op_type, names, outputs, domain=op.onnx.domain, **attributes
     )
     graph = onnx.helper.make_graph([node], op.name, tensors(case.given), tensors(op.outputs))
     opsets = [

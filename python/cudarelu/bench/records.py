@@ -35,7 +35,7 @@ def title(record: dict[str, Any]) -> str:
     return " ".join([record["op"], record["dtype"], *options])
 
 
-def _said(*command: str) -> str | None:
+def _output_of(*command: str) -> str | None:
     """Returns what a program prints, or None if it is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -48,8 +48,9 @@ def _nvidia_smi(fields: str) -> list[str] | None:
     gpu = "0"
     if torch.cuda.is_available():  # nvidia-smi also counts GPUs that CUDA_VISIBLE_DEVICES hides
         gpu = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
-    said = _said("nvidia-smi", f"--id={gpu}", f"--query-gpu={fields}", "--format=csv,noheader")
-    return [each.strip() for each in said.split(",")] if said else None
+    query = f"--query-gpu={fields}"
+    output = _output_of("nvidia-smi", f"--id={gpu}", query, "--format=csv,noheader")
+    return [each.strip() for each in output.split(",")] if output else None
 
 
 def gpu_state() -> dict[str, str]:
@@ -80,7 +81,7 @@ def machine(commit: str | None = None) -> dict[str, Any]:
     """Returns what the times depend on. The commit is the given one, or git's of the sources."""
     sources = str(Path(__file__).resolve().parent)
     result = {
-        "commit": commit or _said("git", "-C", sources, "rev-parse", "HEAD"),
+        "commit": commit or _output_of("git", "-C", sources, "rev-parse", "HEAD"),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),

@@ -118,9 +118,9 @@ def measured(*contents: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
     """
     notes: dict[str, list[tuple[str, str]]] = {}
     for content in contents:
-        said = {op: {name for name, _ in texts} for op, texts in notes.items()}
+        named = {op: {name for name, _ in texts} for op, texts in notes.items()}
         for op, texts in _measured(content):
-            if texts[0] not in said.get(op, ()):
+            if texts[0] not in named.get(op, ()):
                 notes.setdefault(op, []).append(texts)
     return notes
 

@@ -27,13 +27,13 @@ def drift(values: Sequence[float]) -> float:
     return float(np.median(values[-half:]) / np.median(values[:half]) - 1) if half else 0.0
 
 
-def slowdown(before: dict, after: dict, least: float) -> float | None:
+def slowdown(before: dict, after: dict, threshold: float) -> float | None:
     """Returns how many times slower a record is than an earlier one, or None within the noise.
 
-    Beyond the noise, it is slower by more than `least` and the spreads do not overlap. With 0.05:
-    medians 10.0 and 10.6 us, whose percentiles are 9.7 to 10.3 and 10.4 to 10.8 us.
+    Beyond the noise, it is slower by more than `threshold` and the spreads do not overlap. With
+    0.05: medians 10.0 and 10.6 us, whose percentiles are 9.7 to 10.3 and 10.4 to 10.8 us.
     """
     if after["p10_us"] <= before["p90_us"]:
         return None
     times = after["median_us"] / before["median_us"]
-    return times if times > 1 + least else None
+    return times if times > 1 + threshold else None

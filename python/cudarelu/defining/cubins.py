@@ -14,7 +14,7 @@ from typing import Any
 from .triton_trace import POINTERS, Launch, Symbol, Tensor
 
 _TRIES = 5
-_MOST_SIZES = 3  # whose alignments are combined with one another
+_MAX_SIZES = 3  # whose alignments are combined with one another
 
 # Bytes of shared memory that a block can have, by architecture, from the CUDA programming guide.
 _SHARED_BYTES = {
@@ -81,7 +81,7 @@ def aligned_sizes(arguments: Mapping[str, Argument]) -> list[list[str]]:
     for name, argument in arguments.items():
         if argument.specialised and isinstance(argument.value, Symbol):
             groups.setdefault(argument.value.text, []).append(name)
-    if len(groups) > _MOST_SIZES:
+    if len(groups) > _MAX_SIZES:
         return [list(itertools.chain(*groups.values()))]
     return list(groups.values())
 
@@ -179,12 +179,12 @@ class Compiler:
         except Exception as error:  # Triton's own, of many kinds
             raise RuntimeError(f"{what} does not compile: {error}") from error
         made = done.metadata
-        most = _SHARED_BYTES.get(architecture)
-        if most is not None and made.shared > most:
+        max_shared = _SHARED_BYTES.get(architecture)
+        if max_shared is not None and made.shared > max_shared:
             chosen = ", ".join(f"{name} = {value}" for name, value in constants.items())
             raise RuntimeError(
                 f"{what} needs {made.shared} bytes of shared memory, but compute capability "
-                f"{architecture / 10} has {most}" + (f" ({chosen})" if chosen else "")
+                f"{architecture / 10} has {max_shared}" + (f" ({chosen})" if chosen else "")
             )
         return Cubin(
             architecture,

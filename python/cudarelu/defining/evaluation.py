@@ -14,13 +14,13 @@ import onnx.defs
 import onnx.helper
 import onnx.numpy_helper
 
-from .._onnx.absent_inputs import write_out
+from .._onnx.absent_inputs import add_default_inputs
 from .._onnx.definitions import OPSET, defaults_of, parsed
 from .._onnx.graphs import NewNames
 from .._table import OpInfo
 from .expansions import ABSENT, bodies
 from .operators import OPERATORS, clip_code, power_code
-from .reading import IN_PAIRS, place
+from .reading import PAIRWISE, line_of
 from .statements import (
     CPP,
     REAL,
@@ -276,7 +276,7 @@ class _Evaluation:
             try:
                 self._evaluate(node, scope, attributes, uses)
             except ValueError as error:
-                where = f"{place(op, node)}: {node.op_type}"
+                where = f"{line_of(op, node)}: {node.op_type}"
                 raise ValueError(f"{where} cannot be evaluated on the CPU: {error}") from None
         for i, parameter in enumerate(op.outputs):
             if (value := scope.get(parameter.name)) is None:
@@ -297,7 +297,7 @@ class _Evaluation:
         code = f"definition::read<{CPP[kind]}>(call, {i}{overwritten})"
         given = {each.name: each.name for each in op.inputs if each is not parameter}
         may_be_absent = not parameter.required
-        nodes = write_out(op, given, NewNames(given)) if may_be_absent else []
+        nodes = add_default_inputs(op, given, NewNames(given)) if may_be_absent else []
         if nodes:
             with self._out.block() as lines:
                 inner = dict(scope)
@@ -357,7 +357,7 @@ class _Evaluation:
             return [value for value in n.values if value]
         if op_type in ("Cast", "CastLike"):
             return [self._cast(n)]
-        if op_type in IN_PAIRS:
+        if op_type in PAIRWISE:
             return [self._in_pairs(n)]
         if op_type in OPERATORS:
             return [self._operator(n, n.op_type, [value for value in n.values if value])]
@@ -451,7 +451,7 @@ class _Evaluation:
         values = [value for value in n.values if value]
         result = values[0]
         for value in values[1:]:
-            result = self._operator(n, IN_PAIRS[n.op_type], [result, value])
+            result = self._operator(n, PAIRWISE[n.op_type], [result, value])
         if n.op_type != "Mean":
             return result
         count = Constant("float", np.array(float(len(values))))

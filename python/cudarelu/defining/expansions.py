@@ -119,6 +119,6 @@ ABSENT = {("LayerNormalization", "bias"): 0.0, ("Trilu", "k"): 0}
 @functools.cache
 def bodies() -> dict[str, onnx.FunctionProto]:
     """The functions, by the names of the operators."""
-    head = f'<domain: "written_out", opset_import: ["" : {OPSET}]>'
+    head = f'<domain: "expansion", opset_import: ["" : {OPSET}]>'
     functions = [onnx.parser.parse_function(f"{head} {text}") for text in _TEXTS]
     return {each.name: each for each in functions}

@@ -110,10 +110,10 @@ def target(call: Call) -> str:
 def check_operands(call: Call) -> None:
     """Raises ValueError for another number of operands than the operator has."""
     schema = onnx.defs.get_schema(call.op_type, OPSET, "")
-    count, least, most = len(call.operands), schema.min_input, schema.max_input
+    count, low, high = len(call.operands), schema.min_input, schema.max_input
     required = call.operands if call.op_type != "Clip" else call.operands[:1]
-    if not least <= count <= most or None in required:
-        wanted = f"{least}" if least == most else f"{least} or more"
+    if not low <= count <= high or None in required:
+        wanted = f"{low}" if low == high else f"{low} or more"
         operands = "operand" if wanted == "1" else "operands"
         raise ValueError(f"{call.op_type} needs {wanted} {operands}")
 

@@ -124,9 +124,9 @@ class _Writer:
         op = self._op
         for i, each in enumerate((*op.inputs, *op.outputs)):
             count = len(op.inputs)
-            place = f"inputs[{i}]" if i < count else f"outputs[{i - count}]"
+            argument = f"inputs[{i}]" if i < count else f"outputs[{i - count}]"
             view = "[[maybe_unused]] const cudarelu::TensorView&"
-            yield f"{view} {identifier(each.name)} = call.{place};"
+            yield f"{view} {identifier(each.name)} = call.{argument};"
         empty = " && ".join(f"{identifier(each.name)}.size() == 0" for each in op.outputs)
         yield f"if ({empty}) return {{}};"
         known = {each.name for each in (*op.inputs, *op.outputs)}
@@ -138,8 +138,8 @@ class _Writer:
                 if isinstance(dim, str) and dim != "*" and dim not in known:
                     known.add(dim)
                     shape = f"{identifier(each.name)}.shape"
-                    place = f"{shape}[{shape}.size() - {len(each.dims) - i}]"
-                    yield f"[[maybe_unused]] const std::int64_t {identifier(dim)} = {place};"
+                    size = f"{shape}[{shape}.size() - {len(each.dims) - i}]"
+                    yield f"[[maybe_unused]] const std::int64_t {identifier(dim)} = {size};"
         for i, attribute in enumerate(op.attributes):
             kind, read = ("double", "real") if attribute.type == "float" else ("auto", "integer")
             name = identifier(attribute.name)

@@ -267,8 +267,8 @@ def _with_line(path: str, error: Exception) -> str:
         line, message = error.lineno, error.msg
     if message.startswith(f"{path}:"):
         return message
-    place = path if line is None else f"{path}:{line}"
-    return f"{place}: {type(error).__name__}: {message}".removesuffix(": ")
+    position = path if line is None else f"{path}:{line}"
+    return f"{position}: {type(error).__name__}: {message}".removesuffix(": ")
 
 
 def library_of(path: str | os.PathLike[str]) -> Library:

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from .._onnx.expressions import Literal
 from .symbolic import Operand, Value, apply, where
 
-# gradient(g, y, *operands, **attributes): for each operand its part of the gradient, where g is the
-# gradient of the result y; None where it is zero.
+# gradient(g, y, *operands, **attributes): the gradient of each operand; None where it is zero. g is
+# the gradient of the result y.
 Gradient: TypeAlias = Callable[..., Sequence[Value | None]]
 
 
@@ -23,11 +23,13 @@ class Operator:
     Attributes:
         code: C++ with {0}, {1} for the operands and {alpha} for the attribute alpha.
         gradient: the derivatives; None if they are zero almost everywhere.
-        operands: the kind of the operands: "real", "bool" or "same", which is the kind of the
-            result.
-        result: the kind of the result.
+        operands: the kind of the operands: "real", "bool", "any", which is one kind for all, or
+            "where", which is a bool and two operands of one kind.
+        result: the kind of the result: "real", "bool" or "same", which is the kind of the second
+            operand.
         heavy: whether it takes longer than reading and writing an element.
-        piecewise: the C++ name of its PiecewisePolynomial, for a functor that is this operator alone.
+        piecewise: the C++ name of its PiecewisePolynomial, which a functor of this operator alone
+            uses.
     """
 
     code: str
@@ -76,7 +78,7 @@ def _fmod(g: Value, y: Value, a: Value, b: Value, fmod: Any) -> list[Value]:
 
 
 def _extreme(loses: Callable[[Any, Any], Any]) -> Gradient:
-    """Of equal operands, each has half of the gradient, as in torch.maximum."""
+    """The gradient of Max and Min. Equal operands get half of it each, as in torch.maximum."""
 
     def rule(g: Value, y: Value, a: Value, b: Value) -> list[Value]:
         share = where(a == b, 0.5 * g, g)
@@ -96,7 +98,7 @@ def _clip(g: Value, y: Value, x: Value, *bounds: Operand) -> list[Value | None]:
 
 
 def _exp_below_0(x: Value) -> Value:
-    """exp(x), without an infinity that would be multiplied by 0 where x > 0."""
+    """exp(min(x, 0)): where x > 0, a caller multiplies by 0, which makes NaN of an infinity."""
     return apply("Exp", where(x > 0, 0, x))
 
 
@@ -124,14 +126,10 @@ def _comparison(sign: str) -> Operator:
 OPERATORS: dict[str, Operator] = {
     "Abs": Operator("onnx::abs({0})", _unary(lambda g, y, x: g * apply("Sign", x))),
     "Acos": Operator(
-        "onnx::acos({0})",
-        _unary(lambda g, y, x: -(g / apply("Sqrt", 1 - x * x))),
-        heavy=True,
+        "onnx::acos({0})", _unary(lambda g, y, x: -(g / apply("Sqrt", 1 - x * x))), heavy=True
     ),
     "Acosh": Operator(
-        "onnx::acosh({0})",
-        _unary(lambda g, y, x: g / apply("Sqrt", x * x - 1)),
-        heavy=True,
+        "onnx::acosh({0})", _unary(lambda g, y, x: g / apply("Sqrt", x * x - 1)), heavy=True
     ),
     "Add": Operator("{0} + {1}", lambda g, y, a, b: [g, g]),
     "And": Operator("{0} && {1}", operands="bool", result="bool"),
@@ -144,7 +142,7 @@ OPERATORS: dict[str, Operator] = {
     "Atan": Operator("onnx::atan({0})", _unary(lambda g, y, x: g / (1 + x * x)), heavy=True),
     "Atanh": Operator("onnx::atanh({0})", _unary(lambda g, y, x: g / (1 - x * x)), heavy=True),
     "Ceil": Operator("onnx::ceil({0})"),
-    "Clip": Operator("", _clip),  # written by what operands it has
+    "Clip": Operator("", _clip),  # clip_code writes it
     "Cos": Operator("onnx::cos({0})", _unary(lambda g, y, x: -(g * apply("Sin", x))), heavy=True),
     "Cosh": Operator("onnx::cosh({0})", _unary(lambda g, y, x: g * apply("Sinh", x)), heavy=True),
     "Div": Operator("{0} / {1}", lambda g, y, a, b: [g / b, -(g * y / b)]),
@@ -173,8 +171,7 @@ OPERATORS: dict[str, Operator] = {
     ),
     "IsNaN": Operator("onnx::is_nan({0})", result="bool"),
     "LeakyRelu": Operator(
-        "onnx::leaky_relu({0}, {alpha})",
-        lambda g, y, x, alpha: [where(x > 0, g, g * alpha)],
+        "onnx::leaky_relu({0}, {alpha})", lambda g, y, x, alpha: [where(x > 0, g, g * alpha)]
     ),
     "Less": _comparison("<"),
     "LessOrEqual": _comparison("<="),
@@ -226,8 +223,7 @@ OPERATORS: dict[str, Operator] = {
         piecewise="cudarelu::math::tanh_piecewise",
     ),
     "ThresholdedRelu": Operator(
-        "onnx::thresholded_relu({0}, {alpha})",
-        lambda g, y, x, alpha: [where(x > alpha, g, 0)],
+        "onnx::thresholded_relu({0}, {alpha})", lambda g, y, x, alpha: [where(x > alpha, g, 0)]
     ),
     "Where": Operator(
         "{0} ? {1} : {2}",
@@ -238,5 +234,5 @@ OPERATORS: dict[str, Operator] = {
     "Xor": Operator("{0} != {1}", operands="bool", result="bool"),
 }
 
-# What kernels alone have (simplify.py), as C++.
+# Functions that simplify.py introduces, in kernels only, as C++.
 KERNEL_FUNCTIONS = {"NormalCdf": "onnx::normal_cdf({0})", "Exp2": "onnx::exp2({0})"}

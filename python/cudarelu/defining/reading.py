@@ -18,7 +18,7 @@ from .expr import attributes_of, check_operands, inputs_of, kind_of, parts, rewr
 from .operators import OPERATORS
 from .symbolic import Value
 
-WRITTEN_OUT = ("Celu", "Mean", "Sum")  # by other operators, in in_pairs()
+DECOMPOSED = ("Celu", "Mean", "Sum")  # into other operators, by decomposed()
 _WITHOUT_ARITHMETIC = ("Cast", "CastLike", "Constant", "Identity")
 
 
@@ -31,21 +31,21 @@ def read_text(op: OpInfo) -> Expression:
     """
     body = parsed(op)
     for node in body.node:
-        if node.op_type not in (*OPERATORS, *WRITTEN_OUT, *_WITHOUT_ARITHMETIC):
+        if node.op_type not in (*OPERATORS, *DECOMPOSED, *_WITHOUT_ARITHMETIC):
             known = onnx.defs.has(node.op_type, op.definition_opset, "")
             reason = "an elementwise operator" if known else "an operator of ONNX"
-            raise ValueError(f"{place(op, node)}: {node.op_type} is not {reason}")
+            raise ValueError(f"{line_of(op, node)}: {node.op_type} is not {reason}")
         if node.op_type == "Constant" and len(node.attribute) != 1:
-            raise ValueError(f"{place(op, node)}: Constant needs one attribute, its value")
+            raise ValueError(f"{line_of(op, node)}: Constant needs one attribute, its value")
     (output,) = body.output
     body.output[:] = [node.output[0] for node in body.node]
     values = []
     for node, value in zip(body.node, read(op, body), strict=True):
         try:
-            values.append(rewritten(value, in_pairs))
+            values.append(rewritten(value, decomposed))
             kind_of(values[-1])
         except ValueError as error:
-            raise ValueError(f"{place(op, node)}: {error}") from None
+            raise ValueError(f"{line_of(op, node)}: {error}") from None
     return _checked(op, values[list(body.output).index(output)])
 
 
@@ -68,7 +68,7 @@ def read_function(op: OpInfo, definition: Callable[..., Any]) -> Expression:
     result = definition(**arguments)
     if not isinstance(result, Value):
         raise TypeError(f"{op.name}: the function returned {result!r}, not a symbolic value")
-    return _checked(op, rewritten(result.expression, in_pairs))
+    return _checked(op, rewritten(result.expression, decomposed))
 
 
 def _checked(op: OpInfo, y: Expression) -> Expression:
@@ -85,19 +85,18 @@ def _checked(op: OpInfo, y: Expression) -> Expression:
     return y
 
 
-def place(op: OpInfo, node: onnx.NodeProto) -> str:
-    """The line of a node in the definition."""
+def line_of(op: OpInfo, node: onnx.NodeProto) -> str:
     written = re.search(rf"(?<!\w){re.escape(node.output[0])}\s*[,=]", op.definition)
     line = op.definition.count("\n", 0, written.start()) + 1 if written else 1
     return f"{op.name}: line {line} of the definition"
 
 
-# Operators of any number of operands, by the operators for two.
-IN_PAIRS = {"Max": "Max", "Min": "Min", "Sum": "Add", "Mean": "Add"}
+# The binary operators that operators of any number of operands consist of.
+PAIRWISE = {"Max": "Max", "Min": "Min", "Sum": "Add", "Mean": "Add"}
 
 
-def in_pairs(part: Expression) -> Expression:
-    """Operators of any number of operands, and Celu, which ONNX has for float32 only, by others."""
+def decomposed(part: Expression) -> Expression:
+    """A part as binary operators, and without Celu, which ONNX has for float32 only."""
     if not isinstance(part, Call):
         return part
     check_operands(part)
@@ -105,7 +104,7 @@ def in_pairs(part: Expression) -> Expression:
         x, low, high = (*part.operands, None)[:3]
         raised = part.operands[:1] if low is None else (Call("Max", (x, low)),)
         return Call("Min", (*raised, high)) if high is not None else Call("Max", (x, low))
-    if pairwise := IN_PAIRS.get(part.op_type):
+    if pairwise := PAIRWISE.get(part.op_type):
         operands = [each for each in part.operands if each is not None]
         total = functools.reduce(lambda a, b: Call(pairwise, (a, b)), operands)
         count = Literal((), (float(len(part.operands)),))

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from .._table import OpInfo, Parameter
 
-_MOST_PATHS = 256
+_MAX_PATHS = 256
 
 
 class Symbol:
@@ -174,9 +174,9 @@ class _Path:
         if self.has_ended:
             raise TypeError(f"{condition}: a symbol of another run of the function")
         self.met.setdefault(condition)
-        if len(self.met) > _MOST_PATHS:
+        if len(self.met) > _MAX_PATHS:
             raise TypeError(
-                f"the function branches over {_MOST_PATHS} times in one run: a loop cannot depend "
+                f"the function branches over {_MAX_PATHS} times in one run: a loop cannot depend "
                 "on what is known only when the op is called"
             )
         return self.outcomes.setdefault(condition, True)
@@ -382,8 +382,8 @@ def tree_of(op: OpInfo, dtype: str, function: Callable[[Any], Any]) -> Tree:
     def run(outcomes: dict[str, bool], known: int) -> Tree:
         nonlocal count
         count += 1
-        if count > _MOST_PATHS:
-            raise ValueError(f"{op.name}: the function has over {_MOST_PATHS} different outcomes")
+        if count > _MAX_PATHS:
+            raise ValueError(f"{op.name}: the function has over {_MAX_PATHS} different outcomes")
         path = _Path(outcomes)
         call = Call(path, op, dtype)
         try:
@@ -487,8 +487,7 @@ def _argument(path: _Path, parameter: Any, value: Any, what: str) -> Any:
     elif _is_number(value) and not parameter.is_constexpr:
         value = Symbol(path, _text(value), _kind(value))  # as Triton passes it, not a constant
     elif not isinstance(
-        value,
-        bool | int | float | str | tuple | tl.dtype | tl.constexpr | JITFunction | None,
+        value, bool | int | float | str | tuple | tl.dtype | tl.constexpr | JITFunction | None
     ):
         raise TypeError(f"{what} cannot be {value!r}")
     if isinstance(value, Symbol):

@@ -112,8 +112,8 @@ class Context:
 def find_ort_infer(folder: Path) -> Path | None:
     """The program ort_infer for the package in a folder: in the build tree, in the environment, or
     on the PATH."""
-    places = [folder.parents[1], Path(sysconfig.get_path("scripts"))]
-    found = (place / "ort_infer" for place in places if (place / "ort_infer").is_file())
+    folders = [folder.parents[1], Path(sysconfig.get_path("scripts"))]
+    found = (each / "ort_infer" for each in folders if (each / "ort_infer").is_file())
     on_path = shutil.which("ort_infer")
     return next(found, Path(on_path) if on_path else None)
 

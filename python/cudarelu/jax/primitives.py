@@ -123,8 +123,8 @@ def _split(operands: Sequence[Any], call: Call, active: Sequence[int]) -> tuple[
 
 def _float_outputs(op: OpInfo, outputs: Sequence[Any]) -> list[int]:
     """The outputs of floating-point numbers that have a derivative."""
-    places = derivative_of(op).differentiable_outputs
-    return [i for i in sorted(places) if jnp.issubdtype(outputs[i].dtype, jnp.floating)]
+    indices = derivative_of(op).differentiable_outputs
+    return [i for i in sorted(indices) if jnp.issubdtype(outputs[i].dtype, jnp.floating)]
 
 
 @functools.cache
@@ -269,11 +269,11 @@ def _jvp(op: OpInfo, primals: Any, tangents: Any, call: Call) -> Any:
 
 
 def _gradient(
-    op: OpInfo, call: Call, arrays: Any, outputs: Any, places: Sequence[int], cotangents: Any
+    op: OpInfo, call: Call, arrays: Any, outputs: Any, indices: Sequence[int], cotangents: Any
 ) -> Callable[[int], Any]:
     """The gradient of each input, as a function of its position. The cotangents are the gradients
-    of the outputs at `places`; those of the others are zero."""
-    pairs = zip(places, cotangents, strict=True)
+    of the outputs at `indices`; those of the others are zero."""
+    pairs = zip(indices, cotangents, strict=True)
     given = {i: each for i, each in pairs if not isinstance(each, ad.Zero)}
     inputs = call.inputs(arrays)
     return Evaluator(_Host(), op, inputs, outputs, call.numbers, given.get).gradient_of
@@ -290,12 +290,12 @@ def _forward(op: OpInfo, *operands: Any, call: Call, active: Any) -> list[Any]:
     """The derivative in the direction of tangents: the transpose of the gradient, which is linear
     in the gradients of the outputs."""
     tangents, arrays, outputs = _split(operands, call, active)
-    places = _float_outputs(op, outputs)
+    indices = _float_outputs(op, outputs)
 
     def reverse(*cotangents: Any) -> list[Any]:
-        return list(map(_gradient(op, call, arrays, outputs, places, cotangents), active))
+        return list(map(_gradient(op, call, arrays, outputs, indices, cotangents), active))
 
-    return list(jax.linear_transpose(reverse, *(outputs[i] for i in places))(list(tangents)))
+    return list(jax.linear_transpose(reverse, *(outputs[i] for i in indices))(list(tangents)))
 
 
 def _transpose(op: OpInfo, cotangents: Any, *arrays: Any, call: Call) -> list[Any]:
@@ -312,8 +312,8 @@ def _transpose(op: OpInfo, cotangents: Any, *arrays: Any, call: Call) -> list[An
         return jnp.zeros(x.aval.shape, x.aval.dtype) if unknown else x
 
     outputs = [jnp.zeros_like(known(each)) for each in cotangents]
-    places = range(len(outputs))
-    gradient = _gradient(op, call, list(map(known, arrays)), outputs, places, cotangents)
+    indices = range(len(outputs))
+    gradient = _gradient(op, call, list(map(known, arrays)), outputs, indices, cotangents)
     inputs = [i for i, present in enumerate(call.present) if present]
     return [gradient(i) if i in linear else None for i in inputs]
 

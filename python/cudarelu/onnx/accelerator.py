@@ -1,4 +1,4 @@
-"""Our ops in the place of standard operators."""
+"""Replaces standard operators in a model by our ops."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from .._pytorch.functions import FUNCTIONS
 from .._table import Attribute, OpInfo
 from .search import read_constant
 
-_MOST_ELEMENTS = 1 << 26  # of an input
+_MAX_ELEMENTS = 1 << 26  # of an input
 
 
 def replaced_by_attributes(
@@ -23,9 +23,12 @@ def replaced_by_attributes(
 ) -> tuple[list[str], dict[str, Any]]:
     """The optional inputs that a call of an op does not need, and its attributes without them.
 
-    An input is not needed if it is computed from constants and has no dimension that broadcasts,
-    and if the op gives the same results for random numbers without it and with a boolean attribute
-    that is false now.
+    An input is not needed if
+
+    - it is computed from constants,
+    - none of its dimensions broadcasts, and
+    - a boolean attribute that is false now replaces it: the op has the same results for random
+      numbers.
 
     Args:
         op: the op.
@@ -58,8 +61,9 @@ def replaced_by_attributes(
 def folded(
     value: ir.Value, opset: int, known: dict[ir.Value, np.ndarray | None] | None = None
 ) -> np.ndarray | None:
-    """The elements of a value that is computed from constants and from shapes that are known; None
-    if it is not, or is large. `known` has those of other values, and gets those that are computed.
+    """The elements of a value that is computed from constants and from known shapes.
+
+    None if the value is computed from others or is large. `known` is a cache of the elements.
     """
     known = {} if known is None else known
     if value not in known:
@@ -89,22 +93,24 @@ def _folded(
     try:
         evaluator = ReferenceEvaluator(ir.to_proto(node), opsets={"": opset})
         (result,) = evaluator.run(None, arrays)
-    # It raises many kinds where it lacks an operator, or values of a graph around.
+    # Of many types: for an operator that it lacks, or a value of an outer graph.
     except Exception:
         return None
     return np.asarray(result)
 
 
-def _is_small(shape: ir.Shape, most: int = _MOST_ELEMENTS) -> bool:
+def _is_small(shape: ir.Shape, max_elements: int = _MAX_ELEMENTS) -> bool:
     sizes = [each for each in shape if isinstance(each, int)]
-    return len(sizes) == len(shape) and math.prod(sizes) <= most
+    return len(sizes) == len(shape) and math.prod(sizes) <= max_elements
 
 
 def _sizes(
     op: OpInfo, values: Mapping[str, ir.Value], dims: list[Any], value: ir.Value
 ) -> dict[Any, int] | None:
-    """The sizes of the last dimensions of an input by name, from the first one that is not 1; None
-    if they are not those of other inputs, or if there is none."""
+    """The sizes of an input's last dimensions by name, from the first one that is not 1.
+
+    None if all are 1, or if other inputs do not have the same sizes.
+    """
     shape = [] if value.shape is None else list(value.shape)
     while shape and shape[0] == 1:
         shape.pop(0)
@@ -128,9 +134,11 @@ def _are_same(
     attributes: Mapping[str, Any],
     flag: str,
 ) -> bool:
-    """Whether an op gives the same for an input and for a flag, where its other inputs are required
-    ones of random numbers in float64. Dimensions that the array has not are 3: not 1, with which an
-    array that broadcasts would mean less."""
+    """Whether an op has the same results with an input as with a flag.
+
+    Its required inputs are random float64 numbers. A dimension that the array lacks has size 3: in
+    a dimension of size 1, an array that broadcasts could not be told from one that does not.
+    """
     random = np.random.default_rng(0)
     arrays: list[np.ndarray | None] = []
     for parameter in op.inputs:
@@ -139,8 +147,8 @@ def _are_same(
     given = {each.name: _given(each, attributes[each.name]) for each in op.attributes}
     call = FUNCTIONS[op.qualified_name]
     without = call(*arrays, **given | {flag: True})
-    place = [each.name for each in op.inputs].index(name)
-    arrays[place] = array if array.dtype == bool else array.astype(np.float64)
+    index = [each.name for each in op.inputs].index(name)
+    arrays[index] = array if array.dtype == bool else array.astype(np.float64)
     return np.allclose(call(*arrays, **given), without, rtol=1e-12, atol=1e-12, equal_nan=True)
 
 

@@ -81,9 +81,9 @@ def check_external_data(model: onnx.ModelProto, *folders: Path) -> None:
             is a link to it.
     """
     for named in _locations(model):
-        places = [(folder / named).resolve() for folder in folders]
+        targets = [(folder / named).resolve() for folder in folders]
         inside = all(
-            any(place.is_relative_to(folder.resolve()) for folder in folders) for place in places
+            any(target.is_relative_to(folder.resolve()) for folder in folders) for target in targets
         )
         if not inside or Path(named).is_absolute():
             raise ValueError(

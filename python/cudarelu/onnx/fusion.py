@@ -20,7 +20,7 @@ from ..defining.expr import attributes_of, kind_of, parts, rewritten
 from ..defining.library import Library
 from ..defining.operators import OPERATORS
 from ..defining.ops import declared, defined, last_ones
-from ..defining.reading import WRITTEN_OUT, in_pairs
+from ..defining.reading import DECOMPOSED, decomposed
 from .ir_models import from_proto, to_proto
 from .opsets import FUSION_OPSET
 from .report import Replaced
@@ -167,7 +167,7 @@ def _groups(model: ir.Model) -> Iterator[_Group]:
 
 
 def _is_elementwise(node: ir.Node) -> bool:
-    known = node.op_type in OPERATORS or node.op_type in WRITTEN_OUT
+    known = node.op_type in OPERATORS or node.op_type in DECOMPOSED
     plain = all(not each.is_ref() for each in node.attributes.values())
     return node.domain == "" and known and plain and len(node.outputs) == 1
 
@@ -211,7 +211,7 @@ class _Growing:
             self._calls: dict[ir.Node, Call] = {}
             self._inputs: dict[str, ir.Value] = {}
             self._rows: list[_Row] = []  # so far
-            y = rewritten(self._call(self._root), in_pairs)
+            y = rewritten(self._call(self._root), decomposed)
             nodes = self._nodes()
             # A node that could not join may need the result of another one, which then cannot.
             needed = {
@@ -251,7 +251,7 @@ class _Growing:
             operands = tuple(None if each is None else found[each] for each in node.inputs)
             attributes = tuple(sorted((each.name, each.value) for each in node.attributes.values()))
             result = Call(node.op_type, operands, attributes)
-            for part in (rewritten(result, in_pairs), *attributes_of(result).values()):
+            for part in (rewritten(result, decomposed), *attributes_of(result).values()):
                 kind_of(part)  # raises ValueError
             self._calls[node] = result
         return self._calls[node]
@@ -278,7 +278,7 @@ class _Growing:
         return Input(value.name)
 
     def _row(self, value: ir.Value) -> _Row | None:
-        """The shape of an input of the group; None if it is that of the result."""
+        """The shape of an input of the group; None if it is the shape of the result."""
         shape = _shape(value)
         if shape == self._shape:
             return None

@@ -27,7 +27,7 @@ class Mismatch(Exception):
 
 
 class AttributeMismatch(Mismatch):
-    """A mismatch of an attribute. A mismatch of another form of the op is reported rather."""
+    """A mismatch of an attribute. A mismatch of another kind is reported before it."""
 
 
 class Match:
@@ -96,7 +96,7 @@ class Match:
         return result
 
     def _of_node(self, node: ir.Node, declared: dict[str, Any]) -> dict[str, Any]:
-        """The op's attributes that a node gives. Its other attributes must be as declared."""
+        """The op's attributes that a node gives. The node's others must be as declared."""
         x = node.inputs[0] if node.inputs else None
         if node.op_type == "InstanceNormalization" and len((x and x.shape) or ()) != 3:
             raise Mismatch(f"the instances of {node.op_type} are not known to be rows")
@@ -141,7 +141,7 @@ class Match:
         """Compares dtypes and shapes with the signature.
 
         Returns:
-            Constants that have to be reshaped, by the op's inputs: as they must be.
+            The reshaped constants, by the op's inputs.
         """
         inputs = [(each, self.values[each.name]) for each in self._inputs]
         dtypes = {
@@ -153,7 +153,7 @@ class Match:
             names = " and ".join(sorted(each or "of unknown dtype" for each in dtypes))
             raise Mismatch(f"{self._op.name} does not take inputs {names}")
         if len(inputs) == 1:
-            return {}  # any shape is that of the signature
+            return {}  # any shape fits the signature
         sizes: dict[Any, Any] = {}
         constants = {}
         # A shape that broadcasts is compared with the sizes of the others.
@@ -177,11 +177,11 @@ class Match:
         return constants
 
     def _check_mask(self, mask: Parameter, sizes: dict[Any, Any]) -> None:
-        """Checks an input that broadcasts, whose sizes are those of the others or 1.
+        """Checks an input that broadcasts: each size is 1 or the size of the other inputs.
 
-        Nodes that are written out broadcast the others, too. These are expanded where their sizes
-        are not known to be those of the mask. The last size needs no proof: the product after it
-        does not run otherwise.
+        Separate nodes broadcast the other inputs, too. An input is expanded where its size is not
+        known to be the size of the mask. The last size needs no proof: the product after it does
+        not run otherwise.
         """
         shape, theirs = [*self.values[mask.name].shape], _full(mask, sizes)
         if len(shape) > len(theirs):
@@ -240,12 +240,12 @@ class Match:
             (x, _), values = each.operands, self._found.values
             assert x is not None
             whole, flat = values[x].shape, value.shape
-            turned = values[Call("Transpose", (x,), SWAP)].shape
-            if whole is None or turned is None or flat is None:
+            transposed = values[Call("Transpose", (x,), SWAP)].shape
+            if whole is None or transposed is None or flat is None:
                 raise Mismatch(f"the shape of {value.name} is not known")
             *leading, rows, columns = whole
             if not (
-                _are_same([*turned], [*leading, columns, rows])
+                _are_same([*transposed], [*leading, columns, rows])
                 and len(flat) == 3
                 and _are_same([*flat][1:], [rows, columns])
             ):
@@ -282,7 +282,7 @@ class Match:
 
 
 def _read(value: ir.Value) -> np.ndarray | None:
-    """The elements of a constant; None: it is none."""
+    """The elements of a constant; None if the value is not constant."""
     try:
         return constant(value)
     except OSError as error:
@@ -290,7 +290,7 @@ def _read(value: ir.Value) -> np.ndarray | None:
 
 
 def _fits(parameter: Parameter, shape: list[Any], sizes: dict[Any, Any]) -> bool:
-    """Whether a shape is as the signature has it, where `sizes` are bound; binds the others."""
+    """Whether a shape fits the signature with the sizes in `sizes`, which gets the new ones."""
     own = _own(parameter)
     if len(shape) < len(own) or (len(shape) > len(own) and not parameter.leads):
         return False
@@ -321,7 +321,7 @@ def _is_from_front(axis: Any) -> bool:
 
 
 def _from_back(perm: Sequence[int]) -> list[int]:
-    """The order of the last dimensions, counted from the back, where the first ones stay."""
+    """The part of a permutation after the first dimensions that stay, counted from the back."""
     rank = len(perm)
     stay = next((i for i, axis in enumerate(perm) if i != axis), rank)
     return [axis - rank for axis in perm[stay:]]
@@ -335,7 +335,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """Whether two sizes are known to be equal; names are those of `inferred`."""
+    """Whether two sizes are known to be equal; their names are given by `inferred`."""
     return a is b or (a == b and (isinstance(a, int) or a.value is not None))
 
 
@@ -358,7 +358,7 @@ def _divides(divisor: Any, size: Any) -> bool:
 
 
 def _without_power(value: float, attribute: Attribute) -> float:
-    """The attribute of which a constant is a power, in float32 as in a model."""
+    """The attribute, given a constant that is a power of it, in float32 as in a model."""
     if attribute.power == 1:
         return value
     if value == 0:

@@ -77,7 +77,7 @@ class Meanings:
         """
         names = {number: name for name, number in reversed(values.items())}
         for name, there in zip(outputs, wanted, strict=True):
-            here, place = values[name], f"the output {name}"
+            here, where = values[name], f"the output {name}"
             while here != there:
                 ours, theirs = self._meanings[here], self._meanings[there]
                 inner = self._unequal(ours, theirs)
@@ -85,8 +85,8 @@ class Meanings:
                     texts = _text(ours), _text(theirs)
                     if texts[0] == texts[1]:
                         texts = f"of {len(ours.operands)} operands", f"of {len(theirs.operands)}"
-                    return f"{place} is {texts[0]}, not {texts[1]}"
-                place = f"an operand of {ours.title} {names.get(here, '')}".rstrip()
+                    return f"{where} is {texts[0]}, not {texts[1]}"
+                where = f"an operand of {ours.title} {names.get(here, '')}".rstrip()
                 here, there = inner
         return None
 

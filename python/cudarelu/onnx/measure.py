@@ -246,8 +246,8 @@ def compare(before: Running, after: Running) -> tuple[float, tuple[float, float]
     """
     once = max(each.seconds(2) for each in (before, after))
     calls = max(1, round(_ROUND_SECONDS / once))
-    fewest, most = _ROUNDS
-    rounds = int(min(max(_SECONDS / (2 * calls * once), fewest), most))
+    min_rounds, max_rounds = _ROUNDS
+    rounds = int(min(max(_SECONDS / (2 * calls * once), min_rounds), max_rounds))
     ratios = []
     for index in range(rounds):
         order = (before, after) if index % 2 else (after, before)

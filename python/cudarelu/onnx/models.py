@@ -69,7 +69,7 @@ def attach_definitions(
                 "library's"
             )
         result.functions.remove(attached)
-    for place, (name, op) in enumerate(called.items()):
+    for index, (name, op) in enumerate(called.items()):
         definition = specialised(function(op, *name), common_labels(calls(result, *name)))
         # Defaults would need IR version 9, and the nodes have all attributes.
         del definition.attribute_proto[:]
@@ -77,7 +77,7 @@ def attach_definitions(
         # The model's opset: some runtimes support only one opset in a model.
         definition.opset_import[0].version = opset
         # Before the functions that call it: onnx.reference reads them in order.
-        result.functions.insert(place, definition)
+        result.functions.insert(index, definition)
     return result
 
 

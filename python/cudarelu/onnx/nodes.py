@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import onnx
 import onnx.helper
 
-from .._onnx.absent_inputs import write_out
+from .._onnx.absent_inputs import add_default_inputs
 from .._onnx.graphs import NewNames, check_cycles, names_of, scopes
 from .._table import Attribute, OpInfo, all_ops, number_text, op_in_onnx
 
@@ -113,7 +113,7 @@ def _complete(node: onnx.NodeProto, op: OpInfo, new_name: NewNames) -> list[onnx
         is_needed = isinstance(each, Attribute) or not each.optional
         if is_needed and not given.get(each.name):
             raise ValueError(f"{_title(node)}: input {each.name} is missing")
-    added = write_out(op, given, new_name)
+    added = add_default_inputs(op, given, new_name)
     node.input[:] = [given[each.name] for each in taken]
 
     attributes = {each.name: each for each in node.attribute}

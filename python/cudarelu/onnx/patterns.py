@@ -53,10 +53,12 @@ class Pattern:
 def is_candidate(op: OpInfo) -> bool:
     """Whether models are searched for the definition of the op.
 
-    They are not for the ops of gradients, which belong to training and take a gradient or have
-    none; for ops of several outputs or dtypes, or with inputs that broadcast, whose definitions are
-    long programs, so that they have other forms; and for a matrix product alone, which is left to
-    the runtime.
+    They are not searched for
+
+    - an op of a gradient: it takes a gradient or has none, and belongs to training;
+    - an op with several outputs, with several dtypes or with inputs that broadcast: its definition
+      is a long program, which models contain in other forms;
+    - a plain matrix product, which a runtime computes as fast.
 
     Raises:
         ValueError: for a definition that cannot be read.
@@ -73,7 +75,7 @@ def is_candidate(op: OpInfo) -> bool:
 
 
 def is_plain_matmul(op_types: Iterable[str]) -> bool:
-    """Whether operators are a matrix product alone, or none."""
+    """Whether operators are a matrix product without an epilogue, or compute nothing."""
     return {*op_types} <= {"Gemm", "Identity", "MatMul", "Transpose"}
 
 
@@ -97,7 +99,7 @@ def _patterns_of_readable(op: OpInfo) -> list[Pattern]:
 
 
 def _patterns(op: OpInfo) -> list[Pattern]:
-    """Expressions of the definition's meaning, each with and without what may be absent."""
+    """The definition and its equivalent forms, each with and without its optional parts."""
     found: dict[Expression, Mapping[str, int]] = {}
     for labels in choices(op) if is_candidate(op) else ():
         body = specialised(function(op), labels)
@@ -112,14 +114,14 @@ def _patterns(op: OpInfo) -> list[Pattern]:
     for whole, given in found.items():
         leaves = dict.fromkeys(each for each in parts(whole) if isinstance(each, Input | Attribute))
         if not {each.name for each in op.inputs} <= {each.name for each in leaves}:
-            continue  # no node tells the value of an input
+            continue  # no node has the value of an input
         optional = [each for each in leaves if each.is_optional]
         normal = rewritten(whole, *NORMAL_FORM)
         for size in range(len(optional) + 1):
             for absent in itertools.combinations(optional, size):
                 expression = without(normal, absent)
                 if isinstance(expression, Call):
-                    # A factor that is none by default is 1 where there is no such factor.
+                    # A factor that is NaN (absent) by default is 1 where a model has no factor.
                     ones = {each.name: 1 for each in absent if each.number != each.number}
                     result.append(Pattern(op, expression, {**given, **ones}))
     return result
@@ -128,8 +130,11 @@ def _patterns(op: OpInfo) -> list[Pattern]:
 def _single_operators(
     op: OpInfo, body: onnx.FunctionProto, whole: Expression, labels: Mapping[str, int]
 ) -> Iterator[Call]:
-    """Yields calls of an operator of ONNX that has the same enumerated attributes as the op, and
-    the same values by ONNX's definition; of the op's input, or of the product of a linear layer."""
+    """Yields calls of ONNX operators that compute the op in one node.
+
+    Such an operator has the enumerated attributes of the op, and ONNX's definition of it has the
+    same results. The call's operand is the op's input, or the product of a linear layer.
+    """
     inputs = tuple(Input(name) for name in body.input)
     products = (each for each in calls(whole) if is_linear(each) and each.operands == inputs)
     argument = inputs[0] if len(inputs) == 1 else next(products, None)

@@ -1,4 +1,4 @@
-"""Our ops in the place of standard operators: the nodes of a model are rewritten."""
+"""Rewrites the nodes of a model: calls of our ops replace standard operators."""
 
 from __future__ import annotations
 
@@ -99,8 +99,7 @@ class _Rewriting:
         return sorted(found, key=self._order.__getitem__)
 
     def report(self) -> Report:
-        # Nodes that another op replaced later are not reported, nor are those of which the same op
-        # replaced a part.
+        # Nodes are not reported if another op replaced them later, or the same op a part of them.
         found = self._attribute_mismatches | self._mismatches
         left = [
             each
@@ -178,7 +177,7 @@ def remove_constants(found: list[ir.Value], kept: Collection[str]) -> None:
             assert value.name
             del graph.initializers[value.name]
         else:
-            # Operands whose elements are not read may be no constants.
+            # An operand whose elements are not read need not be a constant.
             unread = {"CastLike": node.inputs[1:], "Shape": node.inputs}.get(node.op_type, ())
             found += [each for each in node.inputs if each is not None and each not in unread]
             graph.remove(node, safe=True)

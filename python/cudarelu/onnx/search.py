@@ -56,7 +56,7 @@ def roots(expression: Call) -> frozenset[str] | None:
 
 
 def _find(wanted: Expression | None, value: ir.Value | None, found: Found) -> Iterator[Found]:
-    """Yields each extension of what was found by a value for one more part."""
+    """Yields `found`, extended by a value for one more part, in each possible way."""
     if wanted is None or value is None:
         if value is wanted:
             yield found
@@ -78,7 +78,7 @@ def _find(wanted: Expression | None, value: ir.Value | None, found: Found) -> It
 
 
 def _find_new(wanted: Expression, value: ir.Value, found: Found) -> Iterator[Found]:
-    """The same for a part that has no value yet, which the caller then adds."""
+    """As `_find`, for a part that has no value yet; the caller adds the value."""
     if isinstance(wanted, Call):
         for form in forms(wanted):
             if isinstance(form, Input):
@@ -88,16 +88,16 @@ def _find_new(wanted: Expression, value: ir.Value, found: Found) -> Iterator[Fou
             else:
                 yield from _find_node(form, value, found)
     elif isinstance(wanted, Input):
-        turned = dataclasses.replace(wanted, is_transposed=not wanted.is_transposed)
-        if turned not in found.values:
+        other = dataclasses.replace(wanted, is_transposed=not wanted.is_transposed)
+        if other not in found.values:
             yield found
-    # An Attribute. Its element is read later, and the report tells if that fails.
+    # An Attribute. Its element is read later, and the report has the reason if that fails.
     elif (tensor := _tensor(value)) is not None and tensor.size == 1:
         yield found
 
 
 def _find_node(call: Call, value: ir.Value, found: Found) -> Iterator[Found]:
-    """A call whose operands have fixed places."""
+    """A call whose operands have a fixed order."""
     node = _node(value, found)
     if node is None or (node.op_type, value.index()) != (call.op_type, call.output):
         return

@@ -106,7 +106,7 @@ def _unify(model: onnx.ModelProto) -> bool:
     """
     types = types_of(model.graph)
     sizes = _Sizes()
-    for node in model.graph.node:  # not those of subgraphs, which may not run
+    for node in model.graph.node:  # not of subgraphs, which may not run
         shapes = [[*types[each].tensor_type.shape.dim] for each in node.input if each in types]
         if node.domain or len(shapes) != len(node.input) or not all(shapes):
             continue

@@ -168,10 +168,7 @@ class Session:
         return _open, (libraries, *self._arguments)
 
     def _load_on_cuda(
-        self,
-        path: str | os.PathLike[str] | bytes,
-        device: int,
-        session_options: Options,
+        self, path: str | os.PathLike[str] | bytes, device: int, session_options: Options
     ) -> None:
         count = torch.cuda.device_count()
         if not 0 <= device < count:

@@ -19,16 +19,7 @@ from .inputs import draw, shape_of
 
 DTYPES = {
     name: np.dtype(getattr(ml_dtypes if name == "bfloat16" else np, name))
-    for name in (
-        "float32",
-        "float64",
-        "float16",
-        "bfloat16",
-        "int8",
-        "uint8",
-        "int32",
-        "int64",
-    )
+    for name in ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
 }
 
 
@@ -207,14 +198,14 @@ class _Numbers:
         else:
             data = self.rng.normal(0, self.deviation, shape).astype(dtype)
         if self.extra is not None and data.size:
-            # At most one special value in a row, or the sum of each row would be NaN. The places
+            # At most one special value in a row, or the sum of each row would be NaN. The positions
             # differ between the inputs.
             flat = data.reshape(-1)
             step = 2 if data.ndim < 2 else data.shape[-1] + 1
-            places = np.arange(int(self.rng.integers(0, 2)), flat.size, step)
-            fits = places.size >= self.extra.size
+            positions = np.arange(int(self.rng.integers(0, 2)), flat.size, step)
+            fits = positions.size >= self.extra.size
             values = self.extra if fits else self.rng.permutation(self.extra)
-            flat[places] = np.resize(values, places.size)
+            flat[positions] = np.resize(values, positions.size)
         return data
 
 

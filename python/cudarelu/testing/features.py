@@ -84,9 +84,13 @@ def _refuses(error: type[Exception], message: str, call: Callable[[], Any]) -> N
 
 
 def _check_gradients(op: OpInfo, function: Callable[..., Any], device: str) -> None:
-    """Compares with differences, which are too coarse of float32 beside float64: such inputs and
-    outputs are left out. So are inputs without a gradient, which need not be zero; in this library
-    it is."""
+    """Compares gradients with differences of results.
+
+    Not compared are
+
+    - inputs and outputs of float32 beside float64, whose differences are too coarse;
+    - inputs of another library's op that have no gradient, which need not be zero.
+    """
     dtype = getattr(torch, wide_dtype(op))
     inputs = inputs_of(op, (2,) if has_many_dimensions(op) else (2, 3), device=device)
     compared = range(len(inputs)) if op.namespace == OWN_NAMESPACE else derivative_of(op).terms
@@ -115,7 +119,8 @@ def _no_gradient(op: OpInfo, device: str) -> None:
     """Backward is refused."""
     outputs = as_tuple(call_of(op)(*with_grad(inputs_of(op))))
     for parameter, output in zip(op.outputs, outputs, strict=True):
-        assert output.requires_grad == (output.is_floating_point() and parameter.dtype == "T")
+        wanted = output.is_floating_point() and parameter.dtype == "T"
+        assert output.requires_grad == wanted, f"{parameter.name}: requires_grad is not {wanted}"
         if output.requires_grad:
             message = f"derivative for '{op.qualified_name}'"
             _refuses(NotImplementedError, message, output.sum().backward)
@@ -149,13 +154,17 @@ def _autocast(op: OpInfo, device: str) -> None:
         for arguments, dtype in ((half, expected), (mixed, promoted), (inputs, torch.float64)):
             results = as_tuple(call_of(op, FUNCTIONS[op.qualified_name])(*arguments))
             for each, output in zip(op.outputs, results, strict=True):
-                assert output.dtype == dtype or each.dtype != "T"
+                assert each.dtype != "T" or output.dtype == dtype, (
+                    f"{each.name} under autocast is {output.dtype}, not {dtype}"
+                )
         if not op.gradient:
             return
         leaves = with_grad(mixed)
         as_tuple(call_of(op)(*leaves))[0].sum().backward()
     for x in leaves:
-        assert x.grad is None or x.grad.dtype == x.dtype
+        assert x.grad is None or x.grad.dtype == x.dtype, (
+            f"under autocast, the gradient of {x.dtype} is {x.grad.dtype}"
+        )
 
 
 # In place
@@ -170,7 +179,7 @@ def _in_place(layout: str, op: OpInfo, device: str) -> None:
     version = base._version
     function(*inputs)
     _equal(base, expected)
-    assert base._version == version + 1
+    assert base._version == version + 1, "the in-place op did not increment the version once"
 
 
 def _in_place_gradients(view: bool, op: OpInfo, device: str) -> None:
@@ -199,11 +208,11 @@ def samples_of(x: torch.Tensor, count: int = BATCH) -> list[torch.Tensor]:
     return [torch.cat([torch.full_like(x[:1], i), x[1:]]) for i in range(count)]  # offsets
 
 
-def subsets(inputs: Tensors, most: int = 5) -> list[tuple[bool, ...]]:
-    """Every choice of one or more batched inputs; of more than `most` inputs the choices of all, of
-    one, and of all but one."""
+def subsets(inputs: Tensors, max_inputs: int = 5) -> list[tuple[bool, ...]]:
+    """Every choice of one or more batched inputs; if there are more than `max_inputs`, only the
+    choices of all, of one, and of all but one."""
     count = len(inputs)
-    if count <= most:
+    if count <= max_inputs:
         return [c for c in itertools.product([True, False], repeat=count) if any(c)]
     ones = [tuple(i == each for i in range(count)) for each in range(count)]
     return [(True,) * count, *ones, *(tuple(not x for x in each) for each in ones)]
@@ -293,17 +302,23 @@ def _check_compiled_backward(
             loss.backward()
         for actual, expected in zip(compiled, eager, strict=True):
             torch.testing.assert_close(actual.grad, expected.grad)
-    assert counters["compiled_autograd"]["captures"] == 1
+    captures = counters["compiled_autograd"]["captures"]
+    assert captures == 1, f"the backward of three sizes was captured {captures} times"
     return counter
+
+
+def _check_one_graph(counter: Any) -> None:
+    count = counter.frame_count
+    assert count == 1, f"the compiler made {count} graphs, not one for all sizes"
 
 
 def _compiled_backward(op: OpInfo, device: str) -> None:
     counter = _check_compiled_backward(
         call_of(op), lambda size: inputs_of(op, (size, size + 1), size + 2, device=device)
     )
-    assert counter.frame_count == 1
-    (graph,) = counter.graphs
-    assert f"CppNode{derivative_of(op).op.onnx.op_type}Backward" in graph.code
+    _check_one_graph(counter)
+    node = f"CppNode{derivative_of(op).op.onnx.op_type}Backward"
+    assert node in counter.graphs[0].code, f"the compiled backward does not call {node}"
 
 
 def _compiled_backward_in_place(view: bool, op: OpInfo, device: str) -> None:
@@ -328,11 +343,13 @@ def _meta(layout: str, op: OpInfo, device: str) -> None:
     real = as_tuple(call_of(op)(*inputs))
     meta = as_tuple(call_of(op)(*(x.to("meta") for x in inputs)))
     for r, m, e in zip(real, meta, expected, strict=True):
-        assert (r.dtype, r.shape, r.stride()) == (m.dtype, m.shape, m.stride())
+        found, wanted = ((y.dtype, y.shape, y.stride()) for y in (m, r))
+        assert found == wanted, f"the meta device gives {found}, not {wanted}"
         if layout != "expanded":  # it has other values
             _equal(r, e)
         keeps = op.elementwise and layout in ("channels_last", "transposed")
-        assert r.stride() == (inputs[0] if keeps else e).stride()
+        strides = (inputs[0] if keeps else e).stride()
+        assert r.stride() == strides, f"{layout}: the strides are {r.stride()}, not {strides}"
 
 
 def _other_sizes(op: OpInfo) -> list[int]:
@@ -356,7 +373,7 @@ def _compile(op: OpInfo, device: str) -> None:
         _equal(actual, function(*inputs))
         if op.gradient:
             loss_of(actual).backward()
-    assert counter.frame_count == 1
+    _check_one_graph(counter)
 
 
 def _opcheck(dtype: str, in_place: bool, op: OpInfo, device: str) -> None:

@@ -49,8 +49,8 @@ class JaxJit(OnDevice):
         # The terms of a gradient may cancel out, as of a row of one element that is normalized. If
         # the larger gradients are NaN, those that are left may all be such.
         has_nan = any(np.isnan(each.astype(np.float64)).any() for each in expected.values())
-        least = 1 if has_nan else 0  # the order of the inputs
-        largest = max([least, *map(largest_finite, expected.values())])
+        lowest = 1 if has_nan else 0  # the order of the inputs
+        largest = max([lowest, *map(largest_finite, expected.values())])
         for name, each in expected.items():
             _assert_alike(gradients[name], each, largest, f"the gradient of {name}")
         return outputs
@@ -230,7 +230,7 @@ def _vmap(function: Callable[..., Any], op: OpInfo, device: str) -> None:
 
     inputs = inputs_of(op)
     one_sample = jax.jit(function)
-    for batched in subsets(inputs, most=3):
+    for batched in subsets(inputs, max_inputs=3):
         samples = [samples_of(x) if b else x for x, b in zip(inputs, batched, strict=True)]
         stacked = [torch.stack(x, -1) if isinstance(x, list) else x for x in samples]
         axes = tuple(-1 if b else None for b in batched)

@@ -37,6 +37,6 @@ def check_memory(op: OpInfo, case: Case) -> None:
         FUNCTIONS[op.qualified_name](*case.inputs.values(), **case.attributes)
     assert len(allocated) == len(op.outputs), "the outputs are not allocated by numpy.empty"
     for parameter, memory in zip(op.outputs, allocated, strict=True):
-        for guard, place in ((memory[:_GUARD], "before"), (memory[-_GUARD:], "past the end of")):
+        for guard, where in ((memory[:_GUARD], "before"), (memory[-_GUARD:], "past the end of")):
             if (guard != _PATTERN).any():
-                raise OutOfBoundsError(f"{case.id}: {op.name} writes {place} {parameter.name}")
+                raise OutOfBoundsError(f"{case.id}: {op.name} writes {where} {parameter.name}")

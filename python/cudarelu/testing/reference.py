@@ -83,10 +83,13 @@ def _by_operator(op: OpInfo, case: Case) -> np.ndarray:
 def allowance(
     op: OpInfo, case: Case, exact: np.ndarray, dtype: np.dtype
 ) -> tuple[float, np.ndarray | bool]:
-    """What an elementwise op may lose since its definition loses it: digits that cancel.
+    """The rounding error that an elementwise op may have since its definition cancels digits.
 
-    It is four times the largest error of the definition evaluated in float32, and the elements that
-    overflow there. The ops of this library promise more, and have no allowance.
+    The ops of this library promise more, and have no allowance.
+
+    Returns:
+        Four times the largest error of the definition in float32, and the elements that overflow in
+        float32.
     """
     if op.namespace == OWN_NAMESPACE or not op.elementwise or len(function(op).node) == 1:
         return 0.0, False
@@ -105,8 +108,8 @@ def attribute_rounding(op: OpInfo, case: Case) -> float:
 
 
 def _assert_rounds_to_nearest(actual: np.ndarray, expected: np.ndarray) -> None:
-    """Raises AssertionError if 16-bit results are half a unit in the last place too small on
-    average, which the tolerance allows: they are rounded toward zero."""
+    """Raises AssertionError if 16-bit results are rounded toward zero, which the tolerance allows:
+    they are half a unit in the last place too small on average."""
     bits = ml_dtypes.finfo(expected.dtype).nmant
     wanted = np.abs(expected.astype(np.float64))
     regular = np.isfinite(wanted) & (wanted >= float(ml_dtypes.finfo(expected.dtype).tiny))
@@ -150,14 +153,14 @@ def assert_close(
     if np.any(overflows):
         actual = np.where(overflows & ~np.isfinite(actual), expected, actual)
     if op.elementwise:
-        # A tolerance would accept 0 for a subnormal number, so zeros are compared first. Half of
-        # the smallest subnormal may be rounded either way, and where digits cancel in float64, a
-        # zero need not be exact.
-        least = float(ml_dtypes.finfo(dtype).smallest_subnormal)
-        rest = max(least, TOLERANCE["float64"] * largest) if is_composed(op) else 0
+        # A tolerance would accept 0 for a subnormal number, so zeros are compared first, except:
+        # - half of the smallest subnormal may be rounded either way;
+        # - a zero need not be exact where digits cancel in float64.
+        smallest = float(ml_dtypes.finfo(dtype).smallest_subnormal)
+        rest = max(smallest, TOLERANCE["float64"] * largest) if is_composed(op) else 0
         rest = max(rest, rounding)
         is_zero = np.where(expected == 0, np.abs(actual.astype(np.float64)) <= rest, actual == 0)
-        is_tie = np.isclose(np.abs(exact), least / 2, rtol=1e-6, atol=0)
+        is_tie = np.isclose(np.abs(exact), smallest / 2, rtol=1e-6, atol=0)
         is_tie |= np.abs(exact) <= rounding
         np.testing.assert_array_equal(is_zero | is_tie, (expected == 0) | is_tie)
     if op.elementwise and dtype.itemsize == 2:

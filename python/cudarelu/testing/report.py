@@ -122,14 +122,14 @@ def _check_op(selected: list[Check], width: int) -> int:
 
 
 def _one_line(error: Exception) -> str:
-    """What an error says, without the elements of arrays."""
-    said = []
+    """The message of an error, without the elements of arrays."""
+    lines = []
     for line in str(error).splitlines():
         if line.lstrip().startswith(("ACTUAL:", "DESIRED:", "x:", "y:", "numerical:tensor")):
             break
         if line.strip():
-            said.append(" ".join(line.split()).rstrip(",;"))
-    text = "; ".join(said) or type(error).__name__
+            lines.append(" ".join(line.split()).rstrip(",;"))
+    text = "; ".join(lines) or type(error).__name__
     if not isinstance(error, AssertionError):
         text = f"{type(error).__name__}: {text}"
     return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."

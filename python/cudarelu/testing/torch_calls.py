@@ -45,8 +45,8 @@ def inputs_of(
     `lead` is the shape for *. Every named dimension is `size`, or they all differ if it is None.
     """
     names = sorted({dim for each in op.inputs for dim in each.dims if isinstance(dim, str)})
-    least = 1 if has_many_dimensions(op) else 4
-    sizes = op.with_multiples({name: size or least + i for i, name in enumerate(names)})
+    lowest = 1 if has_many_dimensions(op) else 4
+    sizes = op.with_multiples({name: size or lowest + i for i, name in enumerate(names)})
     sizes |= {each.dims[0]: 2 for each in op.inputs if each.offsets_into}
     numbers = _AwayFromZero(torch.Generator().manual_seed(0))
     drawn = draw(op, lead, sizes, numbers, broadcast="partly")

@@ -215,8 +215,8 @@ def test_every_host(made, ops, tmp_path):
     np.testing.assert_allclose(plain.run(None, {"x": x.numpy()})[0], expected, rtol=1e-5, atol=1e-6)
     module = made.build(tmp_path / "libdefined.so", cuda=False)
     np.save(tmp_path / "x.npy", x.numpy())
-    said = succeed(path, "--library", module, "--input", f"x={tmp_path / 'x.npy'}")
-    assert "defined::Swish on CPUExecutionProvider" in said
+    output = succeed(path, "--library", module, "--input", f"x={tmp_path / 'x.npy'}")
+    assert "defined::Swish on CPUExecutionProvider" in output
     assert swish is pickle.loads(pickle.dumps(swish))
 
 

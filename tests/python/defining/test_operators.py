@@ -137,8 +137,8 @@ def computed(tmp_path_factory) -> dict[tuple[str, str], np.ndarray]:
     command = ["g++", *flags, "-o", str(folder / "main"), str(folder / "main.cpp")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:3000]
-    said = subprocess.run([folder / "main"], capture_output=True, text=True, check=True).stdout
-    lines = [line.split() for line in said.splitlines()]
+    output = subprocess.run([folder / "main"], capture_output=True, text=True, check=True).stdout
+    lines = [line.split() for line in output.splitlines()]
     return {(name, dtype): np.array(list(map(float.fromhex, rest))) for name, dtype, *rest in lines}
 
 

@@ -68,7 +68,7 @@ def failures(seed: int, count: int, device: str) -> tuple[list[str], int]:
         made = definitions.get(op.name)
         # What was written, not what has been read of it.
         meaning = dataclasses.replace(op, definition=made.text) if made else op
-        said = [
+        problems = [
             f"{dtype}: {each}"
             for dtype in op.dtypes
             if device == "cpu" or dtype not in APPROXIMATE
@@ -76,13 +76,12 @@ def failures(seed: int, count: int, device: str) -> tuple[list[str], int]:
         ]
         if op.gradient and "float64" in op.dtypes:
             wrong_slopes, smooth = slopes(op, random)
-            said += wrong_slopes
+            problems += wrong_slopes
             compared += smooth
-        if said:
+        if problems:
             origin = definitions[op.name.split("_")[0]]
-            found.append(
-                "\n".join([f"seed {seed}: {op.signature}", *said, meaning.definition, f"{origin}"])
-            )
+            title = f"seed {seed}: {op.signature}"
+            found.append("\n".join([title, *problems, meaning.definition, f"{origin}"]))
     return found, compared
 
 

@@ -33,11 +33,11 @@ SIGNATURE = "op(x: T[*, c], w: T[c]?, *, by: plus | minus = plus, p: float = 1.0
 
 @triton.jit
 def shift_kernel(x, w, y, n, c, p, MINUS: tl.constexpr, BLOCK: tl.constexpr):
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(x + place, mask=place < n).to(p.dtype)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + offsets, mask=offsets < n).to(p.dtype)
     if w is not None:
-        value += tl.load(w + place % c, mask=place < n).to(p.dtype)
-    tl.store(y + place, value - p if MINUS else value + p, mask=place < n)
+        value += tl.load(w + offsets % c, mask=offsets < n).to(p.dtype)
+    tl.store(y + offsets, value - p if MINUS else value + p, mask=offsets < n)
 
 
 @triton.jit
@@ -438,8 +438,8 @@ def build(function, **options) -> None:
 @triton.jit
 def large_kernel(x, y, N: tl.constexpr):
     row = tl.arange(0, N)
-    place = row[:, None] * N + row[None, :]
-    tl.store(y + place, tl.dot(tl.load(x + place), tl.load(x + place)))
+    offsets = row[:, None] * N + row[None, :]
+    tl.store(y + offsets, tl.dot(tl.load(x + offsets), tl.load(x + offsets)))
 
 
 @triton.jit
@@ -450,9 +450,11 @@ def wrong_kernel(x, y):
 def test_what_does_not_compile():
     with pytest.raises(RuntimeError, match=r"op: the kernel wrong_kernel does not compile: at 2:"):
         build(lambda call: (wrong_kernel, 1, {"x": call.x, "y": call.y}))
-    said = r"op: the kernel large_kernel needs \d+ bytes of shared memory, but compute capability "
+    message = (
+        r"op: the kernel large_kernel needs \d+ bytes of shared memory, but compute capability "
+    )
     options = {"N": 128, "num_warps": 8}
-    with pytest.raises(RuntimeError, match=said + r"8.6 has 101376 \(N = 128\)"):
+    with pytest.raises(RuntimeError, match=message + r"8.6 has 101376 \(N = 128\)"):
         build(lambda call: (large_kernel, 1, {"x": call.x, "y": call.y} | options))
 
 

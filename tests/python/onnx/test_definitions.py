@@ -1,5 +1,5 @@
-"""The definitions of ops: what is said about one that is not the body of a valid ONNX function, and
-about one in a model that a tool has written anew."""
+"""The definitions of ops: errors of one that is not the body of a valid ONNX function, and
+one in a model that a tool has written anew."""
 
 from __future__ import annotations
 

@@ -70,13 +70,13 @@ import contextlib, io, json, pytest, sys
 
 found = {}
 for value in sys.argv[1:]:
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         status = pytest.main(
             ["--collect-only", "-q", "--strict-markers", "-p", "cudarelu.testing.plugin"]
             + ["-p", "no:cacheprovider", f"--slow={value}", "test_a.py"]
         )
-    found[value] = int(status), said.getvalue()
+    found[value] = int(status), output.getvalue()
 json.dump(found, sys.stdout)
 """
 
@@ -97,9 +97,9 @@ def collect(tmp_path):
 def test_shares(collect):
     """Each slow test is in one share, and those of one group are in the same."""
     found = {}
-    for value, (status, said) in collect("none", "all", "0/2", "1/2").items():
-        assert status == 0, said
-        found[value] = {line.split("::")[1] for line in said.splitlines() if "::" in line}
+    for value, (status, output) in collect("none", "all", "0/2", "1/2").items():
+        assert status == 0, output
+        found[value] = {line.split("::")[1] for line in output.splitlines() if "::" in line}
     shares = [found["0/2"], found["1/2"]]
     assert len(found["all"]) == 23
     assert shares[0] | shares[1] == found["all"]
@@ -111,9 +111,9 @@ def test_shares(collect):
 
 
 def test_a_share_that_there_is_not(collect):
-    for value, (status, said) in collect("some", "2/2", "1/0", "-1/2").items():
+    for value, (status, output) in collect("some", "2/2", "1/0", "-1/2").items():
         assert status == 4
-        assert f"{value!r} is not none, all or K/N with K below N" in said
+        assert f"{value!r} is not none, all or K/N with K below N" in output
 
 
 def test_the_command_has_both_tiers(capsys):
