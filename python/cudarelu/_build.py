@@ -265,7 +265,7 @@ _NVCC_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")
 class _Compilers:
     cxx: _Compiler
     nvcc: _Compiler | None  # None: no CUDA
-    toolkit: Path | None  # that of nvcc
+    toolkit: Path | None  # of nvcc
     architectures: tuple[str, ...]  # "80"; "90+PTX": with PTX for newer GPUs
     identity: list[str | None]  # what they say of themselves, and what nvcc reads
 
@@ -317,7 +317,7 @@ def _find_nvcc() -> Path | None:
 
 
 def _architectures(name: str, given: Sequence[str] | None) -> tuple[str, ...]:
-    """Those given, those of TORCH_CUDA_ARCH_LIST, those of the GPUs, or one that is common."""
+    """The architectures: given, of TORCH_CUDA_ARCH_LIST, of the GPUs, or one that is common."""
     source = "architectures" if given else "TORCH_CUDA_ARCH_LIST"
     listed = given or re.findall(r"[^;,\s]+", os.environ.get(source, ""))
     if listed and listed != ["native"]:

@@ -17,10 +17,10 @@ TEMPLATE = Path(__file__).parent / "scaffold"
 def create(
     folder: Path, namespace: str | None = None, sources: Mapping[str, str] | None = None
 ) -> list[Path]:
-    """Creates a folder for an op module, whose name is that of the folder.
+    """Creates a folder for an op module, which has the name of the folder.
 
     Args:
-        folder: must not exist; its name is that of the Python package and of the library.
+        folder: must not exist; the Python package and the library have its name.
         namespace: of the ops; by default the name without its ending `_ops`.
         sources: files for src/ by name, in place of the template's ops and their example.
 

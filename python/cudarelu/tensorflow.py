@@ -117,7 +117,6 @@ def _library_path(namespace: str) -> str:
 
 
 def _name(op: OpInfo) -> str:
-    """The name of the op in TensorFlow."""
     return f"{op.namespace[0].upper()}{op.namespace[1:]}>{op.onnx.op_type}"
 
 

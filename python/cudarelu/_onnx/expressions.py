@@ -142,7 +142,6 @@ def read(op: OpInfo, body: onnx.FunctionProto) -> list[Expression]:
 
 
 def _read_node(op: OpInfo, node: onnx.NodeProto, known: dict, attributes: dict) -> list[Any]:
-    """The outputs of a node."""
     if node.domain or not onnx.defs.has(node.op_type):
         raise ValueError("it is not an operator of ONNX")
     operands = tuple(known[name] if name else None for name in node.input)

@@ -191,7 +191,6 @@ def sized(op: OpInfo, dtype: str, elements: int, columns: int = 1024, **options:
 
 
 def with_rows(op: OpInfo, dtype: str, rows: int, columns: int, **options: Any) -> Case:
-    """Returns a case of `rows` rows."""
     sizes = dict.fromkeys(op.named_dimensions, columns)
     leading = (rows,) if sizes else (rows, columns)
     return Case(op, dtype, leading, sizes, default_attributes(op), **options)

@@ -62,7 +62,7 @@ def prepare(case: Case, ours: bool) -> Callable[[Inputs], Callable[[], list[torc
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = case.threads
     options.log_severity_level = 3
-    # Otherwise the threads of one session spin while those of the other work.
+    # Otherwise the threads of one session spin while the threads of the other work.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     model = _model(case)
     if ours:

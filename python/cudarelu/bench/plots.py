@@ -239,7 +239,7 @@ def plot(content: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def _draw_ideal(axes: Any, records: list[Record]) -> None:
-    """Draws how the time of ours would fall from that of the first run with the fewest threads."""
+    """Draws how our time would fall from the time of the first run with the fewest threads."""
     numbers = sorted({each["threads"] for each in records})
     axes.set_xticks(numbers, map(str, numbers))
     axes.minorticks_off()

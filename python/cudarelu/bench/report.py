@@ -10,7 +10,7 @@ from typing import Any
 from .._table import FLOATING
 from .records import key, title
 from .statistics import slowdown, spread
-from .suites import SUITES, Target
+from .suites import SUITES, TARGETS, Target
 
 Record = dict[str, Any]
 LEAST_SLOWDOWN = 0.05
@@ -52,7 +52,7 @@ def outcomes(content: dict[str, Any]) -> list[Outcome]:
     result = []
     for suite in SUITES.values():
         records = [each for each in content["records"] if each["suite"] == suite.name]
-        for target in suite.targets if records else ():
+        for target in TARGETS.get(suite.name, ()) if records else ():
             kept = [
                 each
                 for each in records
@@ -114,7 +114,7 @@ _RIVALS = {"copy": "of a copy's speed", "torch": "times as fast as PyTorch"}
 def measured(*contents: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
     """Returns what the reference says of the measurements of each op, as names and texts.
 
-    Records of the CPU are those of one thread. The first file with a machine and an op says it.
+    Records of the CPU are of one thread. The first file with a machine and an op says it.
     """
     notes: dict[str, list[tuple[str, str]]] = {}
     for content in contents:

@@ -41,7 +41,6 @@ class Suite:
     device: str
     title: str
     points: Callable[[], Iterable[tuple[Case, str, tuple[str, ...]]]]  # case, regime, contenders
-    targets: tuple[Target, ...] = ()
     seconds: float = 0.1  # for each point, without its preparation
 
 
@@ -347,313 +346,263 @@ def _large_bias(record: Record) -> bool:
     return record["op"] == "bias_relu" and record["elements"] >= 1 << 24
 
 
-SUITES = {
-    suite.name: suite
-    for suite in (
-        Suite(
-            "bandwidth",
-            "cuda",
-            "every op with rows or elements, every dtype, tensors of 64 and 256 MiB",
-            _bandwidth,
-            (Target("elementwise, 64 MiB and more", "copy", 1.0, _elementwise),),
-            seconds=0.04,
+#: By the names of the suites.
+TARGETS: dict[str, list[Target]] = {
+    "bandwidth": [Target("elementwise, 64 MiB and more", "copy", 1.0, _elementwise)],
+    "relu-sizes": [
+        Target("relu, 2^0 to 2^30, hot", "torch", 1.0, _of(regime="graph, hot")),
+        Target("relu, 2^0 to 2^30, rotating", "torch", 1.0, _of(regime="graph, rotating")),
+        Target("relu, 2^0 to 2^30, hot", "cub", 1.0, _of(regime="graph, hot")),
+        Target("relu, 2^0 to 2^30, rotating", "cub", 1.0, _of(regime="graph, rotating")),
+        Target("relu, 2^20 float32, hot", "torch", 1.35, _hot_megafloat),
+        Target("relu, 2^20 float32, hot", "cub", 1.35, _hot_megafloat),
+        Target("relu of int8 and uint8, 2^28", "cub", 2.2, _large_bytes),
+    ],
+    "sizes": [
+        Target("elementwise, 2^0 to 2^28, hot", "torch", 1.0, _of(regime="graph, hot")),
+        Target("elementwise, 2^0 to 2^28, rotating", "torch", 1.0, _of(regime="graph, rotating")),
+    ],
+    "libraries": [
+        Target("elementwise of --library, 2^24 and more", "copy", 0.97, _large),
+        Target("elementwise of --library", "torch.compile", 0.9, median=1.0),
+        Target("elementwise of --library", "torch", 1.0),
+        Target("elementwise of --library", "hand-written", 0.98),
+    ],
+    "regimes": [Target("relu of 2^20, asynchronous loop", "torch", 1.4, _of(regime="loop"))],
+    "bias-relu": [
+        Target(f"bias_relu, 8192x4096, {dtype}", rival, times, _of(dtype=dtype))
+        for dtype, rival, times in (
+            ("float32", "torch", 3.3),
+            ("bfloat16", "torch", 4.3),
+            ("float32", "torch.compile", 1.05),
+            ("bfloat16", "torch.compile", 1.1),
+        )
+    ],
+    "softmax": [
+        Target(name, rival, times, _of(op=name))
+        for name, part in (("softmax", 0.96), ("softmax_backward", 0.97))
+        for rival, times in (("copy", part), ("torch", 1.0), ("torch.compile", 1.0))
+    ],
+    "softmax-small": [
+        Target("softmax, few rows", "torch", 1.2, _of(op="softmax")),
+        Target("softmax, few rows", "torch.compile", 1.0, _of(op="softmax")),
+    ],
+    "knn": [
+        Target(f"knn_query, {shape}, {nsample} neighbours", "pointops", times, keep)
+        for shape, nsample, times in (
+            ("8192x3 1", 16, 25.0),
+            ("100000x3 1", 16, 60.0),
+            ("1000000x3 1", 16, 600.0),
+            ("65536x3 64", 16, 12.0),
+            ("8192x3 1", 64, 15.0),
+        )
+        for keep in (_of(shape=shape, attributes={"nsample": nsample}),)
+    ],
+    "linear": [
+        Target("linear with its activation", "cublaslt", 0.97),
+        Target("linear_add", "torch", 1.0, _of(op="linear_add")),
+        *(
+            Target(f"linear_gelu, {label}, {shape}", rival, times, keep)
+            for label, approximate, shape, rival, times in (
+                ("tanh", "tanh", "8192x768 3072x768 3072", "torch", 1.5),
+                ("tanh", "tanh", "8192x768 3072x768 3072", "max-autotune", 1.5),
+                ("tanh", "tanh", "8192x4096 16384x4096 16384", "torch", 1.1),
+                ("tanh", "tanh", "8192x4096 16384x4096 16384", "max-autotune", 1.15),
+                ("exact", "none", "8192x768 3072x768 3072", "torch", 1.45),
+                ("exact", "none", "8192x4096 16384x4096 16384", "torch", 1.08),
+            )
+            for keep in (_of(shape=shape, attributes={"approximate": approximate}),)
         ),
-        Suite(
-            "relu-sizes",
-            "cuda",
-            "relu of 2^0 to 2^30 elements",
-            _relu_sizes,
-            (
-                Target("relu, 2^0 to 2^30, hot", "torch", 1.0, _of(regime="graph, hot")),
-                Target("relu, 2^0 to 2^30, rotating", "torch", 1.0, _of(regime="graph, rotating")),
-                Target("relu, 2^0 to 2^30, hot", "cub", 1.0, _of(regime="graph, hot")),
-                Target("relu, 2^0 to 2^30, rotating", "cub", 1.0, _of(regime="graph, rotating")),
-                Target("relu, 2^20 float32, hot", "torch", 1.35, _hot_megafloat),
-                Target("relu, 2^20 float32, hot", "cub", 1.35, _hot_megafloat),
-                Target("relu of int8 and uint8, 2^28", "cub", 2.2, _large_bytes),
-            ),
-            seconds=0.05,
-        ),
-        Suite(
-            "growth",
-            "cuda",
-            "relu, add, softmax and layer_norm of up to 2^31 float16",
-            _growth,
-            seconds=0.05,
-        ),
-        Suite(
-            "sizes",
-            "cuda",
-            "every elementwise op, 2^0 to 2^28 elements",
-            _sizes,
-            (
-                Target("elementwise, 2^0 to 2^28, hot", "torch", 1.0, _of(regime="graph, hot")),
-                Target(
-                    "elementwise, 2^0 to 2^28, rotating",
-                    "torch",
-                    1.0,
-                    _of(regime="graph, rotating"),
-                ),
-            ),
-            seconds=0.05,
-        ),
-        Suite(
-            "libraries",
-            "cuda",
-            "elementwise ops of other libraries, 2^14 to 2^28 elements",
-            _libraries,
-            (
-                Target("elementwise of --library, 2^24 and more", "copy", 0.97, _large),
-                Target("elementwise of --library", "torch.compile", 0.9, median=1.0),
-                Target("elementwise of --library", "torch", 1.0),
-                Target("elementwise of --library", "hand-written", 0.98),
-            ),
-            seconds=0.03,
-        ),
-        Suite(
-            "regimes",
-            "cuda",
-            "relu of 2^20 float32 in every regime",
-            _regimes,
-            (Target("relu of 2^20, asynchronous loop", "torch", 1.4, _of(regime="loop")),),
-        ),
-        Suite(
-            "bias-relu",
-            "cuda",
-            "bias_relu of 8192x4096 with a scale",
-            _bias_relu,
-            (
-                *(
-                    Target(f"bias_relu, 8192x4096, {dtype}", rival, times, _of(dtype=dtype))
-                    for dtype, rival, times in (
-                        ("float32", "torch", 3.3),
-                        ("bfloat16", "torch", 4.3),
-                        ("float32", "torch.compile", 1.05),
-                        ("bfloat16", "torch.compile", 1.1),
-                    )
-                ),
-            ),
-        ),
-        Suite(
-            "softmax",
-            "cuda",
-            "softmax and its backward, 256 MiB in rows of 64 to 131,072",
-            lambda: _rows("softmax", "softmax_backward"),
-            tuple(
-                Target(name, rival, times, _of(op=name))
-                for name, part in (("softmax", 0.96), ("softmax_backward", 0.97))
-                for rival, times in (("copy", part), ("torch", 1.0), ("torch.compile", 1.0))
-            ),
-        ),
-        Suite(
-            "softmax-small",
-            "cuda",
-            "softmax and its backward, 1 to 64 rows of 128 to 8192",
-            _small_softmax,
-            (
-                Target("softmax, few rows", "torch", 1.2, _of(op="softmax")),
-                Target("softmax, few rows", "torch.compile", 1.0, _of(op="softmax")),
-            ),
-        ),
-        Suite(
-            "knn",
-            "cuda",
-            "knn_query: one batch of 8 k to 1 M points, 64 batches of 1,024, 64 neighbours",
-            _knn,
-            tuple(
-                Target(f"knn_query, {shape}, {nsample} neighbours", "pointops", times, keep)
-                for shape, nsample, times in (
-                    ("8192x3 1", 16, 25.0),
-                    ("100000x3 1", 16, 60.0),
-                    ("1000000x3 1", 16, 600.0),
-                    ("65536x3 64", 16, 12.0),
-                    ("8192x3 1", 64, 15.0),
-                )
-                for keep in (_of(shape=shape, attributes={"nsample": nsample}),)
-            ),
-        ),
-        Suite(
-            "linear",
-            "cuda",
-            "a linear layer with its activation, bfloat16",
-            _large_linear,
-            (
-                Target("linear with its activation", "cublaslt", 0.97),
-                Target("linear_add", "torch", 1.0, _of(op="linear_add")),
-                *(
-                    Target(f"linear_gelu, {label}, {shape}", rival, times, keep)
-                    for label, approximate, shape, rival, times in (
-                        ("tanh", "tanh", "8192x768 3072x768 3072", "torch", 1.5),
-                        ("tanh", "tanh", "8192x768 3072x768 3072", "max-autotune", 1.5),
-                        ("tanh", "tanh", "8192x4096 16384x4096 16384", "torch", 1.1),
-                        ("tanh", "tanh", "8192x4096 16384x4096 16384", "max-autotune", 1.15),
-                        ("exact", "none", "8192x768 3072x768 3072", "torch", 1.45),
-                        ("exact", "none", "8192x4096 16384x4096 16384", "torch", 1.08),
-                    )
-                    for keep in (_of(shape=shape, attributes={"approximate": approximate}),)
-                ),
-            ),
-        ),
-        Suite(
-            "linear-small",
-            "cuda",
-            "a linear layer with its activation, 32x768x3072",
-            _small_linear,
-            tuple(
-                Target(f"linear_gelu, 32 rows, {dtype}", "cublaslt, fused", times, keep)
-                for dtype, times in (("bfloat16", 2.0), ("float32", 3.5))
-                for keep in (
-                    _of(op="linear_gelu", dtype=dtype, attributes={"approximate": "tanh"}),
-                )
-            ),
-        ),
-        Suite(
-            "linear-few-rows",
-            "cuda",
-            "a linear layer with relu, 1 to 256 rows, k from 384 to 11,008",
-            _few_rows,
-            (
-                Target("linear_relu, 1 to 256 rows", "cublaslt", 1.0),
-                Target("linear_relu, 1 to 256 rows", "cublaslt, fused", 1.0),
-            ),
-        ),
-        Suite(
-            "linear-tiny",
-            "cuda",
-            "linear layers of small networks and their gradients, 64x64x64 to 128x768x768",
-            _tiny_linear,
-            (Target("small products in float32", "torch", 1.0),),
-        ),
-        Suite(
-            "matmul",
-            "cuda",
-            "products of square matrices, also batched",
-            _matmul,
-            (
-                Target("matmul, float32", "cublaslt", 0.97, _of(dtype="float32")),
-                Target("matmul, bfloat16, 4096 and 8192", "cublaslt", 1.0, _large_product),
-                Target("matmul, bfloat16, 64 of 256", "cublaslt", 1.1, _of(columns=256)),
-            ),
-        ),
-        Suite(
-            "layer-norm",
-            "cuda",
-            "layer_norm and its backward, 256 MiB in rows of 64 to 131,072",
-            lambda: _rows("layer_norm", "layer_norm_backward"),
-            tuple(
-                Target(name, rival, times, _of(op=name))
-                for name, rival, times in (
-                    ("layer_norm", "copy", 0.96),
-                    ("layer_norm", "torch", 1.0),
-                    ("layer_norm", "torch.compile", 1.0),
-                    ("layer_norm_backward", "copy", 0.85),
-                )
-            ),
-        ),
-        Suite(
-            "grid-cluster",
-            "cuda",
-            "grid_cluster of 1,000,000 points, without and with the bounds",
-            _grid_cluster,
-            (
-                Target("grid_cluster, 1,000,000 points", "torch", 3.0),
-                Target("grid_cluster, 1,000,000 points", "copy", 0.7),
-            ),
-        ),
-        Suite(
-            "ort-cuda",
-            "cuda",
-            "relu and bias_relu as nodes of ONNX Runtime, 4x4 to 16384x16384",
-            lambda: _in_ort("cuda", ("float32", "float16")),
-            (
-                Target("relu and bias_relu, ONNX Runtime, CUDA", "ORT", 1.0),
-                Target(
-                    "bias_relu, 4096x4096 and more, ONNX Runtime, CUDA", "ORT", 1.5, _large_bias
-                ),
-            ),
-            seconds=0.15,
-        ),
-        Suite(
-            "every-op",
-            "cuda",
-            "every op, each dtype, one size",
-            lambda: _every_op("cuda", "graph, hot"),
-        ),
-        Suite(
-            "cpu-every-op",
-            "cpu",
-            "every op, each dtype, one size, 1 thread",
-            lambda: _every_op("cpu", "loop"),
-        ),
-        Suite(
-            "cpu-sizes",
-            "cpu",
-            "every op, 2^10 to 2^26 float32, 1 and 2 threads",
-            lambda: _cpu("cudarelu", "torch"),
-            (Target("every op, CPU", "torch", 1.0),),
-            seconds=0.15,
-        ),
-        Suite(
-            "ort-cpu-sizes",
-            "cpu",
-            "every op as a node of ONNX Runtime, 2^10 to 2^26 float32, 1 and 2 threads",
-            lambda: _cpu("cudarelu in ORT", "ORT"),
-            (Target("every op, ONNX Runtime, CPU", "ORT", 1.0),),
-            seconds=0.15,
-        ),
-        Suite(
-            "cpu-short-rows",
-            "cpu",
-            "softmax, layer_norm and their gradients, rows of 2 to 128 elements, 1 thread",
-            _short_rows,
-            (Target("short rows, CPU", "torch", 1.0),),
-            seconds=0.1,
-        ),
-        Suite(
-            "cpu-threads",
-            "cpu",
-            "seven ops, float32, 1 to 64 threads, at most as many as the process may use",
-            _cpu_threads,
-            seconds=0.3,
-        ),
-        Suite(
-            "cpu-libraries",
-            "cpu",
-            "elementwise ops of other libraries, 2^14 to 2^22 elements, 1 thread",
-            _cpu_libraries,
-            (
-                Target("elementwise of --library, CPU", "torch.compile", 0.9, median=1.0),
-                Target("elementwise of --library, CPU", "torch", 1.0, median=1.5),
-                Target("elementwise of --library, CPU", "hand-written", 0.98),
-            ),
-            seconds=0.1,
-        ),
-        Suite(
-            "cpu-products",
-            "cpu",
-            "linear layers and products of matrices, float32, 1 and 2 threads",
-            lambda: _cpu_products("cudarelu", "torch"),
-            (Target("products, CPU", "torch", 0.95),),
-            seconds=0.3,
-        ),
-        Suite(
-            "ort-cpu-products",
-            "cpu",
-            "linear layers and products as nodes of ONNX Runtime, float32, 1 and 2 threads",
-            lambda: _cpu_products("cudarelu in ORT", "ORT"),
-            (Target("products, ONNX Runtime, CPU", "ORT", 0.95),),
-            seconds=0.3,
-        ),
-        Suite(
-            "ort-cpu",
-            "cpu",
-            "relu and bias_relu as nodes of ONNX Runtime, 4x4 to 16384x16384",
-            lambda: _in_ort("cpu", ("float32",)),
-            (Target("relu and bias_relu, ONNX Runtime, CPU", "ORT", 1.0),),
-            seconds=0.15,
-        ),
-    )
+    ],
+    "linear-small": [
+        Target(f"linear_gelu, 32 rows, {dtype}", "cublaslt, fused", times, keep)
+        for dtype, times in (("bfloat16", 2.0), ("float32", 3.5))
+        for keep in (_of(op="linear_gelu", dtype=dtype, attributes={"approximate": "tanh"}),)
+    ],
+    "linear-few-rows": [
+        Target("linear_relu, 1 to 256 rows", "cublaslt", 1.0),
+        Target("linear_relu, 1 to 256 rows", "cublaslt, fused", 1.0),
+    ],
+    "linear-tiny": [Target("small products in float32", "torch", 1.0)],
+    "matmul": [
+        Target("matmul, float32", "cublaslt", 0.97, _of(dtype="float32")),
+        Target("matmul, bfloat16, 4096 and 8192", "cublaslt", 1.0, _large_product),
+        Target("matmul, bfloat16, 64 of 256", "cublaslt", 1.1, _of(columns=256)),
+    ],
+    "layer-norm": [
+        Target(name, rival, times, _of(op=name))
+        for name, rival, times in (
+            ("layer_norm", "copy", 0.96),
+            ("layer_norm", "torch", 1.0),
+            ("layer_norm", "torch.compile", 1.0),
+            ("layer_norm_backward", "copy", 0.85),
+        )
+    ],
+    "grid-cluster": [
+        Target("grid_cluster, 1,000,000 points", "torch", 3.0),
+        Target("grid_cluster, 1,000,000 points", "copy", 0.7),
+    ],
+    "ort-cuda": [
+        Target("relu and bias_relu, ONNX Runtime, CUDA", "ORT", 1.0),
+        Target("bias_relu, 4096x4096 and more, ONNX Runtime, CUDA", "ORT", 1.5, _large_bias),
+    ],
+    "cpu-sizes": [Target("every op, CPU", "torch", 1.0)],
+    "ort-cpu-sizes": [Target("every op, ONNX Runtime, CPU", "ORT", 1.0)],
+    "cpu-short-rows": [Target("short rows, CPU", "torch", 1.0)],
+    "cpu-libraries": [
+        Target("elementwise of --library, CPU", "torch.compile", 0.9, median=1.0),
+        Target("elementwise of --library, CPU", "torch", 1.0, median=1.5),
+        Target("elementwise of --library, CPU", "hand-written", 0.98),
+    ],
+    "cpu-products": [Target("products, CPU", "torch", 0.95)],
+    "ort-cpu-products": [Target("products, ONNX Runtime, CPU", "ORT", 0.95)],
+    "ort-cpu": [Target("relu and bias_relu, ONNX Runtime, CPU", "ORT", 1.0)],
 }
+
+_SUITES = [
+    Suite(
+        "bandwidth",
+        "cuda",
+        "every op with rows or elements, every dtype, tensors of 64 and 256 MiB",
+        _bandwidth,
+        0.04,
+    ),
+    Suite("relu-sizes", "cuda", "relu of 2^0 to 2^30 elements", _relu_sizes, 0.05),
+    Suite(
+        "growth", "cuda", "relu, add, softmax and layer_norm of up to 2^31 float16", _growth, 0.05
+    ),
+    Suite("sizes", "cuda", "every elementwise op, 2^0 to 2^28 elements", _sizes, 0.05),
+    Suite(
+        "libraries",
+        "cuda",
+        "elementwise ops of other libraries, 2^14 to 2^28 elements",
+        _libraries,
+        0.03,
+    ),
+    Suite("regimes", "cuda", "relu of 2^20 float32 in every regime", _regimes),
+    Suite("bias-relu", "cuda", "bias_relu of 8192x4096 with a scale", _bias_relu),
+    Suite(
+        "softmax",
+        "cuda",
+        "softmax and its backward, 256 MiB in rows of 64 to 131,072",
+        lambda: _rows("softmax", "softmax_backward"),
+    ),
+    Suite(
+        "softmax-small",
+        "cuda",
+        "softmax and its backward, 1 to 64 rows of 128 to 8192",
+        _small_softmax,
+    ),
+    Suite(
+        "knn",
+        "cuda",
+        "knn_query: one batch of 8 k to 1 M points, 64 batches of 1,024, 64 neighbours",
+        _knn,
+    ),
+    Suite("linear", "cuda", "a linear layer with its activation, bfloat16", _large_linear),
+    Suite("linear-small", "cuda", "a linear layer with its activation, 32x768x3072", _small_linear),
+    Suite(
+        "linear-few-rows",
+        "cuda",
+        "a linear layer with relu, 1 to 256 rows, k from 384 to 11,008",
+        _few_rows,
+    ),
+    Suite(
+        "linear-tiny",
+        "cuda",
+        "linear layers of small networks and their gradients, 64x64x64 to 128x768x768",
+        _tiny_linear,
+    ),
+    Suite("matmul", "cuda", "products of square matrices, also batched", _matmul),
+    Suite(
+        "layer-norm",
+        "cuda",
+        "layer_norm and its backward, 256 MiB in rows of 64 to 131,072",
+        lambda: _rows("layer_norm", "layer_norm_backward"),
+    ),
+    Suite(
+        "grid-cluster",
+        "cuda",
+        "grid_cluster of 1,000,000 points, without and with the bounds",
+        _grid_cluster,
+    ),
+    Suite(
+        "ort-cuda",
+        "cuda",
+        "relu and bias_relu as nodes of ONNX Runtime, 4x4 to 16384x16384",
+        lambda: _in_ort("cuda", ("float32", "float16")),
+        0.15,
+    ),
+    Suite(
+        "every-op",
+        "cuda",
+        "every op, each dtype, one size",
+        lambda: _every_op("cuda", "graph, hot"),
+    ),
+    Suite(
+        "cpu-every-op",
+        "cpu",
+        "every op, each dtype, one size, 1 thread",
+        lambda: _every_op("cpu", "loop"),
+    ),
+    Suite(
+        "cpu-sizes",
+        "cpu",
+        "every op, 2^10 to 2^26 float32, 1 and 2 threads",
+        lambda: _cpu("cudarelu", "torch"),
+        0.15,
+    ),
+    Suite(
+        "ort-cpu-sizes",
+        "cpu",
+        "every op as a node of ONNX Runtime, 2^10 to 2^26 float32, 1 and 2 threads",
+        lambda: _cpu("cudarelu in ORT", "ORT"),
+        0.15,
+    ),
+    Suite(
+        "cpu-short-rows",
+        "cpu",
+        "softmax, layer_norm and their gradients, rows of 2 to 128 elements, 1 thread",
+        _short_rows,
+        0.1,
+    ),
+    Suite(
+        "cpu-threads",
+        "cpu",
+        "seven ops, float32, 1 to 64 threads, at most as many as the process may use",
+        _cpu_threads,
+        0.3,
+    ),
+    Suite(
+        "cpu-libraries",
+        "cpu",
+        "elementwise ops of other libraries, 2^14 to 2^22 elements, 1 thread",
+        _cpu_libraries,
+        0.1,
+    ),
+    Suite(
+        "cpu-products",
+        "cpu",
+        "linear layers and products of matrices, float32, 1 and 2 threads",
+        lambda: _cpu_products("cudarelu", "torch"),
+        0.3,
+    ),
+    Suite(
+        "ort-cpu-products",
+        "cpu",
+        "linear layers and products as nodes of ONNX Runtime, float32, 1 and 2 threads",
+        lambda: _cpu_products("cudarelu in ORT", "ORT"),
+        0.3,
+    ),
+    Suite(
+        "ort-cpu",
+        "cpu",
+        "relu and bias_relu as nodes of ONNX Runtime, 4x4 to 16384x16384",
+        lambda: _in_ort("cpu", ("float32",)),
+        0.15,
+    ),
+]
+SUITES = {each.name: each for each in _SUITES}
 
 
 def suites(names: Iterable[str]) -> list[Suite]:

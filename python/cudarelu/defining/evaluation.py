@@ -159,7 +159,6 @@ class _Node:
         return f"definition::item({self[i]})"
 
     def integer(self, name: str, default: str = "") -> str:
-        """An attribute."""
         value = self.attributes.get(name, default)
         if value == "":
             raise ValueError(f"it needs the attribute {name}")
@@ -221,7 +220,7 @@ def _slice(n: _Node) -> str:
     return f"{n[0]}.view(definition::sliced({n[0]}, {bounds}))"
 
 
-# C++ of the output, whose kind is that of the first operand.
+# C++ of the output, which has the kind of the first operand.
 _CALLS: dict[str, Callable[[_Node], str]] = {
     "ArgMax": _arg,
     "ArgMin": _arg,
@@ -349,7 +348,6 @@ class _Evaluation:
                     raise ValueError(f"operand {i + 1} must not be a {min(wrong)}")
 
     def _outputs(self, n: _Node) -> Sequence[Value]:
-        """The outputs of a node."""
         out, op_type, kind = self._out, n.op_type, n.kind if n.values else ""
         if op_type == "Constant":
             return [_constant(n)]

@@ -39,12 +39,10 @@ def parts(expression: Expression) -> list[Expression]:
 
 
 def inputs_of(expression: Expression) -> list[str]:
-    """The names of the inputs in an expression."""
     return [each.name for each in parts(expression) if isinstance(each, Input)]
 
 
 def named_attributes(expression: Expression) -> list[str]:
-    """The names of the op's attributes in an expression."""
     return [each.name for each in parts(expression) if isinstance(each, Attribute)]
 
 

@@ -35,11 +35,9 @@ class TritonOp:
 
     @property
     def ops(self) -> list[OpInfo]:
-        """The ops of the header."""
         return [self.op]
 
     def header(self, namespace: str) -> str:
-        """The declaration."""
         functions = (
             "  static cudarelu::Status cpu(const cudarelu::Call& call);",
             "  static cudarelu::Status cuda(const cudarelu::Call& call);",
@@ -80,7 +78,6 @@ class _Writer:
         self._images: dict[tuple[Future[Cubin], ...], str] = {}
 
     def text(self) -> str:
-        """The source."""
         op = self._op
         body = [*self._locals(), *self._by_dtype()]
         codes: dict[bytes, str] = {}  # equal code exists once

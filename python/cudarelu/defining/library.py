@@ -33,7 +33,7 @@ class Sources(Protocol):
 
     @property
     def ops(self) -> list[OpInfo]:
-        """The ops; the first one's name is that of the header."""
+        """The ops; the header has the name of the first one."""
 
     def header(self, namespace: str) -> str:
         """The header."""
@@ -81,7 +81,7 @@ class Library:
 
     @classmethod
     def of(cls, drafts: Sequence[Draft] = ()) -> Library:
-        """A library whose name is that of its first op and a digest of the source."""
+        """A library named after its first op and a digest of the source."""
         from .ops import Functors
 
         library = cls.__new__(cls)
@@ -114,7 +114,7 @@ class Library:
 
     @property
     def namespace(self) -> str:
-        """The name while ops are added: that of a library without a name follows from its ops."""
+        """The name while ops are added: a library without a name is named after its ops."""
         return self._name or "cudarelu_defined"
 
     def headers(self) -> dict[str, str]:
@@ -178,7 +178,7 @@ class Library:
         """Writes the sources as a project, to go on in C++, as `python -m cudarelu new` does.
 
         Args:
-            folder: must not exist; its name is that of the library and of the Python package.
+            folder: must not exist; the library and the Python package have its name.
             architectures: of the kernels in Triton, which are saved as machine code; as in `build`.
 
         Returns:
@@ -421,7 +421,7 @@ def define(
         summary: one line for readers; by default the first line of the function's docstring.
 
     Raises:
-        ValueError: for a signature or a definition that is not that of an elementwise op.
+        ValueError: for a signature or a definition of an op that is not elementwise.
         TypeError: if the Python function branches on a value, or takes other parameters.
     """
     if not isinstance(signature, str):

@@ -39,11 +39,9 @@ class Functors:
 
     @property
     def ops(self) -> list[OpInfo]:
-        """The ops of the header."""
         return [each.op for each in self.drafts]
 
     def header(self, namespace: str) -> str:
-        """The header."""
         includes = ("cudarelu/elementwise.h", "cudarelu/onnx.h")
         return header(includes, namespace, map(_functor, self.drafts))
 
@@ -52,7 +50,6 @@ class Functors:
         return ""
 
     def files(self, namespace: str, architectures: Sequence[str]) -> dict[str, str]:
-        """The sources by name."""
         return {f"{self.ops[0].name}.h": self.header(namespace)}
 
 
@@ -105,8 +102,8 @@ def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str
     """The declaration of an elementwise op without a definition.
 
     Raises:
-        ValueError: for a signature that cannot be parsed or is not that of an elementwise op, and
-            for other dtypes than those of floating-point numbers.
+        ValueError: for a signature that cannot be parsed, an op that is not elementwise, and a
+            dtype that is not floating-point.
     """
     op = read_signature(namespace, signature, dtypes)
     op = dataclasses.replace(op, summary=summary, elementwise=True)
@@ -245,7 +242,6 @@ def _backward(op: OpInfo, name: str, seed: Parameter, wanted: str, value: Expres
 
 
 def _attribute(attribute: Attribute) -> str:
-    """The declaration of an attribute."""
     kind = " | ".join(attribute.labels) or "float"
     text = f"{attribute.name}: {kind}"
     if not attribute.required:

@@ -26,7 +26,6 @@ _ZERO, _ONE = Literal((), (0.0,)), Literal((), (1.0,))
 
 
 def simplified(y: Expression) -> Expression:
-    """The expression for a kernel."""
     if condition := _condition_of_erf(y):
         sides = [simplified(chosen(y, condition, side)) for side in (1, 2)]
         return _call("Where", condition, *sides)

@@ -60,7 +60,7 @@ class Elementwise:
     steps: tuple[str, ...]  # the statements before it
     operands: dict[str, str]  # the variables of the arrays and the types of their elements
     is_heavy: bool  # to be computed once for each element
-    is_part: bool = False  # its name is that of a statement in another expression
+    is_part: bool = False  # a statement in another expression has its name
     is_declared: bool = False
 
     @property
@@ -87,7 +87,6 @@ def braces(numbers: Iterable[int]) -> str:
 
 
 def integer(number: int) -> str:
-    """An integer in C++."""
     return f"{number}" if number > -(2**63) else "std::numeric_limits<std::int64_t>::min()"
 
 

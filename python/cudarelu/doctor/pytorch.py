@@ -51,7 +51,7 @@ def _op(context: Context, device: str, usable: bool) -> Record:
     if not answer["error"]:
         return ok(id, f"ops and their gradients work on {device.upper()} tensors", answer["path"])
     what = f"an op fails on {device.upper()} tensors"
-    # An error of PyTorch itself, such as that of the driver, is more specific.
+    # An error of PyTorch itself, such as an error of the driver, is more specific.
     error = (device == "cuda" and torch.get("cuda_error")) or answer["error"]
     return from_error(id, what, error, context)
 

@@ -129,7 +129,7 @@ def _float_outputs(op: OpInfo, outputs: Sequence[Any]) -> list[int]:
 
 @functools.cache
 def _primitives(op: OpInfo) -> tuple[Primitive, Primitive]:
-    """The primitive of an op, and that of its derivative.
+    """The primitives of an op and of its derivative.
 
     The operands of the second are the tangents of some inputs (`active`), the inputs, and the
     outputs of the op; its results are the tangents of the outputs of floating-point numbers.
@@ -180,7 +180,6 @@ def _primitives(op: OpInfo) -> tuple[Primitive, Primitive]:
 
 
 def _types(op: OpInfo, arrays: Sequence[Any], call: Call) -> list[jax.ShapeDtypeStruct]:
-    """The types of the outputs of a call."""
     types = output_types(op, call.inputs(arrays), call.numbers)
     for dtype, _ in types:
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:

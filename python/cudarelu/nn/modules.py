@@ -17,7 +17,7 @@ _Forward = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 def _falls_back_to(theirs: type[torch.nn.Module]) -> Callable[[_Forward], _Forward]:
-    """Makes a `forward` run that of torch's class if our op has no kernel for the tensors."""
+    """Makes `forward` run the method of torch's class if our op has no kernel for the tensors."""
 
     def decorate(forward: _Forward) -> _Forward:
         # TorchScript has no exceptions, and compiles the wrapped function instead.
@@ -244,8 +244,8 @@ class LinearGELU(torch.nn.Linear):
     Parameters and state are those of `torch.nn.Linear`.
 
     Args:
-        in_features, out_features, bias, device, dtype: those of `torch.nn.Linear`.
-        approximate: that of `torch.nn.GELU`.
+        in_features, out_features, bias, device, dtype: as in `torch.nn.Linear`.
+        approximate: as in `torch.nn.GELU`.
     """
 
     approximate: str

@@ -77,8 +77,8 @@ def check_external_data(model: onnx.ModelProto, *folders: Path) -> None:
 
     Args:
         model: any.
-        folders: that of the model, which names are relative to, and that of the file if the model
-            is a link to it.
+        folders: the folder of the model, which names are relative to, and the folder of the file
+            if the model is a link to it.
     """
     for named in _locations(model):
         targets = [(folder / named).resolve() for folder in folders]
@@ -93,8 +93,8 @@ def check_external_data(model: onnx.ModelProto, *folders: Path) -> None:
 
 
 def data_folder(path: Path, model: onnx.ModelProto) -> Path:
-    """The folder of a model's external data: that of its path, as ONNX Runtime has it, or if the
-    data is not there and the path is a link, that of the file."""
+    """The folder of a model's external data: the folder of its path, as in ONNX Runtime; or, if the
+    data is not there and the path is a link, the folder of the file."""
     here, there = path.absolute().parent, path.resolve().parent
     return here if all((here / each).exists() for each in _locations(model)) else there
 
@@ -146,8 +146,8 @@ def load(path: Path) -> onnx.ModelProto:
 
     Raises:
         ValueError: for a file that is not a complete model, an opset that onnx does not know, and
-            external data that is not in the model's folder, or if the model is a link, in that of
-            the file.
+            external data that is not in the model's folder, or if the model is a link, in the
+            folder of the file.
         OSError: if the file cannot be read.
     """
     try:

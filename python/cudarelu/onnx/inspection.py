@@ -101,7 +101,6 @@ def _value(value: onnx.ValueInfoProto) -> dict[str, Any]:
 
 
 def text(description: dict[str, Any]) -> str:
-    """A description as text."""
     ours, definitions = description["ours"], description["definitions"]
     opsets = ", ".join(f"{domain} {version}" for domain, version in description["opsets"].items())
     lines = [f"IR version {description['ir_version']}; opsets: {opsets}"]

@@ -49,7 +49,6 @@ class Plan:
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """Whether a dtype is a floating-point one."""
     return dtype.kind in "fV"  # the kind of bfloat16 is V
 
 

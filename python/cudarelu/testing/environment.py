@@ -37,7 +37,7 @@ def ort_cuda_missing() -> str | None:
 
 
 def ort_infer() -> Path | None:
-    """The program ort_infer: $CUDARELU_ORT_INFER, that of the package, or that of the PATH."""
+    """The program ort_infer: $CUDARELU_ORT_INFER, in the package, or on the PATH."""
     given = os.environ.get("CUDARELU_ORT_INFER")
     return Path(given) if given else find_ort_infer(Path(_build_info.__file__).parent)
 

@@ -116,7 +116,7 @@ def check_results(op: OpInfo, cases: list[Case], outputs: list[np.ndarray]) -> N
 def check_export(op: OpInfo, device: str) -> None:
     """Exports a model that calls the op with every dtype, and runs it in ONNX Runtime.
 
-    The sizes of the run differ from those of the export.
+    The sizes of the run differ from the sizes of the export.
 
     Raises AssertionError if a result differs from the op's definition.
     """

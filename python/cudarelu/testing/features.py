@@ -51,7 +51,7 @@ def wide_dtype(op: OpInfo) -> str:
 
 
 def has_gradient_in_float64(op: OpInfo) -> bool:
-    """Whether the gradient can be compared with that of another host."""
+    """Whether the gradient can be compared with the gradient of another host."""
     return bool(op.gradient) and "float64" in op.dtypes
 
 

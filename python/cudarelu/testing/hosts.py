@@ -265,7 +265,6 @@ class Ort(OnDevice):
 
 
 def in_first_tier(host: Host, op: OpInfo, case: Case) -> bool:
-    """Whether the case is of the first tier in the host."""
     return is_first(op, host.runtime, dtype_of(case).name, case.id)
 
 
@@ -283,7 +282,7 @@ def full_precision(device: str) -> tuple[str, dict[str, str]]:
 def _ort_results(device: str, op: OpInfo, first: bool) -> dict[tuple[str, str], list[np.ndarray]]:
     """The outputs of the cases of an op and a tier, by dtype and case. The cases are nodes of one
     model, since it takes longer to create a session than to run them. An error names the node,
-    whose name is that of its dtype and case."""
+    named after its dtype and case."""
     import onnxruntime as ort
 
     runs = list(batch(op, "onnxruntime", op.dtypes, first))

@@ -52,7 +52,7 @@ def check_library(
         if (not runtimes or host.runtime in runtimes) and device in (None, host.device)
     }
     ops = _named(load_library(path).ops(), only_ops)
-    for op in ops:  # an invalid definition is one error rather than that of each check
+    for op in ops:  # an invalid definition is one error, not an error of each check
         function(op)
         if op.onnx.alias:
             function(op, *op.onnx.alias)

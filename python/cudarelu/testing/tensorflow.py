@@ -84,7 +84,7 @@ def _compare(op: OpInfo, actual: Any, expected: tuple[torch.Tensor, ...]) -> Non
 
 
 def _derivatives(op: OpInfo, device: str, second: bool) -> None:
-    """The gradients of a loss, eagerly and in a graph; or those of a sum of its gradients."""
+    """The gradients of a loss, or of the sum of its gradients, eagerly and in a graph."""
     import tensorflow as tf
 
     inputs, attributes = inputs_of(op), _attributes(op)

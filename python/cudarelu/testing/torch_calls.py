@@ -84,7 +84,7 @@ def in_place_of(op: OpInfo) -> tuple[Callable[..., torch.Tensor], int]:
 
 
 def with_grad(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Leaves with these values; those of integers have no gradient."""
+    """Leaves with these values; leaves of integers have no gradient."""
     return [t.clone().requires_grad_() if t.is_floating_point() else t for t in tensors]
 
 
