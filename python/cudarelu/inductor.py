@@ -62,7 +62,7 @@ def _cast(x: Any, to: int) -> Any:
     return dtype.type(x).item()
 
 
-def _in_pairs(function: Callable[..., Any]) -> Callable[..., Any]:
+def _pairwise(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of two operands as one of any number of them."""
     return lambda x, *others: functools.reduce(function, others, x) if others else torch.clone(x)
 
@@ -99,8 +99,8 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     ),
     "LeakyRelu": lambda x, alpha: torch.where(x < 0, alpha * x, x),
     "LessOrEqual": torch.le,
-    "Max": _in_pairs(torch.maximum),
-    "Min": _in_pairs(torch.minimum),
+    "Max": _pairwise(torch.maximum),
+    "Min": _pairwise(torch.minimum),
     "Mish": lambda x: x * torch.tanh(functional.softplus(x, threshold=40)),
     "Mod": lambda a, b, fmod: torch.fmod(a, b),
     "Not": lambda x: x ^ True,

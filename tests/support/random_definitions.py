@@ -20,9 +20,9 @@ import onnx.defs
 import onnx.helper
 
 import cudarelu
+from cudarelu._onnx.definitions import defaults_of
 from cudarelu._onnx.evaluator import evaluator
 from cudarelu._table import OpInfo
-from cudarelu.defining.expr import defaults_of
 from cudarelu.defining.operators import OPERATORS
 from cudarelu.defining.reading import DECOMPOSED
 from cudarelu.defining.symbolic import Value, apply

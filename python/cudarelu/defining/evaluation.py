@@ -356,7 +356,7 @@ class _Evaluation:
         if op_type in ("Cast", "CastLike"):
             return [self._cast(n)]
         if op_type in PAIRWISE:
-            return [self._in_pairs(n)]
+            return [self._pairwise(n)]
         if op_type in OPERATORS:
             return [self._operator(n, n.op_type, [value for value in n.values if value])]
         if op_type in bodies():
@@ -444,7 +444,7 @@ class _Evaluation:
         code = f"definition::convert<{CPP[kind]}>({code})"
         return self._out.expression(name, kind, code, [x], x.kind)
 
-    def _in_pairs(self, n: _Node) -> Value:
+    def _pairwise(self, n: _Node) -> Value:
         """Max, Min, Sum and Mean."""
         values = [value for value in n.values if value]
         result = values[0]
