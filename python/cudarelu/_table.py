@@ -146,7 +146,7 @@ class OpInfo:
     onnx: OnnxName
     definition: str  # what the op computes: the body of an ONNX function
     definition_opset: int  # the opset of the operators in `definition`
-    written_out: str  # the same in the operators that models use instead; empty lines divide forms
+    equivalent_forms: str  # the same as models contain it; empty lines divide forms
     gradient: str  # "x = relu_backward(grad_y, y)"; empty: not differentiable
     # ("x", "cudarelu::relu_backward"): the qualified name of an op in the gradient of x
     gradient_ops: tuple[tuple[str, str], ...]

@@ -122,7 +122,7 @@ Op read_op(const cudarelu_op& from, const Module& module) {
              .autocast = static_cast<Autocast>(from.autocast),
              .onnx_alias = {from.alias_domain, from.alias_op_type, alias_inputs_of(from)},
              .definition = from.definition,
-             .written_out = from.written_out};
+             .equivalent_forms = from.equivalent_forms};
   const auto name_of_op = [&] {
     return std::string(op.spec.signature.substr(0, op.spec.signature.find('(')));
   };

@@ -167,7 +167,7 @@ nb::dict describe(const Op& op) {
   result["devices"] = nb::tuple(devices);
   result["onnx"] = onnx;
   result["definition"] = to_str(op.spec.definition);
-  result["written_out"] = to_str(op.spec.written_out);
+  result["equivalent_forms"] = to_str(op.spec.equivalent_forms);
   const bool has_none = !advice_without_gradient(op).empty();
   result["gradient"] = has_none ? nb::str("") : to_str(op.spec.gradient);
   nb::list gradient_ops;

@@ -95,7 +95,7 @@ void read_texts(const Strings& texts) {
     op.signature = signature;
     op.gradient = gradient;
     op.summary = op.in_place = op.alias_domain = op.alias_op_type = "";
-    op.alias_inputs = op.definition = op.written_out = "";
+    op.alias_inputs = op.definition = op.equivalent_forms = "";
     op.dtypes = all;
     return ops.emplace_back(op);
   };

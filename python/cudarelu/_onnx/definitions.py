@@ -149,7 +149,7 @@ def function(
 
 def equivalent_forms(op: OpInfo) -> list[onnx.FunctionProto]:
     """The definition in the operators that models use instead, of any opset: each form of it."""
-    texts = op.written_out.split("\n\n") if op.written_out else []
+    texts = op.equivalent_forms.split("\n\n") if op.equivalent_forms else []
     return [_parsed(op, op.onnx.domain, op.onnx.op_type, each) for each in texts]
 
 

@@ -133,7 +133,7 @@ def is_intense(y: Expression) -> bool:
 
 
 def piecewise(y: Expression) -> str:
-    """The C++ name of the piecewise polynomial of an expression that is one operator of an input, or ""."""
+    """The C++ name of the PiecewisePolynomial of one operator of an input, else ""."""
     if not isinstance(y, Call) or not all(isinstance(each, Input) for each in y.operands):
         return ""
     operator = OPERATORS.get(y.op_type)

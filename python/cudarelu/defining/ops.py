@@ -88,7 +88,7 @@ def read_signature(namespace: str, signature: str, dtypes: Sequence[str]) -> OpI
         onnx=OnnxName(namespace, op_type, 1, None),
         definition="",
         definition_opset=OPSET,
-        written_out="",
+        equivalent_forms="",
         gradient="",
         gradient_ops=(),
         autocast="promote",
@@ -272,7 +272,7 @@ def _functor(draft: Draft) -> str:
     else:
         body = draft.functor.strip().splitlines()
     used = {word for line in body for word in re.findall(r"\w+", line)}
-    heavy = "high" if emit.is_intense(draft.y) else "low"
+    intensity = "high" if emit.is_intense(draft.y) else "low"
     parameters = ", ".join(f"T {name}" if name in used else "T" for name in names)
     types = "class T"
     shortcut = ["namespace onnx = cudarelu::onnx;"] if "onnx" in used else []
@@ -285,10 +285,11 @@ def _functor(draft: Draft) -> str:
             special += ["#ifdef __CUDACC__", "  using ForHalves = cudarelu::onnx::Approximate;"]
             special.append("#endif")
         if len(names) == 1 and (name := emit.piecewise(draft.y)):
-            special.append(f"  static constexpr const cudarelu::math::PiecewisePolynomial& piecewise = {name};")
+            kind = "static constexpr const cudarelu::math::PiecewisePolynomial&"
+            special.append(f"  {kind} piecewise = {name};")
     members = [
         *special,
-        f"  static constexpr cudarelu::ArithmeticIntensity intensity = cudarelu::ArithmeticIntensity::{heavy};",
+        f"  static constexpr auto intensity = cudarelu::ArithmeticIntensity::{intensity};",
         f"  template <{types}>",
         f"  CUDARELU_FN T operator()({parameters}) const {{",
         *(f"    {line}" for line in [*shortcut, *body]),

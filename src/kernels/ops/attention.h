@@ -24,7 +24,7 @@ struct Attention {
       .autocast = Autocast::lower,
       .strided = true,
       .definition = joined<attention::scores_text, attention::outputs_text>,
-      .written_out = R"(y = Attention<is_causal: int = @is_causal, scale: float = @scale>
+      .equivalent_forms = R"(y = Attention<is_causal: int = @is_causal, scale: float = @scale>
                             (q, k, v, attn_mask)
 
                         k_turned = Transpose<perm = [0, 1, 3, 2]>(k)

@@ -18,7 +18,7 @@ struct LayerNorm {
                      bias = layer_norm_backward(grad_y, x, weight, eps).grad_bias)",
       .autocast = Autocast::float32,
       .definition = "y = LayerNormalization<axis = -1, epsilon: float = @eps>(x, weight, bias)",
-      .written_out = R"(last = Constant<value_ints = [-1]>()
+      .equivalent_forms = R"(last = Constant<value_ints = [-1]>()
                         mean = ReduceMean<keepdims = 1>(x, last)
                         centred = Sub(x, mean)
                         two_f = Constant<value_float = 2.0>()

@@ -64,7 +64,7 @@ def test_the_state_is_of_the_gpu_that_is_measured(monkeypatch, available, gpu):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
     properties = SimpleNamespace(uuid="12-ab")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(records, "_said", lambda *command: ", ".join([command[1]] * 4))
+    monkeypatch.setattr(records, "_output_of", lambda *command: ", ".join([command[1]] * 4))
     assert set(records.gpu_state().values()) == {f"--id={gpu}"}
 
 

@@ -13,7 +13,7 @@ from onnx.backend.test.case import node as backend
 
 import cudarelu
 import cudarelu.onnx
-from cudarelu.onnx.expressions import Call, forms, is_linear
+from cudarelu._onnx.expressions import Call, forms, is_linear
 from cudarelu.onnx.patterns import patterns
 from support.accelerate import run
 

@@ -12,8 +12,8 @@ import pytest
 
 import cudarelu
 import cudarelu.onnx
+from cudarelu._onnx.definitions import lowest_opset
 from cudarelu.onnx import measure
-from cudarelu.onnx.definitions import lowest_opset
 from support.accelerate import OPS, X, body, parse, run
 
 

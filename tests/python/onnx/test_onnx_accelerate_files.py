@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -21,6 +20,7 @@ import cudarelu.onnx
 import cudarelu.ort
 from cudarelu.__main__ import main
 from cudarelu.onnx import measure
+from cudarelu.onnx.accelerator import prepare
 from support.accelerate import FIRST, TWO, body, linear_model, ours, parse, ratios, run
 from support.large_model import save_large
 
@@ -202,10 +202,9 @@ def test_the_opset_that_fuse_needs(tmp_path):
     """A model of opset 13 is converted, but is not refused if that fails."""
     model = body("h = Tanh(x) g = Sin(h) y = Sigmoid(g)")
     model.opset_import[0].version = FIRST
-    prepared = importlib.import_module("cudarelu.onnx.accelerator").prepare
-    assert prepared(model, lowest=15)[0].opset_import[0].version == 18
+    assert prepare(model, lowest=15)[0].opset_import[0].version == 18
     model.functions.add(domain="user", name="F")
-    assert prepared(model, lowest=15)[0].opset_import[0].version == FIRST
+    assert prepare(model, lowest=15)[0].opset_import[0].version == FIRST
 
 
 # The command line

@@ -67,7 +67,7 @@ def test_the_instances_of_a_group_norm(shape, scale, bias, reason):
 @pytest.mark.parametrize("squares", SQUARES)
 @pytest.mark.parametrize("axis", slow_after(1, [-1, 1]))
 @pytest.mark.parametrize("opset", slow_after(1, [18, 17]))
-def test_layer_norm_written_out(opset, axis, squares, given):
+def test_layer_norm_equivalent_forms(opset, axis, squares, given):
     weights = [each for each in given if each != "rsqrt"]
     model = parse(
         LAYER_NORM.format(

@@ -15,10 +15,9 @@ from onnx.reference import ReferenceEvaluator
 import cudarelu
 import cudarelu.onnx
 from cudarelu import _table
-from cudarelu.onnx import patterns as onnx_patterns
-from cudarelu.onnx.absent_inputs import with_default_inputs
-from cudarelu.onnx.definitions import function, lowest_opset, written_out
-from cudarelu.onnx.expressions import (
+from cudarelu._onnx.absent_inputs import with_default_inputs
+from cudarelu._onnx.definitions import equivalent_forms, function, lowest_opset
+from cudarelu._onnx.expressions import (
     NEUTRAL,
     Attribute,
     Call,
@@ -31,6 +30,7 @@ from cudarelu.onnx.expressions import (
     parts,
     read,
 )
+from cudarelu.onnx import patterns as onnx_patterns
 from cudarelu.onnx.patterns import is_candidate, patterns
 from support.accelerate import (
     FIRST,
@@ -177,7 +177,7 @@ def test_larger_groups_go_first():
 def test_every_definition_can_be_read(op):
     """Also those that no model is searched for."""
     assert len(read(op, function(op))) == len(op.outputs)
-    assert all(len(read(op, form)) == 1 for form in written_out(op))
+    assert all(len(read(op, form)) == 1 for form in equivalent_forms(op))
 
 
 def test_what_means_the_same_as_a_definition():
@@ -281,7 +281,7 @@ def test_opsets_mean_the_same():
 def with_definition(name: str, definition: str, **changes) -> cudarelu.OpInfo:
     """An op of the table with another definition, and without attributes by default."""
     return dataclasses.replace(
-        OPS[name], definition=definition, **{"attributes": (), "written_out": ""} | changes
+        OPS[name], definition=definition, **{"attributes": (), "equivalent_forms": ""} | changes
     )
 
 
@@ -299,7 +299,7 @@ TWICE = {  # the op, nodes that match it, and nodes that do not
         "s = Mul(x, x) y = Mul(b, s)",
     ),
     "power": (
-        with_definition("relu", "y = Relu(x)", written_out="y = Pow(x, x)"),
+        with_definition("relu", "y = Relu(x)", equivalent_forms="y = Pow(x, x)"),
         "y = Pow(x, x)",
         "y = Pow(x, b)",
     ),
@@ -307,7 +307,8 @@ TWICE = {  # the op, nodes that match it, and nodes that do not
         with_definition(
             "relu",
             "y = Relu(x)",
-            written_out="t = Constant<value = double {2.0}>() u = CastLike(t, x) y = Pow(x, u)",
+            equivalent_forms="t = Constant<value = double {2.0}>() u = CastLike(t, x)"
+            " y = Pow(x, u)",
         ),
         "y = Mul(x, x)",
         "y = Mul(x, b)",
@@ -369,8 +370,8 @@ TWICE = {  # the op, nodes that match it, and nodes that do not
         with_definition(
             "relu",
             "y = Relu(x)",
-            written_out="r = Size(x) s = Shape(x) t = Size(s) a = Sub(t, t) u = Unsqueeze(a, a)"
-            " y = ReduceMean(x, u)",
+            equivalent_forms="r = Size(x) s = Shape(x) t = Size(s) a = Sub(t, t)"
+            " u = Unsqueeze(a, a) y = ReduceMean(x, u)",
         ),
         "y = Relu(x)",
         "y = Tanh(x)",
@@ -404,7 +405,7 @@ def test_a_definition_that_uses_a_value_twice(monkeypatch, op, found, other):
         result, report = cudarelu.onnx.accelerate(model)
         assert [each.op for each in report.replaced] == wanted
         feeds = {"x": np.abs(X), "b": X[0]}
-        if not op.written_out:  # here it differs from the definition
+        if not op.equivalent_forms:  # here it differs from the definition
             for y, z in zip(run(result, False, feeds), run(model, False, feeds), strict=True):
                 np.testing.assert_allclose(y, z, rtol=1e-6)
 

@@ -177,7 +177,7 @@ typedef struct cudarelu_op {
   const char* alias_domain;
   const char* alias_op_type;
   const char* definition;
-  const char* written_out;
+  const char* equivalent_forms;
   uint32_t dtypes; /* bit CUDARELU_FLOAT32, ... */
   uint32_t autocast;
   uint32_t flags;

@@ -60,10 +60,11 @@ struct OpSpec {
   std::string_view in_place = {};  // "y = x": output y may overwrite input x
   std::string_view gradient = {};  // "x = relu_backward(grad_y, y); ...": see gradient.h
   Autocast autocast = Autocast::promote;
-  bool strided = false;               // the kernels read Call::strides, so that views need no copy
-  OnnxAlias onnx_alias = {};          // a second name in models
-  std::string_view definition;        // the meaning: the body of an ONNX function
-  std::string_view written_out = {};  // the same as models contain it; empty lines divide forms
+  bool strided = false;         // the kernels read Call::strides, so that views need no copy
+  OnnxAlias onnx_alias = {};    // a second name in models
+  std::string_view definition;  // the meaning: the body of an ONNX function
+  std::string_view equivalent_forms =
+      {};  // the same as models contain it; empty lines divide forms
 };
 
 }  // namespace cudarelu

@@ -128,7 +128,7 @@ inline constexpr cudarelu_op op_of{
     .alias_domain = text(F::spec.onnx_alias.domain),
     .alias_op_type = text(F::spec.onnx_alias.op_type),
     .definition = text(F::spec.definition),
-    .written_out = text(F::spec.written_out),
+    .equivalent_forms = text(F::spec.equivalent_forms),
     .dtypes = F::spec.dtypes.bits,
     .autocast = static_cast<std::uint32_t>(F::spec.autocast),
     .flags = flags<F>(),

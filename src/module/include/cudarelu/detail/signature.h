@@ -24,7 +24,8 @@
 //              name: none | tanh = none   (an enumeration: a label, whose position is its value)
 //
 // - Required inputs come first, and there is at least one: it determines the device of a call.
-// - The dtypes and dimensions of outputs come from inputs that have a tensor in every call: required
+// - The dtypes and dimensions of outputs come from inputs that have a tensor in every call:
+// required
 //   inputs, and optional ones with `= other`. So do the dimensions that offsets divide.
 // - Optional offsets must have `= other`.
 // - An optional input > 0 must have `= other` or a number.
