@@ -162,7 +162,7 @@ ASAN_OPS := relu or softmax or layer_norm or linear_gelu or knn_query or attenti
 asan-torch: $(VENV)/.dev
 	@rm -rf build-asan/python/cudarelu/{_build_info.py,pytorch_*}
 	@$(PROGRESS) $(BIN)/cmake --preset asan-torch -DPython_EXECUTABLE=$(BIN)/python
-	@$(PROGRESS) $(BIN)/ninja -C build-asan cudarelu_torch cudarelu_python cudarelu_module my_ops
+	@$(PROGRESS) $(BIN)/ninja -C build-asan cudarelu_ops cudarelu_python cudarelu_module my_ops
 	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	 ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	 PYTHONPATH=$(CURDIR)/build-asan/python CUDARELU_BUILD_DIR=$(CURDIR)/build-asan \

@@ -111,16 +111,16 @@ def measure(model: onnx.ModelProto, provider: str) -> dict[str, Any]:
         "milliseconds": round(1e3 * statistics.median(before.seconds(1) for _ in range(ROUNDS)), 3)
     }
     for name, options in VARIANTS.items():
-        after, said = cudarelu.onnx.accelerate(model, provider=provider, **options)
-        running = Running(after, None, provider, inputs, said.library)
+        after, output = cudarelu.onnx.accelerate(model, provider=provider, **options)
+        running = Running(after, None, provider, inputs, output.library)
         ratio, quartiles = compare(before, running)
         results[name] = {
-            "replaced": Counter(each.op for each in said.replaced),
+            "replaced": Counter(each.op for each in output.replaced),
             "ratio": round(ratio, 3),
             "quartiles": [round(each, 3) for each in quartiles],
         }
-        if said.measured:
-            results[name]["by op"] = {each.op: round(each.ratio, 3) for each in said.measured}
+        if output.measured:
+            results[name]["by op"] = {each.op: round(each.ratio, 3) for each in output.measured}
     return results
 
 

@@ -197,12 +197,12 @@ def in_onnxruntime(model: nn.Module, x: torch.Tensor, on_cuda: bool) -> dict[str
     )
     before = program.model_proto
     inputs = random_inputs(before, {}, {})
-    after, said = cudarelu.onnx.accelerate(
+    after, output = cudarelu.onnx.accelerate(
         before, provider=provider, fuse=True, only_if_faster=True
     )
     variants = {
         "ONNX Runtime": (before, None),
-        "ours in ONNX Runtime": (after, said.library),
+        "ours in ONNX Runtime": (after, output.library),
     }
     calls = {
         name: Running(each, None, provider, inputs, library).run

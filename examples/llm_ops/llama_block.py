@@ -74,13 +74,13 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--model", type=Path, default=Path("llama_block.onnx"))
     options = parser.parse_args()
-    place = {"device": options.device, "dtype": getattr(torch, options.dtype)}
+    options_of_tensors = {"device": options.device, "dtype": getattr(torch, options.dtype)}
 
     llm = cudarelu.load_library(options.library)  # the ops are torch.ops.llm.* now, too
     torch.manual_seed(0)
-    block = LlamaBlock(llm).to(**place)
-    x = torch.randn(2, 33, 256, **place)
-    cos, sin = (each.to(**place) for each in angles(33, 64))
+    block = LlamaBlock(llm).to(**options_of_tensors)
+    x = torch.randn(2, 33, 256, **options_of_tensors)
+    cos, sin = (each.to(**options_of_tensors) for each in angles(33, 64))
 
     compiled = torch.compile(block, fullgraph=True)
     optimizer = torch.optim.SGD(block.parameters(), lr=1.0)

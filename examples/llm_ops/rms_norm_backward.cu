@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(L::threads)
     }
   }
   C grad_weight[L::vectors * width] = {};
-  gpu::Pace::Steps steps(pace);
+  gpu::Pace::PacedSteps steps(pace);
   // All groups of a block take the same number of turns, so that warps stay complete.
   for (int turn = 0; first + turn * step < of.rows; ++turn) {
     if (L::lanes != 0 || threadIdx.x < 32) steps.begin(turn, threadIdx.x == 0);

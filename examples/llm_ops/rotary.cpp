@@ -20,14 +20,14 @@ Status Rotary::cpu(const Call& call) {
       const std::int64_t row = offset / (2 * pairs);
       const std::int64_t position = row % sizes.positions;
       const std::int64_t matrix = row / sizes.positions;
-      const auto place = [&](const RotaryLayout& layout) {
+      const auto offset_in = [&](const RotaryLayout& layout) {
         return matrix / heads * layout.batch + matrix % heads * layout.head +
                position * layout.position;
       };
-      const T* const x = static_cast<const T*>(call.inputs[0].data) + place(of_x);
+      const T* const x = static_cast<const T*>(call.inputs[0].data) + offset_in(of_x);
       const T* const cos = static_cast<const T*>(call.inputs[1].data) + position * cos_step;
       const T* const sin = static_cast<const T*>(call.inputs[2].data) + position * sin_step;
-      T* const y = static_cast<T*>(call.outputs[0].data) + place(of_y);
+      T* const y = static_cast<T*>(call.outputs[0].data) + offset_in(of_y);
       const auto rotate = [&](std::int64_t i, std::int64_t first, std::int64_t second) {
         const auto a = load(x[first]);
         const auto b = load(x[second]);

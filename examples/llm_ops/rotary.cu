@@ -48,14 +48,14 @@ __global__ void __launch_bounds__(block_size) rotate(Arguments<T> of) {
       std::int64_t to[at_once];
       std::int64_t batch = first / of.heads;
       std::int64_t head = first % of.heads;
-      const auto place = [&](const RotaryLayout& layout) {
+      const auto offset_in = [&](const RotaryLayout& layout) {
         return batch * layout.batch + head * layout.head + position * layout.position + column;
       };
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
         if (first + i >= of.sizes.leading) continue;
-        const T* const from = of.x + place(of.of_x);
-        to[i] = place(of.of_y);
+        const T* const from = of.x + offset_in(of.of_x);
+        to[i] = offset_in(of.of_y);
 #pragma unroll
         for (int v = 0; v < vectors; ++v) {
           x[i][v] = *reinterpret_cast<const Vector*>(from + v * apart);
@@ -71,12 +71,12 @@ __global__ void __launch_bounds__(block_size) rotate(Arguments<T> of) {
         C turned[2 * pairs];
 #pragma unroll
         for (int j = 0; j < pairs; ++j) {
-          // Element `place` of the vectors is the first of pair j, and `partner` the second.
-          const int place = halves ? j : 2 * j;
+          // Element `at` of the vectors is the first of pair j, and `partner` the second.
+          const int at = halves ? j : 2 * j;
           const int partner = halves ? pairs + j : 2 * j + 1;
-          const C a = load(x[i][place / width][place % width]);
+          const C a = load(x[i][at / width][at % width]);
           const C b = load(x[i][partner / width][partner % width]);
-          turned[place] = a * load(cos[j]) - b * load(sin[j]);
+          turned[at] = a * load(cos[j]) - b * load(sin[j]);
           turned[partner] = b * load(cos[j]) + a * load(sin[j]);
         }
 #pragma unroll

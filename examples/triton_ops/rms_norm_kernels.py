@@ -27,15 +27,15 @@ def rms_norm_backward_kernel(grad_y, x, weight, grad_x, partial, rows, c, eps, B
         factor = tl.load(weight + column, mask=inside, other=0.0).to(eps.dtype)
     total = tl.zeros((BLOCK,), eps.dtype)
     for row in range(tl.program_id(0), rows, tl.num_programs(0)):
-        place = row.to(tl.int64) * c + column
-        values = tl.load(x + place, mask=inside, other=0.0).to(eps.dtype)
-        grad = tl.load(grad_y + place, mask=inside, other=0.0).to(eps.dtype)
+        offset = row.to(tl.int64) * c + column
+        values = tl.load(x + offset, mask=inside, other=0.0).to(eps.dtype)
+        grad = tl.load(grad_y + offset, mask=inside, other=0.0).to(eps.dtype)
         rrms = 1 / tl.sqrt(tl.sum(values * values) / c + eps)
         normal = values * rrms
         total += grad * normal
         grad *= factor
         mean = tl.sum(grad * normal) / c
-        tl.store(grad_x + place, (grad - normal * mean) * rrms, mask=inside)
+        tl.store(grad_x + offset, (grad - normal * mean) * rrms, mask=inside)
     tl.store(partial + tl.program_id(0) * c + column, total, mask=inside)
 
 

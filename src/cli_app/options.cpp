@@ -111,12 +111,12 @@ void declare(CLI::App& app, Options& options, Texts& texts) {
 
 /// Returns the positions of each = that may divide NAME=VALUE, not the first or last character.
 std::vector<std::size_t> dividers(const std::string& option, const std::string& text) {
-  std::vector<std::size_t> places;
+  std::vector<std::size_t> positions;
   for (std::size_t i = 1; i + 1 < text.size(); ++i) {
-    if (text[i] == '=') places.push_back(i);
+    if (text[i] == '=') positions.push_back(i);
   }
-  if (places.empty()) refuse(option, text, "must be NAME=VALUE");
-  return places;
+  if (positions.empty()) refuse(option, text, "must be NAME=VALUE");
+  return positions;
 }
 
 template <class T>
@@ -224,10 +224,10 @@ std::map<std::string, std::string> by_name(const std::string& option,
                                            const std::vector<std::string>& names) {
   std::map<std::string, std::string> values;
   for (const std::string& text : texts) {
-    const std::vector<std::size_t> places = dividers(option, text);
-    std::size_t end = places.front();
-    for (const std::size_t place : places) {
-      if (std::ranges::find(names, text.substr(0, place)) != names.end()) end = place;
+    const std::vector<std::size_t> positions = dividers(option, text);
+    std::size_t end = positions.front();
+    for (const std::size_t position : positions) {
+      if (std::ranges::find(names, text.substr(0, position)) != names.end()) end = position;
     }
     const std::string name = text.substr(0, end);
     if (!values.emplace(name, text.substr(end + 1)).second) refuse(option, name, "given twice");

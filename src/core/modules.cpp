@@ -168,7 +168,7 @@ std::string contents_of(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Throws if another file has taken the place of a library that has been opened. The dynamic linker
+/// Throws if another file has replaced a library that has been opened. The dynamic linker
 /// would return the old library, which it finds by its path.
 void check_not_replaced(const std::filesystem::path& path) {
   static std::mutex mutex;

@@ -54,7 +54,7 @@ Status check_positive(const Op& op, const Parameter& input, const TensorView& te
   });
 }
 
-/// Input i, or the input that takes its place.
+/// Input i, or its default input.
 const TensorView& resolved(const Op& op, std::span<const TensorView> inputs, std::size_t i) {
   return inputs[op.signature.source_of(i, inputs[i].present)];
 }

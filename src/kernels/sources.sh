@@ -17,11 +17,12 @@ part() {
 }
 
 part cpu module.cpp cpu/fused_gemm.cpp cpu/matmul.cpp cpu/product_tile.cpp
+part hopper cuda/gemm/sm90_gemm.cu ops/attention/sm90_backward.cu ops/attention/sm90_forward.cu
 part cuda ops/attention/tiled_backward.cu ops/attention/mma_backward.cu \
   ops/attention/mma_forward.cu ops/attention/mma_packed_forward.cu ops/attention/decode.cu \
-  ops/attention/tiled_forward.cu cuda/gemm/few_rows_gemm.cu cuda/gemm/simt_gemm.cu cuda/gemm/sm80_gemm.cu \
-  cuda/gemm/activate.cu cuda/gemm/fallback_gemm.cu cuda/gemm/cublaslt.cpp cuda/gemm/cublaslt_library.cpp \
-  cuda/gemm/cublaslt_plan.cpp cuda/gemm/gemm.cpp cuda/gemm/tuning.cpp
-part hopper cuda/gemm/sm90_gemm.cu ops/attention/sm90_backward.cu ops/attention/sm90_forward.cu
+  ops/attention/tiled_forward.cu
 sh ../module/generate.sh "$generated" cudarelu cudarelu::ops "$PWD"/ops/*.h "$PWD"/ops/*.cpp \
   "$PWD"/ops/*.cu
+part cuda cuda/gemm/few_rows_gemm.cu cuda/gemm/simt_gemm.cu cuda/gemm/sm80_gemm.cu \
+  cuda/gemm/activate.cu cuda/gemm/fallback_gemm.cu cuda/gemm/cublaslt.cpp \
+  cuda/gemm/cublaslt_library.cpp cuda/gemm/cublaslt_plan.cpp cuda/gemm/gemm.cpp cuda/gemm/tuning.cpp

@@ -311,7 +311,7 @@ class OpNode final : public ag::Node {
   }
 
   void save(Kind kind, int index, const at::Tensor& tensor, bool overwritten_view = false) {
-    places_.emplace_back(kind, index);
+    saved_keys_.emplace_back(kind, index);
     saved_.emplace_back(tensor, kind == Kind::output, overwritten_view);
   }
 
@@ -328,8 +328,8 @@ class OpNode final : public ag::Node {
     return backward_(
         gradients, [&](std::size_t input) { return task_should_compute_output(input); },
         [&](Kind kind, int index) {
-          const auto place = std::ranges::find(places_, Place(kind, index));
-          return saved_.at(static_cast<std::size_t>(place - places_.begin())).unpack(getptr());
+          const auto key = std::ranges::find(saved_keys_, SavedKey(kind, index));
+          return saved_.at(static_cast<std::size_t>(key - saved_keys_.begin())).unpack(getptr());
         },
         [&](std::size_t output) {
           // new_zeros() keeps the kind of a defined gradient, which may be a DTensor.
@@ -353,7 +353,7 @@ class OpNode final : public ag::Node {
     }
     arguments.collect_size(saved_.size());
     for (std::size_t i = 0; i < saved_.size(); ++i) {
-      const auto [kind, index] = places_[i];
+      const auto [kind, index] = saved_keys_[i];
       arguments.collect(static_cast<std::int64_t>(kind));
       arguments.collect(static_cast<std::int64_t>(index));
       arguments.collect(saved_[i], kind == Kind::output);
@@ -379,17 +379,17 @@ class OpNode final : public ag::Node {
       types.push_back(Sizes::packed_type());
       options.push_back(output.options());
     }
-    const auto function = [backward = backward_, wanted = wanted(), places = places_, options](
-                              const ag::variable_list& gradients,
-                              const std::vector<c10::IValue>& values) {
+    const auto function = [backward = backward_, wanted = wanted(), saved_keys = saved_keys_,
+                           options](const ag::variable_list& gradients,
+                                    const std::vector<c10::IValue>& values) {
       return backward(
           gradients, [&](std::size_t input) { return wanted[input]; },
           [&](Kind kind, int index) {
-            const auto place = std::ranges::find(places, Place(kind, index));
-            return values.at(static_cast<std::size_t>(place - places.begin())).toTensor();
+            const auto key = std::ranges::find(saved_keys, SavedKey(kind, index));
+            return values.at(static_cast<std::size_t>(key - saved_keys.begin())).toTensor();
           },
           [&](std::size_t output) {
-            return at::zeros_symint(values[places.size() + output].toSymIntVector(),
+            return at::zeros_symint(values[saved_keys.size() + output].toSymIntVector(),
                                     options[output]);
           });
     };
@@ -407,7 +407,7 @@ class OpNode final : public ag::Node {
   }
 
  private:
-  using Place = std::pair<Kind, int>;
+  using SavedKey = std::pair<Kind, int>;
 
   std::vector<bool> wanted() const {
     std::vector<bool> inputs(num_outputs());
@@ -419,8 +419,8 @@ class OpNode final : public ag::Node {
   std::size_t outputs_to_complete() const { return num_inputs() > 1 ? num_inputs() : 0; }
 
   Backward backward_;
-  c10::SmallVector<Place, 4> places_;
-  std::vector<ag::SavedVariable> saved_;  // one for each of places_
+  c10::SmallVector<SavedKey, 4> saved_keys_;
+  std::vector<ag::SavedVariable> saved_;  // one for each of saved_keys_
 };
 
 auto make_node(const Derivative& derivative, Attributes attributes) {

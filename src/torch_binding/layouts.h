@@ -86,7 +86,7 @@ template <class Dim>
 c10::SmallVector<Dim, 6> strides_in_order(const Parameter& parameter, std::span<const Dim> sizes,
                                           const Layout<Dim>& layout) {
   // From the outermost dimension to the innermost one. As in torch's own functions, a dimension
-  // whose stride is 0 has no place in memory, and stays where it is.
+  // whose stride is 0 has no memory of its own, and stays where it is.
   c10::SmallVector<std::size_t, 4> order;
   for (std::size_t i = 0; i + 1 < layout.size(); ++i) {
     order.push_back(i);
@@ -103,17 +103,17 @@ c10::SmallVector<Dim, 6> strides_in_order(const Parameter& parameter, std::span<
   const std::size_t lead = sizes.size() - parameter.dims.size();
   c10::SmallVector<Dim, 6> strides(sizes.size(), Dim(1));
   Dim stride = 1;
-  const auto place = [&](std::size_t dim) {
+  const auto append = [&](std::size_t dim) {
     strides[dim] = stride;
     if (!are_equal(sizes[dim], Dim(0))) stride *= sizes[dim];
   };
   for (std::size_t i = order.size(); i-- > 0;) {
     if (!parameter.leading) {
-      place(order[i]);
+      append(order[i]);
     } else if (order[i] > 0) {
-      place(lead + order[i] - 1);
+      append(lead + order[i] - 1);
     } else {
-      for (std::size_t dim = lead; dim-- > 0;) place(dim);
+      for (std::size_t dim = lead; dim-- > 0;) append(dim);
     }
   }
   return strides;

@@ -224,8 +224,8 @@ class TestWheel:
 
     def test_serves_from_an_empty_folder(self, installed, tmp_path):
         settings = environment(PYTHONPATH=installed)
-        said = run(sys.executable, "-c", USE, cwd=tmp_path, env=settings).split("\n")
-        mapped = [Path(line) for line in said if line.startswith("/")]
+        printed = run(sys.executable, "-c", USE, cwd=tmp_path, env=settings).split("\n")
+        mapped = [Path(line) for line in printed if line.startswith("/")]
         package = installed / "cudarelu"
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
         assert set(mapped) == {
@@ -237,9 +237,9 @@ class TestWheel:
         command = (sys.executable, "-m", "cudarelu", "export-demo", "myrelu.onnx")
         run(*command, cwd=tmp_path, env=settings)
         ort_infer = installed / "bin/ort_infer"
-        said = run(ort_infer, "myrelu.onnx", "--input", "x=x.npy", cwd=tmp_path)
-        assert "[[0. 2. 0. 4.]]" in said
-        assert "custom_domain::CustomRelu on CPUExecutionProvider" in said
+        printed = run(ort_infer, "myrelu.onnx", "--input", "x=x.npy", cwd=tmp_path)
+        assert "[[0. 2. 0. 4.]]" in printed
+        assert "custom_domain::CustomRelu on CPUExecutionProvider" in printed
 
     def test_the_program(self, installed, tmp_path):
         program = installed / "bin/cudarelu"
@@ -276,14 +276,14 @@ class TestWheel:
             [tests / "ops/test_ops.py", "-k", f"float32-odd and ({ops})"],
             [tests / "cli_app/test_ort_infer.py"],
         ):
-            said = run(
+            printed = run(
                 *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen),
                 cwd=empty,
                 env=environment(
                     PYTHONPATH=installed, CUDARELU_BUILD_DIR=build, CUDA_VISIBLE_DEVICES=""
                 ),
             )
-            assert re.search(r"^\d+ passed", said, re.MULTILINE)
+            assert re.search(r"^\d+ passed", printed, re.MULTILINE)
 
     def test_finds_libraries_beside_itself_alone(self, installed):
         for path in [*installed.glob("cudarelu/**/*.so"), installed / "bin/ort_infer"]:
@@ -314,9 +314,10 @@ def test_jit_load(device, unoptimized, tmp_path):
     if device == "cpu":
         settings["CUDA_VISIBLE_DEVICES"] = ""
     command = (sys.executable, ROOT / "examples/jit_load.py", "--build-directory", tmp_path / "jit")
-    said = run(*command, cwd=tmp_path, env=settings)
+    printed = run(*command, cwd=tmp_path, env=settings)
     for each in {"cpu", device}:
-        assert f"{each}: relu([-1.0, 0.0, 2.0]) = [0.0, 0.0, 2.0], gradient [0.0, 0.0, 1.0]" in said
+        line = f"{each}: relu([-1.0, 0.0, 2.0]) = [0.0, 0.0, 2.0], gradient [0.0, 0.0, 1.0]"
+        assert line in printed
 
     library = tmp_path / "jit/cudarelu_jit.so"
     built = library.stat().st_mtime_ns
@@ -424,11 +425,11 @@ class TestCppInference:
     @pytest.mark.parametrize("model", ["scripted.pt", "traced.pt", "aoti.pt2"])
     def test_gives_the_output_of_python(self, cpp_inference, models, model):
         command = (cpp_inference, cudarelu_library(), "example.pt", model)
-        said = run(*command, cwd=models, env=environment(LD_DEBUG="files"))
-        assert f"{model} on c" in said
-        assert "equals the expected output" in said
+        printed = run(*command, cwd=models, env=environment(LD_DEBUG="files"))
+        assert f"{model} on c" in printed
+        assert "equals the expected output" in printed
         # All libraries that the process opened, at its start or later.
-        opened = re.findall(r"file=(\S+) \[0\];\s+generating link map", said)
+        opened = re.findall(r"file=(\S+) \[0\];\s+generating link map", printed)
         assert any("libcudarelu_torch.so" in name for name in opened)
         assert not [name for name in opened if "python" in Path(name).name]
 
@@ -453,11 +454,11 @@ class TestCppInference:
     def test_calls_ops_on_tensors(self, cpp_inference, device):
         program = cpp_inference.with_name("call_ops")
         assert not [name for name in dynamic(program, "NEEDED") if "python" in name]
-        said = run(program, cudarelu_library(), device)
-        losses = [float(each) for each in re.findall(r"^step \d+: loss (\S+)$", said, re.MULTILINE)]
+        printed = run(program, cudarelu_library(), device)
+        losses = [float(each) for each in re.findall(r"(?m)^step \d+: loss (\S+)$", printed)]
         assert len(losses) == 3
         assert losses[-1] < losses[0] / 10
-        assert f"the gradients on {device} equal those of LibTorch" in said
+        assert f"the gradients on {device} equal those of LibTorch" in printed
         done = subprocess.run([program, "libc.so.6"], capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert "cudarelu::linear_relu" in done.stderr
@@ -489,14 +490,14 @@ class TestLibTorchWithoutPython:
 
         def configure(folder: Path) -> None:
             shutil.rmtree(LIBTORCH_BUILD, ignore_errors=True)
-            said = run(
+            printed = run(
                 *("cmake", "--preset", "cpu", "-S", ROOT, "-B", LIBTORCH_BUILD),
                 *("-DCUDARELU_TORCH=ON", "-DCUDARELU_ORT=OFF", "-DCUDARELU_TESTS=OFF"),
                 *("-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON", f"-DCMAKE_PREFIX_PATH={libtorch}"),
             )
             version = torch.__version__.split("+")[0]
-            assert f"PyTorch {version} ({libtorch}/include)" in said
-            assert "Python module         off" in said
+            assert f"PyTorch {version} ({libtorch}/include)" in printed
+            assert "Python module         off" in printed
 
         once("libtorch_build", configure)
         return LIBTORCH_BUILD
@@ -521,7 +522,7 @@ class TestLibTorchWithoutPython:
     @pytest.mark.slow
     @pytest.mark.parametrize("models", ["cpu"], indirect=True)  # as the build
     def test_runs_models(self, build, libtorch, models, tmp_path):
-        run("ninja", "-C", build, "cudarelu_torch")
+        run("ninja", "-C", build, "cudarelu_torch", "cudarelu_ops")
         library = build / "python/cudarelu" / READERS / "libcudarelu_torch.so"
         (path,) = dynamic(library, "RUNPATH")
         assert path.rstrip(":") == f"{libtorch}/lib"
@@ -529,8 +530,8 @@ class TestLibTorchWithoutPython:
         run("cmake", "--build", tmp_path)
 
         command = (tmp_path / "cpp_inference", library, "example.pt", "scripted.pt", "aoti.pt2")
-        said = run(*command, cwd=models, env=environment(LD_DEBUG="libs"))
-        assert said.count("equals the expected output") == 2
-        opened = [Path(name) for name in re.findall(r"calling init: (\S+)", said)]
+        printed = run(*command, cwd=models, env=environment(LD_DEBUG="libs"))
+        assert printed.count("equals the expected output") == 2
+        opened = [Path(name) for name in re.findall(r"calling init: (\S+)", printed)]
         of_torch = {path.parent for path in opened if re.match("lib(torch|c10)", path.name)}
         assert of_torch == {libtorch / "lib"}

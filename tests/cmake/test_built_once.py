@@ -114,8 +114,8 @@ class TestWheelForSeveralPyTorches:
         """Runs an op, and an op of a module that was built for none of these versions."""
         path = f"{installed}:{WHEELS / f'torch-{OTHER}'}" if version == OTHER else installed
         settings = environment(PYTHONPATH=path)
-        said = run(sys.executable, "-c", IN_PYTORCH, LIBRARY, cwd=tmp_path, env=settings)
-        found, reader, module = said.split()
+        printed = run(sys.executable, "-c", IN_PYTORCH, LIBRARY, cwd=tmp_path, env=settings)
+        found, reader, module = printed.split()
         assert found.startswith(f"{version}.")
         assert Path(reader).parent == installed / f"cudarelu/pytorch_{version}"
         assert Path(module).samefile(LIBRARY)
@@ -154,22 +154,22 @@ class TestModule:
         assert done.stdout.strip() == version, done.stderr
 
     def test_in_this_onnx_runtime(self, example):
-        said = run(sys.executable, "-c", IN_ONNX_RUNTIME, LIBRARY, *example)
-        assert said.strip() == onnxruntime.__version__
+        printed = run(sys.executable, "-c", IN_ONNX_RUNTIME, LIBRARY, *example)
+        assert printed.strip() == onnxruntime.__version__
 
     def test_in_python_3_12(self, example):
         packages = RUNTIMES / "python3.12"
         if not packages.exists():
             pytest.skip("Python 3.12's packages are missing: tools/old_runtimes.sh installs them")
         settings = environment(PYTHONPATH=packages)
-        said = run(python_3_12(), "-c", IN_ONNX_RUNTIME, LIBRARY, *example, env=settings)
-        assert said.startswith("1.")
+        printed = run(python_3_12(), "-c", IN_ONNX_RUNTIME, LIBRARY, *example, env=settings)
+        assert printed.startswith("1.")
 
     @BUILT
     def test_in_a_cpp_program(self, example):
         model, x, y = example
-        said = run(
+        printed = run(
             *(ORT_INFER, model, "--provider", "cpu", "--library", LIBRARY, "--input", f"x={x}"),
             *("--compare", f"y={y}"),
         )
-        assert "my::Swish" in said
+        assert "my::Swish" in printed

@@ -49,18 +49,18 @@ def cmake(*arguments: object, **environment: object) -> tuple[int, str]:
 
 def configured(*arguments: object, **environment: object) -> str:
     """The output of a configuration that must succeed."""
-    status, said = cmake(*arguments, **environment)
-    assert status == 0, said
-    return said
+    status, printed = cmake(*arguments, **environment)
+    assert status == 0, printed
+    return printed
 
 
 def slow(*values: str) -> object:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-def row(said: str, part: str) -> str:
+def row(printed: str, part: str) -> str:
     """The row of a part in the closing table."""
-    (found,) = re.findall(rf"^  {part} +(o.*)$", said, re.MULTILINE)
+    (found,) = re.findall(rf"^  {part} +(o.*)$", printed, re.MULTILINE)
     return re.sub(" +", " ", found)
 
 
@@ -122,9 +122,9 @@ def project(tmp_path_factory) -> Callable[..., tuple[int, str]]:
     def configure(package: str, *options: object, **environment: object) -> dict[str, str]:
         forget = ["-UTorch*", "-UOnnxRuntime*", "-UORT*", "-UCMAKE_PREFIX_PATH", "-U*Python*"]
         options = (*forget, "-UPYTHON", f"-DPACKAGE={package}", *options)
-        status, said = cmake("-G", "Ninja", "-S", source, "-B", build, *options, **environment)
-        found = dict(re.findall(r"^([\w:]+)=(.*)$", said, re.MULTILINE))
-        return found | {"status": str(status), "said": re.sub(r"\s+", " ", said)}
+        status, printed = cmake("-G", "Ninja", "-S", source, "-B", build, *options, **environment)
+        found = dict(re.findall(r"^([\w:]+)=(.*)$", printed, re.MULTILINE))
+        return found | {"status": str(status), "printed": re.sub(r"\s+", " ", printed)}
 
     return configure
 
@@ -149,7 +149,7 @@ class TestFindTorch:
             found = project("Torch;2.11", f"-D{name}={folder / place}")
         else:
             found = project("Torch;2.11", **{name: folder / place})
-        assert found["FOUND"] == "TRUE", found["said"]
+        assert found["FOUND"] == "TRUE", found["printed"]
         assert found["VERSION"] == "2.14.1"
         include = folder / "include"
         assert found["INCLUDE_DIRS"] == f"{include};{include}/torch/csrc/api/include"
@@ -162,7 +162,7 @@ class TestFindTorch:
         package = torch_folder(tmp_path / "site/torch")
         write(package / "__init__.py", "raise SystemExit('imported')")
         found = project("Torch", "-DPYTHON=ON", PYTHONPATH=tmp_path / "site")
-        assert found["INCLUDE_DIRS"].startswith(f"{package}/include;"), found["said"]
+        assert found["INCLUDE_DIRS"].startswith(f"{package}/include;"), found["printed"]
         assert project("Torch", PYTHONPATH=tmp_path / "site")["FOUND"] == "FALSE"
 
         given = torch_folder(tmp_path / "libtorch")
@@ -198,11 +198,11 @@ class TestFindTorch:
     def test_says_what_is_missing(self, project, tmp_path):
         found = project("Torch;REQUIRED")
         assert found["status"] == "1"
-        assert "Could NOT find Torch" in found["said"]
-        assert "CMAKE_PREFIX_PATH" in found["said"]
+        assert "Could NOT find Torch" in found["printed"]
+        assert "CMAKE_PREFIX_PATH" in found["printed"]
         folder = torch_folder(tmp_path)
         (folder / "lib/libc10.so").unlink()
-        assert "missing: Torch_C10_LIBRARY" in project("Torch", f"-DTorch_ROOT={folder}")["said"]
+        assert "missing: Torch_C10_LIBRARY" in project("Torch", f"-DTorch_ROOT={folder}")["printed"]
 
 
 @pytest.mark.xdist_group("find_modules")
@@ -215,7 +215,7 @@ class TestFindOnnxRuntime:
             project("OnnxRuntime;1.23", f"-D{name}={folder}"),
             project("OnnxRuntime;1.23", **{name: folder}),
         ):
-            assert found["FOUND"] == "TRUE", found["said"]
+            assert found["FOUND"] == "TRUE", found["printed"]
             assert (found["VERSION"], found["API_VERSION"]) == ("1.30", "30")
             assert found["INCLUDE_DIRS"] == str(folder / suffix)
             assert found["LIBRARY"] == f"{folder}/lib/libonnxruntime.so"
@@ -255,8 +255,8 @@ def test_links_to_deleted_sources_are_removed(tmp_path):
     package = tmp_path / "build/python/cudarelu"
     package.mkdir(parents=True)
     (package / "moved.py").symlink_to(tmp_path / "nothing.py")
-    status, said = configure_project(tmp_path / "build", "-DCUDARELU_TORCH=OFF")
-    assert status == 0, said
+    status, printed = configure_project(tmp_path / "build", "-DCUDARELU_TORCH=OFF")
+    assert status == 0, printed
     assert not (package / "moved.py").is_symlink()
     assert (package / "__init__.py").exists()
 
@@ -274,35 +274,35 @@ class TestClosingTable:
     def test_torch_of_a_folder_without_python(self, configure, tmp_path):
         folder = torch_folder(tmp_path / "libtorch", python=False)
         options = ("-DCUDARELU_TORCH=AUTO", "-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON")
-        status, said = configure(*options, f"-DTorch_DIR={folder}/share/cmake/Torch")
-        assert status == 0, said
-        assert row(said, "PyTorch binding") == f"on PyTorch 2.14.1 ({folder}/include)"
-        assert "this LibTorch does not have libtorch_python" in row(said, "Python module")
+        status, printed = configure(*options, f"-DTorch_DIR={folder}/share/cmake/Torch")
+        assert status == 0, printed
+        assert row(printed, "PyTorch binding") == f"on PyTorch 2.14.1 ({folder}/include)"
+        assert "this LibTorch does not have libtorch_python" in row(printed, "Python module")
 
     def test_torch_that_is_too_old(self, configure, tmp_path):
         option = f"-DTorch_ROOT={torch_folder(tmp_path / 'libtorch', '2.7.0')}"
-        status, said = configure("-DCUDARELU_TORCH=AUTO", option)
-        assert status == 0, said
-        assert row(said, "PyTorch binding") == "off PyTorch 2.7.0 is older than 2.11"
-        status, said = configure("-DCUDARELU_TORCH=ON", option)
+        status, printed = configure("-DCUDARELU_TORCH=AUTO", option)
+        assert status == 0, printed
+        assert row(printed, "PyTorch binding") == "off PyTorch 2.7.0 is older than 2.11"
+        status, printed = configure("-DCUDARELU_TORCH=ON", option)
         assert status == 1
         assert "CUDARELU_TORCH=ON, but PyTorch 2.7.0 is older than 2.11" in re.sub(
-            r"\s+", " ", said
+            r"\s+", " ", printed
         )
 
     def test_no_torch(self, configure):
         options = ("-DCUDARELU_TORCH=AUTO", "-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON")
-        _, said = configure(*options)
-        assert row(said, "PyTorch binding").startswith("off no Python and no LibTorch: set ")
+        _, printed = configure(*options)
+        assert row(printed, "PyTorch binding").startswith("off no Python and no LibTorch: set ")
 
     def test_ort_root(self, configure, tmp_path):
-        status, said = configure("-DCUDARELU_ORT=AUTO", ORT_ROOT=tmp_path / "nothing")
+        status, printed = configure("-DCUDARELU_ORT=AUTO", ORT_ROOT=tmp_path / "nothing")
         assert status == 1
         missing = f"ORT_ROOT is {tmp_path}/nothing, which has no include/onnxruntime_c_api.h"
-        assert missing in re.sub(r"\s+", " ", said)  # CMake breaks lines
+        assert missing in re.sub(r"\s+", " ", printed)  # CMake breaks lines
         old = ort_folder(tmp_path / "old", api=22)
-        _, said = configure("-DCUDARELU_ORT=AUTO", ORT_ROOT=old)
-        assert row(said, "ONNX Runtime plugin") == (
+        _, printed = configure("-DCUDARELU_ORT=AUTO", ORT_ROOT=old)
+        assert row(printed, "ONNX Runtime plugin") == (
             f"off the headers in {old}/include have API version 22; 23 or later is needed"
         )
 
@@ -321,10 +321,10 @@ def test_each_folder_finds_the_architectures(tmp_path):
             'cudarelu_choose_architectures(found source "")\n'
             f'message(STATUS "{name}: ${{found}}")\n',
         )
-    said = configured(
+    printed = configured(
         "-S", tmp_path, "-B", tmp_path / "build", CUDAARCHS="", TORCH_CUDA_ARCH_LIST=""
     )
-    first, second = (re.findall(rf"-- {name}: (.+)", said) for name in "ab")
+    first, second = (re.findall(rf"-- {name}: (.+)", printed) for name in "ab")
     assert first == second != []
 
 
@@ -341,7 +341,7 @@ def configure_cuda(tmp_path_factory) -> Callable[..., str]:
         code = f"printf '{gpus}'" if gpus else "exit 9"
         nvidia_smi.write_text(f"#!/bin/sh\n{code}\n")
         forget = ("-UCUDARELU_CUDA_ARCHITECTURES", "-UCMAKE_CUDA_ARCHITECTURES", "-USKBUILD")
-        _, said = configure_project(
+        _, printed = configure_project(
             folder / "build",
             "-DCUDARELU_CUDA=ON",
             *forget,
@@ -349,9 +349,9 @@ def configure_cuda(tmp_path_factory) -> Callable[..., str]:
             **{"PATH": f"{nvidia_smi.parent}:{PATH}", "CUDACXX": f"{CUDA_HOME}/bin/nvcc"},
             **environment,
         )
-        if "CUDA kernels" not in said:
-            return said
-        return row(said, "CUDA kernels").split("architectures ")[1]
+        if "CUDA kernels" not in printed:
+            return printed
+        return row(printed, "CUDA kernels").split("architectures ")[1]
 
     configure.build = folder / "build"
     return configure
@@ -392,22 +392,22 @@ class TestArchitectures:
 
     @pytest.mark.slow
     def test_native_is_the_gpus_here(self, configure_cuda):
-        for said in (
+        for printed in (
             configure_cuda("-DCMAKE_CUDA_ARCHITECTURES=native", gpus="8.9\n"),
             configure_cuda(TORCH_CUDA_ARCH_LIST="native", gpus="8.9\n"),
         ):
-            assert said.startswith("89 (GPUs of this machine;")
+            assert printed.startswith("89 (GPUs of this machine;")
 
     @pytest.mark.slow
     def test_list_of_torch_that_is_none(self, configure_cuda):
-        said = configure_cuda(TORCH_CUDA_ARCH_LIST="8.0;sm_90")
-        assert "TORCH_CUDA_ARCH_LIST is 8.0;sm_90: sm_90 is not a compute capability" in said
+        printed = configure_cuda(TORCH_CUDA_ARCH_LIST="8.0;sm_90")
+        assert "TORCH_CUDA_ARCH_LIST is 8.0;sm_90: sm_90 is not a compute capability" in printed
         assert configure_cuda(self.OURS, TORCH_CUDA_ARCH_LIST="sm_90").startswith("80;90a (")
 
     @pytest.mark.slow
     def test_all_of_a_release(self, configure_cuda):
-        said = configure_cuda("-DCUDARELU_CUDA_ARCHITECTURES=all")
-        chosen = said.split(" ")[0].split(";")
+        printed = configure_cuda("-DCUDARELU_CUDA_ARCHITECTURES=all")
+        chosen = printed.split(" ")[0].split(";")
         assert {"80-real", "86-real", "90-real"} <= set(chosen)
         assert [name for name in chosen if name.endswith("-virtual")] == chosen[-1:]
         commands = [

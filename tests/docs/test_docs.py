@@ -165,10 +165,10 @@ def test_your_op(tmp_path):
         make_release(tmp_path / "onnxruntime")
     else:
         commands = commands[:1]  # without the C++ program, which needs a build folder
-    said = run_commands(commands, tmp_path)
-    assert "1 x my::SquaredRelu on CPUExecutionProvider" in said
+    output = run_commands(commands, tmp_path)
+    assert "1 x my::SquaredRelu on CPUExecutionProvider" in output
     if FOUND:
-        assert len(re.findall(r"^[\d.e-]+$", said, re.MULTILINE)) == 4
+        assert len(re.findall(r"^[\d.e-]+$", output, re.MULTILINE)) == 4
 
 
 @BUILT
@@ -179,9 +179,9 @@ def test_tutorials(tmp_path):
     commands = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     elsewhere = [each for each in commands if each.startswith("# on a GPU")]
     assert len(elsewhere) == 3
-    said = run_commands([each for each in commands if each not in elsewhere], tmp_path)
-    assert "1 x custom_domain::CustomRelu on C" in said
-    assert "    custom::knnquery: knn_query, by its alias" in said.splitlines()
+    output = run_commands([each for each in commands if each not in elsewhere], tmp_path)
+    assert "1 x custom_domain::CustomRelu on C" in output
+    assert "    custom::knnquery: knn_query, by its alias" in output.splitlines()
     assert (tmp_path / "trace.json").exists()
     program = (DOCS.parent / "examples/cpp_inference/call_ops.cpp").read_text()
     (function,) = re.findall(r"```cpp\n(///.*?)```", text, re.DOTALL)

@@ -45,7 +45,7 @@ def test_a_build_beside_other_jobs_of_make(tmp_path):
         program = tmp_path / name
         program.write_text('#!/bin/sh\necho "[$MAKEFLAGS]"\n')
         program.chmod(0o755)
-    said = subprocess.run(
+    output = subprocess.run(
         ["make", "-j", "2", "kernels", f"BIN={tmp_path}"],
         cwd=ROOT,
         env={"PATH": os.environ["PATH"]},
@@ -53,7 +53,7 @@ def test_a_build_beside_other_jobs_of_make(tmp_path):
         text=True,
         check=True,
     ).stdout
-    assert said.splitlines() == ["[]", "[]"]
+    assert output.splitlines() == ["[]", "[]"]
 
 
 def test_the_environment_has_the_commands(tmp_path):

@@ -110,8 +110,8 @@ for dtype in (torch.float64, torch.float16, torch.float32):
 
 np.save("x.npy", x.numpy())
 command = ["build-runner/runner", "model.onnx", library, "x.npy", "cpu"]
-said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-np.testing.assert_array_equal(np.float32(said.split()), my.squared_relu(x).flatten().numpy())
+output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+np.testing.assert_array_equal(np.float32(output.split()), my.squared_relu(x).flatten().numpy())
 """
 
 

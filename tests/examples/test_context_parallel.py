@@ -77,8 +77,8 @@ def compare(rank, processes, backend, store):
 @pytest.mark.slow
 def test_the_program():
     """On GPUs if there is one for each process, else on the CPU."""
-    said = run(*LAUNCHER, "--nproc-per-node", 2, EXAMPLE / "attention.py")
-    differences = re.findall(r"process \d: differs .*? by ([-\d.e]+)", said)  # lines may be joined
+    output = run(*LAUNCHER, "--nproc-per-node", 2, EXAMPLE / "attention.py")
+    differences = re.findall(r"process \d: differs .*? by ([-\d.e]+)", output)  # joined lines
     assert len(differences) == 2
     assert all(float(difference) < 2e-6 for difference in differences)
 

@@ -17,10 +17,10 @@ EXAMPLE = Path(__file__).parents[2] / "examples/jax_train.py"
 @pytest.mark.skipif(jax_missing("cpu") is not None, reason="JAX is missing")
 @BUILT
 def test_the_saved_model_gives_the_outputs_of_jax(tmp_path):
-    said = run(sys.executable, EXAMPLE, cwd=tmp_path)
-    losses = [float(each) for each in re.findall(r"loss ([\d.]+)", said)]
+    output = run(sys.executable, EXAMPLE, cwd=tmp_path)
+    losses = [float(each) for each in re.findall(r"loss ([\d.]+)", output)]
     assert losses[-1] < losses[0] < 1
-    assert float(re.search(r"accuracy ([\d.]+)", said)[1]) > 0.95
+    assert float(re.search(r"accuracy ([\d.]+)", output)[1]) > 0.95
     command = (ORT_INFER, "model.onnx", "--input", "x=x.npy", "--tolerance", "1e-5,1e-6")
     done = subprocess.run(
         [*map(str, command), "--compare", "probabilities=probabilities.npy"],

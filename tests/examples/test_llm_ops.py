@@ -592,9 +592,9 @@ def test_rotary_reads_views_of_angles(llm) -> None:
 def test_llama_block(llm, llm_ops: Path, tmp_path: Path) -> None:
     settings = commands.environment(PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
     command = (sys.executable, EXAMPLE / "llama_block.py", llm_ops)
-    said = commands.run(*command, cwd=tmp_path, env=settings)
-    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", said)]
+    output = commands.run(*command, cwd=tmp_path, env=settings)
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
     assert len(losses) == 5
     assert losses == sorted(losses, reverse=True)
-    said = commands.run(ORT_INFER, "--library", llm_ops, "llama_block.onnx", cwd=tmp_path)
-    assert "2 x llm::Rotary" in said
+    output = commands.run(ORT_INFER, "--library", llm_ops, "llama_block.onnx", cwd=tmp_path)
+    assert "2 x llm::Rotary" in output

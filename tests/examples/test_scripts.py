@@ -59,8 +59,8 @@ def test_all_are_short():
 
 
 def test_mlp(mlp):
-    _, said = mlp
-    assert float(re.search(r"accuracy ([\d.]+)", said)[1]) > 0.95
+    _, output = mlp
+    assert float(re.search(r"accuracy ([\d.]+)", output)[1]) > 0.95
 
 
 @BUILT
@@ -69,35 +69,35 @@ def test_the_command_of_mlp(mlp):
     (arguments,) = re.findall(
         r"^# +ort_infer (.*)$", (EXAMPLES / "mlp.py").read_text(), re.MULTILINE
     )
-    said = run(ORT_INFER, *arguments.split(), "--tolerance", "1e-4,1e-5", cwd=folder)
-    assert "2 x cudarelu::LinearGelu" in said
+    output = run(ORT_INFER, *arguments.split(), "--tolerance", "1e-4,1e-5", cwd=folder)
+    assert "2 x cudarelu::LinearGelu" in output
 
 
 @pytest.mark.slow
 def test_accelerate_model(tmp_path):
-    said = run_script("accelerate_model.py", tmp_path)
-    assert "2 x attention for" in said
-    assert "2 x linear_gelu for" in said
-    assert re.search(r"largest difference \d\.\de-0[6789]", said)
-    assert re.search(r"the whole model: time x [01]\.", said)
+    output = run_script("accelerate_model.py", tmp_path)
+    assert "2 x attention for" in output
+    assert "2 x linear_gelu for" in output
+    assert re.search(r"largest difference \d\.\de-0[6789]", output)
+    assert re.search(r"the whole model: time x [01]\.", output)
 
 
 @pytest.mark.slow
 def test_own_op_cpp(tmp_path):
-    said = run_script("own_op_cpp.py", tmp_path)
-    assert int(re.search(r"(\d+) cases", said)[1]) > 100
+    output = run_script("own_op_cpp.py", tmp_path)
+    assert int(re.search(r"(\d+) cases", output)[1]) > 100
 
 
 @pytest.mark.slow
 def test_own_op_python(tmp_path):
-    said = run_script("own_op_python.py", tmp_path)
-    assert float(re.search(r"loss ([\d.]+)", said)[1]) < 0.01
+    output = run_script("own_op_python.py", tmp_path)
+    assert float(re.search(r"loss ([\d.]+)", output)[1]) < 0.01
 
 
 @pytest.mark.slow
 def test_activations(tmp_path):
-    said = run_script("activations.py", tmp_path)
-    assert said.splitlines()[-5:] == [
+    output = run_script("activations.py", tmp_path)
+    assert output.splitlines()[-5:] == [
         "swish is silu",
         "mish is mish",
         "hard_swish is hardswish",
@@ -107,8 +107,8 @@ def test_activations(tmp_path):
     # The commands. The cache has the library.
     command, library = ("-m", "cudarelu"), "libactivations.so"
     run_python(tmp_path, *command, "build", EXAMPLES / "activations.py", "-o", library)
-    said = run_python(tmp_path, *command, "check", library, "--op", "sinc", "--host", "torch")
-    assert re.search(r"sinc +torch-cpu +\d+ passed", said)
+    output = run_python(tmp_path, *command, "check", library, "--op", "sinc", "--host", "torch")
+    assert re.search(r"sinc +torch-cpu +\d+ passed", output)
 
 
 @needs(module="jupytext")

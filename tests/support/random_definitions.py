@@ -453,7 +453,7 @@ def wrong(
         suspects = suspects[~(is_open | _fits(flat[suspects], found, dtype))]
         if not suspects.size:
             return []
-    said = []
+    printed = []
     for i in suspects[:3]:
         at = {name: float(x[i]) for name, x in wide.items()}
         exact, _ = results(
@@ -466,8 +466,8 @@ def wrong(
             units,
         )
         low, high = exact.min(), exact.max()
-        said.append(f"{at}: {flat[i]}, not {exact[0, 0]} ({low} to {high})")
-    return said
+        printed.append(f"{at}: {flat[i]}, not {exact[0, 0]} ({low} to {high})")
+    return printed
 
 
 def _fits(actual: np.ndarray, found: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -83,8 +83,8 @@ class TestCompile:
     def test_growth(self, build, capsys, growth, status):
         build.alone = {"b.cpp": 20 * growth}
         assert build.run(UNITS | {"b.cpp": 20 * growth}) == status
-        said = "OVER BUDGET: src/b.cpp has grown: 25.0 calibrations, budget 20.0"
-        assert (said in capsys.readouterr().out) == bool(status)
+        printed = "OVER BUDGET: src/b.cpp has grown: 25.0 calibrations, budget 20.0"
+        assert (printed in capsys.readouterr().out) == bool(status)
 
     def test_what_is_slow_in_the_build_alone_passes(self, build):
         build.alone = {"b.cpp": 21.0}
@@ -128,9 +128,9 @@ class TestCompile:
 
     def test_not_compared(self, build, capsys):
         assert build.run({"a.cpp": 10.0}) == 0
-        said = capsys.readouterr().out
-        assert "CUDA is not compared: this build has none" in said
-        assert "not in this build: src/b.cpp\n" in said
+        printed = capsys.readouterr().out
+        assert "CUDA is not compared: this build has none" in printed
+        assert "not in this build: src/b.cpp\n" in printed
         build.compiler = "c++ 14"
         assert build.run({"a.cpp": 99.0}) == 0
         assert "C++ is not compared: c++ 14, the budget is of c++ 13" in capsys.readouterr().out
@@ -256,9 +256,9 @@ class TestTests:
 
     def test_says_what_has_grown(self, check, capsys):
         check({"tests/ops": 200.0, "tests/docs": 2.0})
-        said = capsys.readouterr().out
-        assert "OVER BUDGET: tests/ops has grown: 400.0 calibrations, budget 200.0" in said
-        assert "OVER BUDGET: the sum has grown: 404.0 calibrations, budget 204.0" in said
+        printed = capsys.readouterr().out
+        assert "OVER BUDGET: tests/ops has grown: 400.0 calibrations, budget 200.0" in printed
+        assert "OVER BUDGET: the sum has grown: 404.0 calibrations, budget 204.0" in printed
 
     def test_with_a_gpu_they_are_not_compared(self, check, capsys):
         assert check({"tests/ops": 900.0}, gpu=True) == 0

@@ -69,11 +69,12 @@ std::filesystem::path own_library() {
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::filesystem::path folder = program.parent_path();
-  std::vector<std::filesystem::path> places{folder / name, folder.parent_path() / "cudarelu" / name,
-                                            CUDARELU_OPS_LIBRARY};
-  for (const auto& packages : python_packages({})) places.push_back(packages / "cudarelu" / name);
-  for (const auto& place : places) {
-    if (std::filesystem::exists(place, error)) return place;
+  std::vector<std::filesystem::path> candidates{
+      folder / name, folder.parent_path() / "cudarelu" / name, CUDARELU_OPS_LIBRARY};
+  for (const auto& packages : python_packages({}))
+    candidates.push_back(packages / "cudarelu" / name);
+  for (const auto& candidate : candidates) {
+    if (std::filesystem::exists(candidate, error)) return candidate;
   }
   throw Error("cannot find " + name + ", the library with cudarelu's ops; put it beside " +
               program.string());

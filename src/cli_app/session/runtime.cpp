@@ -15,24 +15,24 @@ namespace cudarelu::cli {
 namespace {
 
 /// Returns the libraries to try, in order.
-std::vector<std::string> places(const std::string& file) {
+std::vector<std::string> candidates(const std::string& file) {
   if (!file.empty()) return {library_name(file)};
   const char* variable = std::getenv("CUDARELU_ORT_LIBRARY");
   if (variable != nullptr && *variable != '\0') return {library_name(variable)};
-  std::vector<std::string> places;
+  std::vector<std::string> candidates;
   const std::string built_with = CUDARELU_ORT_LIBRARY;
-  if (!built_with.empty() && std::filesystem::exists(built_with)) places.push_back(built_with);
+  if (!built_with.empty() && std::filesystem::exists(built_with)) candidates.push_back(built_with);
   for (const auto& packages : python_packages({})) {
     std::error_code error;
     for (const auto& file :
          std::filesystem::directory_iterator(packages / "onnxruntime/capi", error)) {
       if (file.path().filename().string().starts_with("libonnxruntime.so.")) {
-        places.push_back(file.path());
+        candidates.push_back(file.path());
       }
     }
   }
-  places.insert(places.end(), {"libonnxruntime.so", "libonnxruntime.so.1"});
-  return places;
+  candidates.insert(candidates.end(), {"libonnxruntime.so", "libonnxruntime.so.1"});
+  return candidates;
 }
 
 }  // namespace
@@ -46,9 +46,9 @@ std::string library_name(const std::string& file) {
 Runtime::Runtime(const std::string& file) {
   void* entry = nullptr;
   std::string reason;
-  for (const std::string& place : places(file)) {
+  for (const std::string& candidate : candidates(file)) {
     // The library is never closed, since the ops and ONNX Runtime keep pointers to each other.
-    void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
+    void* library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library != nullptr) entry = dlsym(library, "OrtGetApiBase");
     if (entry != nullptr) break;
     reason = dlerror();

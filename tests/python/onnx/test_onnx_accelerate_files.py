@@ -180,9 +180,9 @@ def test_an_opset_that_stays(text, reason, tmp_path, capsys):
         return
     onnx.save(model, tmp_path / "a.onnx")
     assert main(["accelerate", str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx")]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("the model is left as it is: the model has opset 12 and cannot be")
-    assert reason in said
+    printed = capsys.readouterr().out
+    assert printed.startswith("the model is left as it is: the model has opset 12 and cannot be")
+    assert reason in printed
     assert onnx.load(tmp_path / "b.onnx") == model
 
 

@@ -17,9 +17,9 @@ namespace {
 
 /// How to multiply float32 if the host does not allow TF32; read at the first product.
 struct Float32Matmul {
-  std::string said = value_of("CUDARELU_FLOAT32_MATMUL");
-  bool tf32x3 = said == "tf32x3";
-  bool is_known = tf32x3 || said.empty() || said == "ieee";
+  std::string text = value_of("CUDARELU_FLOAT32_MATMUL");
+  bool tf32x3 = text == "tf32x3";
+  bool is_known = tf32x3 || text.empty() || text == "ieee";
 
  private:
   static std::string value_of(const char* name) {
@@ -67,7 +67,7 @@ Status gemm(const Call& call, Gemm gemm) {
   gemm.allow_tf32 = call.execution.allow_tf32();
   if (gemm.dtype == DType::float32 && !float32_matmul().is_known) {
     return {Status::Code::invalid_argument, std::string(call.op) + ": CUDARELU_FLOAT32_MATMUL is " +
-                                                float32_matmul().said +
+                                                float32_matmul().text +
                                                 "; it must be ieee or tf32x3, or be unset"};
   }
   for (const Engine& engine : engines) {

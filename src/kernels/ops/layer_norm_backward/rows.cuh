@@ -96,7 +96,7 @@ __device__ __forceinline__ void gradients_of(const Arguments<T>& of, const Rows&
 
   C grad_weight[vectors * width] = {};
   C grad_bias[vectors * width] = {};
-  gpu::Pace::Steps steps(pace);  // not of the caller: there they cost registers
+  gpu::Pace::PacedSteps steps(pace);  // not of the caller: there they cost registers
   const auto work = [&] {
     const auto slot = [&](int stage, int v, int input) {
       auto* const of_thread =

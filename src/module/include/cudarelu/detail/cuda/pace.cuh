@@ -7,19 +7,19 @@
 
 namespace cudarelu::gpu {
 
-/// Steps of a kernel whose blocks run at the same time and have equal numbers of turns in a loop.
-/// Where memory is the limit, multiprocessors get different shares of it: on an H100, blocks with
-/// equal numbers of rows ended after 158 to 303 us. So a block waits before each step until the
-/// blocks are, on average, at most a quarter of a step behind it. Meanwhile the slower ones have
-/// the bandwidth. Nothing but the time depends on it.
+/// PacedSteps of a kernel whose blocks run at the same time and have equal numbers of turns in a
+/// loop. Where memory is the limit, multiprocessors get different shares of it: on an H100, blocks
+/// with equal numbers of rows ended after 158 to 303 us. So a block waits before each step until
+/// the blocks are, on average, at most a quarter of a step behind it. Meanwhile the slower ones
+/// have the bandwidth. Nothing but the time depends on it.
 struct Pace {
   unsigned* begun = nullptr;  // the steps of all blocks, or nullptr: blocks do not wait
   int turns = 1;              // of a step, a power of two
 
   /// For one warp, all of whose threads call begin() for the turns of the block: 0, 1, 2, ...
-  class Steps {
+  class PacedSteps {
    public:
-    __device__ explicit Steps(const Pace& pace) : pace_(pace) {}
+    __device__ explicit PacedSteps(const Pace& pace) : pace_(pace) {}
 
     /// Called before each turn. `counts` is true in exactly one thread of the block.
     __device__ void begin(int turn, bool counts) {
@@ -29,7 +29,7 @@ struct Pace {
         const auto blocks = static_cast<int>(gridDim.x);
         const int least = turn / pace_.turns * blocks - blocks / 4;
         // If another kernel occupies multiprocessors, some blocks may not run yet. Then the warp
-        // waits in vain, but with these Steps only once.
+        // waits in vain, but with these PacedSteps only once.
         for (int looks = 0; looks < max_looks_ && seen_ < least; ++looks) look();
         if (seen_ < least) max_looks_ = 0;
         if (counts) {

@@ -1,7 +1,7 @@
 // Rows staged in shared memory (compute capability 9.0 and later): a block, or a cluster of blocks,
 // processes one row after the other, while the copy engine brings the next rows.
 //
-// Each block has a slice of each row, in chunks, and keeps its slice of the shared rows. Its warps
+// Each block has a range of each row, in chunks, and keeps its range of the shared rows. Its warps
 // have four tasks and run independently: one thread requests chunks in order, as long as there are
 // free stages; 8 warps reduce chunks as they arrive; one warp combines the values of a row when all
 // blocks have reduced it; 8 warps write the results. A stage is free again when the writing warps
@@ -124,10 +124,10 @@ class StagedRows {
   };
   static_assert(sizeof(Header) <= RowStages::header_bytes);
 
-  /// The block's slice of a row: aligned vectors, and in the first and the last block the elements
+  /// The block's range of a row: aligned vectors, and in the first and the last block the elements
   /// before and after all vectors. Example: 30 float32 of which the first is at element 1 of a
   /// vector are a head of 3, 6 vectors of 4, and a tail of 3.
-  struct Slice {
+  struct RowRange {
     std::int64_t offset;  // of the first vector in the tensors
     int column;           // the same in the row
     int count;            // of vectors
@@ -225,7 +225,7 @@ class StagedRows {
     }
   }
 
-  __device__ Slice slice_of(std::int64_t row) const {
+  __device__ RowRange range_of(std::int64_t row) const {
     const T* const first = data_.data[0] + row * columns_;
     const int past = static_cast<int>(reinterpret_cast<std::uintptr_t>(first) / sizeof(T) % width);
     const int head = past == 0 ? 0 : width - past;
@@ -238,25 +238,25 @@ class StagedRows {
   }
 
   /// The column of the element of the head or the tail that the thread has, or -1.
-  __device__ int end_column(const Slice& slice) const {
+  __device__ int end_column(const RowRange& range) const {
     const auto i = static_cast<int>(threadIdx.x % RowStages::workers);
-    if (i < slice.head) return i;
-    return i >= width && i < width + slice.tail ? columns_ - slice.tail + i - width : -1;
+    if (i < range.head) return i;
+    return i >= width && i < width + range.tail ? columns_ - range.tail + i - width : -1;
   }
 
-  __device__ Element element_at(const Slice& slice, int column) const {
+  __device__ Element element_at(const RowRange& range, int column) const {
     Element element;
     element.inside[0] = column >= 0;
     if (column >= 0) {
 #pragma unroll
       for (int input = 0; input < inputs; ++input) {
-        element.data[input][0].set(0, data_.data[input][slice.offset - slice.column + column]);
+        element.data[input][0].set(0, data_.data[input][range.offset - range.column + column]);
       }
     }
     return element;
   }
 
-  /// The position in the slice of the thread's vector v of a chunk.
+  /// The position in the range of the thread's vector v of a chunk.
   __device__ static int number(int chunk, int v) {
     return chunk * chunk_vectors + v * RowStages::workers +
            static_cast<int>(threadIdx.x % RowStages::workers);
@@ -271,7 +271,7 @@ class StagedRows {
     for (int iteration = 0;; ++iteration) {
       const std::int64_t row = row_of(iteration);
       if (row >= rows_) break;
-      const Slice slice = slice_of(row);
+      const RowRange range = range_of(row);
       for (int chunk = 0; chunk < chunks_; ++chunk, position.advance(stages_)) {
         std::uint64_t* const full = &header().full[position.stage];
         if (position.uses > 0) {
@@ -279,7 +279,7 @@ class StagedRows {
           if constexpr (prepares) ptx::fence_proxy_async(ptx::space_shared);
         }
         const int start = chunk * chunk_vectors;
-        const unsigned bytes = 16 * max(0, min(slice.count - start, chunk_vectors));
+        const unsigned bytes = 16 * max(0, min(range.count - start, chunk_vectors));
         ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, full,
                                        bytes * inputs);
         if (bytes == 0) continue;
@@ -287,7 +287,7 @@ class StagedRows {
         for (int input = 0; input < inputs; ++input) {
           ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global,
                              stage_data(position.stage, input),
-                             data_.data[input] + slice.offset + start * width, bytes, full);
+                             data_.data[input] + range.offset + start * width, bytes, full);
         }
       }
       take_row(iteration, kind);
@@ -302,12 +302,12 @@ class StagedRows {
     for (int iteration = 0;; ++iteration) {
       const std::int64_t row = row_of(iteration);
       if (row >= rows_) break;
-      const Slice slice = slice_of(row);
-      Element end = element_at(slice, end_column(slice));  // early: it comes from global memory
+      const RowRange range = range_of(row);
+      Element end = element_at(range, end_column(range));  // early: it comes from global memory
       send(iteration, reduce([&](const auto& visit) {
              for (int chunk = 0; chunk < chunks_; ++chunk, position.advance(stages_)) {
                wait(&header().full[position.stage], position.uses);
-               with_part(slice, position.stage, chunk, outside, [&](auto& part) {
+               with_part(range, position.stage, chunk, outside, [&](auto& part) {
                  if constexpr (prepares) {
                    static_assert(inputs == 1);
                    prepare(part);
@@ -337,13 +337,13 @@ class StagedRows {
     for (int iteration = 0;; ++iteration) {
       const std::int64_t row = row_of(iteration);
       if (row >= rows_) break;
-      const Slice slice = slice_of(row);
-      const int column = end_column(slice);
-      Element end = element_at(slice, column);
+      const RowRange range = range_of(row);
+      const int column = end_column(range);
+      Element end = element_at(range, column);
       if constexpr (shared > 0) {
         const auto kind = static_cast<int>(row % kinds_);
         if (kind != kept) {
-          keep_shared_rows(slice);
+          keep_shared_rows(range);
           shared_end.inside[0] = end.inside[0];
           if (column >= 0) load_shared_rows(shared_end, data_, 0, column);
         }
@@ -354,7 +354,7 @@ class StagedRows {
       for (int chunk = 0; chunk < chunks_; ++chunk, position.advance(stages_)) {
         wait(&header().full[position.stage], position.uses);
         // Unrolled, it would be no faster, and slower for a chunk that is not full.
-        const int end_of_chunk = min(slice.count, (chunk + 1) * chunk_vectors);
+        const int end_of_chunk = min(range.count, (chunk + 1) * chunk_vectors);
         const Vector* from = stage_data(position.stage, 0) + number(0, 0);
 #pragma unroll 1
         for (int at = number(chunk, 0); at < end_of_chunk; at += RowStages::workers) {
@@ -368,7 +368,7 @@ class StagedRows {
 #pragma unroll
           for (int i = 0; i < shared; ++i) part.data[inputs + i][0] = *shared_vector(i, at);
           part.results(0, [&](int i) { return value(part, i, of_row); })
-              .write_to(output + slice.offset + at * width);
+              .write_to(output + range.offset + at * width);
           from += RowStages::workers;
         }
         __syncwarp();  // after the results, which need the reads of the chunk to be complete
@@ -379,7 +379,7 @@ class StagedRows {
 #pragma unroll
         for (int i = 0; i < shared; ++i) end.data[inputs + i][0] = shared_end.data[inputs + i][0];
         const auto result = Element::results(0, [&](int i) { return value(end, i, of_row); });
-        output[slice.offset - slice.column + column] = result[0];
+        output[range.offset - range.column + column] = result[0];
       }
     }
   }
@@ -437,11 +437,11 @@ class StagedRows {
 
   /// Calls use(part) with the thread's part of a chunk.
   template <class Use>
-  __device__ void with_part(const Slice& slice, int stage, int chunk, T outside,
+  __device__ void with_part(const RowRange& range, int stage, int chunk, T outside,
                             const Use& use) const {
-    if (number(chunk, 0) >= slice.count) return;
+    if (number(chunk, 0) >= range.count) return;
     Part part;
-    if (number(chunk, vectors - 1) < slice.count) {
+    if (number(chunk, vectors - 1) < range.count) {
 #pragma unroll
       for (int v = 0; v < vectors; ++v) {
         part.inside[v] = Part::all;
@@ -455,7 +455,7 @@ class StagedRows {
     }
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
-      const bool inside = number(chunk, v) < slice.count;
+      const bool inside = number(chunk, v) < range.count;
       part.inside[v] = inside ? Part::all : 0;
 #pragma unroll
       for (int input = 0; input < inputs; ++input) {
@@ -469,19 +469,19 @@ class StagedRows {
     use(part);
   }
 
-  /// A vector of the slice of shared row i, which is after the stages.
+  /// A vector of the range of shared row i, which is after the stages.
   __device__ Vector* shared_vector(int i, int at) const {
     return stage_data(stages_, 0) + i * slice_ + at;
   }
 
   /// Each writing thread copies its vectors of the shared rows, which it needs for many rows.
-  __device__ void keep_shared_rows(const Slice& slice) const {
+  __device__ void keep_shared_rows(const RowRange& range) const {
     const auto first = static_cast<int>(threadIdx.x % RowStages::workers);
 #pragma unroll 4
-    for (int at = first; at < slice.count; at += RowStages::workers) {
+    for (int at = first; at < range.count; at += RowStages::workers) {
       RowPart<T, inputs + shared, 1, width> part;
       part.inside[0] = part.all;
-      load_shared_rows(part, data_, 0, slice.column + at * width);
+      load_shared_rows(part, data_, 0, range.column + at * width);
 #pragma unroll
       for (int i = 0; i < shared; ++i) *shared_vector(i, at) = part.data[inputs + i][0];
     }
