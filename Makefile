@@ -26,10 +26,8 @@ BIN := $(VENV)/bin
 export PATH := $(BIN):$(PATH)
 CMAKE_FLAGS ?=
 # Without a GPU, the kernels are compiled to PTX alone, which takes two thirds of the time.
-ifeq ($(shell nvidia-smi -L 2>/dev/null)$(CUDAARCHS)$(TORCH_CUDA_ARCH_LIST)$(findstring ARCHITECTURES,$(CMAKE_FLAGS)),)
-override CMAKE_FLAGS := $(strip -DCUDARELU_CUDA_ARCHITECTURES=90-virtual $(CMAKE_FLAGS))
-endif
-CONFIGURE = $(BIN)/cmake --preset default -DPython_EXECUTABLE=$(BIN)/python
+CONFIGURE = $(BIN)/cmake --preset default -DPython_EXECUTABLE=$(BIN)/python \
+ -DCUDARELU_CUDA_ARCHITECTURES_WITHOUT_GPU=90-virtual
 PROGRESS := bash tools/progress.sh
 TIDY_FILES ?= $(shell git ls-files 'src/*.cpp')
 

@@ -7,11 +7,13 @@
 #   TORCH_CUDA_ARCH_LIST         PyTorch's environment variable, for example "8.0 9.0+PTX"
 #
 # If none is set, or if the first one is "native", they are those of the GPUs of this machine.
-# Without a GPU it is one architecture, or "all" for a wheel.
+# Without a GPU they are CUDARELU_CUDA_ARCHITECTURES_WITHOUT_GPU, or "all" for a wheel.
 
 include_guard(GLOBAL)
 include(${CMAKE_CURRENT_LIST_DIR}/PythonPackages.cmake)
 set(CUDARELU_CUDA_ARCHITECTURES "" CACHE STRING "Compute capabilities, for example 80;90, or all")
+# 90 includes the kernels for Hopper.
+set(CUDARELU_CUDA_ARCHITECTURES_WITHOUT_GPU 90 CACHE STRING "The same, where none is chosen or found")
 
 # Sets the variable to a toolkit made of Python's packages, or to nothing. The packages
 # nvidia-cuda-nvcc, -crt, -cccl, -runtime and nvidia-nvvm share one folder, which lacks lib64 and
@@ -138,7 +140,7 @@ function(cudarelu_choose_architectures architectures source of_cmake)
     set(from "GPUs of this machine; ${others}")
   endif()
   if(NOT chosen)
-    set(chosen 90)  # includes the kernels for Hopper
+    set(chosen ${CUDARELU_CUDA_ARCHITECTURES_WITHOUT_GPU})
     if(SKBUILD)
       set(chosen all)
     endif()

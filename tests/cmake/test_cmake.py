@@ -340,7 +340,7 @@ def configure_cuda(tmp_path_factory) -> Callable[..., str]:
     def configure(*options, gpus: str = "", **environment) -> str:
         code = f"printf '{gpus}'" if gpus else "exit 9"
         nvidia_smi.write_text(f"#!/bin/sh\n{code}\n")
-        forget = ("-UCUDARELU_CUDA_ARCHITECTURES", "-UCMAKE_CUDA_ARCHITECTURES", "-USKBUILD")
+        forget = ("-UCUDARELU_CUDA_ARCHITECTURES*", "-UCMAKE_CUDA_ARCHITECTURES", "-USKBUILD")
         _, printed = configure_project(
             folder / "build",
             "-DCUDARELU_CUDA=ON",
@@ -376,7 +376,14 @@ class TestArchitectures:
         assert configure_cuda(gpus="9.0\n8.0\n9.0\n") == (
             "90;80 (GPUs of this machine; set CUDARELU_CUDA_ARCHITECTURES for others)"
         )
-        assert configure_cuda() == "90 (no GPU found; set CUDARELU_CUDA_ARCHITECTURES for others)"
+
+    @pytest.mark.slow
+    def test_without_a_gpu(self, configure_cuda):
+        others = "(no GPU found; set CUDARELU_CUDA_ARCHITECTURES for others)"
+        assert configure_cuda() == f"90 {others}"
+        of_make = "-DCUDARELU_CUDA_ARCHITECTURES_WITHOUT_GPU=90-virtual"
+        assert configure_cuda(of_make) == f"90-virtual {others}"
+        assert configure_cuda(of_make, gpus="8.0\n").startswith("80 (")
 
     @pytest.mark.parametrize(
         ("listed", "chosen"),
