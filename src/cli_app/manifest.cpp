@@ -2,16 +2,13 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 
 #include "error.h"
+#include "json.h"
 
 namespace cudarelu::cli {
-
-using Json = nlohmann::ordered_json;
-
 namespace {
 
 /// Formats JSON in one line. Bytes that are not UTF-8 become U+FFFD.

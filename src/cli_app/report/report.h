@@ -3,16 +3,14 @@
 
 #include <cstdint>
 #include <iosfwd>
-#include <nlohmann/json.hpp>
 
 #include "arrays/compare.h"
+#include "json.h"
 #include "report/measure.h"
 #include "session/inputs.h"
 #include "session/session.h"
 
 namespace cudarelu::cli {
-
-using Json = nlohmann::ordered_json;
 
 struct Report {
   std::filesystem::path model;

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "error.h"
+#include "json.h"
 
 namespace cudarelu::cli {
-
-using Json = nlohmann::ordered_json;  // as in report.h: another type compiles all of it again
-
 namespace {
 
 /// Converts [{"float": [2, 4]}, ...] to "float32 [2, 4]", ....
