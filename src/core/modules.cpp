@@ -160,9 +160,6 @@ Op read_op(const cudarelu_op& from, const Module& module) {
   return op;
 }
 
-/// The library of the module `cudarelu`, which has the engines for matrix products.
-constexpr const char* engine_library = "libcudarelu_ops.so";
-
 std::string contents_of(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -284,6 +281,11 @@ std::unique_ptr<Module> open_module(const std::filesystem::path& path) {
   } catch (const std::invalid_argument& error) {
     fail(file.string() + ": " + error.what());
   }
+}
+
+std::filesystem::path library_of(const void* function) {
+  Dl_info info{};
+  return dladdr(function, &info) != 0 ? info.dli_fname : "";
 }
 
 std::vector<const Module*> modules() {

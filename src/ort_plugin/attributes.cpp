@@ -54,12 +54,10 @@ Attribute read(const OrtApi& api, const OrtKernelInfo& node, const Op& op,
   if (const auto value = first(api, node, name.c_str())) return *value;
   if (const auto value = second(api, node, name.c_str())) return *value;
   if (is_not_a_number(api, node, name.c_str())) {
-    fail(api, {Status::Code::invalid_argument,
-               std::string(op.name) + ": " + name + " must be " + kind_of(spec)});
+    fail(Status::Code::invalid_argument, op, name + " must be " + kind_of(spec));
   }
   if (spec.required) {
-    fail(api, {Status::Code::invalid_argument,
-               std::string(op.name) + ": attribute " + name + " is missing"});
+    fail(Status::Code::invalid_argument, op, "attribute " + name + " is missing");
   }
   return onnx_default_of(spec);
 }
@@ -90,10 +88,10 @@ Attribute read_attribute(const OrtApi& api, const Op& op, const AttributeSpec& s
   const std::optional<DType> dtype =
       value == nullptr ? std::nullopt : dtype_of_one_element(api, *value);
   if (!dtype || !dtypes.contains(*dtype)) {
-    fail(api, {Status::Code::invalid_argument,
-               std::string(op.name) + ": " + std::string(spec.name) +
-                   " must be a tensor of one element, of shape [] or [1] and of dtype " +
-                   names_of(dtypes)});
+    fail(Status::Code::invalid_argument, op,
+         std::string(spec.name) +
+             " must be a tensor of one element, of shape [] or [1] and of dtype " +
+             names_of(dtypes));
   }
   const void* const data = data_of(api, *value);
   switch (*dtype) {
@@ -125,7 +123,7 @@ std::vector<Attribute> read_attributes(const OrtApi& api, const OrtKernelInfo& n
                                                                 : read(api, node, op, spec));
   }
   // The values of inputs are not known yet, so that the kernel checks all in each run.
-  if (!custom_op.has_attribute_inputs) check(api, check_attributes(op, attributes));
+  if (!custom_op.has_attribute_inputs) check(check_attributes(op, attributes));
   return attributes;
 }
 

@@ -25,10 +25,10 @@ using Owned = std::unique_ptr<T, Release>;
 /// The operators MatMul and Gemm for one element type.
 class HostGemm {
  public:
-  /// `node` is the node of the kernel; `dtype` is float32 or float64. Throws a Failure.
+  /// `node` is the node of the kernel; `dtype` is float32 or float64. Throws a RuntimeFailure.
   HostGemm(const OrtApi& api, const OrtKernelInfo& node, DType dtype);
 
-  /// Computes d = a b + bias for each matrix of the batch. Throws a Failure.
+  /// Computes d = a b + bias for each matrix of the batch. Throws a RuntimeFailure.
   void operator()(const OrtKernelContext& context, const Gemm& gemm) const;
 
  private:

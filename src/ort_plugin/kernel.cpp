@@ -42,9 +42,9 @@ DType read_dtype(const OrtApi& api, const Op& op, const Parameter& input, const 
   ONNXTensorElementDataType type{};
   check(api.GetTensorElementType(type_info(api, value).get(), &type));
   if (const std::optional<DType> dtype = element_types.find(type)) return *dtype;
-  fail(api, {Status::Code::unsupported_dtype,
-             std::string(op.name) + ": " + std::string(input.name) +
-                 " has an unsupported dtype; supported: " + names_of(dtypes_of(op, input))});
+  fail(Status::Code::unsupported_dtype, op,
+       std::string(input.name) +
+           " has an unsupported dtype; supported: " + names_of(dtypes_of(op, input)));
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ void Kernel::compute(OrtKernelContext& context) const {
     std::construct_at(&input_views[index], data_of(api_, *value), dtype,
                       shape_of(custom_op_.runtime, *value, shapes[index]));
   }
-  if (!given.empty()) check(api_, check_attributes(op, given));
+  if (!given.empty()) check(check_attributes(op, given));
   const std::span<const Attribute> attributes = given.empty() ? attributes_ : given;
 
   const std::span<const TensorView> inputs(input_views.data(), signature.inputs.size());
@@ -99,7 +99,7 @@ void Kernel::compute(OrtKernelContext& context) const {
   // The fast path skips the general inference, which also reports errors.
   const bool one_shape = custom_op_.op.uniform && have_one_shape(inputs);
   if (!one_shape) {
-    check(api_, infer_tensors<std::int64_t>(op, inputs, attributes, std::span(types)));
+    check(infer_tensors<std::int64_t>(op, inputs, attributes, std::span(types)));
   }
 
   Tensors<max_outputs> room_for_outputs;
@@ -113,8 +113,8 @@ void Kernel::compute(OrtKernelContext& context) const {
   }
 
   OrtExecution execution(custom_op_, api_, context, located, gemm_ ? &*gemm_ : nullptr);
-  check(api_, run(op, inputs, std::span(output_views).first(signature.outputs.size()), attributes,
-                  execution));
+  check(run(op, inputs, std::span(output_views).first(signature.outputs.size()), attributes,
+            execution));
 }
 
 }  // namespace cudarelu::ort

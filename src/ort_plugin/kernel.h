@@ -15,10 +15,10 @@ namespace cudarelu::ort {
 /// Immutable after construction, since ONNX Runtime calls it from several threads at a time.
 class Kernel {
  public:
-  /// Throws a Failure if the attributes of the node are invalid.
+  /// Throws as compute() does, also if the attributes of the node are invalid.
   Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo& node);
 
-  /// Runs the op. Throws a Failure or an exception of the standard library.
+  /// Runs the op. Throws what guarded() converts.
   void compute(OrtKernelContext& context) const;
 
   const OrtApi& api() const { return api_; }

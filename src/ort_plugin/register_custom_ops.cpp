@@ -17,33 +17,21 @@
 #include <string>
 
 #include "cudarelu/host.h"
+#include "cudarelu/onnx_runtime.h"
 #include "custom_op.h"
 #include "taken_domain.h"
 
 namespace cudarelu::ort {
 namespace {
 
-// Entries of a session's options: lists of domains, separated by commas.
-constexpr const char* allowed_entry = ".alias_domains";  // set by the user; default: all
-constexpr const char* registered_entry = ".registered";  // set by RegisterCustomOps()
-
-std::string entry_of(const Module& module, const char* entry) {
-  return std::string(module.name) + entry;
+/// The entry of a session's options with the alias domains to add, which the user sets; all if
+/// there is none.
+std::string allowed_entry(const Module& module) {
+  return std::string(module.name) + ".alias_domains";
 }
 
-std::optional<std::string> config_entry(const OrtApi& api, const OrtSessionOptions& options,
-                                        const std::string& entry) {
-  const char* const key = entry.c_str();
-  int present = 0;
-  check(api.HasSessionConfigEntry(&options, key, &present));
-  if (present == 0) return std::nullopt;
-  std::size_t size = 0;  // with the NUL at the end
-  check(api.GetSessionConfigEntry(&options, key, nullptr, &size));
-  std::string value(size, '\0');
-  check(api.GetSessionConfigEntry(&options, key, value.data(), &size));
-  value.pop_back();
-  return value;
-}
+/// One of the overloads, for a template.
+void checked(OrtStatus* status) { check(status); }
 
 /// The custom ops and domains for one copy of ONNX Runtime.
 class Domains {
@@ -75,7 +63,8 @@ class Domains {
  private:
   std::set<std::string> allowed_names(const OrtSessionOptions& options) const {
     std::set<std::string> names{std::string(module_.onnx_domain)};
-    const auto entry = config_entry(*runtime_.api, options, entry_of(module_, allowed_entry));
+    const auto entry =
+        session_config_entry(*runtime_.api, options, allowed_entry(module_), checked);
     if (!entry) {
       for (const auto& [name, domain] : domains_) names.insert(name);
       return names;
@@ -93,8 +82,8 @@ class Domains {
     for (const auto& [other, domain] : domains_) {
       if (other != module_.onnx_domain) known.append(known.empty() ? "" : ", ").append(other);
     }
-    return entry_of(module_, allowed_entry) + ": " + std::string(module_.name) +
-           " has no alias domain " + name + (known.empty() ? "" : "; it has " + known);
+    return allowed_entry(module_) + ": " + std::string(module_.name) + " has no alias domain " +
+           name + (known.empty() ? "" : "; it has " + known);
   }
 
   /// Adds CUDA kernels and always CPU kernels, since ONNX Runtime may place any node on the CPU.
@@ -145,8 +134,8 @@ const Domains& domains_of(const Runtime& runtime) {
 /// with the registered domains and does nothing.
 void register_ops(const Runtime& runtime, OrtSessionOptions& options) {
   const OrtApi& api = *runtime.api;
-  const std::string entry = entry_of(own_module(), registered_entry);
-  if (config_entry(api, options, entry)) return;
+  const std::string entry = registered_entry(own_module());
+  if (session_config_entry(api, options, entry, checked)) return;
   const std::string added = domains_of(runtime).add_to(options);
   check(api.AddSessionConfigEntry(&options, entry.c_str(), added.c_str()));
 }

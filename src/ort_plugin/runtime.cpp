@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "cudarelu/onnx_runtime_version.h"
+#include "cudarelu/onnx_runtime.h"
 
 namespace cudarelu::ort {
 namespace {
@@ -29,8 +29,8 @@ OrtErrorCode code_of(Status::Code code) {
 
 }  // namespace
 
-void fail(const OrtApi& api, const Status& status) {
-  throw Failure(api.CreateStatus(code_of(status.code()), status.message().c_str()));
+OrtStatus* to_ort(const OrtApi& api, const Status& error) {
+  return api.CreateStatus(code_of(error.code()), error.message().c_str());
 }
 
 Runtime negotiate(const OrtApiBase& base) {

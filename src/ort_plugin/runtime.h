@@ -3,9 +3,7 @@
 
 #include <onnxruntime_c_api.h>
 
-#include <exception>
-
-#include "cudarelu/detail/status.h"
+#include "cudarelu/host.h"
 
 namespace cudarelu::ort {
 
@@ -22,17 +20,18 @@ struct Runtime {
 /// both versions, if the plugin does not support the runtime.
 Runtime negotiate(const OrtApiBase& base);
 
-/// An exception with an error of ONNX Runtime's API. The catch block owns the status.
-struct Failure : std::exception {
-  explicit Failure(OrtStatus* status) : status(status) {}
-
+/// An exception with an error of ONNX Runtime's API. The catch block owns the status. Errors of
+/// cudarelu are a Failure, as for other hosts.
+struct RuntimeFailure {
   OrtStatus* status;
 };
 
-/// Throws the error, if there is one, as a Failure.
+using cudarelu::check;
+
+/// Throws the error, if there is one, as a RuntimeFailure.
 inline void check(OrtStatus* status) {
   if (status != nullptr) [[unlikely]] {
-    throw Failure(status);
+    throw RuntimeFailure{status};
   }
 }
 
@@ -43,28 +42,21 @@ inline bool succeeded(const OrtApi& api, OrtStatus* status) {
   return false;
 }
 
-/// Throws the error as a Failure.
-[[noreturn]] void fail(const OrtApi& api, const Status& status);
-
-inline void check(const OrtApi& api, const Status& status) {
-  if (!status.ok()) [[unlikely]] {
-    fail(api, status);
-  }
-}
+/// The error as ONNX Runtime returns it.
+OrtStatus* to_ort(const OrtApi& api, const Status& error);
 
 /// Runs code in a callback of ONNX Runtime, and converts exceptions to a status.
 template <class F>
-OrtStatus* guarded(const OrtApi& api, F&& code) noexcept {
-  try {
-    code();
-    return nullptr;
-  } catch (const Failure& failure) {
-    return failure.status;
-  } catch (const std::exception& error) {
-    return api.CreateStatus(ORT_FAIL, error.what());
-  } catch (...) {
-    return api.CreateStatus(ORT_FAIL, "cudarelu: unknown exception");
-  }
+OrtStatus* guarded(const OrtApi& api, const F& code) noexcept {
+  OrtStatus* failed = nullptr;
+  const Status status = cudarelu::guarded([&] {
+    try {
+      code();
+    } catch (const RuntimeFailure& failure) {
+      failed = failure.status;
+    }
+  });
+  return status.ok() ? failed : to_ort(api, status);
 }
 
 }  // namespace cudarelu::ort

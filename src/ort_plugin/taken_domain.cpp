@@ -73,7 +73,7 @@ bool is_taken(const OrtApi& api, const OrtSessionOptions& options, OrtCustomOpDo
   try {
     return load_error(api, *environment, options, nullptr) !=
            load_error(api, *environment, options, &domain);
-  } catch (const Failure& failure) {
+  } catch (const RuntimeFailure& failure) {
     api.ReleaseStatus(failure.status);
     return false;
   }

@@ -18,9 +18,9 @@ std::span<const std::int64_t> copy_shape(const OrtApi& api, const OrtValue& tens
   const TypeInfo info = type_info(api, tensor);
   check(api.GetDimensionsCount(info.get(), &rank));
   if (rank > max_rank) {
-    fail(api, {Status::Code::invalid_argument, "a tensor has " + std::to_string(rank) +
-                                                   " dimensions; cudarelu takes up to " +
-                                                   std::to_string(max_rank)});
+    throw Failure({Status::Code::invalid_argument, "a tensor has " + std::to_string(rank) +
+                                                       " dimensions; cudarelu takes up to " +
+                                                       std::to_string(max_rank)});
   }
   check(api.GetDimensions(info.get(), storage.data(), rank));
   return {storage.data(), rank};

@@ -1,7 +1,6 @@
 // Registers the ops of modules with PyTorch's dispatcher, as torch.ops.<module>.<op>, and as <op>_
 // if an output may overwrite an input.
 
-#include <dlfcn.h>
 #include <torch/library.h>
 
 #include <deque>
@@ -180,11 +179,10 @@ const Module& register_module(std::unique_ptr<Module> module) {
 /// The library of the module `cudarelu`: beside this library, or else in the folder above, as in
 /// the Python package, which has a folder for each version of PyTorch.
 std::filesystem::path own_module() {
-  Dl_info info{};
-  dladdr(reinterpret_cast<const void*>(&own_module), &info);
-  const auto folder = std::filesystem::absolute(info.dli_fname).parent_path();
-  const std::filesystem::path name = "libcudarelu_ops.so";
-  return exists(folder / name) ? folder / name : folder.parent_path() / name;
+  const auto own = library_of(reinterpret_cast<const void*>(&own_module));
+  const auto folder = std::filesystem::absolute(own).parent_path();
+  const std::filesystem::path beside = folder / engine_library;
+  return exists(beside) ? beside : folder.parent_path() / engine_library;
 }
 
 /// Registers the module that is part of this library, or else that of a library. No exception may

@@ -11,6 +11,7 @@
 #include <span>
 #include <system_error>
 
+#include "cudarelu/op.h"
 #include "error.h"
 
 namespace cudarelu::cli {

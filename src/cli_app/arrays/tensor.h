@@ -42,8 +42,6 @@ inline constexpr std::array element_types{
 
 using Sizes = std::vector<std::int64_t>;
 
-inline constexpr std::size_t max_rank = 64;  // as in NumPy
-
 /// A dense row-major tensor. `data` owns the memory, or the object that contains it.
 struct Tensor {
   const ElementType* type = nullptr;

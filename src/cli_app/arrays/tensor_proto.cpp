@@ -6,6 +6,7 @@
 #include <span>
 
 #include "arrays/protobuf.h"
+#include "cudarelu/op.h"
 #include "error.h"
 
 namespace cudarelu::cli {

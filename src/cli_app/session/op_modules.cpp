@@ -7,7 +7,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "cudarelu/op.h"
+#include "cudarelu/onnx_runtime.h"
 #include "error.h"
 #include "session/python_packages.h"
 
@@ -44,8 +44,7 @@ void add_if_module(const std::string& library) {
   with_errors([&] { check_complete(library); });
   void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* const entry = handle != nullptr ? dlsym(handle, CUDARELU_GET_MODULE) : nullptr;
-  Dl_info info{};
-  if (entry != nullptr && dladdr(entry, &info) != 0) add(open_module, info.dli_fname);
+  if (entry != nullptr) add(open_module, library_of(entry));
 }
 
 void register_library(const Runtime& runtime, OrtSessionOptions& options,
@@ -65,7 +64,7 @@ void register_own(const Runtime& runtime, OrtSessionOptions& options) {
 /// The library of the module `cudarelu`: beside this program, in the package beside this program's
 /// folder, as `pip install --target` puts it, where the build put it, or in a Python environment.
 std::filesystem::path own_library() {
-  const std::string name = "libcudarelu_ops.so";
+  const std::string name = engine_library;
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::filesystem::path folder = program.parent_path();
@@ -91,16 +90,9 @@ void register_own(const Runtime& runtime, OrtSessionOptions& options) {
 /// Adds the domains that RegisterCustomOps() of a module has written to an entry of the options.
 void add_domains(const Runtime& runtime, const OrtSessionOptions& options, const Module& module,
                  DomainNames& domains) {
-  const std::string entry = std::string(module.name) + ".registered";
-  int present = 0;
-  runtime.check(runtime->HasSessionConfigEntry(&options, entry.c_str(), &present));
-  if (present == 0) return;
-  std::size_t size = 0;
-  runtime.check(runtime->GetSessionConfigEntry(&options, entry.c_str(), nullptr, &size));
-  std::string list(size, '\0');
-  runtime.check(runtime->GetSessionConfigEntry(&options, entry.c_str(), list.data(), &size));
-  list.pop_back();  // the NUL at the end
-  std::istringstream stream(list);
+  const auto list = session_config_entry(*runtime.operator->(), options, registered_entry(module),
+                                         [&](OrtStatus* status) { runtime.check(status); });
+  std::istringstream stream(list.value_or(""));
   for (std::string domain; std::getline(stream, domain, ',');) domains.insert(domain);
 }
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "cudarelu/onnx_runtime_version.h"
+#include "cudarelu/onnx_runtime.h"
 #include "error.h"
 #include "session/python_packages.h"
 
@@ -58,8 +58,7 @@ Runtime::Runtime(const std::string& file) {
                 "; name its library with --ort FILE or in CUDARELU_ORT_LIBRARY");
   }
   base_ = reinterpret_cast<const OrtApiBase* (*)()>(entry)();
-  Dl_info info{};
-  if (dladdr(entry, &info) != 0) library_ = info.dli_fname;
+  library_ = library_of(entry);
 
   minor_ = onnx_runtime_minor_of(base_->GetVersionString());
   if (minor_ >= oldest_onnx_runtime_minor) {

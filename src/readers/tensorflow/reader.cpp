@@ -6,8 +6,6 @@
 // The op "My>Swish" has the inputs, the attributes and the outputs of the signature. An optional
 // input is a list of at most one tensor, and a label is a text.
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -411,17 +409,13 @@ void register_op(const Op& op, const Callbacks& functions) {
 
 /// The modules of this library, at least one: the first one's ops are registered.
 std::vector<std::filesystem::path> module_paths() {
-  Dl_info self{};
-  if (dladdr(reinterpret_cast<const void*>(&module_paths), &self) == 0) {
-    throw std::runtime_error("the dynamic linker does not know the path of this library");
-  }
-  const std::filesystem::path own(self.dli_fname);
+  const std::filesystem::path own = library_of(reinterpret_cast<const void*>(&module_paths));
   std::vector<std::filesystem::path> paths;
   std::ifstream file(own.string() + ".module");
   for (std::string line; std::getline(file, line);) {
     if (!line.empty()) paths.emplace_back(line);
   }
-  if (paths.empty()) paths.push_back(own.parent_path() / "libcudarelu_ops.so");
+  if (paths.empty()) paths.push_back(own.parent_path() / engine_library);
   return paths;
 }
 

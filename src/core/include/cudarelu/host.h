@@ -59,6 +59,8 @@ Status guarded(const F& code) noexcept {
     return Status::out_of_memory();
   } catch (const std::exception& error) {
     return {Status::Code::internal, error.what()};
+  } catch (...) {
+    return {Status::Code::internal, "unknown exception"};
   }
 }
 

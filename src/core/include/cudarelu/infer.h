@@ -29,9 +29,6 @@ inline Attribute to_attribute(AttributeType type, double value) {
   return value;
 }
 
-/// The largest rank that is accepted, as in PyTorch and NumPy.
-inline constexpr std::size_t max_rank = 64;
-
 template <class Dim>
 struct DimTraits {
   static bool differ(const Dim& a, const Dim& b) { return a != b; }

@@ -17,6 +17,9 @@
 
 namespace cudarelu {
 
+/// The largest rank that is accepted, as in PyTorch and NumPy.
+inline constexpr std::size_t max_rank = 64;
+
 struct Module;
 
 /// An input of a node that calls an op in an ONNX model: an input of the op, or one of its
@@ -97,6 +100,10 @@ void check_complete(const std::filesystem::path& library);
 /// module that read_module() accepts.
 std::unique_ptr<Module> open_module(const std::filesystem::path& path);
 
+/// The file of the library that contains a function, as it was given to the dynamic linker; empty
+/// if that does not know it.
+std::filesystem::path library_of(const void* function);
+
 /// The modules of this process that the reader has added, in that order. Thread-safe; modules are
 /// never removed.
 std::vector<const Module*> modules();
@@ -124,8 +131,11 @@ Status run(const Op& op, std::span<const TensorView> inputs, std::span<const Ten
            std::span<const Attribute> attributes, Execution& execution,
            const Strides& strides = {}) noexcept;
 
+/// The library of the module `cudarelu`, which has the engines for matrix products.
+inline constexpr const char* engine_library = "libcudarelu_ops.so";
+
 /// The engines for matrix products: those of a module that has been added, else those of
-/// libcudarelu_ops.so. nullptr if there are none.
+/// engine_library. nullptr if there are none.
 const cudarelu_engines* find_engines();
 
 /// Execution::matmul() for a host that has no matrix product: that of the engines.
