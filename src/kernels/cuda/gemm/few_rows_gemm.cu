@@ -5,14 +5,16 @@
 // operands are in flight at the same time. The code is short, since most of it is executed once. If
 // the columns do not suffice for all multiprocessors, the blocks of a cluster may divide k.
 #include <algorithm>
-#include <cuda/ptx>
 
 #include "cuda/gemm/conditions.h"
 #include "cuda/gemm/cublaslt.h"
 #include "cuda/gemm/few_rows_gemm.h"
-#include "cuda/gemm/mma.cuh"
-#include "cuda/gemm/tensor_map.h"
 #include "cuda/gemm/tiles.cuh"
+#include "cuda/tile/mma.cuh"
+#include "cuda/tile/pipeline.cuh"
+#include "cuda/tile/swizzled_matrix.cuh"
+#include "cuda/tile/tensor_map.h"
+#include "cuda/tile/threads.cuh"
 #include "cudarelu/detail/cuda/alignment.h"
 #include "cudarelu/detail/cuda/cluster.cuh"
 #include "cudarelu/detail/cuda/launch.cuh"
@@ -78,8 +80,6 @@ struct Arguments {
 
 #if __CUDA_ARCH__ >= 900
 
-namespace ptx = ::cuda::ptx;
-
 /// Whether this is the thread of the warp that acts for it.
 __device__ __forceinline__ bool is_elected() {
   unsigned elected;
@@ -91,20 +91,14 @@ __device__ __forceinline__ void prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-/// The offset of 16 bytes of a row in a part, as the copy engine swizzles them. Vector v ^ i of the
-/// row is at swizzled(row, v) ^ i * 16.
-__device__ __forceinline__ unsigned swizzled(unsigned row, unsigned vector) {
-  return row * line + (vector ^ row % 8) * 16;
-}
-
 /// The products of parts of x and of the weights, in a warp.
 template <class S, class T = typename S::T>
 class Products {
  public:
   /// `part` is the address of a part's rows of x, which those of the weights follow.
   __device__ explicit Products(unsigned part)
-      : x_(part + swizzled(lane() % 16, lane() / 16)),
-        w_(part + S::rows * line + swizzled(lane() % 8, lane() / 8)) {}
+      : x_(part + swizzled<line>(lane() % 16, lane() / 16)),
+        w_(part + S::rows * line + swizzled<line>(lane() % 8, lane() / 8)) {}
 
   __device__ void add_part(unsigned offset) {
     const unsigned x = x_ + offset;
@@ -161,7 +155,8 @@ template <class S>
 class Products<S, float> {
  public:
   __device__ explicit Products(unsigned part)
-      : x_(part + swizzled(row(), 0)), w_(part + S::rows * line + swizzled(column(), 0)) {}
+      : x_(part + swizzled<line>(row(), 0U)),
+        w_(part + S::rows * line + swizzled<line>(column(), 0U)) {}
 
   __device__ void add_part(unsigned offset) {
     const unsigned x = x_ + offset;
@@ -205,9 +200,8 @@ class Products<S, float> {
   // Few products do not hide the latency of loads: two vectors are loaded at a time.
   static constexpr int at_once = columns == 1 ? 2 : 1;
 
-  // Pairs of neighbours, and pairs of pairs, read the same words: a warp needs few accesses.
-  __device__ static unsigned row() { return (threadIdx.x & 1) + (threadIdx.x >> 3 & 2); }
-  __device__ static unsigned column() { return threadIdx.x >> 1 & 7; }
+  __device__ static unsigned row() { return row_of_thread(threadIdx.x); }
+  __device__ static unsigned column() { return column_of_thread(threadIdx.x); }
   __device__ static void load(float (&to)[4], unsigned from) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
@@ -259,8 +253,7 @@ __global__ void __launch_bounds__(S::threads, 2)
   const auto fetch = [&](int slot, int part) {
     if (!leads || part >= parts) return;
     char* const to = mine + slot * S::part_bytes;
-    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared,
-                                   &barriers[slot], (args.rows + S::columns) * line);
+    expect(&barriers[slot], (args.rows + S::columns) * line);
     const std::int32_t at_w[3] = {part * S::part, n0, 0};
     ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to + S::rows * line, &args.w,
                               at_w, &barriers[slot]);
@@ -276,8 +269,7 @@ __global__ void __launch_bounds__(S::threads, 2)
     if (S::split_k && warp == 0) {
       const int pairs = min(max(rows() * (S::columns / 2) - first_pair, 0), share);
       ptx::mbarrier_init(have_sums, 1);
-      ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, have_sums,
-                                     splits * pairs * 8);
+      expect(have_sums, splits * pairs * 8);
     }
     ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
   }
@@ -314,8 +306,7 @@ __global__ void __launch_bounds__(S::threads, 2)
   unsigned parity = 0;
 #pragma unroll 1
   for (int part = first_part; part < parts; part += part_step) {
-    while (!ptx::mbarrier_try_wait_parity(&barriers[slot], parity)) {
-    }
+    wait(&barriers[slot], parity);
     products.add_part(slot * S::part_bytes);
     __syncwarp();
     fetch(slot, part + slots * part_step);

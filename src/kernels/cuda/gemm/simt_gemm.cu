@@ -8,6 +8,7 @@
 
 #include "cuda/gemm/simt_gemm.h"
 #include "cuda/gemm/tiles.cuh"
+#include "cuda/tile/threads.cuh"
 #include "cudarelu/detail/cuda/alignment.h"
 #include "cudarelu/detail/cuda/async_copy.cuh"
 #include "cudarelu/detail/cuda/cluster.cuh"
@@ -129,11 +130,6 @@ struct SimtConfig {
   static constexpr std::size_t bytes = sizeof(float) * std::max(stages * stage_size, result_size);
 };
 
-/// The column of step p in rows of `size`, which are traversed alternately right and left.
-__device__ constexpr int back_and_forth(int p, int size) {
-  return p / size % 2 == 0 ? p % size : size - 1 - p % size;
-}
-
 template <class T, Layout layout_a, Layout layout_b>
 __global__ void __launch_bounds__(T::threads, T::resident)
     simt_kernel(const __grid_constant__ Arguments args) {
@@ -152,10 +148,9 @@ __global__ void __launch_bounds__(T::threads, T::resident)
   const int k0 = part * args.part;
   const int size_k = min(args.k - k0, args.part);
 
-  // Pairs of neighbours, and pairs of pairs, read the same words: a warp needs few accesses.
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int lane_m = (lane & 1) | (lane >> 3 & 2);
-  const int lane_n = lane >> 1 & 7;
+  const int lane_m = row_of_thread(lane);
+  const int lane_n = column_of_thread(lane);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_m = warp % T::warps_m;
   const int warp_n = warp / T::warps_m % T::warps_n;
@@ -217,7 +212,6 @@ __global__ void __launch_bounds__(T::threads, T::resident)
         fetch(write, step + T::stages - 1);
         write = write + 1 == T::stages ? 0 : write + 1;
       }
-      // Back and forth: one of the factors is that of the previous product, and is not read again.
 #pragma unroll
       for (int p = 0; p < T::thread_m * T::thread_n; ++p) {
         const int i = back_and_forth(p, T::thread_m);

@@ -6,9 +6,9 @@
 #include <limits>
 #include <type_traits>
 
-#include "cuda/gemm/mma.cuh"
 #include "cuda/gemm/sm80_gemm.h"
 #include "cuda/gemm/tiles.cuh"
+#include "cuda/tile/mma.cuh"
 #include "cudarelu/detail/cuda/alignment.h"
 #include "cudarelu/detail/cuda/async_copy.cuh"
 #include "cudarelu/detail/cuda/launch.cuh"

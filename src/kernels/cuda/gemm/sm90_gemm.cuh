@@ -13,16 +13,15 @@
 
 #include <algorithm>
 #include <array>
-#include <cuda/ptx>
 
-#include "cuda/gemm/tensor_map.h"
 #include "cuda/gemm/tiles.cuh"
-#include "cuda/gemm/wgmma.cuh"
+#include "cuda/tile/pipeline.cuh"
+#include "cuda/tile/swizzled_matrix.cuh"
+#include "cuda/tile/tensor_map.h"
+#include "cuda/tile/wgmma.cuh"
 #include "cudarelu/detail/cuda/launch.cuh"
 
 namespace cudarelu::gpu::sm90 {
-
-namespace ptx = ::cuda::ptx;
 
 inline constexpr int computing_threads = 256;
 inline constexpr int threads = computing_threads + 128;  // only warpgroups release registers
@@ -70,19 +69,6 @@ __device__ __forceinline__ TileOffset tile_offset(const Raster& raster, int numb
   return {tile.row * P::rows, tile.column * P::columns, tile.matrix};
 }
 
-/// A position in the ring of stages, and the parity of the number of rounds.
-template <int stages>
-struct Position {
-  int stage = 0;
-  unsigned parity = 0;
-
-  __device__ void advance(int by = 1) {
-    stage += by;
-    parity ^= static_cast<unsigned>(stage / stages) & 1;
-    stage %= stages;
-  }
-};
-
 /// The rows of an operand in one request to the copy engine.
 template <bool depth_major, int rows>
 inline constexpr int box_rows = depth_major ? rows : wgmma::panel_columns;
@@ -106,11 +92,7 @@ constexpr bool can_write_sums(bool of_linear_layer, Activation activation, bool 
          (activation == Activation::gelu_erf || activation == Activation::gelu_tanh);
 }
 
-__device__ __forceinline__ void wait(std::uint64_t* barrier, unsigned parity) {
-  while (!ptx::mbarrier_try_wait_parity(barrier, parity)) {
-  }
-}
-
+/// Without the instruction in mma.cuh, with which the compiler schedules the epilogues differently.
 template <class T>
 __device__ __forceinline__ unsigned pack(float low, float high) {
   return store<T>(low).bits | static_cast<unsigned>(store<T>(high).bits) << 16;
@@ -156,7 +138,7 @@ class Kernel {
 
  private:
   static constexpr bool of_linear_layer = a_depth_major && b_depth_major;
-  using Ring = Position<P::stages>;
+  using Ring = PipelineState<P::stages>;
 
   __device__ static char* shared() {
     extern __shared__ __align__(1024) char memory[];
@@ -207,19 +189,13 @@ class Kernel {
       for (int step = 0; step < steps_; ++step, ring.advance()) {
         wait(empty(ring.stage), ring.parity ^ 1);
         std::uint64_t* const barrier = full(ring.stage);
-        ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
-                                       P::stage_bytes);
+        expect(barrier, P::stage_bytes);
         fetch<a_depth_major, P::rows>(maps_.a, a_panels(ring.stage), offset.row, step * P::depth,
                                       offset.batch, barrier);
         fetch<b_depth_major, P::columns>(maps_.b, b_panels(ring.stage), offset.column,
                                          step * P::depth, offset.batch, barrier);
       }
     });
-  }
-
-  /// Releases a stage, in a warpgroup that has waited for its multiplications.
-  __device__ static void release(int stage) {
-    if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(empty(stage));
   }
 
   using Sums = float[P::blocks_of_rows][P::columns / 2];
@@ -262,7 +238,7 @@ class Kernel {
         if (staggered && group == 1 && step == steps_ - P::stages + 1) wait(order(1), number % 2);
         multiply<true>(sums, ring.stage, first_row);
         wgmma::wait<1>();
-        release(last);
+        release(empty(last));
         last = ring.stage;
       }
       if ((P::pingpong || (staggered && group == 0)) && threadIdx.x % 128 == 0) {
@@ -274,7 +250,7 @@ class Kernel {
         bias[part] = bias_of(offset.column + part * 64);
       }
       wgmma::wait<0>();
-      release(last);
+      release(empty(last));
       if (P::pingpong) ring.advance(steps_);
       if constexpr (!of_linear_layer) {
         finish<Activation::none>(sums, bias, offset, first_row, slot, slot_parity);
@@ -406,7 +382,7 @@ class Kernel {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int line = lane % 16;
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to)) +
-                        line * wgmma::line_bytes + ((lane / 16) ^ (line % 8)) * 16;
+                        swizzled<wgmma::line_bytes>(line, lane / 16);
 #pragma unroll
     for (int block = 0; block < blocks; ++block) {
 #pragma unroll
@@ -466,8 +442,7 @@ class Kernel {
   __device__ void request_others(int unit, const TileOffset& tile, int first_row) const {
     const TileOffset offset = offset_of_unit(unit, tile, first_row);
     std::uint64_t* const barrier = filled(warp_, slot_of(unit));
-    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
-                                   P::slot_bytes);
+    expect(barrier, P::slot_bytes);
     const std::int32_t at[3] = {offset.column, offset.row, offset.batch};
     ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, slot(warp_, slot_of(unit)),
                               &maps_.other, at, barrier);

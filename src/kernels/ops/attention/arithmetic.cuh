@@ -1,12 +1,8 @@
-// Arithmetic that the kernels of attention share: weights are powers of 2 in float32, and factors
-// of products are pairs of 16 bits.
+// Arithmetic that the kernels of attention share: weights are powers of 2 in float32.
 #pragma once
 
 #include <cstdint>
 #include <limits>
-#include <type_traits>
-
-#include "cudarelu/types.h"
 
 namespace cudarelu::ops::attention {
 
@@ -45,21 +41,5 @@ struct Divisor {
     return static_cast<unsigned>(std::uint64_t{n} * factor >> shift);
   }
 };
-
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-
-/// Rounds two numbers; the first one is in the lower half.
-template <class T>
-__device__ __forceinline__ unsigned pack(float first, float second) {
-  unsigned both;
-  if constexpr (std::is_same_v<T, Half>) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
-  }
-  return both;
-}
-
-#endif
 
 }  // namespace cudarelu::ops::attention

@@ -18,16 +18,21 @@
 #include <limits>
 #include <optional>
 
+#include "cuda/tile/mma.cuh"
+#include "cuda/tile/swizzled_matrix.cuh"
 #include "cudarelu/detail/cuda/alignment.h"
 #include "cudarelu/detail/cuda/launch.cuh"
 #include "cudarelu/detail/workspace.h"
+#include "ops/attention/arithmetic.cuh"
 #include "ops/attention/engines.h"
 #include "ops/attention/exact_backward.cuh"
 #include "ops/attention/packed.cuh"
-#include "ops/attention/swizzled_matrix.cuh"
 
 namespace cudarelu::ops::attention {
 namespace {
+
+using gpu::pack;
+using gpu::SwizzledMatrix;
 
 /// The shape of a block. `width` is that of q, k and v, rounded up. With `is_whole`, the tile has
 /// all keys, and the block computes the slopes.
@@ -362,6 +367,34 @@ __device__ __forceinline__ void clear(ScoreSums<P>& values, unsigned hidden) {
   for (int bit = 0; bit < P::part; ++bit) {
     float& value = values[bit % 4 / 2][bit / 8][bit % 2 * 2 + bit / 4 % 2];
     if ((hidden >> bit & 1) != 0) value = 0;
+  }
+}
+
+/// Writes `factor` times the sums of a warp, rows of 16 bytes at a time, to the first `left` rows,
+/// which are `stride` elements apart, and `columns` columns of a matrix, from column `first` on.
+template <class T, int rows, int tiles>
+__device__ __forceinline__ void write(const float (&sums)[rows][tiles][4], float factor, T* to,
+                                      int stride, int left, int columns, int first) {
+  static_assert(tiles % 4 == 0);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < 2 * rows; ++i) {
+    const int row = 8 * i + lane / 4;
+#pragma unroll
+    for (int j = 0; j < tiles; j += 4) {
+      unsigned words[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float (&own)[4] = sums[i / 2][j + k];
+        words[k] = pack<T>(own[i % 2 * 2] * factor, own[i % 2 * 2 + 1] * factor);
+      }
+      gpu::transpose(words, threadIdx.x);
+      const int column = first + 8 * (j + lane % 4);
+      if (row < left && column < columns) {
+        *reinterpret_cast<uint4*>(to + std::int64_t{row} * stride + column) = {words[0], words[1],
+                                                                               words[2], words[3]};
+      }
+    }
   }
 }
 

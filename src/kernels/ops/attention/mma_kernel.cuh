@@ -15,7 +15,8 @@
 
 #include <climits>
 
-#include "cuda/gemm/mma.cuh"
+#include "cuda/tile/mma.cuh"
+#include "cuda/tile/swizzled_matrix.cuh"
 #include "cudarelu/detail/cuda/async_copy.cuh"
 #include "cudarelu/detail/cuda/launch.cuh"
 #include "cudarelu/types.h"
@@ -24,6 +25,9 @@
 #include "ops/attention/packed.cuh"
 
 namespace cudarelu::ops::attention::mma {
+
+using gpu::pack;
+using gpu::swizzled;
 
 /// How a block works. `row_warps` warps have 16 * `row_tiles` rows each. `key_warps` such sets of
 /// warps divide the keys of each tile and add their results in the end, for few rows.
@@ -145,13 +149,6 @@ __device__ __forceinline__ unsigned in_loop(unsigned x) {
 
 __device__ __forceinline__ unsigned lane_of() { return threadIdx.x % 32; }
 
-/// The offset of a vector of a row in shared memory, in bytes. Eight rows' vectors of a number are
-/// in different banks. swizzled(row, a ^ b) is swizzled(row, a) ^ b * 16.
-template <class P>
-__device__ __forceinline__ unsigned swizzled(unsigned row, unsigned vector) {
-  return row * P::line + (vector ^ (P::vectors >= 8 ? row % 8 : row / 2 % 4)) * 16;
-}
-
 /// A thread's share of the copies of a matrix.
 template <class T, class P>
 class Copies {
@@ -163,7 +160,7 @@ class Copies {
   /// Starts the copy of the next `rows` rows, of which `left` exist, with zeros for the others.
   template <int rows>
   __device__ __forceinline__ void start(char* to, int left, int width, int stride) {
-    const unsigned at = swizzled<P>(in_loop(row()), threadIdx.x % P::vectors);
+    const unsigned at = swizzled<P::line>(in_loop(row()), threadIdx.x % P::vectors);
     left = static_cast<int>(column()) < width ? left - static_cast<int>(row()) : 0;
     stride = static_cast<int>(in_loop(static_cast<unsigned>(stride)));
     static_assert(P::lines % 8 == 0 || P::vectors >= 8);
@@ -179,7 +176,7 @@ class Copies {
   template <int rows, class Matrix>
   __device__ __forceinline__ static void start(char* to, const Matrix& matrix, int first, int left,
                                                int width) {
-    const unsigned at = swizzled<P>(row(), threadIdx.x % P::vectors);
+    const unsigned at = swizzled<P::line>(row(), threadIdx.x % P::vectors);
     left = static_cast<int>(column()) < width ? left - static_cast<int>(row()) : 0;
 #pragma unroll
     for (int i = 0; i < rows; i += P::lines) {
@@ -378,7 +375,7 @@ class Kernel {
   __device__ __forceinline__ void load_queries(unsigned (&words)[P::row_tiles][4], int step) const {
     const unsigned at = in_loop(static_cast<unsigned>(__cvta_generic_to_shared(shared())) +
                                 row_warp() * (P::warp_rows * P::line) +
-                                swizzled<P>(lane_of() % 16, lane_of() / 16));
+                                swizzled<P::line>(lane_of() % 16, lane_of() / 16));
 #pragma unroll
     for (int i = 0; i < P::row_tiles; ++i) {
       gpu::load_matrices<false>(words[i], (at ^ step * 32) + 16 * i * P::line);
@@ -416,7 +413,7 @@ class Kernel {
   }
 
   __device__ __forceinline__ void multiply_keys(Scores& scores, unsigned at) {
-    at += swizzled<P>(lane_of() / 16 * 8 + lane_of() % 8, lane_of() / 8 % 2);
+    at += swizzled<P::line>(lane_of() / 16 * 8 + lane_of() % 8, lane_of() / 8 % 2);
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
       auto& a = queries_[P::keeps_queries ? step : 0];
@@ -435,7 +432,7 @@ class Kernel {
   }
 
   __device__ __forceinline__ void multiply_values(const Scores& weights, unsigned at) {
-    at += swizzled<P>(lane_of() % 16, lane_of() / 16);
+    at += swizzled<P::line>(lane_of() % 16, lane_of() / 16);
 #pragma unroll
     for (int j = 0; j < keys; j += 2) {
       unsigned a[P::row_tiles][4];

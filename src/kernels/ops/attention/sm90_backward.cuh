@@ -99,14 +99,9 @@ class GradientKernel {
   __device__ GradientKernel(const GradientMaps& maps, const BackwardTiles& work,
                             const GradientCall& call, const Stats& stats, int number)
       : maps_(maps), work_(work), call_(call), stats_(stats) {
-    // Long tiles come first. Consecutive numbers are for the same rows of some heads.
-    const int size = work.heads_at_once * work.row_tiles;
-    const int section = number / size;
-    const int first_head = section * work.heads_at_once;
-    const int heads = min(work.heads_at_once, work.heads - first_head);
-    const int index = number - section * size;
-    const int line = index / heads;
-    head_ = first_head + index - line * heads;
+    // Long tiles come first.
+    const auto [head, line] = HeadTile::of(work, number);
+    head_ = head;
     row_ = (P::of_keys ? line : work.row_tiles - 1 - line) * P::rows;
     const int end =
         !P::of_keys && call.is_causal ? min(work.columns, row_ + P::rows) : work.columns;
@@ -140,12 +135,12 @@ class GradientKernel {
       // The second matrix of a step comes first: of most kinds, its slot is free earlier.
       for (int step = first_step_; step < steps_; ++step) {
         const int row = step * P::columns;
-        gpu::sm90::wait(empty(ring.stage), ring.parity ^ 1);
+        wait(empty(ring.stage), ring.parity ^ 1);
         expect(full(ring.stage), P::slot_bytes);
         request<P::columns, P::width>(maps_.other.second, other(ring.stage), row, head,
                                       full(ring.stage));
         ring.advance();
-        gpu::sm90::wait(empty(ring.stage), ring.parity ^ 1);
+        wait(empty(ring.stage), ring.parity ^ 1);
         std::uint64_t* const barrier = full(ring.stage);
         expect(barrier, P::slot_bytes + P::stats_bytes);
         request<P::columns, P::width>(maps_.other.first, other(ring.stage), row, head, barrier);
@@ -170,7 +165,7 @@ class GradientKernel {
     if constexpr (!P::of_keys) load_stats(row, shift, slope);
     Sums sums{};  // of the gradient of q or k
     ValueSums value_sums{};
-    gpu::sm90::wait(own_full(), 0);
+    wait(own_full(), 0);
     Ring first;  // the slots of a step
     Ring second;
     first.advance();
@@ -182,7 +177,7 @@ class GradientKernel {
       step = step + 1 == steps_ ? first_step_ : step + 1;
       --left;
     };
-    const auto wait_for = [](const Ring& slot) { gpu::sm90::wait(full(slot.stage), slot.parity); };
+    const auto wait_for = [](const Ring& slot) { wait(full(slot.stage), slot.parity); };
     // Whether there is another tile; releases hidden ones.
     const auto find_next = [&] {
       for (; left > 0; advance()) {
@@ -239,7 +234,7 @@ class GradientKernel {
   }
 
  private:
-  using Ring = gpu::sm90::Position<P::slots>;
+  using Ring = gpu::PipelineState<P::slots>;
   using Scores = float[P::columns / 2];
   using Factors = unsigned[P::columns / 4];  // the first operand of a product
   using Row = float[P::width / 2];
@@ -286,8 +281,8 @@ class GradientKernel {
 #pragma unroll
     for (int i = 0; i < P::width / 16; ++i) {
       const int offset = i % 4 * static_cast<int>(wgmma::depth_step<true>);
-      sm90::multiply<T, P::columns>(scores, a + offset + i / 4 * (P::rows * line),
-                                    b + offset + i / 4 * (P::columns * line), i > 0);
+      wgmma::multiply<T, P::columns, true, true>(scores, a + offset + i / 4 * (P::rows * line),
+                                                 b + offset + i / 4 * (P::columns * line), i > 0);
     }
     wgmma::commit();
   }
@@ -297,7 +292,7 @@ class GradientKernel {
     const std::uint64_t b = wgmma::descriptor(matrix, P::columns * wgmma::line_bytes);
 #pragma unroll
     for (int i = 0; i < P::columns / 16; ++i) {
-      add_product<T, P::width>(sums, &factors[4 * i], b + i * wgmma::depth_step<false>);
+      wgmma::add_product<T, P::width>(sums, &factors[4 * i], b + i * wgmma::depth_step<false>);
     }
     wgmma::commit();
   }
@@ -415,13 +410,14 @@ class GradientKernel {
         return matrix + layout.offset(head.item, head.head) + row * layout.row;
       };
       if constexpr (P::differentiates && P::of_keys) {
-        write(sums, h, writes, row_of(gradients.k, params.grad_k), params.width);
+        write_results(sums, h, lane, writes, row_of(gradients.k, params.grad_k), params.width);
       }
       if constexpr (P::gives_values) {
-        write(value_sums, h, writes, row_of(gradients.v, params.grad_v), params.value_width);
+        write_results(value_sums, h, lane, writes, row_of(gradients.v, params.grad_v),
+                      params.value_width);
       }
       if constexpr (!P::of_keys) {
-        write(sums, h, writes, row_of(gradients.q, params.grad_q), params.width);
+        write_results(sums, h, lane, writes, row_of(gradients.q, params.grad_q), params.width);
       }
       while (wrong != 0) {
         const int quad = (__ffs(static_cast<int>(wrong)) - 1) / 4;
@@ -446,23 +442,6 @@ class GradientKernel {
       for (int i = 0; i < 2; ++i) are &= fabsf(sums[4 * j + 2 * h + i]) < -low<float>;
     }
     return are;
-  }
-
-  __device__ static void write(const Row& sums, int h, bool writes, T* row, std::int64_t width) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int j = 0; j < P::width / 8; j += 4) {
-      unsigned words[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        words[i] = pack<T>(sums[4 * (j + i) + 2 * h], sums[4 * (j + i) + 2 * h + 1]);
-      }
-      transpose(words, lane);
-      const int column = (j + lane % 4) * 8;
-      if (writes && column < width) {
-        *reinterpret_cast<uint4*>(row + column) = {words[0], words[1], words[2], words[3]};
-      }
-    }
   }
 
   const GradientMaps& maps_;

@@ -68,16 +68,11 @@ struct Tile {
 /// rows of some heads, then for the rows above.
 template <class P>
 __device__ __forceinline__ Tile tile_at(const Schedule& schedule, int number) {
-  const int size = schedule.heads_at_once * schedule.row_tiles;
-  const int section = number / size;
-  const int first_head = section * schedule.heads_at_once;
-  const int heads = min(schedule.heads_at_once, schedule.heads - first_head);
-  const int index = number - section * size;
-  const int line = index / heads;
+  const auto [head, line] = HeadTile::of(schedule, number);
   const int row = (schedule.row_tiles - 1 - line) * P::rows;
   const int end = min(row + P::rows, schedule.queries);
   const int keys = schedule.is_causal ? min(schedule.keys, end) : schedule.keys;
-  return {first_head + index - line * heads, row, (keys + P::keys - 1) / P::keys, 0};
+  return {head, row, (keys + P::keys - 1) / P::keys, 0};
 }
 
 struct Maps {
@@ -123,8 +118,8 @@ class Kernel {
   }
 
  private:
-  using QueryRing = gpu::sm90::Position<P::q_stages>;
-  using Ring = gpu::sm90::Position<P::stages>;
+  using QueryRing = gpu::PipelineState<P::q_stages>;
+  using Ring = gpu::PipelineState<P::stages>;
   using Scores = float[P::keys / 2];
   using Weights = unsigned[P::keys / 4];  // as the first operand of a product
   using Results = float[P::value_width / 2];
@@ -209,17 +204,11 @@ class Kernel {
 
   __device__ Head head_of(int head) const { return Head::of(head, schedule_.heads_of_item); }
 
-  __device__ static void wait(std::uint64_t* barrier, unsigned parity) {
-    gpu::sm90::wait(barrier, parity);
-  }
-
-  /// Waits until a warpgroup may start products. Barrier 0 is that of __syncthreads().
-  __device__ static void take_turn(int group) {
-    asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
-  }
+  /// Waits until a warpgroup may start products.
+  __device__ static void take_turn(int group) { gpu::wait_at<256>(1 + group); }
   __device__ static void pass_turn(int group) {
     const int next = group == P::groups - 1 ? 0 : group + 1;
-    asm volatile("bar.arrive %0, 256;" ::"r"(1 + next) : "memory");
+    gpu::arrive_at<256>(1 + next);
   }
 
   /// Of the two rows of a thread: the scores are relative to `-shift`, in powers of two.
@@ -353,8 +342,8 @@ class Kernel {
 #pragma unroll
     for (int i = 0; i < P::width / 16; ++i) {
       const int offset = i % 4 * static_cast<int>(wgmma::depth_step<true>);
-      sm90::multiply<T, P::keys>(scores, a + offset + i / 4 * (P::rows * line),
-                                 b + offset + i / 4 * (P::keys * line), i > 0);
+      wgmma::multiply<T, P::keys, true, true>(scores, a + offset + i / 4 * (P::rows * line),
+                                              b + offset + i / 4 * (P::keys * line), i > 0);
     }
     wgmma::commit();
   }
@@ -365,8 +354,8 @@ class Kernel {
     const std::uint64_t b = wgmma::descriptor(v_panels(stage), P::keys * wgmma::line_bytes);
 #pragma unroll
     for (int i = 0; i < P::keys / 16; ++i) {
-      sm90::add_product<T, P::value_width>(results, &weights[4 * i],
-                                           b + i * wgmma::depth_step<false>);
+      wgmma::add_product<T, P::value_width>(results, &weights[4 * i],
+                                            b + i * wgmma::depth_step<false>);
     }
     wgmma::commit();
   }
@@ -502,19 +491,7 @@ class Kernel {
         lse_[first + row] = (__log2f(total) - rows.shift[h]) * ln_2;
       }
       T* const to = results_of_head + (top + row) * params_.y.row;
-#pragma unroll
-      for (int j = 0; j < P::value_width / 8; j += 4) {
-        unsigned words[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          words[i] = pack<T>(results[4 * (j + i) + 2 * h], results[4 * (j + i) + 2 * h + 1]);
-        }
-        transpose(words, lane);
-        const int column = (j + lane % 4) * 8;
-        if (inside && column < schedule_.value_width) {
-          *reinterpret_cast<uint4*>(to + column) = {words[0], words[1], words[2], words[3]};
-        }
-      }
+      write_results(results, h, lane, inside, to, schedule_.value_width);
     }
     // Hidden values that are not finite, times 0, are NaN: such rows are computed again.
     while (wrong != 0) {

@@ -1,16 +1,24 @@
 // What the kernels of attention on compute capability 9.0 share.
 #pragma once
 
-#include "cuda/gemm/sm90_gemm.cuh"
-#include "cuda/gemm/tensor_map.h"
+#include "cuda/tile/mma.cuh"
+#include "cuda/tile/pipeline.cuh"
+#include "cuda/tile/tensor_map.h"
+#include "cuda/tile/threads.cuh"
+#include "cuda/tile/wgmma.cuh"
+#include "cudarelu/detail/cuda/launch.cuh"
 #include "ops/attention/arithmetic.cuh"
 #include "ops/attention/params.h"
-#include "ops/attention/sm90_products.cuh"
 
 namespace cudarelu::ops::attention::sm90 {
 
-namespace ptx = ::cuda::ptx;
+namespace ptx = gpu::ptx;
 namespace wgmma = gpu::wgmma;
+using gpu::expect;
+using gpu::pack;
+using gpu::release;
+using gpu::transpose;
+using gpu::wait;
 
 inline constexpr int group_rows = 64;  // of a warpgroup: the rows of its instructions
 
@@ -54,6 +62,25 @@ struct Head {
   }
 };
 
+/// A row of tiles of a head.
+struct HeadTile {
+  int head;  // counted over the batch
+  int line;  // of the tiles of the head
+
+  /// Consecutive numbers are for the same line of `heads_at_once` heads, whose other matrices the
+  /// cache holds, then for the next line.
+  template <class Tiles>
+  __device__ __forceinline__ static HeadTile of(const Tiles& tiles, int number) {
+    const int size = tiles.heads_at_once * tiles.row_tiles;
+    const int section = number / size;
+    const int first_head = section * tiles.heads_at_once;
+    const int heads = min(tiles.heads_at_once, tiles.heads - first_head);
+    const int index = number - section * size;
+    const int line = index / heads;
+    return {first_head + index - line * heads, line};
+  }
+};
+
 /// Describes a tensor like q or k, of which `rows` rows of a head are copied at a time.
 inline Status describe(const Call& call, CUtensorMap& map, std::size_t input, const Layout& layout,
                        std::int64_t batch, int rows) {
@@ -76,31 +103,22 @@ __device__ __forceinline__ void request(const CUtensorMap& map, char* to, int ro
   }
 }
 
-__device__ __forceinline__ void expect(std::uint64_t* barrier, int bytes) {
-  ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
-                                 bytes);
-}
-
-/// Releases the operands of products for which a warpgroup has waited.
-__device__ __forceinline__ void release(std::uint64_t* barrier) {
-  if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(barrier);
-}
-
-/// Gives lane i of four word i of each, in their order.
-__device__ __forceinline__ void transpose(unsigned (&words)[4], int lane) {
+/// Writes `width` columns of a row of the results of a product, if it exists: the first or the
+/// second of those that a thread has a part of.
+template <class T, int count, class Width>
+__device__ __forceinline__ void write_results(const float (&sums)[count], int half, int lane,
+                                              bool exists, T* row, Width width) {
 #pragma unroll
-  for (int step = 1; step < 4; step *= 2) {
-    const bool upper = (lane & step) != 0;
+  for (int j = 0; j < count / 4; j += 4) {
+    unsigned words[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if ((i & step) != 0) continue;
-      const unsigned other =
-          __shfl_xor_sync(~0u, upper ? words[i] : words[i + step], static_cast<unsigned>(step));
-      if (upper) {
-        words[i] = other;
-      } else {
-        words[i + step] = other;
-      }
+      words[i] = pack<T>(sums[4 * (j + i) + 2 * half], sums[4 * (j + i) + 2 * half + 1]);
+    }
+    transpose(words, static_cast<unsigned>(lane));
+    const int column = (j + lane % 4) * 8;
+    if (exists && column < width) {
+      *reinterpret_cast<uint4*>(row + column) = {words[0], words[1], words[2], words[3]};
     }
   }
 }

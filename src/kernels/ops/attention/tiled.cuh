@@ -15,6 +15,7 @@
 #include <optional>
 #include <utility>
 
+#include "cuda/tile/threads.cuh"
 #include "cudarelu/detail/cuda/alignment.h"
 #include "cudarelu/detail/cuda/async_copy.cuh"
 #include "cudarelu/detail/cuda/launch.cuh"
@@ -25,19 +26,10 @@
 
 namespace cudarelu::ops::attention::tiled {
 
+using gpu::arrive_at;
+using gpu::wait_at;
+
 inline constexpr int threads = 128;  // of a group
-
-/// Waits until `count` threads have come to a barrier of the block.
-template <int count>
-__device__ __forceinline__ void wait_at(int barrier) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(count) : "memory");
-}
-
-/// Comes to a barrier, and does not wait.
-template <int count>
-__device__ __forceinline__ void arrive_at(int barrier) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(count) : "memory");
-}
 
 /// Waits for the threads of a group. Barrier 0 is that of the block.
 __device__ __forceinline__ void wait_for_group(int group) { wait_at<threads>(1 + group); }
@@ -71,9 +63,8 @@ struct Share {
   __device__ explicit Share(int thread) {
     const int lane = thread % 32;
     const int warp = thread / 32;
-    // Pairs of neighbours, and pairs of pairs, read the same words: a warp needs few accesses.
-    const int lane_m = ((lane & 1) | (lane >> 3 & 2)) % lanes_m;
-    const int lane_n = lanes_m == 4 ? lane >> 1 & 7 : lane / lanes_m;
+    const int lane_m = gpu::row_of_thread(lane) % lanes_m;
+    const int lane_n = lanes_m == 4 ? gpu::column_of_thread(lane) : lane / lanes_m;
     row = warp % warps_m * lanes_m * rows + lane_m * vector;
     column = warp / warps_m * lanes_n * columns + lane_n * vector;
   }
@@ -137,13 +128,6 @@ struct SimtConfig {
   }
 };
 
-/// One row of the sums after the other, there and back: of the two factors of a product, one is
-/// that of the product before, and is not read again.
-template <class S>
-__device__ constexpr int there_and_back(int n) {
-  return n / S::rows % 2 == 0 ? n % S::rows : S::rows - 1 - n % S::rows;
-}
-
 /// sums += the product of two tiles of `depth` rows in shared memory, which are given from the
 /// thread's first element on.
 template <class S, int depth, int left_pitch, int right_pitch, class T>
@@ -177,7 +161,7 @@ __device__ __forceinline__ void multiply(T (&sums)[S::rows][S::columns], const T
       if (next < unrolled || first + unrolled < depth) load(next);
 #pragma unroll
       for (int n = 0; n < S::rows * S::columns; ++n) {
-        const int i = there_and_back<S>(n);
+        const int i = gpu::back_and_forth(n, S::rows);
         const int j = n / S::rows;
         sums[i][j] = fma(left[k % buffers][i], right[k % buffers][j], sums[i][j]);
       }

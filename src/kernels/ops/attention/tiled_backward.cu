@@ -204,7 +204,7 @@ __device__ __forceinline__ void multiply_rows(typename P::T (&sums)[S::rows][S::
     for (int e = 0; e < P::vector; ++e) {
 #pragma unroll
       for (int n = 0; n < S::rows * S::columns; ++n) {
-        const int i = there_and_back<S>(n);
+        const int i = gpu::back_and_forth(n, S::rows);
         const int j = n / S::rows;
         sums[i][j] = fma(left[i].x[e], right[j].x[e], sums[i][j]);
       }

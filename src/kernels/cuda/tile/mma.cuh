@@ -1,5 +1,5 @@
-// The instructions with which a warp multiplies matrices on tensor cores and loads their operands
-// from shared memory, from compute capability 8.0 on.
+// The instructions with which a warp multiplies matrices on tensor cores, loads their operands from
+// shared memory and rearranges the results, from compute capability 8.0 on.
 #pragma once
 
 #include <type_traits>
@@ -48,5 +48,36 @@ __device__ __forceinline__ void multiply(float (&c)[4], const unsigned (&a)[4], 
   }
 #undef CUDARELU_MMA
 }
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+
+/// Rounds two numbers; the first one is in the lower half.
+template <class T>
+__device__ __forceinline__ unsigned pack(float first, float second) {
+  unsigned both;
+  if constexpr (std::is_same_v<T, Half>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+  }
+  return both;
+}
+
+/// Transposes a matrix of 4 by 4 whose rows are in 4 neighbouring lanes.
+__device__ __forceinline__ void transpose(unsigned (&words)[4], unsigned thread) {
+#pragma unroll
+  for (int distance = 1; distance <= 2; distance *= 2) {
+    const bool upper = (thread & distance) != 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      unsigned& low = words[distance == 1 ? 2 * i : i];
+      unsigned& high = words[distance == 1 ? 2 * i + 1 : i + 2];
+      const unsigned other = __shfl_xor_sync(0xffffffff, upper ? low : high, distance);
+      (upper ? low : high) = other;
+    }
+  }
+}
+
+#endif
 
 }  // namespace cudarelu::gpu
