@@ -17,6 +17,7 @@ from .measure import Point
 from .rivals import TORCH
 
 Record = dict[str, Any]
+_Points = Callable[[], Iterator[tuple[Case, str, tuple[str, ...]]]]
 MIB = 1 << 20
 
 
@@ -40,14 +41,29 @@ class Suite:
     name: str
     device: str
     title: str
-    points: Callable[[], Iterable[tuple[Case, str, tuple[str, ...]]]]  # case, regime, contenders
-    seconds: float = 0.1  # for each point, without its preparation
+    points: _Points  # case, regime, contenders
+    seconds: float  # for each point, without its preparation
+
+
+SUITES: dict[str, Suite] = {}
+
+
+def _suite(device: str, title: str, seconds: float = 0.1) -> Callable[[_Points], _Points]:
+    """Makes a suite of a function that yields its points, with the function's name."""
+
+    def decorate(points: _Points) -> _Points:
+        name = points.__name__.strip("_").replace("_", "-")
+        SUITES[name] = Suite(name, device, title, points, seconds)
+        return points
+
+    return decorate
 
 
 def _itemsize(dtype: str) -> int:
     return getattr(torch, dtype).itemsize
 
 
+@_suite("cuda", "every op with rows or elements, every dtype, tensors of 64 and 256 MiB", 0.04)
 def _bandwidth() -> Iterator:
     for op in all_ops():
         if streams(op):
@@ -57,12 +73,32 @@ def _bandwidth() -> Iterator:
                     yield case, "graph, rotating", ("cudarelu", "copy")
 
 
+@_suite("cuda", "relu of 2^0 to 2^30 elements", 0.05)
 def _relu_sizes() -> Iterator:
     for dtype in ("float32", "float16", "int8", "uint8"):
         for exponent in range(0, 31, 2):
             for regime in ("graph, hot", "graph, rotating"):
                 case = sized(op_named("relu"), dtype, 1 << exponent)
                 yield case, regime, ("cudarelu", "torch", "cub", "naive", "copy")
+
+
+def _whole(case: Case) -> Case:
+    """The case with all optional inputs."""
+    return replace(case, optional=tuple(each.name for each in case.op.inputs if each.optional))
+
+
+@_suite("cuda", "relu, add, softmax and layer_norm of up to 2^31 float16", 0.05)
+def _growth() -> Iterator:
+    # At 2^31, add needs about 40 GB: tensors of 4 GB, and outputs of each graph and of the warm-up.
+    for name, exponents in (
+        ("relu", (*range(0, 31, 3), 31)),
+        ("add", (*range(0, 31, 3), 31)),
+        ("softmax", range(10, 32, 3)),
+        ("layer_norm", range(10, 32, 3)),
+    ):
+        for exponent in exponents:
+            case = _whole(sized(op_named(name), "float16", 1 << exponent))
+            yield case, "graph, rotating", ("cudarelu", "torch", "copy")
 
 
 def _rivals_of(op: OpInfo, contenders: tuple[str, ...]) -> tuple[str, ...]:
@@ -78,6 +114,7 @@ def _listed(op: OpInfo) -> tuple[str, ...]:
     return ("cudarelu", "torch") if op.name in TORCH else ("cudarelu",)
 
 
+@_suite("cuda", "every elementwise op, 2^0 to 2^28 elements", 0.05)
 def _sizes() -> Iterator:
     for op in all_ops():
         if op.elementwise:
@@ -96,46 +133,25 @@ def _of_libraries(exponents: Iterable[int]) -> Iterator[tuple[OpInfo, str, int]]
                     yield op, dtype, 1 << exponent
 
 
+@_suite("cuda", "elementwise ops of other libraries, 2^14 to 2^28 elements", 0.03)
 def _libraries() -> Iterator:
     for op, dtype, elements in _of_libraries((14, 17, 20, 24, 28)):
         regime = "graph, rotating" if elements > 1 << 20 else "graph, hot"
         yield sized(op, dtype, elements), regime, _rivals_of(op, ("cudarelu",))
 
 
-def _cpu_libraries() -> Iterator:
-    for op, dtype, elements in _of_libraries((14, 18, 22)):
-        contenders = [each for each in _rivals_of(op, ("cudarelu",)) if each != "copy"]
-        yield sized(op, dtype, elements, device="cpu", threads=1), "loop", (*contenders,)
-
-
+@_suite("cuda", "relu of 2^20 float32 in every regime")
 def _regimes() -> Iterator:
     case = sized(op_named("relu"), "float32", 1 << 20)
     for regime in ("cold", "hot", "graph, rotating", "graph, hot", "loop", "synchronised"):
         yield case, regime, ("cudarelu", "torch", "torch.compile", "cub", "naive", "copy")
 
 
+@_suite("cuda", "bias_relu of 8192x4096 with a scale")
 def _bias_relu() -> Iterator:
     for dtype in ("float32", "bfloat16"):
         case = with_rows(op_named("bias_relu"), dtype, 8192, 4096)
         yield case, "graph, rotating", ("cudarelu", "torch", "torch.compile", "copy")
-
-
-def _whole(case: Case) -> Case:
-    """The case with all optional inputs."""
-    return replace(case, optional=tuple(each.name for each in case.op.inputs if each.optional))
-
-
-def _growth() -> Iterator:
-    # At 2^31, add needs about 40 GB: tensors of 4 GB, and outputs of each graph and of the warm-up.
-    for name, exponents in (
-        ("relu", (*range(0, 31, 3), 31)),
-        ("add", (*range(0, 31, 3), 31)),
-        ("softmax", range(10, 32, 3)),
-        ("layer_norm", range(10, 32, 3)),
-    ):
-        for exponent in exponents:
-            case = _whole(sized(op_named(name), "float16", 1 << exponent))
-            yield case, "graph, rotating", ("cudarelu", "torch", "copy")
 
 
 def _rows(*names: str) -> Iterator:
@@ -147,7 +163,13 @@ def _rows(*names: str) -> Iterator:
                 yield case, "graph, rotating", ("cudarelu", "torch", "torch.compile", "copy")
 
 
-def _small_softmax() -> Iterator:
+@_suite("cuda", "softmax and its backward, 256 MiB in rows of 64 to 131,072")
+def _softmax() -> Iterator:
+    return _rows("softmax", "softmax_backward")
+
+
+@_suite("cuda", "softmax and its backward, 1 to 64 rows of 128 to 8192")
+def _softmax_small() -> Iterator:
     for name in ("softmax", "softmax_backward"):
         for dtype in ("float32", "bfloat16"):
             for rows in (1, 8, 64):
@@ -156,6 +178,7 @@ def _small_softmax() -> Iterator:
                     yield case, "graph, hot", ("cudarelu", "torch", "torch.compile")
 
 
+@_suite("cuda", "knn_query: one batch of 8 k to 1 M points, 64 batches of 1,024, 64 neighbours")
 def _knn() -> Iterator:
     shapes = ((8192, 1, 16), (100_000, 1, 16), (1_000_000, 1, 16), (65_536, 64, 16), (8192, 1, 64))
     for points, batches, nsample in shapes:
@@ -164,30 +187,32 @@ def _knn() -> Iterator:
         yield case, "graph, hot", ("cudarelu", "pointops")
 
 
-def _linear(name: str, dtype: str, m: int, k: int, n: int, **attributes: Any) -> Case:
+def _layer(name: str, dtype: str, m: int, k: int, n: int, **attributes: Any) -> Case:
     return Case(op_named(name), dtype, (m,), {"k": k, "n": n}, attributes, optional=("bias",))
 
 
-def _linears(dtype: str, m: int, k: int, n: int) -> Iterator[Case]:
-    yield _linear("linear_relu", dtype, m, k, n)
+def _layers(dtype: str, m: int, k: int, n: int) -> Iterator[Case]:
+    yield _layer("linear_relu", dtype, m, k, n)
     for approximate in ("none", "tanh"):
-        yield _linear("linear_gelu", dtype, m, k, n, approximate=approximate)
+        yield _layer("linear_gelu", dtype, m, k, n, approximate=approximate)
 
 
-def _large_linear() -> Iterator:
+@_suite("cuda", "a linear layer with its activation, bfloat16")
+def _linear() -> Iterator:
     for m, k, n in ((8192, 768, 3072), (8192, 1024, 4096), (8192, 4096, 16384)):
-        for case in _linears("bfloat16", m, k, n):
+        for case in _layers("bfloat16", m, k, n):
             # It takes a minute per case.
             tuned = ("max-autotune",) if case.attributes.get("approximate") == "tanh" else ()
             contenders = "cudarelu", "torch", "torch.compile", *tuned, "cublaslt"
             yield case, "graph, rotating", contenders
-        case = _linear("linear_add", "bfloat16", m, k, n)
+        case = _layer("linear_add", "bfloat16", m, k, n)
         yield case, "graph, rotating", ("cudarelu", "torch", "torch.compile")
 
 
-def _small_linear() -> Iterator:
+@_suite("cuda", "a linear layer with its activation, 32x768x3072")
+def _linear_small() -> Iterator:
     for dtype in ("bfloat16", "float32"):
-        for case in _linears(dtype, 32, 768, 3072):
+        for case in _layers(dtype, 32, 768, 3072):
             # cuBLASLt has no epilogue for the exact GELU.
             is_exact = case.attributes.get("approximate") == "none"
             fused = () if is_exact else ("cublaslt, fused",)
@@ -197,11 +222,12 @@ def _small_linear() -> Iterator:
 
 def _small(dtype: str, m: int, k: int, n: int) -> Iterator:
     for regime in ("graph, hot", "graph, rotating"):
-        case = _linear("linear_relu", dtype, m, k, n)
+        case = _layer("linear_relu", dtype, m, k, n)
         yield case, regime, ("cudarelu", "torch", "cublaslt", "cublaslt, fused")
 
 
-def _few_rows() -> Iterator:
+@_suite("cuda", "a linear layer with relu, 1 to 256 rows, k from 384 to 11,008")
+def _linear_few_rows() -> Iterator:
     for dtype in ("bfloat16", "float32"):
         for k, n in ((1536, 384), (3072, 768), (4096, 1024), (11008, 768), (4096, 4096)):
             for m in (1, 16, 32, 40, 64):
@@ -211,15 +237,17 @@ def _few_rows() -> Iterator:
             yield from _small("bfloat16", m, k, n)
 
 
-def _tiny_linear() -> Iterator:
+@_suite("cuda", "linear layers of small networks and their gradients, 64x64x64 to 128x768x768")
+def _linear_tiny() -> Iterator:
     names = ("linear", "linear_gelu", "linear_input_backward", "linear_weight_backward")
     shapes = (64, 64, 64), (200, 256, 256), (600, 2, 64), (600, 64, 64), (600, 64, 3)
     for name in names:
         for shape in (*shapes, (128, 768, 768)):
-            case = _linear(name, "float32", *shape, **default_attributes(op_named(name)))
+            case = _layer(name, "float32", *shape, **default_attributes(op_named(name)))
             yield case, "graph, hot", ("cudarelu", "torch")
 
 
+@_suite("cuda", "products of square matrices, also batched")
 def _matmul() -> Iterator:
     shapes: list[tuple[str, tuple[int, ...], int]]
     shapes = [("float32", (), side) for side in (1024, 2048, 4096, 8192)]
@@ -229,6 +257,12 @@ def _matmul() -> Iterator:
         yield case, "graph, rotating", ("cudarelu", "torch", "cublaslt")
 
 
+@_suite("cuda", "layer_norm and its backward, 256 MiB in rows of 64 to 131,072")
+def _layer_norm() -> Iterator:
+    return _rows("layer_norm", "layer_norm_backward")
+
+
+@_suite("cuda", "grid_cluster of 1,000,000 points, without and with the bounds")
 def _grid_cluster() -> Iterator:
     for optional in ((), ("start", "end")):
         sizes = {"n": 1_000_000, "d": 3}
@@ -244,6 +278,11 @@ def _in_ort(device: str, dtypes: tuple[str, ...]) -> Iterator:
                 yield case, "loop", ("cudarelu in ORT", "ORT")
 
 
+@_suite("cuda", "relu and bias_relu as nodes of ONNX Runtime, 4x4 to 16384x16384", 0.15)
+def _ort_cuda() -> Iterator:
+    return _in_ort("cuda", ("float32", "float16"))
+
+
 def _few_matrices(op: OpInfo, dtype: str, device: str) -> Case:
     """A case of an op that does not stream: matrices, points or packed sequences."""
     if leads(op):
@@ -257,7 +296,7 @@ def _few_matrices(op: OpInfo, dtype: str, device: str) -> Case:
     return case
 
 
-def _every_op(device: str, regime: str) -> Iterator:
+def _one_size(device: str, regime: str) -> Iterator:
     """Every op in each dtype of floating-point numbers, 2^20 of them or a few matrices."""
     for op in all_ops():
         for dtype in (each for each in op.dtypes if getattr(torch, each).is_floating_point):
@@ -267,6 +306,16 @@ def _every_op(device: str, regime: str) -> Iterator:
                 else _few_matrices(op, dtype, device)
             )
             yield case, regime, _rivals_of(op, _listed(op)) if op.elementwise else _listed(op)
+
+
+@_suite("cuda", "every op, each dtype, one size")
+def _every_op() -> Iterator:
+    return _one_size("cuda", "graph, hot")
+
+
+@_suite("cpu", "every op, each dtype, one size, 1 thread")
+def _cpu_every_op() -> Iterator:
+    return _one_size("cpu", "loop")
 
 
 def _cpu(*contenders: str) -> Iterator:
@@ -281,10 +330,31 @@ def _cpu(*contenders: str) -> Iterator:
                 yield replace(case, threads=threads), "loop", kept
 
 
+@_suite("cpu", "every op, 2^10 to 2^26 float32, 1 and 2 threads", 0.15)
+def _cpu_sizes() -> Iterator:
+    return _cpu("cudarelu", "torch")
+
+
+@_suite("cpu", "every op as a node of ONNX Runtime, 2^10 to 2^26 float32, 1 and 2 threads", 0.15)
+def _ort_cpu_sizes() -> Iterator:
+    return _cpu("cudarelu in ORT", "ORT")
+
+
+@_suite("cpu", "softmax, layer_norm and their gradients, rows of 2 to 128 elements, 1 thread")
+def _cpu_short_rows() -> Iterator:
+    for name in ("softmax", "softmax_backward", "layer_norm", "layer_norm_backward"):
+        for dtype in ("float32", "bfloat16"):
+            for columns in (2, 8, 16, 21, 33, 64, 100, 128):
+                rows = (1 << 16) // columns
+                case = with_rows(op_named(name), dtype, rows, columns, device="cpu", threads=1)
+                yield _whole(case), "loop", ("cudarelu", "torch")
+
+
+@_suite("cpu", "seven ops, float32, 1 to 64 threads, at most as many as the process may use", 0.3)
 def _cpu_threads() -> Iterator:
     names = ("relu", "gelu", "softmax", "layer_norm", "sum_rows")
     cases = [_whole(sized(op_named(name), "float32", 1 << 22)) for name in names]
-    cases.append(_linear("linear_gelu", "float32", 512, 768, 3072, approximate="none"))
+    cases.append(_layer("linear_gelu", "float32", 512, 768, 3072, approximate="none"))
     heads = {"h": 12, "g": 12, "s": 512, "t": 512, "d": 64, "e": 64}
     attention = op_named("attention")
     cases.append(Case(attention, "float32", (2,), heads, default_attributes(attention)))
@@ -295,21 +365,19 @@ def _cpu_threads() -> Iterator:
                 yield limited, "loop", ("cudarelu", "torch")
 
 
-def _short_rows() -> Iterator:
-    for name in ("softmax", "softmax_backward", "layer_norm", "layer_norm_backward"):
-        for dtype in ("float32", "bfloat16"):
-            for columns in (2, 8, 16, 21, 33, 64, 100, 128):
-                rows = (1 << 16) // columns
-                case = with_rows(op_named(name), dtype, rows, columns, device="cpu", threads=1)
-                yield _whole(case), "loop", ("cudarelu", "torch")
+@_suite("cpu", "elementwise ops of other libraries, 2^14 to 2^22 elements, 1 thread")
+def _cpu_libraries() -> Iterator:
+    for op, dtype, elements in _of_libraries((14, 18, 22)):
+        contenders = [each for each in _rivals_of(op, ("cudarelu",)) if each != "copy"]
+        yield sized(op, dtype, elements, device="cpu", threads=1), "loop", (*contenders,)
 
 
-def _cpu_products(*contenders: str) -> Iterator:
+def _products_on_cpu(*contenders: str) -> Iterator:
     cases: list[Case] = []
     for rows in (32, 512):
         shape = ("float32", rows, 768, 3072)
-        cases += [_linear("linear", *shape), *_linears(*shape)]
-        cases += [_linear(f"linear_{of}_backward", *shape) for of in ("input", "weight")]
+        cases += [_layer("linear", *shape), *_layers(*shape)]
+        cases += [_layer(f"linear_{of}_backward", *shape) for of in ("input", "weight")]
     for leading, side in (((), 256), ((), 1024), ((16,), 128)):
         cases.append(Case(op_named("matmul"), "float32", leading, dict.fromkeys("mkn", side), {}))
     for threads in (1, 2):
@@ -317,53 +385,58 @@ def _cpu_products(*contenders: str) -> Iterator:
             yield replace(case, device="cpu", threads=threads), "loop", contenders
 
 
+@_suite("cpu", "linear layers and products of matrices, float32, 1 and 2 threads", 0.3)
+def _cpu_products() -> Iterator:
+    return _products_on_cpu("cudarelu", "torch")
+
+
+@_suite("cpu", "linear layers and products as nodes of ONNX Runtime, float32, 1 and 2 threads", 0.3)
+def _ort_cpu_products() -> Iterator:
+    return _products_on_cpu("cudarelu in ORT", "ORT")
+
+
+@_suite("cpu", "relu and bias_relu as nodes of ONNX Runtime, 4x4 to 16384x16384", 0.15)
+def _ort_cpu() -> Iterator:
+    return _in_ort("cpu", ("float32",))
+
+
 def _elementwise(record: Record) -> bool:
     return any(op.elementwise and op.short_name == record["op"] for op in all_ops())
 
 
-def _of(**wanted: Any) -> Callable[[Record], bool]:
-    return lambda record: all(record[key] == value for key, value in wanted.items())
-
-
-def _large(record: Record) -> bool:
-    return record["elements"] >= 1 << 24
-
-
-def _large_bytes(record: Record) -> bool:
-    return record["dtype"] in ("int8", "uint8") and record["elements"] >= 1 << 28
-
-
-def _hot_megafloat(record: Record) -> bool:
-    hot = record["dtype"] == "float32" and record["regime"] == "graph, hot"
-    return hot and record["elements"] == 1 << 20
-
-
-def _large_product(record: Record) -> bool:
-    return record["dtype"] == "bfloat16" and record["columns"] >= 4096
-
-
-def _large_bias(record: Record) -> bool:
-    return record["op"] == "bias_relu" and record["elements"] >= 1 << 24
+def _of(least: int = 0, **wanted: Any) -> Callable[[Record], bool]:
+    """The records with these values, or one of these, and with so many elements or more."""
+    return lambda record: (
+        (not least or record["elements"] >= least)
+        and all(
+            record[key] in value if isinstance(value, tuple) else record[key] == value
+            for key, value in wanted.items()
+        )
+    )
 
 
 #: By the names of the suites.
 TARGETS: dict[str, list[Target]] = {
     "bandwidth": [Target("elementwise, 64 MiB and more", "copy", 1.0, _elementwise)],
     "relu-sizes": [
-        Target("relu, 2^0 to 2^30, hot", "torch", 1.0, _of(regime="graph, hot")),
-        Target("relu, 2^0 to 2^30, rotating", "torch", 1.0, _of(regime="graph, rotating")),
-        Target("relu, 2^0 to 2^30, hot", "cub", 1.0, _of(regime="graph, hot")),
-        Target("relu, 2^0 to 2^30, rotating", "cub", 1.0, _of(regime="graph, rotating")),
-        Target("relu, 2^20 float32, hot", "torch", 1.35, _hot_megafloat),
-        Target("relu, 2^20 float32, hot", "cub", 1.35, _hot_megafloat),
-        Target("relu of int8 and uint8, 2^28", "cub", 2.2, _large_bytes),
+        *(
+            Target(f"relu, 2^0 to 2^30, {state}", rival, 1.0, _of(regime=f"graph, {state}"))
+            for rival in ("torch", "cub")
+            for state in ("hot", "rotating")
+        ),
+        *(
+            Target("relu, 2^20 float32, hot", rival, 1.35, keep)
+            for rival in ("torch", "cub")
+            for keep in (_of(dtype="float32", regime="graph, hot", elements=1 << 20),)
+        ),
+        Target("relu of int8 and uint8, 2^28", "cub", 2.2, _of(1 << 28, dtype=("int8", "uint8"))),
     ],
     "sizes": [
         Target("elementwise, 2^0 to 2^28, hot", "torch", 1.0, _of(regime="graph, hot")),
         Target("elementwise, 2^0 to 2^28, rotating", "torch", 1.0, _of(regime="graph, rotating")),
     ],
     "libraries": [
-        Target("elementwise of --library, 2^24 and more", "copy", 0.97, _large),
+        Target("elementwise of --library, 2^24 and more", "copy", 0.97, _of(1 << 24)),
         Target("elementwise of --library", "torch.compile", 0.9, median=1.0),
         Target("elementwise of --library", "torch", 1.0),
         Target("elementwise of --library", "hand-written", 0.98),
@@ -426,7 +499,12 @@ TARGETS: dict[str, list[Target]] = {
     "linear-tiny": [Target("small products in float32", "torch", 1.0)],
     "matmul": [
         Target("matmul, float32", "cublaslt", 0.97, _of(dtype="float32")),
-        Target("matmul, bfloat16, 4096 and 8192", "cublaslt", 1.0, _large_product),
+        Target(
+            "matmul, bfloat16, 4096 and 8192",
+            "cublaslt",
+            1.0,
+            _of(dtype="bfloat16", columns=(4096, 8192)),
+        ),
         Target("matmul, bfloat16, 64 of 256", "cublaslt", 1.1, _of(columns=256)),
     ],
     "layer-norm": [
@@ -444,7 +522,12 @@ TARGETS: dict[str, list[Target]] = {
     ],
     "ort-cuda": [
         Target("relu and bias_relu, ONNX Runtime, CUDA", "ORT", 1.0),
-        Target("bias_relu, 4096x4096 and more, ONNX Runtime, CUDA", "ORT", 1.5, _large_bias),
+        Target(
+            "bias_relu, 4096x4096 and more, ONNX Runtime, CUDA",
+            "ORT",
+            1.5,
+            _of(1 << 24, op="bias_relu"),
+        ),
     ],
     "cpu-sizes": [Target("every op, CPU", "torch", 1.0)],
     "ort-cpu-sizes": [Target("every op, ONNX Runtime, CPU", "ORT", 1.0)],
@@ -458,151 +541,6 @@ TARGETS: dict[str, list[Target]] = {
     "ort-cpu-products": [Target("products, ONNX Runtime, CPU", "ORT", 0.95)],
     "ort-cpu": [Target("relu and bias_relu, ONNX Runtime, CPU", "ORT", 1.0)],
 }
-
-_SUITES = [
-    Suite(
-        "bandwidth",
-        "cuda",
-        "every op with rows or elements, every dtype, tensors of 64 and 256 MiB",
-        _bandwidth,
-        0.04,
-    ),
-    Suite("relu-sizes", "cuda", "relu of 2^0 to 2^30 elements", _relu_sizes, 0.05),
-    Suite(
-        "growth", "cuda", "relu, add, softmax and layer_norm of up to 2^31 float16", _growth, 0.05
-    ),
-    Suite("sizes", "cuda", "every elementwise op, 2^0 to 2^28 elements", _sizes, 0.05),
-    Suite(
-        "libraries",
-        "cuda",
-        "elementwise ops of other libraries, 2^14 to 2^28 elements",
-        _libraries,
-        0.03,
-    ),
-    Suite("regimes", "cuda", "relu of 2^20 float32 in every regime", _regimes),
-    Suite("bias-relu", "cuda", "bias_relu of 8192x4096 with a scale", _bias_relu),
-    Suite(
-        "softmax",
-        "cuda",
-        "softmax and its backward, 256 MiB in rows of 64 to 131,072",
-        lambda: _rows("softmax", "softmax_backward"),
-    ),
-    Suite(
-        "softmax-small",
-        "cuda",
-        "softmax and its backward, 1 to 64 rows of 128 to 8192",
-        _small_softmax,
-    ),
-    Suite(
-        "knn",
-        "cuda",
-        "knn_query: one batch of 8 k to 1 M points, 64 batches of 1,024, 64 neighbours",
-        _knn,
-    ),
-    Suite("linear", "cuda", "a linear layer with its activation, bfloat16", _large_linear),
-    Suite("linear-small", "cuda", "a linear layer with its activation, 32x768x3072", _small_linear),
-    Suite(
-        "linear-few-rows",
-        "cuda",
-        "a linear layer with relu, 1 to 256 rows, k from 384 to 11,008",
-        _few_rows,
-    ),
-    Suite(
-        "linear-tiny",
-        "cuda",
-        "linear layers of small networks and their gradients, 64x64x64 to 128x768x768",
-        _tiny_linear,
-    ),
-    Suite("matmul", "cuda", "products of square matrices, also batched", _matmul),
-    Suite(
-        "layer-norm",
-        "cuda",
-        "layer_norm and its backward, 256 MiB in rows of 64 to 131,072",
-        lambda: _rows("layer_norm", "layer_norm_backward"),
-    ),
-    Suite(
-        "grid-cluster",
-        "cuda",
-        "grid_cluster of 1,000,000 points, without and with the bounds",
-        _grid_cluster,
-    ),
-    Suite(
-        "ort-cuda",
-        "cuda",
-        "relu and bias_relu as nodes of ONNX Runtime, 4x4 to 16384x16384",
-        lambda: _in_ort("cuda", ("float32", "float16")),
-        0.15,
-    ),
-    Suite(
-        "every-op",
-        "cuda",
-        "every op, each dtype, one size",
-        lambda: _every_op("cuda", "graph, hot"),
-    ),
-    Suite(
-        "cpu-every-op",
-        "cpu",
-        "every op, each dtype, one size, 1 thread",
-        lambda: _every_op("cpu", "loop"),
-    ),
-    Suite(
-        "cpu-sizes",
-        "cpu",
-        "every op, 2^10 to 2^26 float32, 1 and 2 threads",
-        lambda: _cpu("cudarelu", "torch"),
-        0.15,
-    ),
-    Suite(
-        "ort-cpu-sizes",
-        "cpu",
-        "every op as a node of ONNX Runtime, 2^10 to 2^26 float32, 1 and 2 threads",
-        lambda: _cpu("cudarelu in ORT", "ORT"),
-        0.15,
-    ),
-    Suite(
-        "cpu-short-rows",
-        "cpu",
-        "softmax, layer_norm and their gradients, rows of 2 to 128 elements, 1 thread",
-        _short_rows,
-        0.1,
-    ),
-    Suite(
-        "cpu-threads",
-        "cpu",
-        "seven ops, float32, 1 to 64 threads, at most as many as the process may use",
-        _cpu_threads,
-        0.3,
-    ),
-    Suite(
-        "cpu-libraries",
-        "cpu",
-        "elementwise ops of other libraries, 2^14 to 2^22 elements, 1 thread",
-        _cpu_libraries,
-        0.1,
-    ),
-    Suite(
-        "cpu-products",
-        "cpu",
-        "linear layers and products of matrices, float32, 1 and 2 threads",
-        lambda: _cpu_products("cudarelu", "torch"),
-        0.3,
-    ),
-    Suite(
-        "ort-cpu-products",
-        "cpu",
-        "linear layers and products as nodes of ONNX Runtime, float32, 1 and 2 threads",
-        lambda: _cpu_products("cudarelu in ORT", "ORT"),
-        0.3,
-    ),
-    Suite(
-        "ort-cpu",
-        "cpu",
-        "relu and bias_relu as nodes of ONNX Runtime, 4x4 to 16384x16384",
-        lambda: _in_ort("cpu", ("float32",)),
-        0.15,
-    ),
-]
-SUITES = {each.name: each for each in _SUITES}
 
 
 def suites(names: Iterable[str]) -> list[Suite]:
