@@ -19,6 +19,14 @@ _FOLDED: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+def _operator(op_type: str) -> tuple[Callable[[Value, Operand], Value], ...]:
+    """A binary operator of Python, and its form for a number as the first operand."""
+    return (
+        lambda self, other: apply(op_type, self, other),
+        lambda self, other: apply(op_type, other, self),
+    )
+
+
 class Value:
     """An elementwise expression of an op's inputs and attributes, with Python's operators.
 
@@ -32,35 +40,14 @@ class Value:
         self.expression = expression
         self._labels = labels
 
-    def __add__(self, other: Operand) -> Value:
-        return apply("Add", self, other)
-
-    def __radd__(self, other: Operand) -> Value:
-        return apply("Add", other, self)
-
-    def __sub__(self, other: Operand) -> Value:
-        return apply("Sub", self, other)
-
-    def __rsub__(self, other: Operand) -> Value:
-        return apply("Sub", other, self)
-
-    def __mul__(self, other: Operand) -> Value:
-        return apply("Mul", self, other)
-
-    def __rmul__(self, other: Operand) -> Value:
-        return apply("Mul", other, self)
-
-    def __truediv__(self, other: Operand) -> Value:
-        return apply("Div", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Value:
-        return apply("Div", other, self)
-
-    def __pow__(self, other: Operand) -> Value:
-        return apply("Pow", self, other)
-
-    def __rpow__(self, other: Operand) -> Value:
-        return apply("Pow", other, self)
+    __add__, __radd__ = _operator("Add")
+    __sub__, __rsub__ = _operator("Sub")
+    __mul__, __rmul__ = _operator("Mul")
+    __truediv__, __rtruediv__ = _operator("Div")
+    __pow__, __rpow__ = _operator("Pow")
+    __lt__, __gt__ = _operator("Less")[0], _operator("Greater")[0]
+    __le__, __ge__ = _operator("LessOrEqual")[0], _operator("GreaterOrEqual")[0]
+    __and__, __or__, __xor__ = (_operator(name)[0] for name in ("And", "Or", "Xor"))
 
     def __neg__(self) -> Value:
         return apply("Neg", self)
@@ -68,35 +55,14 @@ class Value:
     def __abs__(self) -> Value:
         return apply("Abs", self)
 
-    def __lt__(self, other: Operand) -> Value:
-        return apply("Less", self, other)
-
-    def __le__(self, other: Operand) -> Value:
-        return apply("LessOrEqual", self, other)
-
-    def __gt__(self, other: Operand) -> Value:
-        return apply("Greater", self, other)
-
-    def __ge__(self, other: Operand) -> Value:
-        return apply("GreaterOrEqual", self, other)
+    def __invert__(self) -> Value:
+        return apply("Not", self)
 
     def __eq__(self, other: Any) -> Value:  # type: ignore[override]
         return apply("Equal", self, self._position(other))
 
     def __ne__(self, other: Any) -> Value:  # type: ignore[override]
         return ~(self == other)
-
-    def __and__(self, other: Value) -> Value:
-        return apply("And", self, other)
-
-    def __or__(self, other: Value) -> Value:
-        return apply("Or", self, other)
-
-    def __xor__(self, other: Value) -> Value:
-        return apply("Xor", self, other)
-
-    def __invert__(self) -> Value:
-        return apply("Not", self)
 
     def _position(self, other: Any) -> Any:
         if not isinstance(other, str):

@@ -8,6 +8,7 @@ returns is a tree: conditions, and at the leaves launches, whose compile-time co
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import numbers
 import re
@@ -17,6 +18,15 @@ from typing import Any, NoReturn
 from .._table import OpInfo, Parameter
 
 _MAX_PATHS = 256
+
+
+def _operators(method: Callable[..., Any], *forms: str) -> list[Callable[[Any, object], Any]]:
+    """The operators of Symbol that a method makes of its own text and that of the other operand."""
+
+    def operator(form: str) -> Callable[[Any, object], Any]:
+        return lambda self, other: method(self, other, form)
+
+    return [*map(operator, forms)]
 
 
 class Symbol:
@@ -51,65 +61,28 @@ class Symbol:
             raise ZeroDivisionError(f"{self} is divided by 0")
         return result
 
-    def __add__(self, other: object) -> Symbol:
-        return self._with(other, "({} + {})")
+    def _compared(self, other: object, form: str) -> _Condition:
+        return _Condition(self._path, self._with(other, form).text)
 
-    def __radd__(self, other: object) -> Symbol:
-        return self._with(other, "({1} + {0})")
-
-    def __sub__(self, other: object) -> Symbol:
-        return self._with(other, "({} - {})")
-
-    def __rsub__(self, other: object) -> Symbol:
-        return self._with(other, "({1} - {0})")
-
-    def __mul__(self, other: object) -> Symbol:
-        return self._with(other, "({} * {})")
-
-    def __rmul__(self, other: object) -> Symbol:
-        return self._with(other, "({1} * {0})")
-
-    def __truediv__(self, other: object) -> Symbol:
-        return self._with(other, "(static_cast<double>({}) / {})", "float")
-
-    def __rtruediv__(self, other: object) -> Symbol:
-        return self._with(other, "(static_cast<double>({1}) / {0})", "float")
-
-    def __floordiv__(self, other: object) -> Symbol:
-        return self._divided(other, "triton::floor_div(call, {}, {})")
-
-    def __rfloordiv__(self, other: object) -> Symbol:
-        return self._whole(other, "triton::floor_div(call, {1}, {0})")
-
-    def __mod__(self, other: object) -> Symbol:
-        return self._divided(other, "triton::floor_mod(call, {}, {})")
-
-    def __rmod__(self, other: object) -> Symbol:
-        return self._whole(other, "triton::floor_mod(call, {1}, {0})")
+    # The C++ of each operator, and of its form for a number as the first operand.
+    __add__, __radd__ = _operators(_with, "({} + {})", "({1} + {0})")
+    __sub__, __rsub__ = _operators(_with, "({} - {})", "({1} - {0})")
+    __mul__, __rmul__ = _operators(_with, "({} * {})", "({1} * {0})")
+    __truediv__, __rtruediv__ = _operators(
+        functools.partial(_with, kind="float"),
+        "(static_cast<double>({}) / {})",
+        "(static_cast<double>({1}) / {0})",
+    )
+    (__floordiv__,) = _operators(_divided, "triton::floor_div(call, {}, {})")
+    (__rfloordiv__,) = _operators(_whole, "triton::floor_div(call, {1}, {0})")
+    (__mod__,) = _operators(_divided, "triton::floor_mod(call, {}, {})")
+    (__rmod__,) = _operators(_whole, "triton::floor_mod(call, {1}, {0})")
+    __lt__, __le__, __gt__, __ge__, __eq__, __ne__ = _operators(
+        _compared, *(f"{{}} {sign} {{}}" for sign in ("<", "<=", ">", ">=", "==", "!="))
+    )
 
     def __neg__(self) -> Symbol:
         return Symbol(self._path, f"(-{self.text})", self.kind)
-
-    def __lt__(self, other: object) -> _Condition:
-        return self._compared(other, "<")
-
-    def __le__(self, other: object) -> _Condition:
-        return self._compared(other, "<=")
-
-    def __gt__(self, other: object) -> _Condition:
-        return self._compared(other, ">")
-
-    def __ge__(self, other: object) -> _Condition:
-        return self._compared(other, ">=")
-
-    def __eq__(self, other: object) -> _Condition:  # type: ignore[override]
-        return self._compared(other, "==")
-
-    def __ne__(self, other: object) -> _Condition:  # type: ignore[override]
-        return self._compared(other, "!=")
-
-    def _compared(self, other: object, operator: str) -> _Condition:
-        return _Condition(self._path, self._with(other, f"{{}} {operator} {{}}").text)
 
     def __bool__(self) -> bool:
         return bool(self != 0)
