@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,65 +18,26 @@ from .._table import OpInfo
 from .absent_inputs import with_default_inputs
 from .definitions import function
 
-
-class Erf(OpRun):
-    """Erf in the input's dtype; onnx.reference computes it in float32."""
-
-    op_domain = ""
-
-    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
-        return (np.vectorize(math.erf, otypes=[x.dtype])(x),)
-
-
-class HardSwish(OpRun):
-    """HardSwish with the factor 1/6; onnx.reference has a factor of float32."""
-
-    op_domain = ""
-
-    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
-        return ((x * np.clip(x / 6 + 0.5, 0, 1)).astype(x.dtype),)
+# Elementwise operators that onnx.reference computes otherwise.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "Celu": lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(x / alpha)),  # no cancellation
+    "Erf": np.vectorize(math.erf, otypes=[float]),  # there it is computed in float32
+    "HardSwish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),  # there the factor is of float32
+    "LeakyRelu": lambda x, alpha: np.where(x < 0, alpha * x, x),  # there NaN for infinities
+    "Mish": lambda x: x * np.tanh(np.logaddexp(0, x)),  # no cancellation of small exponentials
+    "Softsign": lambda x: x / (1 + np.abs(x)),  # also of a scalar, for which it fails there
+}
 
 
-class Softsign(OpRun):
-    """Softsign, also of a scalar, for which onnx.reference fails."""
+def _operator(name: str) -> type[OpRun]:
+    def _run(self: OpRun, x: np.ndarray, **attributes: float) -> tuple[np.ndarray]:
+        return (_FUNCTIONS[name](x, **attributes).astype(x.dtype),)
 
-    op_domain = ""
-
-    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
-        return (x / (1 + np.abs(x)),)
-
-
-class LeakyRelu(OpRun):
-    """LeakyRelu, also of infinities, of which onnx.reference makes NaN."""
-
-    op_domain = ""
-
-    def _run(self, x: np.ndarray, alpha: float) -> tuple[np.ndarray]:
-        return (np.where(x < 0, alpha * x, x).astype(x.dtype),)
-
-
-class Mish(OpRun):
-    """Mish without cancellation, as of small exponentials in ONNX's function."""
-
-    op_domain = ""
-
-    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
-        return ((x * np.tanh(np.logaddexp(0, x))).astype(x.dtype),)
-
-
-class Celu(OpRun):
-    """Celu without cancellation."""
-
-    op_domain = ""
-
-    def _run(self, x: np.ndarray, alpha: float) -> tuple[np.ndarray]:
-        return (np.where(x > 0, x, alpha * np.expm1(x / alpha)).astype(x.dtype),)
+    return type(name, (OpRun,), {"_run": _run})
 
 
 class GatherElements(OpRun):
     """GatherElements of any size; onnx.reference fails above 64 and for unequal shapes."""
-
-    op_domain = ""
 
     def _run(self, data: np.ndarray, indices: np.ndarray, axis: int) -> tuple[np.ndarray]:
         shape = list(indices.shape)
@@ -87,8 +48,6 @@ class GatherElements(OpRun):
 
 class GatherND(OpRun):
     """GatherND, also of empty tensors, for which onnx.reference fails."""
-
-    op_domain = ""
 
     def _run(self, data: np.ndarray, indices: np.ndarray, batch_dims: int = 0) -> tuple[np.ndarray]:
         batches = np.ogrid[tuple(map(slice, indices.shape[:batch_dims]))]
@@ -101,7 +60,6 @@ class Loop(op_loop.Loop):
     """Loop that stacks its scan outputs; onnx.reference concatenates their rows, and fails if there
     is no iteration."""
 
-    op_domain = ""
     body: Any  # both are set by onnx.reference
     _run_body: Any
 
@@ -134,9 +92,7 @@ class Loop(op_loop.Loop):
         return (*carried, *stacked)
 
 
-_REPLACED: list[Any] = [
-    *(Celu, Erf, GatherElements, GatherND, HardSwish, LeakyRelu, Loop, Mish, Softsign)
-]
+_REPLACED: list[Any] = [*map(_operator, _FUNCTIONS), GatherElements, GatherND, Loop]
 
 
 def evaluator(op: OpInfo, attributes: Mapping[str, Any]) -> ReferenceEvaluator:
