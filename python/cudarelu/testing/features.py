@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -182,17 +183,23 @@ def _in_place(layout: str, op: OpInfo, device: str) -> None:
     assert base._version == version + 1, "the in-place op did not increment the version once"
 
 
-def _in_place_gradients(view: bool, op: OpInfo, device: str) -> None:
+def _on_a_copy(op: OpInfo, view: bool) -> Callable[..., torch.Tensor]:
+    """The in-place form as a function that returns its result. If a view of that is overwritten,
+    its history is rebased."""
     function, target = in_place_of(op)
 
     def on_a_copy(*given: torch.Tensor) -> torch.Tensor:
         tensors = list(given)
-        base = tensors[target].clone()
-        tensors[target] = base[:] if view else base
+        base = tensors[target] * 2
+        tensors[target] = base.view(base.shape) if view else base
         function(*tensors)
-        return base  # if a view of it was overwritten, its history is rebased
+        return base
 
-    _check_gradients(op, on_a_copy, device)
+    return on_a_copy
+
+
+def _in_place_gradients(view: bool, op: OpInfo, device: str) -> None:
+    _check_gradients(op, _on_a_copy(op, view), device)
 
 
 # vmap, compared with a loop over the samples
@@ -230,12 +237,18 @@ def looped(
     return tuple(map(torch.stack, zip(*results, strict=True)))
 
 
-def check_vmap(function: Callable[..., Any], inputs: Tensors, in_dim: int, **options: Any) -> None:
-    """Raises AssertionError if vmap differs from a loop for a choice of batched inputs."""
+def _batches(inputs: Tensors, in_dim: int) -> Iterator[tuple[Any, ...]]:
+    """For every choice of batched inputs: which are batched, the inputs with lists of samples, the
+    arguments of vmap, and where they are batched."""
     for batched in subsets(inputs):
         batches = [samples_of(x) if b else x for x, b in zip(inputs, batched, strict=True)]
         arguments = [torch.stack(x, in_dim) if isinstance(x, list) else x for x in batches]
-        in_dims = tuple(in_dim if b else None for b in batched)
+        yield batched, batches, arguments, tuple(in_dim if b else None for b in batched)
+
+
+def check_vmap(function: Callable[..., Any], inputs: Tensors, in_dim: int, **options: Any) -> None:
+    """Raises AssertionError if vmap differs from a loop for a choice of batched inputs."""
+    for batched, batches, arguments, in_dims in _batches(inputs, in_dim):
         with warnings.catch_warnings():  # of an op that has no batching rule
             warnings.filterwarnings("error", "There is a performance drop")
             actual = vmap(function, in_dims, **options)(*arguments)
@@ -264,10 +277,8 @@ def _vmap_in_place(in_dim: int, op: OpInfo, device: str) -> None:
     """The batch itself is overwritten. A target without a batch is rejected."""
     function, target = in_place_of(op)
     inputs = inputs_of(op)
-    for batched in subsets(inputs):
-        batches = [samples_of(x) if b else x for x, b in zip(inputs, batched, strict=True)]
-        arguments = [torch.stack(x, in_dim) if isinstance(x, list) else x for x in batches]
-        overwrite = vmap(function, tuple(in_dim if b else None for b in batched))
+    for batched, batches, arguments, in_dims in _batches(inputs, in_dim):
+        overwrite = vmap(function, in_dims)
         if batched[target]:
             (expected,) = looped(call_of(op), batches, batched)
             overwrite(*arguments)
@@ -322,16 +333,9 @@ def _compiled_backward(op: OpInfo, device: str) -> None:
 
 
 def _compiled_backward_in_place(view: bool, op: OpInfo, device: str) -> None:
-    function, target = in_place_of(op)
-
-    def on_a_copy(*given: torch.Tensor) -> torch.Tensor:
-        tensors = list(given)
-        base = tensors[target] * 2
-        tensors[target] = base.view(base.shape) if view else base
-        function(*tensors)
-        return base
-
-    _check_compiled_backward(on_a_copy, lambda size: inputs_of(op, (size, size + 1), size + 2))
+    _check_compiled_backward(
+        _on_a_copy(op, view), lambda size: inputs_of(op, (size, size + 1), size + 2)
+    )
 
 
 def _meta(layout: str, op: OpInfo, device: str) -> None:
@@ -453,70 +457,43 @@ def _has_gradient(op: OpInfo) -> bool:
     return bool(op.gradient) and {"float32", "float64"} <= set(op.dtypes)
 
 
-def _has_in_place(op: OpInfo) -> bool:
-    return op.has_in_place_op
-
-
 def _has_both(op: OpInfo) -> bool:
-    return _has_gradient(op) and _has_in_place(op)
+    return _has_gradient(op) and op.has_in_place_op
 
 
-def _takes_halves(op: OpInfo) -> bool:
-    return {"bfloat16", "float32", "float64"} <= set(op.dtypes)
+def _each(
+    name: str, run: Callable[..., None], values: dict[str, Any], *options: Any, **more: Any
+) -> list[Feature]:
+    """A feature for each value of the first argument of `run`."""
+    return [
+        Feature(f"{name}-{key}", functools.partial(run, value), *options, **more)
+        for key, value in values.items()
+    ]
 
 
+_has_in_place = operator.attrgetter("has_in_place_op")
 _CPU = ("cpu",)
 _CUDA = ("cuda",)
 _FORMS = {"base": False, "view": True}
 _ENDS = {"first": 0, "last": -1}
+_IN_PLACE = ("contiguous", "transposed", "strided")
 
 FEATURES = [
     Feature("gradients", _gradients, _has_gradient),
     Feature("no-gradient", _no_gradient, lambda op: not op.gradient, _CPU),
     Feature("saved-tensors-elsewhere", _saved_tensors_elsewhere, _has_gradient),
-    Feature("autocast", _autocast, _takes_halves),
-    *(
-        Feature(f"in-place-{layout}", functools.partial(_in_place, layout), _has_in_place)
-        for layout in ("contiguous", "transposed", "strided")
-    ),
-    *(
-        Feature(
-            f"in-place-gradients-{form}", functools.partial(_in_place_gradients, view), _has_both
-        )
-        for form, view in _FORMS.items()
-    ),
-    *(
-        Feature(f"vmap-{end}", functools.partial(_vmap, in_dim), devices=_CPU)
-        for end, in_dim in _ENDS.items()
-    ),
+    Feature("autocast", _autocast, lambda op: {"bfloat16", "float32", "float64"} <= {*op.dtypes}),
+    *_each("in-place", _in_place, {name: name for name in _IN_PLACE}, _has_in_place),
+    *_each("in-place-gradients", _in_place_gradients, _FORMS, _has_both),
+    *_each("vmap", _vmap, _ENDS, devices=_CPU),
     Feature("vmap-rows", _vmap_without_leading_dimensions, devices=_CPU),
-    *(
-        Feature(
-            f"vmap-gradients-{end}", functools.partial(_vmap_gradients, in_dim), _has_gradient, _CPU
-        )
-        for end, in_dim in _ENDS.items()
-    ),
-    *(
-        Feature(
-            f"vmap-in-place-{end}", functools.partial(_vmap_in_place, in_dim), _has_in_place, _CPU
-        )
-        for end, in_dim in _ENDS.items()
-    ),
-    *(
-        Feature(f"meta-{layout}", functools.partial(_meta, layout), devices=_CPU)
-        for layout in LAYOUTS
-    ),
+    *_each("vmap-gradients", _vmap_gradients, _ENDS, _has_gradient, _CPU),
+    *_each("vmap-in-place", _vmap_in_place, _ENDS, _has_in_place, _CPU),
+    *_each("meta", _meta, {name: name for name in LAYOUTS}, devices=_CPU),
     Feature("compile", _compile, devices=_CPU, compiles=True),
     Feature("compiled-backward", _compiled_backward, _has_gradient, compiles=True),
-    *(
-        Feature(
-            f"compiled-backward-in-place-{form}",
-            functools.partial(_compiled_backward_in_place, view),
-            _has_both,
-            _CPU,
-            compiles=True,
-        )
-        for form, view in _FORMS.items()
+    *_each(
+        "compiled-backward-in-place", _compiled_backward_in_place, _FORMS, _has_both, _CPU, True
     ),
     Feature("cuda-graph", _cuda_graph, devices=_CUDA),
     Feature("side-stream", functools.partial(_side_stream, False), devices=_CUDA),
