@@ -11,11 +11,12 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # doctor and cmake-dir must run where the package or PyTorch cannot be imported: each command
 # imports what it needs.
+from ._command_line import repeatable
 from .bench.command import add_command as add_bench
 from .doctor.command import add_command as add_doctor
 
@@ -172,14 +173,8 @@ def new(arguments: argparse.Namespace) -> None:
 def _add_library(*commands: argparse.ArgumentParser) -> None:
     """Adds the option of commands that work on the ops of other modules too."""
     for command in commands:
-        command.add_argument(
-            "--library",
-            action="append",
-            default=[],
-            dest="libraries",
-            metavar="FILE.so",
-            help="load the ops of this library too; repeatable",
-        )
+        text = "load the ops of this library too; repeatable"
+        repeatable(command, "--library", "FILE.so", text, dest="libraries")
 
 
 def _load(libraries: list[str]) -> None:
@@ -195,33 +190,30 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    command = ops = commands.add_parser("ops", help="list the ops")
+    def add(
+        name: str, run: Callable[[argparse.Namespace], None], help: str
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=help)
+        command.set_defaults(run=run)
+        return command
+
+    command = ops = add("ops", list_ops, "list the ops")
     command.add_argument("--module", metavar="NAME", help="only the ops of this module")
     form = command.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print all fields of the ops as JSON")
     form.add_argument("--markdown", action="store_true", help="print a reference in Markdown")
-    command.add_argument(
-        "--records",
-        type=Path,
-        action="append",
-        metavar="FILE.jsonl",
-        help="with --markdown: errors and speeds too, of a file of `bench`; repeatable",
-    )
-    command.set_defaults(run=list_ops)
+    text = "with --markdown: errors and speeds too, of a file of `bench`; repeatable"
+    repeatable(command, "--records", "FILE.jsonl", text, type=Path)
 
-    command = commands.add_parser("export-demo", help="write the one-node model of the tutorials")
+    command = add("export-demo", export_demo, "write the one-node model of the tutorials")
     command.add_argument("path", type=Path, metavar="MODEL.onnx")
-    command.set_defaults(run=export_demo)
 
-    command = lowering = commands.add_parser(
-        "lower", help="replace our ops in a model by standard operators"
-    )
+    command = lowering = add("lower", lower, "replace our ops in a model by standard operators")
     command.add_argument("source", type=Path, metavar="IN.onnx")
     command.add_argument("path", type=Path, metavar="OUT.onnx", help="may be IN.onnx")
-    command.set_defaults(run=lower)
 
-    command = accelerating = commands.add_parser(
-        "accelerate", help="replace standard operators in a model by our ops"
+    command = accelerating = add(
+        "accelerate", accelerate, "replace standard operators in a model by our ops"
     )
     command.add_argument("source", type=Path, metavar="IN.onnx")
     command.add_argument("path", type=Path, metavar="OUT.onnx", help="may be IN.onnx")
@@ -241,24 +233,15 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
         default="cpu",
         help="the provider to measure on (default: cpu)",
     )
-    command.add_argument(
-        "--dim",
-        action="append",
-        default=[],
-        metavar="NAME=SIZE",
-        help="the size of a free dimension for the measurement (default: 4); repeatable",
-    )
+    text = "the size of a free dimension for the measurement (default: 4); repeatable"
+    repeatable(command, "--dim", "NAME=SIZE", text)
     command.add_argument("--json", action="store_true", help="print the report as one JSON object")
-    command.set_defaults(run=accelerate)
 
-    command = inspecting = commands.add_parser(
-        "inspect", help="describe a model and its calls of our ops"
-    )
+    command = inspecting = add("inspect", inspect, "describe a model and its calls of our ops")
     command.add_argument("path", type=Path, metavar="MODEL.onnx")
     command.add_argument("--json", action="store_true", help="print one JSON object")
-    command.set_defaults(run=inspect)
 
-    command = commands.add_parser("view", help="show a model in a browser, by Netron")
+    command = add("view", view, "show a model in a browser, by Netron")
     command.add_argument("path", type=Path, metavar="MODEL.onnx")
     command.add_argument(
         "-p", "--port", type=int, help="serve at this port (default: 8080 or another free one)"
@@ -267,16 +250,14 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
         "--host", default="localhost", metavar="ADDRESS", help="serve at it (default: localhost)"
     )
     command.add_argument("--no-browser", action="store_true", help="only serve, open no browser")
-    command.set_defaults(run=view)
 
-    command = commands.add_parser(
+    command = add(
         "check",
-        help="check the ops of a library in every host; the exit status is 1 if a check fails",
+        check,
+        "check the ops of a library in every host; the exit status is 1 if a check fails",
     )
     command.add_argument("path", metavar="LIBRARY.so")
-    command.add_argument(
-        "--op", action="append", default=[], metavar="NAME", help="check only this op; repeatable"
-    )
+    repeatable(command, "--op", "NAME", "check only this op; repeatable")
     command.add_argument(
         "--host",
         metavar="NAME,...",
@@ -285,28 +266,14 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     command.add_argument(
         "--provider", choices=["cpu", "cuda"], help="check only on this device (default: both)"
     )
-    command.add_argument(
-        "--dtype",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="check only this dtype, such as float16; repeatable",
-    )
-    command.add_argument(
-        "--case",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="check only this case or feature, of either tier, such as wide; repeatable",
-    )
+    repeatable(command, "--dtype", "NAME", "check only this dtype, such as float16; repeatable")
+    text = "check only this case or feature, of either tier, such as wide; repeatable"
+    repeatable(command, "--case", "NAME", text)
     command.add_argument(
         "--all", action="store_true", help="run the second tier too, four times as many checks"
     )
-    command.set_defaults(run=check)
 
-    command = commands.add_parser(
-        "build", help="compile the ops that a Python file defines, as a library"
-    )
+    command = add("build", build, "compile the ops that a Python file defines, as a library")
     command.add_argument("source", type=Path, metavar="OPS.py", help="has a cudarelu.Library")
     command.add_argument("-o", "--output", type=Path, required=True, metavar="LIBRARY.so")
     command.add_argument(
@@ -317,21 +284,20 @@ def main(argv: list[str] | None = None, prog: str = "python -m cudarelu") -> int
     )
     command.add_argument("--cpu-only", action="store_true", help="leave CUDA out")
     command.add_argument("--verbose", action="store_true", help="print the compilers' commands")
-    command.set_defaults(run=build)
 
-    command = commands.add_parser(
-        "cmake-dir", help="print the folder of cudarelu-config.cmake, for cmake -Dcudarelu_DIR"
+    command = add(
+        "cmake-dir",
+        cmake_dir,
+        "print the folder of cudarelu-config.cmake, for cmake -Dcudarelu_DIR",
     )
-    command.set_defaults(run=cmake_dir)
 
-    command = commands.add_parser("new", help="create a folder with an op module of your own")
+    command = add("new", new, "create a folder with an op module of your own")
     command.add_argument(
         "folder", type=Path, metavar="NAME", help="the folder to create, such as my_ops"
     )
     command.add_argument(
         "--namespace", help="of the ops (default: the name without its ending _ops)"
     )
-    command.set_defaults(run=new)
 
     for command in (lowering, accelerating):
         command.add_argument(

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._command_line import repeatable
+
 if TYPE_CHECKING:
     from .records import Results
 
@@ -18,33 +20,17 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
         "bench", help="measure the ops and their rivals"
     )
     command.add_argument("--out", type=Path, default=Path("bench.jsonl"), metavar="FILE.jsonl")
-    command.add_argument(
-        "--suite",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a suite, or cuda or cpu for all of a device; repeatable; by default all that can run",
-    )
-    command.add_argument(
-        "--op",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="measure only this op; repeatable; by default all, or those of --library",
-    )
+    text = "a suite, or cuda or cpu for all of a device; repeatable; by default all that can run"
+    repeatable(command, "--suite", "NAME", text)
+    text = "measure only this op; repeatable; by default all, or those of --library"
+    repeatable(command, "--op", "NAME", text)
     command.add_argument(
         "--largest", type=int, metavar="N", help="measure only tensors of at most N elements"
     )
     command.add_argument(
         "--seconds", type=float, metavar="S", help="time for each point, without its preparation"
     )
-    command.add_argument(
-        "--without",
-        action="append",
-        default=[],
-        metavar="RIVAL",
-        help="leave out a rival, such as torch.compile",
-    )
+    repeatable(command, "--without", "RIVAL", "leave out a rival, such as torch.compile")
     command.add_argument(
         "--resume", action="store_true", help="keep the file's records and measure the rest"
     )
