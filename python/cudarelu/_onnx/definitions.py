@@ -15,7 +15,7 @@ import onnx.helper
 import onnx.parser
 
 from .._table import Attribute, OpInfo
-from .graphs import NewNames, names_read_by, scopes
+from .graphs import NewNames, names_read_by, remove_unused, scopes
 
 # Model-local functions need IR version 8, which every ONNX Runtime since 1.10 reads.
 IR_VERSION = 8
@@ -170,7 +170,7 @@ def specialised(definition: onnx.FunctionProto, given: Mapping[str, float]) -> o
             _bypass(result, copy, copy.input[1])
         elif not condition.any():
             _bypass(result, copy, copy.input[2])
-    _remove_unused(result)
+    remove_unused(result, result.output)
     return result
 
 
@@ -183,23 +183,13 @@ def _decided(
     condition = onnx.FunctionProto()
     condition.CopyFrom(definition)
     condition.output[:] = where.input[:1]
-    _remove_unused(condition)
+    remove_unused(condition, condition.output)
     needed = {*condition.output}.union(*map(names_read_by, condition.node))
     attributes = {a.ref_attr_name for node in condition.node for a in node.attribute} - {""}
     if not needed.isdisjoint(condition.input) or not attributes <= given.keys():
         return None
     del condition.input[:]
     return np.asarray(*ReferenceEvaluator(condition).run(None, {}, attributes=dict(given)))
-
-
-def _remove_unused(body: onnx.FunctionProto) -> None:
-    """Removes the nodes without a needed output, in place."""
-    needed = set(body.output)
-    for node in reversed(list(body.node)):
-        if needed.isdisjoint(node.output):
-            body.node.remove(node)
-        else:
-            needed.update(names_read_by(node))
 
 
 def _bypass(body: onnx.FunctionProto, node: onnx.NodeProto, value: str) -> None:

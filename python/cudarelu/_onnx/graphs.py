@@ -37,6 +37,18 @@ def names_read_by(node: onnx.NodeProto) -> set[str]:
     return used
 
 
+def remove_unused(scope: onnx.GraphProto | onnx.FunctionProto, needed: Iterable[str]) -> None:
+    """Removes the nodes of a scope, in place, that only compute what is not needed."""
+    used, kept = set(needed), []
+    for node in reversed(scope.node):
+        if not used.isdisjoint(node.output):
+            kept.append(node)
+            used |= names_read_by(node)
+    nodes = onnx.FunctionProto(node=kept[::-1]).node
+    scope.ClearField("node")
+    scope.node.extend(nodes)
+
+
 def standard_opset(model: onnx.ModelProto | onnx.FunctionProto) -> int | None:
     """The version of ONNX's own operators that a model or a function imports; None if it imports
     none."""

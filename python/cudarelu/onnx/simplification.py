@@ -10,7 +10,7 @@ import onnx.helper
 import onnx.numpy_helper
 import onnx.shape_inference
 
-from .._onnx.graphs import scopes
+from .._onnx.graphs import remove_unused, scopes
 from .type_inference import infer, types_of
 
 _Shape = list[int | str | None]  # a size may be known, named or unknown
@@ -83,34 +83,13 @@ def _remove_reshapes(
             renamed[result] = value
         else:
             continue
-        node.op_type = ""  # to be removed
+        node.ClearField("output")  # it is not needed
     if not renamed:
         return
-    for each in scopes(scope):
-        for node in each.node:
-            if node.op_type:
-                node.input[:] = map(name_of, node.input)
-                node.output[:] = map(name_of, node.output)
-    _remove_unused(scope, results, kept)
-
-
-def _remove_unused(
-    scope: onnx.GraphProto | onnx.FunctionProto, results: Collection[str], kept: Collection[str]
-) -> None:
-    used = {*results, *kept}
-    rest = []
-    for node in reversed(scope.node):
-        if node.op_type and not used.isdisjoint(node.output):
-            rest.append(node)
-            used.update(node.input)
-            inner = (each for a in node.attribute for g in (a.g, *a.graphs) for each in scopes(g))
-            for graph in inner:
-                used.update(name for each in graph.node for name in each.input)
-                if isinstance(graph, onnx.GraphProto):
-                    used.update(each.name for each in graph.output)
-    nodes = onnx.FunctionProto(node=rest[::-1]).node
-    scope.ClearField("node")
-    scope.node.extend(nodes)
+    for node in (node for each in scopes(scope) for node in each.node):
+        node.input[:] = map(name_of, node.input)
+        node.output[:] = map(name_of, node.output)
+    remove_unused(scope, {*results, *kept})
 
 
 def _shape(kind: onnx.TypeProto) -> _Shape | None:
