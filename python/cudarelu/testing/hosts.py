@@ -8,7 +8,7 @@ import tempfile
 import unittest
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -36,7 +36,7 @@ from .torch_calls import as_tuple
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-class Host(Protocol):
+class Host:
     """A runtime on a device."""
 
     name: str  # "torch-cpu"
@@ -45,24 +45,18 @@ class Host(Protocol):
 
     def unavailable(self) -> str | None:
         """Why the host cannot run here, or None."""
+        return None
 
     def serves(self, op: OpInfo, dtype: str) -> bool:
         """Whether the host runs the op for this dtype of the type variable."""
+        return self.device in op.devices
 
     def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
         """The outputs of a case. Raises unittest.SkipTest if the host lacks the dtype."""
+        raise NotImplementedError
 
 
-class ForAllOps:
-    """A host that runs every op with a kernel for its device."""
-
-    device: str
-
-    def serves(self, op: OpInfo, dtype: str) -> bool:
-        return self.device in op.devices
-
-
-class OnDevice(ForAllOps):
+class OnDevice(Host):
     """One that runs on the device that is chosen."""
 
     prefix: str  # of the name
@@ -157,21 +151,18 @@ def numpy_of(tensor: torch.Tensor) -> np.ndarray:
     return tensor.cpu().numpy()
 
 
-class NumPy(ForAllOps):
+class NumPy(Host):
     """The ops on NumPy arrays."""
 
     name = runtime = "numpy"
     device = "cpu"
-
-    def unavailable(self) -> str | None:
-        return None
 
     def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
         results = FUNCTIONS[op.qualified_name](*case.inputs.values(), **case.attributes)
         return list(as_tuple(results))
 
 
-class CuPy(ForAllOps):
+class CuPy(Host):
     """The ops on CuPy arrays."""
 
     name = runtime = "cupy"

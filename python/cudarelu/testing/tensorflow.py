@@ -14,12 +14,12 @@ from .._table import OpInfo
 from .cases import Case, unchanged
 from .environment import tensorflow_missing
 from .features import Feature, has_gradient_in_float64
-from .hosts import ForAllOps, dtype_of, in_first_tier
+from .hosts import Host, dtype_of, in_first_tier
 from .tiers import batch
 from .torch_calls import as_tuple, attributes_of, inputs_of, loss_of, with_grad
 
 
-class TensorFlow(ForAllOps):
+class TensorFlow(Host):
     """The ops in a `tf.function` whose sizes are unknown. The cases of an op, a dtype and a tier
     are one graph, since it takes longer to make than to run."""
 
