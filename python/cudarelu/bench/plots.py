@@ -19,21 +19,13 @@ STYLES = ("-", "--")  # of the first run and of the second
 LABELS = {"gb_per_s": "GB/s", "median_us": "microseconds a call"}
 
 
-def _matplotlib() -> tuple[Any, Any]:
+def _new_figure(size: tuple[float, float]) -> Any:
+    """A figure that needs no display."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError("plots need matplotlib: pip install matplotlib") from error
-    return Figure, FigureCanvasAgg
-
-
-def _new_figure(size: tuple[float, float]) -> Any:
-    """A figure that needs no display."""
-    make, canvas = _matplotlib()
-    figure = make(figsize=size, layout="constrained")
-    canvas(figure)
-    return figure
+    return Figure(figsize=size, layout="constrained")
 
 
 def figures(runs: Mapping[str, dict[str, Any]]) -> Iterator[tuple[tuple[str, str, str], Any]]:
@@ -43,7 +35,7 @@ def figures(runs: Mapping[str, dict[str, Any]]) -> Iterator[tuple[tuple[str, str
     Yields (suite, op, regime) and the figure. Raises ValueError if matplotlib is missing.
     """
 
-    _matplotlib()  # an error even if there is nothing to draw
+    _new_figure((1, 1))  # an error even if there is nothing to draw
 
     def group(record: Record) -> tuple[str, str, str]:
         return record["suite"], record["op"], record["regime"]
@@ -185,7 +177,7 @@ def _speed(record: Record) -> float:
 
 def _label(figure: Any, axes: Any, dots: list[tuple[str, tuple[float, float]]]) -> None:
     """Writes the names of dots beside them; dots that are near each other share a text."""
-    figure.canvas.draw()  # lays out the axes
+    figure.draw_without_rendering()  # lays out the axes
     scale = 72 / figure.dpi  # points of a pixel
     groups: list[tuple[tuple[float, float], Any, list[str]]] = []
     for name, dot in sorted(dots, key=lambda each: -each[1][1]):

@@ -22,7 +22,7 @@ import collections
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -167,7 +167,9 @@ def in_turns(
     times: dict[str, list[float]] = {name: [] for name in samplers}
     failed: dict[str, str] = {}
     end = time.perf_counter() + seconds
-    for number in _rounds(least, most, end):
+    for number in range(most):
+        if number >= least and time.perf_counter() >= end:
+            break
         names = [name for name in samplers if name not in failed]
         for i in range(len(names)):
             name = names[(number + i) % len(names)]
@@ -176,13 +178,6 @@ def in_turns(
             except Exception as error:
                 failed[name] = describe(error)
     return {name: each for name, each in times.items() if name not in failed}, failed
-
-
-def _rounds(least: int, most: int, end: float) -> Iterator[int]:
-    for number in range(most):
-        if number >= least and time.perf_counter() >= end:
-            return
-        yield number
 
 
 def describe(error: Exception) -> str:

@@ -25,17 +25,12 @@ from cudarelu._table import OpInfo, Parameter
 def vary_alike(arrays: Sequence[Any]) -> list[Any]:
     """The arrays, which under `shard_map` vary over the same axes of the mesh: those over which one
     of them varies."""
-    axes = [_varying(jax.typeof(x)) for x in arrays]
+    axes = [jax.typeof(x).manual_axis_type.varying for x in arrays]
     missing = [tuple(sorted(frozenset().union(*axes) - each)) for each in axes]
     return [
         jax.lax.pcast(x, each, to="varying") if each else x
         for x, each in zip(arrays, missing, strict=True)
     ]
-
-
-def _varying(aval: Any) -> frozenset[str]:
-    axes = getattr(aval, "manual_axis_type", None)
-    return aval.vma if axes is None else axes.varying  # the first is the name before JAX 0.10
 
 
 def avals_of_outputs(op: OpInfo, call: Any, arrays: Sequence[Any], types: Sequence[Any]) -> Any:
