@@ -13,6 +13,7 @@ import onnx.checker
 import onnx.helper
 import onnx.inliner
 import onnx.numpy_helper
+import onnx.parser
 
 from .._onnx.definitions import IR_VERSION, function, lowest_opset, specialised
 from .._onnx.graphs import scopes, standard_opset
@@ -222,24 +223,12 @@ def demo_model() -> onnx.ModelProto:
     relu = op_named("relu")
     assert relu.onnx.alias
     domain, op_type = relu.onnx.alias
-    tensor = functools.partial(
-        onnx.helper.make_tensor_value_info, elem_type=onnx.TensorProto.FLOAT, shape=["N", 4]
+    opsets = f'"" : {relu.definition_opset}, "{domain}" : {relu.onnx.version}'
+    model = onnx.parser.parse_model(
+        f'<ir_version: {IR_VERSION}, opset_import: [{opsets}], producer_name: "cudarelu"> '
+        f"myrelu (float[N, 4] x) => (float[N, 4] y) {{ y = {domain}.{op_type}(x) }}"
     )
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node(op_type, ["x"], ["y"], name="relu", domain=domain)],
-        "myrelu",
-        [tensor("x")],
-        [tensor("y")],
-    )
-    model = onnx.helper.make_model(
-        graph,
-        ir_version=IR_VERSION,
-        opset_imports=[
-            onnx.helper.make_opsetid("", relu.definition_opset),
-            onnx.helper.make_opsetid(domain, relu.onnx.version),
-        ],
-        functions=[function(relu, domain, op_type)],
-        producer_name="cudarelu",
-    )
+    model.graph.node[0].name = "relu"
+    model.functions.append(function(relu, domain, op_type))
     onnx.checker.check_model(model, full_check=True)
     return model
