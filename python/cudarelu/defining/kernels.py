@@ -88,33 +88,29 @@ class _Writer:
                 code = codes.setdefault(cubin.code, f"code_{len(codes)}")
                 images.append(f"    {_image(cubin, code)},")
             images.append("};")
-        return "\n".join(
-            [
-                "// The launches of kernels in Triton, and their machine code.",
-                f'#include "{op.name}.h"',
-                "",
-                "#ifdef CUDARELU_WITH_CUDA",
-                '#include "cudarelu/detail/cuda/triton.h"',
-                "",
-                f"namespace {op.namespace} {{",
-                "namespace {",
-                "namespace triton = cudarelu::gpu::triton;",
-                *(
-                    f"alignas(16) constexpr std::uint64_t {name}[] = {{{_words(code)}}};"
-                    for code, name in codes.items()
-                ),
-                *images,
-                "}  // namespace",
-                "",
-                f"cudarelu::Status {op.onnx.op_type}::cuda(const cudarelu::Call& call) {{",
-                *(f"  {line}" for line in body),
-                "}",
-                "",
-                f"}}  // namespace {op.namespace}",
-                "#endif",
-                "",
-            ]
-        )
+        words = [
+            f"alignas(16) constexpr std::uint64_t {name}[] = {{{_words(code)}}};"
+            for code, name in codes.items()
+        ]
+        newline = "\n"
+        return f"""// The launches of kernels in Triton, and their machine code.
+#include "{op.name}.h"
+
+#ifdef CUDARELU_WITH_CUDA
+#include "cudarelu/detail/cuda/triton.h"
+
+namespace {op.namespace} {{
+namespace {{
+namespace triton = cudarelu::gpu::triton;
+{newline.join([*words, *images, "}  // namespace"])}
+
+cudarelu::Status {op.onnx.op_type}::cuda(const cudarelu::Call& call) {{
+{newline.join(f"  {line}" for line in body)}
+}}
+
+}}  // namespace {op.namespace}
+#endif
+"""
 
     def _locals(self) -> Iterator[str]:
         """Tensors, dimensions and attributes, by the names that symbols have."""
