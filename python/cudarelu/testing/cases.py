@@ -79,10 +79,8 @@ def plans(op: OpInfo, dtype: np.dtype) -> Iterator[Plan]:
     yield Plan("wide", (), 259) if many else Plan("wide", (5,), 1031, attributes="high")
     yield Plan("rank-6", (2, 1, 3, 1, 2), 4)
     yield Plan("unaligned", (3 if many else 67,), 33, layout="unaligned")
-    yield Plan("transposed", (6, 5), 7, layout="transposed")
-    yield Plan("swapped", (6, 5), 7, layout="swapped")
-    yield Plan("expanded", (6, 5), 7, layout="expanded")
-    yield Plan("strided", (6, 5), 7, layout="strided")
+    for layout in ("transposed", "swapped", "expanded", "strided"):
+        yield Plan(layout, (6, 5), 7, layout=layout)
     yield Plan("special", (4 if many else 48,), 24, special=True)
     if op.attributes:
         yield Plan("attributes-low", (3,), 21, attributes="low")

@@ -21,24 +21,13 @@ from .reference import assert_close, attribute_rounding, reference
 from .tensorflow import TENSORFLOW_FEATURES, TensorFlow
 from .tiers import is_first, is_representative, is_representative_dtype
 
+_DEVICES = ("cpu", "cuda")
 HOSTS: list[Host] = [
-    Torch("cpu"),
-    Torch("cuda"),
-    NumPy(),
-    CuPy(),
-    Jax("cpu"),
-    Jax("cuda"),
-    JaxJit("cpu"),
-    JaxJit("cuda"),
-    JaxGrad("cpu"),
-    JaxGrad("cuda"),
-    TvmFfi("cpu"),
-    TvmFfi("cuda"),
+    *map(Torch, _DEVICES),
+    *(NumPy(), CuPy()),
+    *(host(device) for host in (Jax, JaxJit, JaxGrad, TvmFfi) for device in _DEVICES),
     TensorFlow(),
-    Ort("cpu"),
-    Ort("cuda"),
-    OrtInfer("cpu"),
-    OrtInfer("cuda"),
+    *(host(device) for host in (Ort, OrtInfer) for device in _DEVICES),
 ]
 
 FEATURES_OF = {"jax-jit": JAX_FEATURES, "tensorflow": TENSORFLOW_FEATURES}  # by runtime
