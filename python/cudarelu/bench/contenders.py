@@ -30,10 +30,6 @@ def _of_function(function: Callable, case: Case) -> Bind:
     return lambda inputs: functools.partial(function, *inputs, **case.attributes)
 
 
-def _cudarelu(case: Case) -> Bind:
-    return _of_function(FUNCTIONS[case.op.qualified_name], case)
-
-
 @functools.cache
 def _in_torch(op: OpInfo) -> Callable | None:
     """What a user of PyTorch would write, or else the op's definition in torch's operators."""
@@ -145,7 +141,7 @@ def _ort(ours: bool, case: Case) -> Bind:
 
 
 CONTENDERS: dict[str, Callable[[Case], Bind | None]] = {
-    "cudarelu": _cudarelu,
+    "cudarelu": lambda case: _of_function(FUNCTIONS[case.op.qualified_name], case),
     "cudarelu in ORT": functools.partial(_ort, True),
     "hand-written": _hand_written,
     "torch": _torch,

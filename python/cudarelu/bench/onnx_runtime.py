@@ -14,14 +14,13 @@ from .._onnx.definitions import IR_VERSION
 from .._table import Parameter
 from ..onnx.models import lower
 from ..ort.library import PROVIDERS, register
+from ..testing.cases import DTYPES
+from ..testing.hosts import onnx_type
 from .cases import Case, Inputs
-
-_SPELT = {"float32": "FLOAT", "float64": "DOUBLE"}
 
 
 def _element_type(dtype: torch.dtype) -> int:
-    name = str(dtype).removeprefix("torch.")
-    return onnx.TensorProto.DataType.Value(_SPELT.get(name, name.upper()))
+    return onnx_type(DTYPES[str(dtype).removeprefix("torch.")])
 
 
 def _model(case: Case) -> onnx.ModelProto:

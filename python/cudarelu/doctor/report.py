@@ -18,7 +18,7 @@ def text(records: list[Record], color: bool, width: int | None = None) -> str:
     """Returns the records by group. `width` wraps the lines, except fixes, which users paste."""
     lines = []
     for group, members in itertools.groupby(records, key=lambda each: each.id.split(".")[0]):
-        lines.append(_bold(TITLES[group], color))
+        lines.append(f"\033[1m{TITLES[group]}\033[0m" if color else TITLES[group])
         for each in members:
             lines += _lines(each, color, width)
     return "\n".join([*lines, "", _summary(records)])
@@ -42,10 +42,6 @@ def _lines(record: Record, color: bool, width: int | None) -> list[str]:
 def _wrapped(line: str, width: int | None) -> list[str]:
     line = " ".join(line.split())
     return textwrap.wrap(line, max(40, width - len(INDENT))) if width else [line]
-
-
-def _bold(title: str, color: bool) -> str:
-    return f"\033[1m{title}\033[0m" if color else title
 
 
 def _summary(records: list[Record]) -> str:

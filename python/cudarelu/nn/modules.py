@@ -342,16 +342,12 @@ class Sequential(torch.nn.Sequential):
 
 def run_pair(linear: Any, activation: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
     try:
-        return _run_fused(linear, activation, input)
+        if isinstance(activation, torch.nn.GELU):
+            approximate = activation.approximate
+            return cudarelu.linear_gelu(input, linear.weight, linear.bias, approximate=approximate)
+        return cudarelu.linear_relu(input, linear.weight, linear.bias)
     except NotImplementedError:  # each module can fall back to torch
         return activation(linear(input))
-
-
-def _run_fused(linear: Any, activation: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
-    if isinstance(activation, torch.nn.GELU):
-        approximate = activation.approximate
-        return cudarelu.linear_gelu(input, linear.weight, linear.bias, approximate=approximate)
-    return cudarelu.linear_relu(input, linear.weight, linear.bias)
 
 
 def is_pair(linear: torch.nn.Module, activation: torch.nn.Module) -> bool:

@@ -22,7 +22,6 @@ from torch.utils.dlpack import DLDeviceType
 
 from cudarelu import _arrays
 from cudarelu._modules import load_library, modules
-from cudarelu._table import OpInfo
 from cudarelu.doctor import cuda_provider
 from cudarelu.ort.library import register
 
@@ -163,7 +162,7 @@ class Session:
         libraries = [
             module.path
             for module in modules()
-            if domains & {name for op in module.ops() for name in _domains_of(op)}
+            if any(domains & {op.onnx.domain, *(op.onnx.alias or ())[:1]} for op in module.ops())
         ]
         return _open, (libraries, *self._arguments)
 
@@ -367,11 +366,6 @@ class Session:
         _arrays.finish_releases()  # no thread may query an event during a capture
         options = self._run_options(len(self._graphs))
         return _Graph(self._bind(inputs, outputs), options, inputs, outputs)
-
-
-def _domains_of(op: OpInfo) -> list[str]:
-    """The domains of an op in ONNX models."""
-    return [op.onnx.domain] + ([op.onnx.alias[0]] if op.onnx.alias else [])
 
 
 def _open(libraries: list[str], *arguments: Any) -> Session:
