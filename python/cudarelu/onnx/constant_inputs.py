@@ -3,6 +3,7 @@ attention, which exporters write out as a tensor."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -58,45 +59,43 @@ def replaced_by_attributes(
     return left_out, result
 
 
-def folded(
-    value: ir.Value, opset: int, known: dict[ir.Value, np.ndarray | None] | None = None
-) -> np.ndarray | None:
+def folded(value: ir.Value, opset: int) -> np.ndarray | None:
     """The elements of a value that is computed from constants and from known shapes.
 
-    None if the value is computed from others or is large. `known` is a cache of the elements.
+    None if the value is computed from others or is large.
     """
-    known = {} if known is None else known
-    if value not in known:
-        known[value] = _folded(value, opset, known)
-    return known[value]
 
-
-def _folded(
-    value: ir.Value, opset: int, known: dict[ir.Value, np.ndarray | None]
-) -> np.ndarray | None:
-    if value.is_graph_input() or (value.shape is not None and not _is_small(value.shape)):
-        return None
-    if (array := read_constant(value)) is not None:
-        return array
-    node = value.producer()
-    if node is None or node.domain or len(node.outputs) != 1 or not node.inputs:
-        return None
-    arrays: dict[str, Any] = {}
-    for each in filter(None, node.inputs):
-        if node.op_type == "Shape" and each.shape is not None and _is_small(each.shape, 1 << 62):
-            sizes = [size for size in each.shape if isinstance(size, int)]
-            arrays[str(each.name)] = np.broadcast_to(np.float32(0), sizes)  # takes no memory
-        elif (array := folded(each, opset, known)) is not None:
-            arrays[str(each.name)] = array
-        else:
+    @functools.cache
+    def found(value: ir.Value) -> np.ndarray | None:
+        if value.is_graph_input() or (value.shape is not None and not _is_small(value.shape)):
             return None
-    try:
-        evaluator = ReferenceEvaluator(ir.to_proto(node), opsets={"": opset})
-        (result,) = evaluator.run(None, arrays)
-    # Of many types: for an operator that it lacks, or a value of an outer graph.
-    except Exception:
-        return None
-    return np.asarray(result)
+        if (array := read_constant(value)) is not None:
+            return array
+        node = value.producer()
+        if node is None or node.domain or len(node.outputs) != 1 or not node.inputs:
+            return None
+        arrays: dict[str, Any] = {}
+        for each in filter(None, node.inputs):
+            if (
+                node.op_type == "Shape"
+                and each.shape is not None
+                and _is_small(each.shape, 1 << 62)
+            ):
+                sizes = [size for size in each.shape if isinstance(size, int)]
+                arrays[str(each.name)] = np.broadcast_to(np.float32(0), sizes)  # takes no memory
+            elif (array := found(each)) is not None:
+                arrays[str(each.name)] = array
+            else:
+                return None
+        try:
+            evaluator = ReferenceEvaluator(ir.to_proto(node), opsets={"": opset})
+            (result,) = evaluator.run(None, arrays)
+        # Of many types: for an operator that it lacks, or a value of an outer graph.
+        except Exception:
+            return None
+        return np.asarray(result)
+
+    return found(value)
 
 
 def _is_small(shape: ir.Shape, max_elements: int = _MAX_ELEMENTS) -> bool:

@@ -302,10 +302,7 @@ _DTYPES = {
 
 def _scalar(value: ir.Value) -> float | bool | None:
     """The value of a constant of one element."""
-    constant = value.const_value
-    producer = value.producer()
-    if constant is None and producer is not None and producer.op_type == "Constant":
-        constant = ir.convenience.get_const_tensor(value)
+    constant = ir.convenience.get_const_tensor(value)
     if constant is None or value.is_graph_input() or constant.size != 1:
         return None
     (element,) = np.asarray(constant.numpy()).reshape(-1).tolist()

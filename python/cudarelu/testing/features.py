@@ -237,10 +237,10 @@ def looped(
     return tuple(map(torch.stack, zip(*results, strict=True)))
 
 
-def _batches(inputs: Tensors, in_dim: int) -> Iterator[tuple[Any, ...]]:
+def batches_of(inputs: Tensors, in_dim: int, max_inputs: int = 5) -> Iterator[tuple[Any, ...]]:
     """For every choice of batched inputs: which are batched, the inputs with lists of samples, the
     arguments of vmap, and where they are batched."""
-    for batched in subsets(inputs):
+    for batched in subsets(inputs, max_inputs):
         batches = [samples_of(x) if b else x for x, b in zip(inputs, batched, strict=True)]
         arguments = [torch.stack(x, in_dim) if isinstance(x, list) else x for x in batches]
         yield batched, batches, arguments, tuple(in_dim if b else None for b in batched)
@@ -248,7 +248,7 @@ def _batches(inputs: Tensors, in_dim: int) -> Iterator[tuple[Any, ...]]:
 
 def check_vmap(function: Callable[..., Any], inputs: Tensors, in_dim: int, **options: Any) -> None:
     """Raises AssertionError if vmap differs from a loop for a choice of batched inputs."""
-    for batched, batches, arguments, in_dims in _batches(inputs, in_dim):
+    for batched, batches, arguments, in_dims in batches_of(inputs, in_dim):
         with warnings.catch_warnings():  # of an op that has no batching rule
             warnings.filterwarnings("error", "There is a performance drop")
             actual = vmap(function, in_dims, **options)(*arguments)
@@ -277,7 +277,7 @@ def _vmap_in_place(in_dim: int, op: OpInfo, device: str) -> None:
     """The batch itself is overwritten. A target without a batch is rejected."""
     function, target = in_place_of(op)
     inputs = inputs_of(op)
-    for batched, batches, arguments, in_dims in _batches(inputs, in_dim):
+    for batched, batches, arguments, in_dims in batches_of(inputs, in_dim):
         overwrite = vmap(function, in_dims)
         if batched[target]:
             (expected,) = looped(call_of(op), batches, batched)

@@ -14,7 +14,7 @@ from .._pytorch.functions import FUNCTIONS, overload_of
 from .._table import OpInfo
 from .cases import Case, unchanged
 from .environment import jax_missing
-from .features import Feature, has_gradient_in_float64, samples_of, subsets
+from .features import Feature, batches_of, has_gradient_in_float64
 from .hosts import OnDevice, Torch, dtype_of, in_first_tier, numpy_of
 from .reference import largest_finite
 from .tiers import batch
@@ -230,10 +230,7 @@ def _vmap(function: Callable[..., Any], op: OpInfo, device: str) -> None:
 
     inputs = inputs_of(op)
     one_sample = jax.jit(function)
-    for batched in subsets(inputs, max_inputs=3):
-        samples = [samples_of(x) if b else x for x, b in zip(inputs, batched, strict=True)]
-        stacked = [torch.stack(x, -1) if isinstance(x, list) else x for x in samples]
-        axes = tuple(-1 if b else None for b in batched)
+    for _, samples, stacked, axes in batches_of(inputs, -1, max_inputs=3):
         actual = jax.jit(jax.vmap(function, axes))(*_on(device, stacked))
         for i in range(len(next(x for x in samples if isinstance(x, list)))):
             one = [x[i] if isinstance(x, list) else x for x in samples]
