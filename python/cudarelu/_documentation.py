@@ -105,6 +105,8 @@ def example(op: OpInfo) -> list[str]:
     """Lines of Python that call the op with its required inputs."""
     sizes = op.with_multiples({name: 2 + i for i, name in enumerate(op.named_dimensions)})
     sizes |= {each.dims[0]: 2 for each in op.inputs if each.offsets_into}
+    sizes |= {each.name: int(_value(each)) for each in op.attributes if each.type == "int"}
+    sizes = op.with_elements((3,), sizes)
     inputs = [each for each in op.inputs if not each.optional]
     lines = [f"{each.name} = {_made(op, each, sizes)}" for each in inputs]
     arguments = [each.name for each in inputs]
@@ -118,7 +120,7 @@ def _made(op: OpInfo, parameter: Parameter, sizes: dict[Any, int]) -> str:
     if parameter.offsets_into:
         total = sizes[parameter.offsets_into]
         return f"torch.tensor([{total // 2}, {total}], dtype=torch.int32)"
-    shape = ", ".join("3" if dim == "*" else str(sizes.get(dim, dim)) for dim in parameter.dims)
+    shape = ", ".join(map(str, parameter.shape((3,), sizes)))
     is_float = parameter.dtype == "f32" or (parameter.dtype == "T" and "float32" in op.dtypes)
     if is_float:
         return f"torch.rand({shape}) + 1" if parameter.positive else f"torch.randn({shape})"

@@ -22,9 +22,11 @@ _Attributes = tuple[tuple[str, Any], ...]
 
 
 def register(ops: Sequence[OpInfo]) -> None:
-    """Registers the formulas of the ops whose definitions have matrix products."""
+    """Registers the formulas of the ops whose definitions have matrix products, and whose sizes are
+    names."""
     for op in ops:
-        if re.search(r"= (MatMul|Gemm)[<(]", op.definition):
+        has_names = not any(each.has_expressions for each in (*op.inputs, *op.outputs))
+        if has_names and re.search(r"= (MatMul|Gemm)[<(]", op.definition):
             packet = getattr(getattr(torch.ops, op.namespace), op.name)
             register_flop_formula(packet, get_raw=True)(functools.partial(_flops, op))
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from cudarelu import _C
@@ -22,12 +23,74 @@ def number_text(value: float) -> str:
 
 
 @dataclass(frozen=True)
+class SizeExpression:
+    """A size that is computed from others, such as `2*d`."""
+
+    text: str
+    # In postfix order: numbers, operators, and ("name", size or attribute) or ("numel", input).
+    terms: tuple[int | str | tuple[str, str], ...] = field(compare=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sizes and attributes in the expression."""
+        found = [each[1] for each in self.terms if isinstance(each, tuple) and each[0] == "name"]
+        return tuple(dict.fromkeys(found))
+
+    def value(self, sizes: Mapping[Any, Any]) -> Any:
+        """The size, from those of the names, and from ("numel", x) for the elements of an input x.
+
+        The sizes may be symbols that have Python's operators. Raises ZeroDivisionError.
+        """
+        stack: list[Any] = []
+        for term in self.terms:
+            if isinstance(term, str):
+                right = stack.pop()
+                stack.append(_OPERATORS[term](stack.pop(), right))
+            elif isinstance(term, tuple):
+                stack.append(sizes[term[1] if term[0] == "name" else term])
+            else:
+                stack.append(term)
+        return stack.pop()
+
+    def solve(self, unknown: str, size: Any, sizes: Mapping[Any, Any]) -> Any:
+        """The size of the name `unknown` with which the expression is `size`."""
+        constant = self.value({**sizes, unknown: 0})
+        return (size - constant) // (self.value({**sizes, unknown: 1}) - constant)
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "cdiv": lambda a, b: -(-a // b),
+    "min": min,
+    "max": max,
+}
+
+
+# A dimension of a signature: a name, a fixed size or an expression.
+Dim = str | int | SizeExpression
+
+
+def size_of(dim: Dim, sizes: Mapping[Any, Any]) -> Any:
+    """The size of a dimension of a signature, from those of the names."""
+    if isinstance(dim, SizeExpression):
+        return dim.value(sizes)
+    return dim if isinstance(dim, int) else sizes[dim]
+
+
+@dataclass(frozen=True)
 class Parameter:
     """An input or an output of an op."""
 
     name: str
     dtype: str  # "T" is one of the op's dtypes, the same for every "T"
-    dims: tuple[str | int, ...]  # equal names are equal sizes; a leading "*" is any shape
+    # Equal names are equal sizes; a leading "*" is any shape.
+    dims: tuple[Dim, ...]
     or_bool: bool = False  # the dtype may be bool instead
     broadcasts: bool = False  # the shape may be any that broadcasts to the dims, as in NumPy
     optional: bool = False
@@ -53,6 +116,18 @@ class Parameter:
         """Whether every call has a tensor for the input: its own or that of its default input."""
         return not self.optional or self.default_input is not None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of sizes, also in expressions."""
+        dims = self.dims[self.leads :]
+        found = [dim.names if isinstance(dim, SizeExpression) else (dim,) for dim in dims]
+        return tuple(name for names in found for name in names if isinstance(name, str))
+
+    @property
+    def has_expressions(self) -> bool:
+        """Whether a size is computed from others, not only read from an attribute."""
+        return any(isinstance(dim, SizeExpression) and len(dim.terms) > 1 for dim in self.dims)
+
     def axes_of(self, shape: Sequence[Any], leading: int) -> list[int | str | None]:
         """What each axis of a tensor is: the number of one of the `leading` dimensions that `*`
         counts, or a name; None for a fixed size, and for a size of 1 that broadcasts."""
@@ -62,6 +137,11 @@ class Parameter:
             return axes
         axes = axes[len(axes) - len(shape) :]
         return [None if size == 1 else axis for size, axis in zip(shape, axes, strict=True)]
+
+    def shape(self, leading: Sequence[Any], sizes: Mapping[Any, Any]) -> tuple[Any, ...]:
+        """The shape: `leading` for `*`, and the sizes of the other dimensions."""
+        named = (size_of(dim, sizes) for dim in self.dims[self.leads :])
+        return (*leading, *named) if self.leads else tuple(named)
 
     @property
     def if_absent(self) -> str:
@@ -207,14 +287,56 @@ class OpInfo:
     @property
     def named_dimensions(self) -> list[str]:
         """The named dimensions of the required inputs, in the order of the signature."""
+        dims = [dim for each in self.inputs if not each.optional for dim in each.dims]
         names = [
-            dim
-            for each in self.inputs
-            if not each.optional
-            for dim in each.dims
-            if isinstance(dim, str) and dim != "*"
+            name
+            for dim in dims
+            for name in (dim.names if isinstance(dim, SizeExpression) else [dim])
+            if isinstance(name, str) and name != "*" and name not in self.size_attributes
         ]
         return list(dict.fromkeys(names))
+
+    @property
+    def size_attributes(self) -> frozenset[str]:
+        """The attributes in the sizes of inputs and outputs."""
+        dims = [dim for each in (*self.inputs, *self.outputs) for dim in each.dims]
+        names = {name for dim in dims if isinstance(dim, SizeExpression) for name in dim.names}
+        return frozenset(names & {each.name for each in self.attributes})
+
+    def with_elements(self, leading: Sequence[Any], sizes: Mapping[Any, Any]) -> dict[Any, Any]:
+        """The sizes, and as ("numel", input) the number of elements of inputs in expressions."""
+        dims = [dim for each in (*self.inputs, *self.outputs) for dim in each.dims]
+        terms = {term for dim in dims if isinstance(dim, SizeExpression) for term in dim.terms}
+        counts = {
+            ("numel", each.name): math.prod(each.shape(leading, sizes))
+            for each in self.inputs
+            if ("numel", each.name) in terms
+        }
+        return {**sizes, **counts}
+
+    def sizes_in(
+        self, shapes: Mapping[str, Sequence[Any] | None], attributes: Mapping[str, Any]
+    ) -> dict[Any, Any]:
+        """The sizes of the names in a call with inputs of these shapes; None for an absent input,
+        or one that broadcasts. Attributes that are sizes are among them."""
+        sizes: dict[Any, Any] = {name: attributes[name] for name in self.size_attributes}
+        computed: list[tuple[SizeExpression, Any]] = []
+        for each in self.inputs:
+            shape = shapes.get(each.name)
+            if shape is None or each.broadcasts:
+                continue
+            sizes["numel", each.name] = math.prod(shape)
+            own = each.dims[each.leads :]
+            for dim, size in zip(own, shape[len(shape) - len(own) :], strict=True):
+                if isinstance(dim, SizeExpression):
+                    computed.append((dim, size))
+                elif isinstance(dim, str):
+                    sizes[dim] = size
+        for dim, size in computed:
+            for name in dim.names:
+                if name not in sizes:
+                    sizes[name] = dim.solve(name, size, sizes)
+        return sizes
 
     def with_multiples(self, sizes: Mapping[Any, int]) -> dict[Any, int]:
         """The sizes, changed where one must be a multiple of another: it is twice as large."""
@@ -296,13 +418,19 @@ def op_info(fields: dict[str, Any], module: Mapping[str, Any]) -> OpInfo:
     return OpInfo(
         **fields
         | {
-            "inputs": tuple(Parameter(**each) for each in fields["inputs"]),
+            "inputs": tuple(map(parameter_of, fields["inputs"])),
             "attributes": tuple(Attribute(**each) for each in fields["attributes"]),
-            "outputs": tuple(Parameter(**each) for each in fields["outputs"]),
+            "outputs": tuple(map(parameter_of, fields["outputs"])),
             "onnx": OnnxName(**fields["onnx"], version=module["onnx_version"]),
             "definition_opset": module["definition_opset"],
         }
     )
+
+
+def parameter_of(fields: dict[str, Any]) -> Parameter:
+    """The input or output of an entry of `_C.ops()`."""
+    dims = [SizeExpression(*dim) if isinstance(dim, tuple) else dim for dim in fields["dims"]]
+    return Parameter(**fields | {"dims": tuple(dims)})
 
 
 _OPS: dict[str, OpInfo] = {}  # by qualified name

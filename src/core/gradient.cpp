@@ -48,9 +48,10 @@ KnownShape shape_in(const Parameter& tensor) {
   return {tensor.leading ? Lead::star : Lead::none, {tensor.dims.begin(), tensor.dims.end()}};
 }
 
-/// Whether two sizes are known to differ. A number and a name may be equal in the calls of an op.
+/// Whether two sizes are known to differ. A number, a name and an expression may be equal in the
+/// calls of an op.
 bool differ(const Dimension& a, const Dimension& b) {
-  if (a.name.empty() != b.name.empty()) return false;
+  if (a.name.empty() != b.name.empty() || a.is_expression() || b.is_expression()) return false;
   return a.name != b.name || (a.size >= 0 && b.size >= 0 && a.size != b.size);
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,7 +31,7 @@ std::string text_of(const Parameter& parameter) {
   std::string text = parameter.leading ? "[*" : "[";
   for (const Dimension& dim : parameter.dims) {
     if (text.size() > 1) text += ", ";
-    text += dim.name.empty() ? std::to_string(dim.size) : std::string(dim.name);
+    text += dim.is_fixed() ? std::to_string(dim.size) : std::string(dim.name);
   }
   return text + "]";
 }
@@ -40,6 +41,49 @@ Status error(Status::Code code, const Op& op, const std::string& what) {
 }
 
 }  // namespace detail
+
+std::optional<SymbolicSize> DimTraits<SymbolicSize>::apply(Term::Kind kind, const SymbolicSize& a,
+                                                           const SymbolicSize& b) {
+  using enum Term::Kind;
+  if (a.unknown() || b.unknown()) return SymbolicSize();
+  if (a.number >= 0 && b.number >= 0) {
+    return SymbolicSize(DimTraits<std::int64_t>::apply(kind, a.number, b.number).value_or(-1));
+  }
+  const bool is_neutral = (kind == multiply || kind == floor_divide || kind == ceil_divide)
+                              ? b.number == 1
+                              : (kind == add || kind == subtract) && b.number == 0;
+  if (is_neutral) return a;
+  if ((kind == multiply && a.number == 1) || (kind == add && a.number == 0)) return b;
+  // In parentheses, so that equal texts mean equal sizes.
+  const auto operand = [](const SymbolicSize& size) {
+    const bool is_word = size.symbol.find_first_of(" ,") == std::string::npos;
+    return is_word ? text(size) : "(" + size.symbol + ")";
+  };
+  SymbolicSize result;
+  switch (kind) {
+    case add:
+      result.symbol = operand(a) + " + " + operand(b);
+      break;
+    case subtract:
+      result.symbol = operand(a) + " - " + operand(b);
+      break;
+    case multiply:
+      result.symbol = operand(a) + " * " + operand(b);
+      break;
+    case floor_divide:
+      result.symbol = operand(a) + " // " + operand(b);
+      break;
+    case ceil_divide:
+      result.symbol = "cdiv(" + text(a) + ", " + text(b) + ")";
+      break;
+    case minimum:
+      result.symbol = "min(" + text(a) + ", " + text(b) + ")";
+      break;
+    default:
+      result.symbol = "max(" + text(a) + ", " + text(b) + ")";
+  }
+  return result;
+}
 
 std::string names_of(DTypeSet dtypes) {
   std::string names;

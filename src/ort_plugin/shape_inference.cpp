@@ -47,7 +47,7 @@ void set_output(const OrtApi& api, OrtShapeInferContext& context, std::size_t in
     // ONNX Runtime would treat unknown sizes as equal, and share memory between tensors.
     if (size.unknown()) return;
     numbers.push_back(size.number);
-    symbols.push_back(size.symbol);
+    symbols.push_back(size.symbol.c_str());
   }
   OrtTensorTypeAndShapeInfo* info = nullptr;
   check(api.CreateTensorTypeAndShapeInfo(&info));

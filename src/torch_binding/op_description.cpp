@@ -24,16 +24,32 @@ nb::tuple tuple_of(const List& list, const F& f) {
   return nb::tuple(result);
 }
 
+/// A number, a name, or the text and the terms of an expression: numbers, names and operators.
+nb::object describe(const Signature& signature, const Dimension& dim) {
+  if (dim.is_fixed()) return nb::int_(dim.size);
+  if (dim.is_name()) return to_str(dim.name);
+  constexpr std::array operators{"+", "-", "*", "//", "cdiv", "min", "max"};
+  nb::list terms;
+  for (std::size_t i = 0; i < dim.terms; ++i) {
+    const Term& term = signature.terms[dim.first_term + i];
+    if (term.kind == Term::Kind::number) {
+      terms.append(term.value);
+    } else if (term.is_operator()) {
+      terms.append(operators[static_cast<std::size_t>(term.kind) -
+                             static_cast<std::size_t>(Term::Kind::add)]);
+    } else if (term.kind == Term::Kind::elements) {
+      terms.append(nb::make_tuple("numel", to_str(term.name)));
+    } else {
+      terms.append(nb::make_tuple("name", to_str(term.name)));
+    }
+  }
+  return nb::make_tuple(to_str(dim.name), nb::tuple(terms));
+}
+
 nb::dict describe(const Signature& signature, const Parameter& parameter) {
   nb::list dims;
   if (parameter.leading) dims.append("*");
-  for (const Dimension& dim : parameter.dims) {
-    if (dim.name.empty()) {
-      dims.append(dim.size);
-    } else {
-      dims.append(to_str(dim.name));
-    }
-  }
+  for (const Dimension& dim : parameter.dims) dims.append(describe(signature, dim));
   nb::dict result;
   result["name"] = to_str(parameter.name);
   result["dtype"] = parameter.is_generic() ? nb::str("T") : to_str(name_of(parameter.dtype({})));

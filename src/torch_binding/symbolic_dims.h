@@ -4,6 +4,7 @@
 #include <c10/core/SymInt.h>
 
 #include <cstdint>
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -28,6 +29,34 @@ struct DimTraits<c10::SymInt> {
   /// False for symbols: a guard would ask users to bound a size that the call checks anyway.
   static bool exceeds(const c10::SymInt& a, std::int64_t limit) {
     return a.maybe_as_int().value_or(0) > limit;
+  }
+  /// Accepts what symbols do not decide, as exceeds() does.
+  static bool is_less(const c10::SymInt& a, std::int64_t limit) {
+    return a.maybe_as_int().value_or(limit) < limit;
+  }
+  /// Divisors are at least 1. c10::SymInt truncates quotients of numbers but floors those of
+  /// symbols.
+  static std::optional<c10::SymInt> apply(Term::Kind kind, const c10::SymInt& a,
+                                          const c10::SymInt& b) {
+    const std::optional<std::int64_t> left = a.maybe_as_int();
+    const std::optional<std::int64_t> right = b.maybe_as_int();
+    if (left && right) return DimTraits<std::int64_t>::apply(kind, *left, *right);
+    switch (kind) {
+      case Term::Kind::add:
+        return a + b;
+      case Term::Kind::subtract:
+        return a - b;
+      case Term::Kind::multiply:
+        return a * b;
+      case Term::Kind::floor_divide:
+      case Term::Kind::ceil_divide:
+        if (right && *right < 1) return std::nullopt;
+        return kind == Term::Kind::floor_divide ? a / b : (a + (b - 1)) / b;
+      case Term::Kind::minimum:
+        return a.min(b);
+      default:
+        return a.max(b);
+    }
   }
   static std::string text(const c10::SymInt& dim) {
     std::ostringstream text;

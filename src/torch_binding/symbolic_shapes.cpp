@@ -55,6 +55,36 @@ struct DimTraits<binding::Size> {
   static bool exceeds(const binding::Size& size, std::int64_t limit) {
     return nb::isinstance<nb::int_>(size.value) && nb::cast<std::int64_t>(size.value) > limit;
   }
+  static bool is_less(const binding::Size& size, std::int64_t limit) {
+    return nb::isinstance<nb::int_>(size.value) && nb::cast<std::int64_t>(size.value) < limit;
+  }
+  /// Python's operators; for the minimum and the maximum of symbols, which Python would compare,
+  /// the library's own functions.
+  static std::optional<binding::Size> apply(Term::Kind kind, const binding::Size& a,
+                                            const binding::Size& b) {
+    if (a.unknown() || b.unknown()) return binding::Size();
+    if (nb::isinstance<nb::int_>(a.value) && nb::isinstance<nb::int_>(b.value)) {
+      const auto value = DimTraits<std::int64_t>::apply(kind, nb::cast<std::int64_t>(a.value),
+                                                        nb::cast<std::int64_t>(b.value));
+      return value ? std::optional(binding::Size(*value)) : std::nullopt;
+    }
+    switch (kind) {
+      case Term::Kind::add:
+        return binding::Size(a.value + b.value);
+      case Term::Kind::subtract:
+        return binding::Size(a.value - b.value);
+      case Term::Kind::multiply:
+        return binding::Size(a.value * b.value);
+      case Term::Kind::floor_divide:
+        return binding::Size(nb::object(a.value.floor_div(b.value)));
+      case Term::Kind::ceil_divide:
+        return binding::Size(nb::object(-(-a.value).floor_div(b.value)));
+      default: {
+        const char* const name = kind == Term::Kind::minimum ? "min_dim" : "max_dim";
+        return binding::Size(nb::module_::import_("jax.core").attr(name)(a.value, b.value));
+      }
+    }
+  }
   static std::string text(const binding::Size& size) {
     return size.unknown() ? "?" : nb::str(size.value).c_str();
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <vector>
 
 #include "arguments.h"
@@ -71,6 +72,69 @@ TEST(Infer, UnknownSizes) {
   EXPECT_EQ(infer_shape(unknown, four), "[n, ?]");
   EXPECT_EQ(infer_shape(four, unknown), "[n, 4]");
   EXPECT_EQ(infer_shape(four, SymbolicSize(3)), "bias_relu: dimension c is 4 in x but 3 in bias");
+}
+
+std::string text_of_result(const Result& result) {
+  return result.status.ok() ? detail::text_of(std::span<const std::int64_t>(result.shapes[0]))
+                            : std::string(result.status.message());
+}
+
+TEST(Infer, SizesThatAreComputed) {
+  Op op;
+  op.name = "f";
+  op.signature = parse_signature("f(x: T[*, 2*d + 1], w: T[d]?) -> y: T[*, d, numel(x)]");
+  op.spec.dtypes = DTypeSet::of({f32});
+  const auto infer_two = [&](const Sizes& x, const Sizes& w) {
+    return text_of_result(infer_op(op, {{f32, x}, {f32, w, !w.empty()}}));
+  };
+  EXPECT_EQ(infer_two({3, 9}, {}), "[3, 4, 27]");
+  EXPECT_EQ(infer_two({3, 9}, {4}), "[3, 4, 27]");
+  EXPECT_EQ(infer_two({3, 9}, {5}), "f: dimension 2*d + 1 of x is 9, but must be 11: d is 5");
+  EXPECT_EQ(infer_two({3, 8}, {}),
+            "f: dimension 2*d + 1 of x is 8, but 8 - 1 must be a multiple of 2");
+  EXPECT_EQ(infer_two({3, 0}, {}),
+            "f: dimension 2*d + 1 of x is 0, but 0 - 1 must be a multiple of 2");
+  op.signature = parse_signature(
+      "f(x: T[h, k], w: T[k*s], *, p: int = 0) -> y: T[(h + 2*p - k)//s + 1, cdiv(h, s)]");
+  const auto infer_window = [&](const Sizes& x, std::int64_t w, std::int64_t p) {
+    return text_of_result(infer_op(op, {{f32, x}, {f32, {w}}}, {p}));
+  };
+  EXPECT_EQ(infer_window({7, 3}, 6, 1), "[4, 4]");
+  EXPECT_EQ(infer_window({7, 3}, 6, -2), "[1, 4]");
+  EXPECT_EQ(infer_window({7, 3}, 6, -5),
+            "f: dimension (h + 2*p - k)//s + 1 of y would be -2: h is 7, p is -5, k is 3, s is 2");
+  EXPECT_EQ(infer_window({7, 3}, 7, 0),
+            "f: dimension k*s of w is 7, but must be a multiple of 3: k is 3");
+  EXPECT_EQ(
+      infer_window({7, 3}, 0, 0),
+      "f: dimension (h + 2*p - k)//s + 1 of y divides by less than 1: h is 7, p is 0, k is 3, "
+      "s is 0");
+  EXPECT_EQ(infer_window({7, 3}, 3, std::numeric_limits<std::int64_t>::max()),
+            "f: dimension (h + 2*p - k)//s + 1 of y is too large: h is 7, p is "
+            "9223372036854775807, k is 3, s is 1");
+}
+
+TEST(Infer, SymbolsOfComputedSizesAreTheirTexts) {
+  Op op;
+  op.name = "f";
+  op.signature = parse_signature("f(x: T[2*d, n]) -> y: T[d, n + 1, 3*(n - 2)//d, min(n, 4)]");
+  op.spec.dtypes = DTypeSet::of({f32});
+  const auto infer_shape = [&](const SymbolicSize& rows, const SymbolicSize& n) {
+    const std::vector<SymbolicTensor> inputs{{true, f32, {rows, n}}};
+    std::vector<OutputType<SymbolicSize>> outputs(1);
+    const Status status =
+        infer(op, std::span(inputs), std::span<const Attribute>(), std::span(outputs));
+    return status.ok() ? detail::text_of(outputs[0].shape.span()) : status.message();
+  };
+  SymbolicSize rows;
+  rows.symbol = "rows";
+  SymbolicSize n;
+  n.symbol = "n";
+  EXPECT_EQ(infer_shape(rows, n), "[rows // 2, n + 1, (3 * (n - 2)) // (rows // 2), min(n, 4)]");
+  EXPECT_EQ(infer_shape(SymbolicSize(6), SymbolicSize(5)), "[3, 6, 3, 4]");
+  EXPECT_EQ(infer_shape(SymbolicSize(7), n),
+            "f: dimension 2*d of x is 7, but must be a multiple of 2");
+  EXPECT_EQ(infer_shape(SymbolicSize(), n), "[?, n + 1, ?, min(n, 4)]");
 }
 
 TEST(Infer, DefaultsAsText) {

@@ -168,6 +168,23 @@ TEST(Signature, AnOutputOverwritesAnInputOfItsDtypeAndShape) {
   }
 }
 
+TEST(Signature, SizesThatAreComputed) {
+  const Signature s = parse_signature(
+      "f(x: T[*, 2*d], w: T[k], *, p: int = 0) -> y: T[*, (d + 2*p - k)//3 + 1, max(d, k)]");
+  EXPECT_EQ(s.inputs[0].dims[0].name, "2*d");
+  EXPECT_TRUE(s.inputs[0].dims[0].is_expression());
+  ASSERT_EQ(s.equations.size(), 1u);
+  EXPECT_EQ(s.equations[0].unknown, "d");
+  EXPECT_EQ(s.outputs[0].dims[0].terms, 11);
+  const std::string deep = std::string(17, '(') + "n" + std::string(17, ')');
+  EXPECT_THROW(parse_signature("f(x: T[n]) -> y: T[" + deep + "]"), std::invalid_argument);
+  // In other order, since the size that stands alone is known first.
+  const Signature other = parse_signature("f(x: T[g*d], y: T[d], z: T[g*d]) -> w: T[g]");
+  ASSERT_EQ(other.equations.size(), 2u);
+  EXPECT_EQ(other.equations[0].unknown, "g");
+  EXPECT_EQ(other.equations[1].unknown, "");
+}
+
 class Malformed : public testing::TestWithParam<const char*> {};
 TEST_P(Malformed, IsRejected) { EXPECT_THROW(parse_signature(GetParam()), std::invalid_argument); }
 INSTANTIATE_TEST_SUITE_P(
@@ -225,13 +242,25 @@ INSTANTIATE_TEST_SUITE_P(
         {"f(x: T[n], w: T[n]?, z: T[n]) -> y: T[n]", "z, which is required, must come before"},
         {"f(x: i32[n], w: T[n]?) -> y: T[n]", "y is of type T, so an input that is never absent"},
         {"f(x: T[n], w: T[*]?) -> y: T[*]", "y begins with *, so an input that is never absent"},
-        {"f(x: T[n], w: T[m]?) -> y: T[m]", "m, a dimension of y, must be that of an input that"},
+        {"f(x: T[n], w: T[m]?) -> y: T[m]",
+         "m, a dimension of y, must be made of dimensions of inputs"},
         {"f(x: T[n]) -> kept: i64[k]",
-         "k, a dimension of kept, must be that of an input that is never absent, or an integer "
-         "attribute; if it depends on values, return the largest size, and the number used"},
-        {"f(x: T[*, 2 d]) -> y: T[*, d]", "a dimension of x is a name or a number, before `d])"},
-        {"f(x: T[h], *, p: int = 0 in [0, 9]) -> y: T[h + p]",
-         "a dimension of y is a name or a number, before `+ p]`; compute other sizes outside"},
+         "k, a dimension of kept, must be made of dimensions of inputs that are never absent, and "
+         "of integer attributes; if it depends on values, return the largest size, and the number"},
+        {"f(x: T[*, 2 d]) -> y: T[*, d]",
+         "a dimension of x is a name, a number or an expression such as 2*d, not one before `d])"},
+        {"f(x: T[a*b]) -> y: T[a]", "the sizes a and b of a*b are both unknown: one of them must"},
+        {"f(x: T[d//2]) -> y: T[d]", "d//2 cannot be solved for d, which must be in it once"},
+        {"f(x: T[d*d]) -> y: T[d]", "d*d cannot be solved for d"},
+        {"f(x: T[8 - d]) -> y: T[d]", "8 - d cannot be solved for d"},
+        {"f(x: T[n], w: T[2*d]?) -> y: T[n]",
+         "d, in 2*d of w, must be a dimension of an input that is never absent"},
+        {"f(x: T[h/2]) -> y: T[h]", "sizes are divided by a//b, rounded down, or cdiv(a, b)"},
+        {"f(x: T[n]) -> y: T[half(n)]", "the functions of sizes are cdiv, min, max and numel, not"},
+        {"f(x: T[n]) -> y: T[numel(z)]", "numel(z) must be of an input that is never absent"},
+        {"f(x: T[n]) -> y: T[n + ]", "a name is missing before `]`"},
+        {"f(x: T[n]) -> y: T[(n]", "`)` is missing before `]`"},
+        {"f(x: T[n], *, k: float = 1.0) -> y: T[n + k]", "k, an attribute in a size, must be an"},
         {"f(x: T[n], w: T[m]?, o: offsets(m)[b]? = x) -> y: T[n]", "x, the default of"},
         {"f(x: T[n], i: offsets(n)[b], w: T[m]?, o: offsets(m)[b]? = i) -> y: T[n]",
          "m, which o divides, must be a dimension of an input that is never absent"},
@@ -284,8 +313,8 @@ INSTANTIATE_TEST_SUITE_P(
         {"f(x: T[n], *, k: float = 1e) -> y: T[n]", "an exponent is missing before `)"},
         {"f(x: T[n], *, k: float = 1e1e1) -> y: T[n]", "`,` is missing before `e1)"},
         {"f(x: T[n], *, k: float = 1einf) -> y: T[n]", "an exponent is missing before `inf)"},
-        {"f(x: T[2.5]) -> y: T[2]", "a dimension must be an integer"},
-        {"f(x: T[1e30]) -> y: T[2]", "a dimension must be an integer"},
+        {"f(x: T[2.5]) -> y: T[2]", "a size must be an integer"},
+        {"f(x: T[1e30]) -> y: T[2]", "a size must be an integer"},
         {"f(x: T[n], o: offsets(n)[]) -> y: T[n]", "o must have one dimension, as offsets have"},
         {"f(x: T[n], o: offsets(n)[*]) -> y: T[n]", "o must have one dimension, as offsets have"},
         {"f(x: T[n], o: offsets(n)[b, c]) -> y: T[n]", "o must have one dimension"},

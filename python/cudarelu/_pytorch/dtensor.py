@@ -23,7 +23,7 @@ from torch.distributed.tensor.experimental import register_sharding
 
 from cudarelu._gradients import keeps_rows
 from cudarelu._pytorch.functions import overload_of
-from cudarelu._table import OpInfo, Parameter, all_ops
+from cudarelu._table import Dim, OpInfo, Parameter, all_ops
 
 Placements = list[Placement | None]  # None for an absent input
 
@@ -74,18 +74,18 @@ def _of_output(parameter: Parameter, row: int | None) -> Placement:
     return Shard(row) if parameter.leads else Partial()
 
 
-def _along(dim: str | int, parameter: Parameter, rank: int, other: Placement) -> Placement:
+def _along(dim: Dim, parameter: Parameter, rank: int, other: Placement) -> Placement:
     """A shard of the named dimension, or `other` for a tensor without it. `rank` is that of `*`."""
     if dim not in parameter.dims:
         return other
     return Shard(parameter.dims.index(dim) + (rank - 1 if parameter.leads else 0))
 
 
-def _is_in_outputs(op: OpInfo, dim: str | int) -> bool:
+def _is_in_outputs(op: OpInfo, dim: Dim) -> bool:
     return any(dim in each.dims for each in op.outputs)
 
 
-def _of_others(op: OpInfo, dim: str | int) -> Placement:
+def _of_others(op: OpInfo, dim: Dim) -> Placement:
     """The placement of inputs without the dimension: of a product of sums, they are addends."""
     return Replicate() if _is_in_outputs(op, dim) else Partial()
 

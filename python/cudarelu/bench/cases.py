@@ -13,7 +13,7 @@ import torch
 from .._onnx.definitions import function
 from .._table import OpInfo, Parameter
 from ..testing.cases import is_product
-from ..testing.inputs import draw, equal_batches, shape_of
+from ..testing.inputs import draw, equal_batches
 
 Inputs = list[torch.Tensor | None]
 
@@ -48,7 +48,8 @@ class Case:
         return known
 
     def shape(self, parameter: Parameter) -> tuple[int, ...]:
-        return shape_of(parameter, self.leading, self._known_sizes())
+        sizes = self.op.with_elements(self.leading, self._known_sizes())
+        return parameter.shape(self.leading, sizes)
 
     def torch_dtype(self, parameter: Parameter) -> torch.dtype:
         return getattr(torch, self.dtype if parameter.dtype == "T" else parameter.dtype)

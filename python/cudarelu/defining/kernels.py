@@ -8,11 +8,21 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 
-from .._table import OpInfo
+from .._table import OpInfo, SizeExpression
 from .cubins import Argument, Compiler, Cubin, aligned_sizes, arguments_of
 from .evaluation import cpu_source
 from .ops import declaration, header
-from .triton_trace import Branch, Launch, Leaf, Symbol, Tensor, Tree, identifier, leaves
+from .triton_trace import (
+    Branch,
+    Launch,
+    Leaf,
+    Symbol,
+    Tensor,
+    Tree,
+    identifier,
+    integer_symbol,
+    leaves,
+)
 
 _ELEMENTS = {  # in C++
     "float32": "float",
@@ -124,19 +134,29 @@ cudarelu::Status {op.onnx.op_type}::cuda(const cudarelu::Call& call) {{
         yield f"if ({empty}) return {{}};"
         known = {each.name for each in (*op.inputs, *op.outputs)}
         known |= {attribute.name for attribute in op.attributes}
-        for each in op.inputs:
-            if not each.required:
-                continue
-            for i, dim in enumerate(each.dims):
-                if isinstance(dim, str) and dim != "*" and dim not in known:
-                    known.add(dim)
-                    shape = f"{identifier(each.name)}.shape"
-                    size = f"{shape}[{shape}.size() - {len(each.dims) - i}]"
-                    yield f"[[maybe_unused]] const std::int64_t {identifier(dim)} = {size};"
         for i, attribute in enumerate(op.attributes):
             kind, read = ("double", "real") if attribute.type == "float" else ("auto", "integer")
             name = identifier(attribute.name)
             yield f"[[maybe_unused]] const {kind} {name} = call.{read}({i});"
+        computed: list[tuple[SizeExpression, str]] = []
+        for each in op.inputs:
+            if not each.required:
+                continue
+            for i, dim in enumerate(each.dims):
+                shape = f"{identifier(each.name)}.shape"
+                size = f"{shape}[{shape}.size() - {len(each.dims) - i}]"
+                if isinstance(dim, SizeExpression):
+                    computed.append((dim, size))
+                elif isinstance(dim, str) and dim != "*" and dim not in known:
+                    known.add(dim)
+                    yield f"[[maybe_unused]] const std::int64_t {identifier(dim)} = {size};"
+        for dim, size in computed:
+            for name in dim.names:
+                if name not in known:
+                    known.add(name)
+                    names = {each: integer_symbol(identifier(each)) for each in dim.names}
+                    solution = dim.solve(name, integer_symbol(size), names).text
+                    yield f"[[maybe_unused]] const std::int64_t {identifier(name)} = {solution};"
 
     def _by_dtype(self) -> Iterator[str]:
         variable = next(each.name for each in self._op.inputs if each.dtype == "T")

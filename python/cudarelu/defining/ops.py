@@ -13,7 +13,7 @@ from cudarelu import _C
 
 from .._onnx.definitions import OPSET, check_names
 from .._onnx.expressions import Expression, Input
-from .._table import FLOATING, Attribute, OnnxName, OpInfo, Parameter
+from .._table import FLOATING, Attribute, Dim, OnnxName, OpInfo, Parameter, parameter_of
 from . import emit
 from .expr import inputs_of, named_attributes, parts
 from .gradients import from_output, gradients
@@ -77,9 +77,9 @@ def read_signature(namespace: str, signature: str, dtypes: Sequence[str]) -> OpI
         name=fields["name"],
         signature=signature,
         summary="",
-        inputs=tuple(Parameter(**each) for each in fields["inputs"]),
+        inputs=tuple(map(parameter_of, fields["inputs"])),
         attributes=tuple(Attribute(**each) for each in fields["attributes"]),
-        outputs=tuple(Parameter(**each) for each in fields["outputs"]),
+        outputs=tuple(map(parameter_of, fields["outputs"])),
         divisibilities=tuple(fields["divisibilities"]),
         dtypes=tuple(dtypes),
         devices=("cpu", "cuda"),
@@ -150,7 +150,7 @@ def last_ones(dims: Sequence[Any]) -> int:
     return sum(1 for _ in itertools.takewhile(lambda dim: dim == 1, reversed(dims)))
 
 
-def _dims(dims: Sequence[str | int]) -> str:
+def _dims(dims: Sequence[Dim]) -> str:
     return f"T[{', '.join(map(str, dims))}]"
 
 

@@ -81,7 +81,7 @@ def triton_op(
                 raise ValueError(f"{op.name}: {each.name} must have one dtype and not broadcast")
         tensors = [each.name for each in (*op.inputs, *op.outputs)]
         attributes = [each.name for each in op.attributes]
-        dims = {dim for each in op.inputs for dim in each.dims}
+        dims = {name for each in op.inputs for name in each.names} - op.size_attributes
         for name in (*tensors, *attributes):
             if name.startswith("_") or hasattr(Call, name):
                 raise ValueError(f"{op.name}: {name} is a name that a call has already")

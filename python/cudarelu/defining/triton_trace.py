@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from .._table import OpInfo, Parameter
+from .._table import Dim, OpInfo, Parameter
 
 _MAX_PATHS = 256
 
@@ -135,6 +135,11 @@ class _Condition:
         return self._path.outcome(self._text)
 
 
+def integer_symbol(text: str) -> Symbol:
+    """An integer with this text in C++, outside of any run of a function."""
+    return Symbol(_Path({}), text, "int")
+
+
 class _Path:
     """The outcomes of the conditions that one run of the function meets, in their order."""
 
@@ -159,7 +164,7 @@ class Tensor:
     """An input, an output or the workspace of a call; as an argument of a kernel, its address."""
 
     def __init__(
-        self, path: _Path, name: str, dtype: str, dims: Sequence[str | int] | None, size: str
+        self, path: _Path, name: str, dtype: str, dims: Sequence[Dim] | None, size: str
     ) -> None:
         self._path = path
         self._dims = dims
@@ -181,7 +186,7 @@ class Tensor:
         """Whether the tensor is no input or output."""
         return self._dims is None
 
-    def sizes(self) -> Sequence[str | int]:
+    def sizes(self) -> Sequence[Dim]:
         """The dimensions of the signature."""
         if self._dims is None:
             raise TypeError(f"{self} has no shape: it is workspace")
@@ -278,7 +283,7 @@ class Call:
                 if attribute.labels:
                     return self._label(name, attribute.labels)
                 return Symbol(self._path, identifier(name), attribute.onnx_type)
-        if any(name in each.dims for each in op.inputs if each.required):
+        if any(name in each.names for each in op.inputs if each.required):
             return Symbol(self._path, identifier(name), "int")
         raise AttributeError(f"{op.name} has no input, output, attribute or dimension {name}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import numbers
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -289,7 +289,7 @@ class Op(torch.nn.Module):
 
     def __init__(self, function: Callable[..., Any], **attributes: float | int | str) -> None:
         super().__init__()
-        inputs = _smallest_inputs(op_of(function))
+        inputs = _smallest_inputs(op_of(function), attributes)
         if reserved := inputs.keys() & attributes:
             raise TypeError(f"{min(reserved)} is an input of the op, not an attribute")
         function(**inputs, **attributes)
@@ -304,11 +304,14 @@ class Op(torch.nn.Module):
         return ", ".join([op_of(self.function).qualified_name, *given])
 
 
-def _smallest_inputs(op: cudarelu.OpInfo) -> dict[str, torch.Tensor]:
-    """Inputs without data, with every size 1, to check a call."""
+def _smallest_inputs(op: cudarelu.OpInfo, attributes: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Inputs without data, with the size 1 for every name, to check a call."""
+    sizes = dict.fromkeys(op.named_dimensions, 1)
+    sizes |= {each.name: each.default for each in op.attributes} | dict(attributes)
+    sizes = op.with_elements((), sizes)
     return {
         each.name: torch.empty(
-            [dim if isinstance(dim, int) else 1 for dim in each.dims[each.leads :]],
+            each.shape((), sizes),
             dtype=getattr(torch, op.dtypes[0] if each.dtype == "T" else each.dtype),
             device="meta",
         )

@@ -140,8 +140,9 @@ def _are_same(
     """
     random = np.random.default_rng(0)
     arrays: list[np.ndarray | None] = []
+    known = op.with_elements((), dict.fromkeys(op.named_dimensions, 3) | {**attributes, **sizes})
     for parameter in op.inputs:
-        shape = [sizes.get(dim, 3) for dim in parameter.dims if dim != "*"]
+        shape = parameter.shape((), known)
         arrays.append(None if parameter.optional else random.normal(size=shape))
     given = {each.name: _given(each, attributes[each.name]) for each in op.attributes}
     call = FUNCTIONS[op.qualified_name]

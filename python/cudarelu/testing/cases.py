@@ -7,15 +7,15 @@ import dataclasses
 import itertools
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from .._onnx.definitions import function
-from .._table import OpInfo
-from .inputs import draw, shape_of
+from .._table import OpInfo, SizeExpression
+from .inputs import draw
 
 DTYPES = {
     name: np.dtype(getattr(ml_dtypes if name == "bfloat16" else np, name))
@@ -64,7 +64,11 @@ def has_many_dimensions(op: OpInfo) -> bool:
 
 def plans(op: OpInfo, dtype: np.dtype) -> Iterator[Plan]:
     """The plans of an op's cases: edge sizes, layouts, special values, attributes and absent
-    inputs."""
+    inputs. Those whose sizes the op's expressions exclude are left out."""
+    return (plan for plan in _plans(op, dtype) if sizes_of(op, plan) is not None)
+
+
+def _plans(op: OpInfo, dtype: np.dtype) -> Iterator[Plan]:
     width = 16 // dtype.itemsize  # elements of a 16-byte vector
     many = has_many_dimensions(op)
     yield Plan("no-rows", (0,), 3)
@@ -103,36 +107,60 @@ def plans(op: OpInfo, dtype: np.dtype) -> Iterator[Plan]:
 
 MAX_ELEMENTS = 1 << 23  # of a tensor of a case
 MAX_OUTPUT_SIZE = 1024  # of an attribute that is a size of an output
+MAX_TERM = 4  # of an attribute in an expression, which may multiply a size
 
 
-def sizes_of(op: OpInfo, plan: Plan) -> dict[Any, int]:
-    """A size for each named dimension.
+def sizes_of(op: OpInfo, plan: Plan) -> dict[Any, int] | None:
+    """A size for each name in dimensions, of attributes too; None if no sizes fit.
 
     The sizes differ, except with absent inputs: the input whose value an absent one takes must have
     the same shape. There are four offsets. Only the last dimension of a tensor may exceed 256,
     since the reference of a larger product takes long. All are halved until no tensor has more than
     `MAX_ELEMENTS`.
     """
+    values = attribute_values(op, plan.attributes)
+    given = {a.name: values.get(a.name, a.default) for a in op.attributes}
+    attributes: dict[Any, Any] = {name: given[name] for name in op.size_attributes}
     while True:
-        sizes = _sizes_of(op, plan)
-        given = sizes | _output_sizes(op, attribute_values(op, plan.attributes))
+        sizes = fitting_sizes(op, plan.leading, _sizes_of(op, plan) | attributes)
+        if sizes is None:
+            return None
         tensors = (*op.inputs, *op.outputs)
-        if all(math.prod(shape_of(p, plan.leading, given)) <= MAX_ELEMENTS for p in tensors):
+        if all(math.prod(p.shape(plan.leading, sizes)) <= MAX_ELEMENTS for p in tensors):
             return sizes
         plan = dataclasses.replace(plan, size=plan.size // 2)
 
 
-def _output_sizes(op: OpInfo, given: Mapping[str, Any]) -> dict[str, int]:
-    """The attributes that are sizes of outputs, with their defaults."""
-    dims = {dim for each in op.outputs for dim in each.dims}
-    values = {a.name: given.get(a.name, a.default) for a in op.attributes if a.name in dims}
-    return {name: int(value) for name, value in values.items()}
+def fitting_sizes(
+    op: OpInfo, leading: tuple[int, ...], sizes: dict[Any, int]
+) -> dict[Any, int] | None:
+    """The sizes, of which some are halved until no expression is negative; None if that fails."""
+    dims = {dim for each in (*op.inputs, *op.outputs) for dim in each.dims}
+    expressions = sorted((dim for dim in dims if isinstance(dim, SizeExpression)), key=str)
+    while True:
+        sizes = op.with_elements(leading, sizes)
+        try:
+            negative = next((each for each in expressions if each.value(sizes) < 0), None)
+        except ZeroDivisionError:
+            return None
+        if negative is None:
+            return sizes
+        smaller = (
+            sizes | {name: sizes[name] // 2}
+            for name in negative.names
+            if name not in op.size_attributes and sizes[name] > 1
+        )
+        value = negative.value(sizes)
+        found = next((each for each in smaller if negative.value(each) > value), None)
+        if found is None:
+            return None
+        sizes = found
 
 
 def _sizes_of(op: OpInfo, plan: Plan) -> dict[Any, int]:
     sizes: dict[Any, int] = {}
     for parameter in op.inputs:
-        named = [dim for dim in parameter.dims if isinstance(dim, str) and dim != "*"]
+        named = [name for name in parameter.names if name not in op.size_attributes]
         for dim in reversed(named):
             if dim not in sizes:
                 crowded = any(sizes.get(other, 0) > 256 for other in named)
@@ -225,6 +253,11 @@ def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
     return array
 
 
+def _stands_alone(op: OpInfo, attribute: str) -> bool:
+    dims = {str(dim) for each in (*op.inputs, *op.outputs) for dim in each.dims}
+    return attribute in dims
+
+
 def attribute_values(op: OpInfo, choice: str) -> dict[str, Any]:
     """Attribute values that are exact in float32, ONNX's type; `choice` is a Plan's."""
     given: dict[str, Any] = {}
@@ -240,8 +273,8 @@ def attribute_values(op: OpInfo, choice: str) -> dict[str, Any]:
             continue
         if a.type == "int":
             high = int(a.highest or 40)
-            if any(a.name in each.dims for each in op.outputs):
-                high = min(high, MAX_OUTPUT_SIZE)
+            if a.name in op.size_attributes:
+                high = min(high, MAX_OUTPUT_SIZE if _stands_alone(op, a.name) else MAX_TERM)
             given[a.name] = {"low": int(a.lowest or 1), "high": high}.get(choice, 3)
         else:
             low = -0.5 if a.lowest is None else a.lowest
@@ -272,6 +305,8 @@ def make_case(op: OpInfo, dtype: np.dtype, plan: Plan) -> Case:
         extra = special_values(dtype, subnormals)
     numbers = _Numbers(dtype, exact, deviation, extra, plan.layout, rng)
     sizes = sizes_of(op, plan)
+    if sizes is None:
+        raise ValueError(f"{op.short_name} has no sizes for the case {plan.id}")
     inputs = draw(op, plan.leading, sizes, numbers, plan.absent, plan.broadcast, plan.boolean)
     return Case(plan.id, inputs, attribute_values(op, plan.attributes))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import unittest.mock
 import warnings
 from typing import Any
@@ -12,7 +13,7 @@ import onnx
 import torch
 
 from .._pytorch.functions import FUNCTIONS
-from .._table import OpInfo
+from .._table import OpInfo, SizeExpression
 from .cases import DTYPES, Case, Plan, make_case
 from .hosts import Torch, dtype_of, from_ort, full_precision, onnx_type
 from .reference import assert_close, reference
@@ -52,12 +53,17 @@ def symbols(op: OpInfo, cases: list[Case], of: str = "inputs") -> list[list[str 
                 continue
             leading = [f"row{axis}_{number}" for axis in range(rows)]
             sizes: list[Any] = [
-                dim if isinstance(dim, int) else known.get(dim, f"{dim}_{number}")
+                dim if isinstance(dim, int) else known.get(str(dim), _symbol(dim, number))
                 for dim in parameter.dims
                 if dim != "*"
             ]
             result.append(leading * parameter.leads + sizes)
     return result
+
+
+def _symbol(dim: str | SizeExpression, number: int) -> str:
+    """A name for a size in a call: letters, digits and underscores."""
+    return re.sub(r"\W+", "_", f"{dim}_{number}")
 
 
 @functools.cache

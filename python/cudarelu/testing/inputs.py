@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from .._table import OpInfo, Parameter
+from .._table import OpInfo
 
 
 class Numbers(Protocol):
@@ -19,16 +19,6 @@ class Numbers(Protocol):
 
     def any(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Numbers of the dtype of this name; "T" is the type variable. It may be "bool"."""
-
-
-def shape_of(
-    parameter: Parameter, leading: Sequence[int], sizes: Mapping[Any, int]
-) -> tuple[int, ...]:
-    """The shape of a parameter: `leading` for `*`, and the sizes of its named dimensions."""
-    shape: list[int] = []
-    for dim in parameter.dims:
-        shape += leading if dim == "*" else [dim if isinstance(dim, int) else sizes[dim]]
-    return tuple(shape)
 
 
 def draw(
@@ -45,7 +35,7 @@ def draw(
     Args:
         op: the op.
         leading: the dimensions for `*`.
-        sizes: the sizes of the named dimensions.
+        sizes: the sizes of the names in dimensions.
         numbers: makes the arrays.
         absent: the names of the inputs to leave out.
         broadcast: which dimensions are broadcast of inputs that may: "not", "partly", with sizes of
@@ -57,7 +47,7 @@ def draw(
         if each.name in absent:
             inputs[each.name] = None
             continue
-        shape = shape_of(each, leading, sizes)
+        shape = each.shape(leading, sizes)
         if each.broadcasts and broadcast != "not":
             # Every second dimension from the last but one on is 1.
             shape = tuple(1 if (len(shape) - i) % 2 == 0 else d for i, d in enumerate(shape))

@@ -10,7 +10,7 @@ import torch
 
 from .._pytorch.functions import overload_of
 from .._table import OpInfo
-from .cases import attribute_values, has_many_dimensions
+from .cases import attribute_values, fitting_sizes, has_many_dimensions
 from .inputs import draw, equal_batches
 
 
@@ -44,10 +44,13 @@ def inputs_of(
 
     `lead` is the shape for *. Every named dimension is `size`, or they all differ if it is None.
     """
-    names = sorted({dim for each in op.inputs for dim in each.dims if isinstance(dim, str)})
+    names = sorted({name for each in op.inputs for name in each.names})
     lowest = 1 if has_many_dimensions(op) else 4
     sizes = op.with_multiples({name: size or lowest + i for i, name in enumerate(names)})
-    sizes |= {each.dims[0]: 2 for each in op.inputs if each.offsets_into}
+    given = {each.name: each.default for each in op.attributes} | attributes_of(op)
+    fitting = fitting_sizes(op, lead, sizes | {name: given[name] for name in op.size_attributes})
+    assert fitting is not None, f"{op.name} has no sizes for {sizes}"
+    sizes = fitting | {each.dims[0]: 2 for each in op.inputs if each.offsets_into}
     numbers = _AwayFromZero(torch.Generator().manual_seed(0))
     drawn = draw(op, lead, sizes, numbers, broadcast="partly")
     inputs = [x.to(device) for x in drawn.values()]

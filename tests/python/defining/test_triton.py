@@ -496,7 +496,7 @@ def test_bad_declarations():
         build(shift, in_place="q = x")
     for signature, message in (
         ("op(workspace: T[*]) -> y: T[*]", "workspace is a name that a call has already"),
-        ("op(x: T[*, c], *, c: float) -> y: T[*, c]", "c is also the name of a dimension"),
+        ("op(c: T[*, c]) -> y: T[*, c]", "c is also the name of a dimension"),
         ("op(x: i64[*]) -> y: i64[*]", "no required input has the dtype T"),
         ("op(o: i64[n], x: T[n]?) -> y: i64[n]", "no required input has the dtype T"),
         ("op(x: T[n], m: broadcast T[n]) -> y: T[n]", "m must have one dtype and not broadcast"),

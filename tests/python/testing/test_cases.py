@@ -8,7 +8,6 @@ import pytest
 
 from cudarelu.defining.ops import read_signature
 from cudarelu.testing.cases import DTYPES, MAX_ELEMENTS, attribute_values, plans, sizes_of
-from cudarelu.testing.inputs import shape_of
 
 
 @pytest.mark.parametrize(
@@ -26,6 +25,6 @@ def test_no_tensor_is_too_large(signature):
         attributes = {each.name: each.default for each in op.attributes}
         attributes |= attribute_values(op, plan.attributes)
         sizes = sizes_of(op, plan) | attributes
-        shapes = [shape_of(each, plan.leading, sizes) for each in (*op.inputs, *op.outputs)]
+        shapes = [each.shape(plan.leading, sizes) for each in (*op.inputs, *op.outputs)]
         assert max(map(math.prod, shapes)) <= MAX_ELEMENTS
         assert plan.size == 0 or all(sizes_of(op, plan).values())

@@ -5,9 +5,11 @@
 // or becomes a condition of the host.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,8 +35,33 @@ template <class Dim>
 struct DimTraits {
   static bool differ(const Dim& a, const Dim& b) { return a != b; }
   static bool exceeds(const Dim& a, std::int64_t limit) { return a > limit; }
+  static bool is_less(const Dim& a, std::int64_t limit) { return a < limit; }
   static bool is_one(const Dim& a) { return a == 1; }
   static bool is_multiple(const Dim& a, const Dim& of) { return of == 0 ? a == 0 : a % of == 0; }
+  /// The value of an operator of an expression; nothing if it overflows, or if a divisor is less
+  /// than 1.
+  static std::optional<Dim> apply(Term::Kind kind, const Dim& a, const Dim& b) {
+    Dim result = 0;
+    switch (kind) {
+      case Term::Kind::add:
+        return __builtin_add_overflow(a, b, &result) ? std::nullopt : std::optional(result);
+      case Term::Kind::subtract:
+        return __builtin_sub_overflow(a, b, &result) ? std::nullopt : std::optional(result);
+      case Term::Kind::multiply:
+        return __builtin_mul_overflow(a, b, &result) ? std::nullopt : std::optional(result);
+      case Term::Kind::floor_divide:
+      case Term::Kind::ceil_divide: {
+        if (b < 1) return std::nullopt;
+        const Dim rest = a % b;
+        if (kind == Term::Kind::floor_divide) return a / b - (rest < 0 ? 1 : 0);
+        return a / b + (rest > 0 ? 1 : 0);
+      }
+      case Term::Kind::minimum:
+        return std::min(a, b);
+      default:
+        return std::max(a, b);
+    }
+  }
   static std::string text(const Dim& dim) { return std::to_string(dim); }
 };
 
@@ -44,9 +71,9 @@ struct SymbolicSize {
   explicit SymbolicSize(std::int64_t number) : number(number) {}
 
   std::int64_t number = -1;  // -1: not a number
-  const char* symbol = "";   // owned by the host; "": no symbol
+  std::string symbol;        // "": no symbol
 
-  bool unknown() const { return number < 0 && *symbol == '\0'; }
+  bool unknown() const { return number < 0 && symbol.empty(); }
 };
 
 template <>
@@ -56,11 +83,16 @@ struct DimTraits<SymbolicSize> {
     return a.number >= 0 && b.number >= 0 && a.number != b.number;
   }
   static bool exceeds(const SymbolicSize& a, std::int64_t limit) { return a.number > limit; }
+  static bool is_less(const SymbolicSize&, std::int64_t) { return false; }
   static bool is_one(const SymbolicSize& a) { return a.number == 1; }
   static bool is_multiple(const SymbolicSize& a, const SymbolicSize& of) {
     return a.number < 0 || of.number < 0 ||
            DimTraits<std::int64_t>::is_multiple(a.number, of.number);
   }
+  /// A number, or the text of the expression as a symbol; unknown if it is negative, which only
+  /// values between others are. Never nothing: the run checks numbers.
+  static std::optional<SymbolicSize> apply(Term::Kind kind, const SymbolicSize& a,
+                                           const SymbolicSize& b);
   static std::string text(const SymbolicSize& size) {
     if (size.number >= 0) return std::to_string(size.number);
     return size.unknown() ? "?" : size.symbol;
@@ -153,67 +185,91 @@ std::string text_of(const Parameter& parameter);
 template <class Dim>
 class Binding {
  public:
-  Status bind(const Op& op, const Parameter& input, std::span<const Dim> shape) {
+  using Traits = DimTraits<Dim>;
+
+  Binding(const Op& op, std::span<const Attribute> attributes) : op_(op), attributes_(attributes) {}
+
+  /// Reads the sizes that stand alone.
+  Status bind(const Parameter& input, std::span<const Dim> shape) {
     const std::size_t fixed = input.dims.size();
     if (shape.size() > max_rank) {
-      return error(Status::Code::invalid_argument, op,
-                   std::string(input.name) + " has " + std::to_string(shape.size()) +
-                       " dimensions; at most " + std::to_string(max_rank) + " are supported");
+      return invalid(std::string(input.name) + " has " + std::to_string(shape.size()) +
+                     " dimensions; at most " + std::to_string(max_rank) + " are supported");
     }
     if ((input.leading ? shape.size() < fixed : shape.size() != fixed)) {
-      return error(
-          Status::Code::invalid_argument, op,
-          std::string(input.name) + " must be " + text_of(input) + ", not " + text_of(shape));
+      return invalid(std::string(input.name) + " must be " + text_of(input) + ", not " +
+                     text_of(shape));
     }
     const std::size_t lead = shape.size() - fixed;
     if (input.leading) {
-      if (Status status = bind_leading(op, input, shape.first(lead)); !status.ok()) return status;
+      if (Status status = bind_leading(input, shape.first(lead)); !status.ok()) return status;
     }
     for (std::size_t i = 0; i < fixed; ++i) {
-      Status status = bind_dimension(op, input, input.dims[i], shape[lead + i]);
+      if (input.dims[i].is_expression()) continue;
+      Status status = bind_dimension(input, input.dims[i], shape[lead + i]);
       if (!status.ok()) return status;
     }
     return {};
   }
 
-  /// The same for an input that broadcasts, after the others.
-  Status bind_broadcast(const Op& op, const Parameter& input, std::span<const Dim> shape) const {
-    const std::size_t rank = input.dims.size() + (input.leading ? leading_.size() : 0);
-    bool fits = shape.size() <= rank;
-    for (std::size_t i = rank - shape.size(); fits && i < rank; ++i) {
-      const std::size_t lead = rank - input.dims.size();
-      const Dim& size = shape[i - (rank - shape.size())];
-      if (DimTraits<Dim>::is_one(size)) continue;
-      if (i < lead) {
-        fits = !DimTraits<Dim>::differ(size, leading_[i]);
-      } else if (const Dimension& dim = input.dims[i - lead]; dim.name.empty()) {
-        fits = !DimTraits<Dim>::differ(size, Dim(dim.size));
-      } else {
-        fits = !DimTraits<Dim>::differ(size, *size_of(dim.name));
-      }
+  /// Solves the expressions of the inputs, or checks them.
+  template <class View>
+  [[gnu::noinline]] Status solve(std::span<const View> inputs) {
+    solved_.reserve(op_.signature.equations.size());
+    for (const Equation& equation : op_.signature.equations) {
+      const Parameter& input = op_.signature.inputs[equation.input];
+      const View& view =
+          inputs[op_.signature.source_of(equation.input, inputs[equation.input].present)];
+      if (!view.present) continue;
+      const Dimension& dim = input.dims[equation.dimension];
+      const Dim& size = view.shape[view.shape.size() - input.dims.size() + equation.dimension];
+      const bool known = equation.unknown.empty() || size_of(equation.unknown) != nullptr;
+      Status status = known ? check(inputs, input, dim, size)
+                            : solve(inputs, input, dim, size, equation.unknown);
+      if (!status.ok()) return status;
     }
-    if (fits) return {};
-    std::string full = input.leading ? text_of(leading_) : "[";
-    if (input.leading) full.pop_back();
-    for (const Dimension& dim : input.dims) {
-      if (full.size() > 1) full += ", ";
-      full +=
-          dim.name.empty() ? std::to_string(dim.size) : DimTraits<Dim>::text(*size_of(dim.name));
-    }
-    return error(Status::Code::invalid_argument, op,
-                 std::string(input.name) + " is " + text_of(shape) +
-                     ", which does not broadcast to " + text_of(input) + ", here " + full + "]");
+    return {};
   }
 
-  Status check_divisibilities(const Op& op) const {
-    for (const Divisibility& each : op.signature.divisibilities) {
+  /// Sets the size of a dimension whose names are bound.
+  template <class View>
+  Status evaluate(std::span<const View> inputs, const Parameter& tensor, const Dimension& dim,
+                  Dim& size) const {
+    if (dim.is_expression()) return evaluate_expression(inputs, tensor, dim, size);
+    size = dim.is_fixed() ? Dim(dim.size) : *size_of(dim.name);
+    return {};
+  }
+
+  /// The same as bind() for an input that broadcasts, after the others.
+  template <class View>
+  Status bind_broadcast(std::span<const View> inputs, const Parameter& input,
+                        std::span<const Dim> shape) const {
+    Shape<Dim> full;
+    if (input.leading) full.assign(leading_);
+    for (const Dimension& dim : input.dims) {
+      Dim size;
+      if (Status status = evaluate(inputs, input, dim, size); !status.ok()) return status;
+      full.push_back(std::move(size));
+    }
+    const std::span<const Dim> sizes = full.span();
+    bool fits = shape.size() <= sizes.size();
+    for (std::size_t i = 0; fits && i < shape.size(); ++i) {
+      fits = Traits::is_one(shape[i]) ||
+             !Traits::differ(shape[i], sizes[sizes.size() - shape.size() + i]);
+    }
+    if (fits) return {};
+    return invalid(std::string(input.name) + " is " + text_of(shape) +
+                   ", which does not broadcast to " + text_of(input) + ", here " + text_of(sizes));
+  }
+
+  Status check_divisibilities() const {
+    for (const Divisibility& each : op_.signature.divisibilities) {
       const Dim& divisor = *size_of(each.divisor);
       const Dim& multiple = *size_of(each.multiple);
-      if (DimTraits<Dim>::is_multiple(multiple, divisor)) continue;
-      return error(Status::Code::invalid_argument, op,
-                   "dimension " + std::string(each.multiple) + " is " +
-                       DimTraits<Dim>::text(multiple) + ", which is not a multiple of dimension " +
-                       std::string(each.divisor) + ", " + DimTraits<Dim>::text(divisor));
+      if (Traits::is_multiple(multiple, divisor)) continue;
+      return invalid("dimension " + std::string(each.multiple) + " is " + Traits::text(multiple) +
+                     ", which is not a multiple of dimension " + std::string(each.divisor) + ", " +
+                     Traits::text(divisor));
     }
     return {};
   }
@@ -221,19 +277,30 @@ class Binding {
   std::span<const Dim> leading() const { return leading_; }
   const Dim* size_of(std::string_view name) const {
     for (std::size_t i = 0; i < count_; ++i) {
-      if (bound_[i].dimension->name == name) return bound_[i].size;
+      if (bound_[i].name == name) return bound_[i].size;
     }
     return nullptr;
   }
 
  private:
   struct Bound {
-    const Dimension* dimension;
+    std::string_view name;
     const Dim* size;
     const Parameter* source;
   };
 
-  Status bind_leading(const Op& op, const Parameter& input, std::span<const Dim> dims) {
+  /// constant + factor * the unknown size.
+  struct Linear {
+    Dim constant;
+    Dim factor;
+    bool depends = false;  // on the unknown size; else `factor` has no meaning
+  };
+
+  Status invalid(const std::string& what) const {
+    return error(Status::Code::invalid_argument, op_, what);
+  }
+
+  Status bind_leading(const Parameter& input, std::span<const Dim> dims) {
     if (leading_source_ == nullptr) {
       leading_ = dims;
       leading_source_ = &input;
@@ -241,42 +308,171 @@ class Binding {
     }
     bool same = dims.size() == leading_.size();
     for (std::size_t i = 0; same && i < dims.size(); ++i) {
-      same = !DimTraits<Dim>::differ(dims[i], leading_[i]);
+      same = !Traits::differ(dims[i], leading_[i]);
     }
     if (same) return {};
-    return error(Status::Code::invalid_argument, op,
-                 "dimensions * are " + text_of(leading_) + " in " +
-                     std::string(leading_source_->name) + " but " + text_of(dims) + " in " +
-                     std::string(input.name));
+    return invalid("dimensions * are " + text_of(leading_) + " in " +
+                   std::string(leading_source_->name) + " but " + text_of(dims) + " in " +
+                   std::string(input.name));
   }
 
-  Status bind_dimension(const Op& op, const Parameter& input, const Dimension& dim,
-                        const Dim& size) {
+  Status bind_dimension(const Parameter& input, const Dimension& dim, const Dim& size) {
     if (dim.name.empty()) {
-      if (!DimTraits<Dim>::differ(size, Dim(dim.size))) return {};
-      return error(Status::Code::invalid_argument, op,
-                   std::string(input.name) + " must be " + text_of(input) + ": the size " +
-                       std::to_string(dim.size) + " is " + DimTraits<Dim>::text(size));
+      if (!Traits::differ(size, Dim(dim.size))) return {};
+      return invalid(std::string(input.name) + " must be " + text_of(input) + ": the size " +
+                     std::to_string(dim.size) + " is " + Traits::text(size));
     }
     for (std::size_t i = 0; i < count_; ++i) {
-      if (bound_[i].dimension->name != dim.name) continue;
-      if (!DimTraits<Dim>::differ(size, *bound_[i].size)) return {};
-      return error(Status::Code::invalid_argument, op,
-                   "dimension " + std::string(dim.name) + " is " +
-                       DimTraits<Dim>::text(*bound_[i].size) + " in " +
-                       std::string(bound_[i].source->name) + " but " + DimTraits<Dim>::text(size) +
-                       " in " + std::string(input.name));
+      if (bound_[i].name != dim.name) continue;
+      if (!Traits::differ(size, *bound_[i].size)) return {};
+      return invalid("dimension " + std::string(dim.name) + " is " + Traits::text(*bound_[i].size) +
+                     " in " + std::string(bound_[i].source->name) + " but " + Traits::text(size) +
+                     " in " + std::string(input.name));
     }
-    bound_[count_++] = {&dim, &size, &input};
+    bound_[count_++] = {dim.name, &size, &input};
     return {};
+  }
+
+  template <class View>
+  [[gnu::noinline]] Status evaluate_expression(std::span<const View> inputs,
+                                               const Parameter& tensor, const Dimension& dim,
+                                               Dim& size) const {
+    Linear value;
+    if (Status status = evaluate(inputs, tensor, dim, {}, value); !status.ok()) return status;
+    if (Traits::is_less(value.constant, 0)) {
+      return invalid(title_of(tensor, dim) + " would be " + Traits::text(value.constant) +
+                     values_of(dim));
+    }
+    size = std::move(value.constant);
+    return {};
+  }
+
+  template <class View>
+  Status check(std::span<const View> inputs, const Parameter& input, const Dimension& dim,
+               const Dim& size) const {
+    Dim expected;
+    if (Status status = evaluate(inputs, input, dim, expected); !status.ok()) return status;
+    if (!Traits::differ(size, expected)) return {};
+    return invalid(title_of(input, dim) + " is " + Traits::text(size) + ", but must be " +
+                   Traits::text(expected) + values_of(dim));
+  }
+
+  template <class View>
+  Status solve(std::span<const View> inputs, const Parameter& input, const Dimension& dim,
+               const Dim& size, std::string_view unknown) {
+    Linear value;
+    if (Status status = evaluate(inputs, input, dim, unknown, value); !status.ok()) return status;
+    const std::optional<Dim> rest = Traits::apply(Term::Kind::subtract, size, value.constant);
+    std::optional<Dim> solution;
+    if (rest && !Traits::is_less(*rest, 0) && !Traits::is_less(value.factor, 1) &&
+        Traits::is_multiple(*rest, value.factor)) {
+      solution = Traits::apply(Term::Kind::floor_divide, *rest, value.factor);
+    }
+    if (!solution) {
+      const bool has_terms = Traits::differ(value.constant, Dim(0));
+      const std::string less =
+          has_terms ? Traits::text(size) + " - " + Traits::text(value.constant) + " " : "";
+      return invalid(title_of(input, dim) + " is " + Traits::text(size) + ", but " + less +
+                     "must be a multiple of " + Traits::text(value.factor) + values_of(dim));
+    }
+    bound_[count_++] = {unknown, &solved_.emplace_back(*std::move(solution)), &input};
+    return {};
+  }
+
+  template <class View>
+  Status evaluate(std::span<const View> inputs, const Parameter& tensor, const Dimension& dim,
+                  std::string_view unknown, Linear& result) const {
+    std::vector<Linear> stack;
+    for (std::size_t i = 0; i < dim.terms; ++i) {
+      const Term& term = op_.signature.terms[dim.first_term + i];
+      bool fits = true;
+      if (term.is_operator()) {
+        const Linear right = std::move(stack.back());
+        stack.pop_back();
+        fits = apply(term.kind, stack.back(), right);
+      } else if (term.kind == Term::Kind::size && term.name == unknown) {
+        stack.push_back({Dim(0), Dim(1), true});
+      } else {
+        stack.push_back({Dim(), Dim()});
+        fits = read(inputs, term, stack.back().constant);
+      }
+      if (!fits) {
+        const bool divides =
+            term.kind == Term::Kind::floor_divide || term.kind == Term::Kind::ceil_divide;
+        return invalid(title_of(tensor, dim) +
+                       (divides ? " divides by less than 1" : " is too large") + values_of(dim));
+      }
+    }
+    result = std::move(stack.back());
+    return {};
+  }
+
+  /// The value of a term that is no operator. Returns false if it is too large.
+  template <class View>
+  bool read(std::span<const View> inputs, const Term& term, Dim& value) const {
+    const auto index = static_cast<std::size_t>(term.value);
+    if (term.kind == Term::Kind::number) {
+      value = Dim(term.value);
+    } else if (term.kind == Term::Kind::size) {
+      value = *size_of(term.name);
+    } else if (term.kind == Term::Kind::attribute) {
+      value = Dim(std::get<std::int64_t>(attributes_[index]));
+    } else {
+      value = Dim(1);
+      for (const Dim& size : inputs[op_.signature.source_of(index, inputs[index].present)].shape) {
+        std::optional<Dim> product = Traits::apply(Term::Kind::multiply, value, size);
+        if (!product) return false;
+        value = *std::move(product);
+      }
+    }
+    return true;
+  }
+
+  /// a = a <operator> b. Returns false if that is too large or divides by less than 1.
+  static bool apply(Term::Kind kind, Linear& a, const Linear& b) {
+    const bool scales = kind == Term::Kind::multiply && (a.depends || b.depends);
+    std::optional<Dim> constant = Traits::apply(kind, a.constant, b.constant);
+    std::optional<Dim> factor = a.depends ? a.factor : b.factor;
+    if (scales) factor = Traits::apply(kind, *factor, a.depends ? b.constant : a.constant);
+    if (!constant || !factor) return false;
+    a = {*std::move(constant), *std::move(factor), a.depends || b.depends};
+    return true;
+  }
+
+  /// "dimension 2*d of x".
+  static std::string title_of(const Parameter& tensor, const Dimension& dim) {
+    return "dimension " + std::string(dim.name) + " of " + std::string(tensor.name);
+  }
+
+  /// The values of the names in an expression that are known: ": h is 4, k is 5".
+  std::string values_of(const Dimension& dim) const {
+    std::string text;
+    for (std::size_t i = 0; i < dim.terms; ++i) {
+      const Term& term = op_.signature.terms[dim.first_term + i];
+      const Dim* const size = size_of(term.name);
+      std::string value;
+      if (term.kind == Term::Kind::size && size != nullptr) {
+        value = Traits::text(*size);
+      } else if (term.kind == Term::Kind::attribute) {
+        value = std::to_string(
+            std::get<std::int64_t>(attributes_[static_cast<std::size_t>(term.value)]));
+      }
+      const std::string entry = std::string(term.name) + " is " + value;
+      if (value.empty() || text.find(" " + entry) != text.npos) continue;
+      text += (text.empty() ? ": " : ", ") + entry;
+    }
+    return text;
   }
 
   static constexpr std::size_t most = max_inputs * decltype(Parameter::dims)::capacity();
 
+  const Op& op_;
+  std::span<const Attribute> attributes_;
   std::array<Bound, most> bound_;  // clearing it would take longest
   std::size_t count_ = 0;
   std::span<const Dim> leading_;
   const Parameter* leading_source_ = nullptr;
+  std::vector<Dim> solved_;  // by expressions; never reallocated, since bound_ refers to them
 };
 
 }  // namespace detail
@@ -292,7 +488,7 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
   const Signature& signature = op.signature;
   const Parameter* typed = nullptr;  // the input that determines T
   DType variable{};
-  detail::Binding<Dim> binding;
+  detail::Binding<Dim> binding(op, attributes);
   bool broadcasts = false;
   for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
     const Parameter& input = signature.inputs[i];
@@ -322,19 +518,22 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
       broadcasts = true;
       continue;
     }
-    Status status = binding.bind(op, input, std::span<const Dim>(view.shape));
+    Status status = binding.bind(input, std::span<const Dim>(view.shape));
     if (!status.ok()) return status;
+  }
+  if (!signature.equations.empty()) {
+    if (Status status = binding.solve(inputs); !status.ok()) return status;
   }
   if (broadcasts) {
     for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
       const Parameter& input = signature.inputs[i];
       if (!input.broadcasts || !inputs[i].present) continue;
-      Status status = binding.bind_broadcast(op, input, std::span<const Dim>(inputs[i].shape));
+      Status status = binding.bind_broadcast(inputs, input, std::span<const Dim>(inputs[i].shape));
       if (!status.ok()) return status;
     }
   }
   if (!signature.divisibilities.empty()) {
-    if (Status status = binding.check_divisibilities(op); !status.ok()) return status;
+    if (Status status = binding.check_divisibilities(); !status.ok()) return status;
   }
 
   for (const Parameter& input : signature.inputs) {
@@ -362,14 +561,9 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
     }
     outputs[i].shape.assign(leading);
     for (const Dimension& dim : output.dims) {
-      if (dim.name.empty()) {
-        outputs[i].shape.push_back(Dim(dim.size));
-      } else if (const Dim* size = binding.size_of(dim.name)) {
-        outputs[i].shape.push_back(*size);
-      } else {
-        const auto attribute = static_cast<std::size_t>(index_of(signature.attributes, dim.name));
-        outputs[i].shape.push_back(Dim(std::get<std::int64_t>(attributes[attribute])));
-      }
+      Dim size;
+      if (Status status = binding.evaluate(inputs, output, dim, size); !status.ok()) return status;
+      outputs[i].shape.push_back(std::move(size));
     }
   }
   return {};

@@ -17,16 +17,25 @@
 //              offsets(n): int32, the end of each batch of the rows of dimension n; they do not
 //              decrease, and none is over n
 //   dims       a name has one size in all tensors, a number is a fixed size, a leading * is any
-//              shape; in outputs a name may also be an integer attribute of values from 0 on
+//              shape; 2*d + 1: an expression
 //              g divides h: the size h is a multiple of g
+//   expression + - *, // (rounded down), cdiv(a, b) (rounded up), min(a, b), max(a, b), ( ), of
+//              sizes, numbers and integer attributes; numel(x): the number of elements of input x
 //   attribute  name: float = 1.0      name: int = 16 in [1, 1024]      (no default: required)
 //              name: bool = false     name: float?   (a number or none, which the op defines)
 //              name: none | tanh = none   (an enumeration: a label, whose position is its value)
 //
 // - Required inputs come first, and there is at least one: it determines the device of a call.
-// - The dtypes and dimensions of outputs come from inputs that have a tensor in every call:
-// required
-//   inputs, and optional ones with `= other`. So do the dimensions that offsets divide.
+// - The dtypes and dimensions of outputs come from attributes, and from inputs that have a tensor
+// in
+//   every call: required ones, and optional ones with `= other`. So do the dimensions that offsets
+//   divide.
+// - An integer attribute is meant wherever its name is in dims. If it stands alone, its range must
+//   begin at 0 or above.
+// - A size is known if it stands alone in an input that has a tensor in every call. Expressions in
+//   such inputs are then read from left to right. Each may have one size that is not known, once,
+//   with known factors and terms: 2*d + k. It is solved for that size, and a remainder is an error.
+//   So is a size below 0, an overflow, and a divisor below 1.
 // - Optional offsets must have `= other`.
 // - An optional input > 0 must have `= other` or a number.
 // - Names are not keywords of Python, since Python's functions use them.
@@ -60,7 +69,9 @@ class FixedVector {
     return std::equal(begin(), end(), other.begin(), other.end());
   }
   constexpr bool empty() const { return size_ == 0; }
+  constexpr void pop_back() { --size_; }
   constexpr const T& operator[](std::size_t i) const { return items_[i]; }
+  constexpr T& operator[](std::size_t i) { return items_[i]; }
   constexpr const T* begin() const { return items_.data(); }
   constexpr const T* end() const { return items_.data() + size_; }
 
@@ -78,13 +89,45 @@ constexpr int index_of(const List& list, std::string_view name) {
   return -1;
 }
 
-struct Dimension {
-  std::string_view name;   // empty: a fixed size
-  std::int64_t size = -1;  // the fixed size
+/// A number, a size, an attribute or an operator of an expression, which is in postfix order.
+struct Term {
+  enum class Kind : std::uint8_t {
+    number,
+    size,
+    attribute,
+    elements,  // the number of elements of an input
+    add,
+    subtract,
+    multiply,
+    floor_divide,
+    ceil_divide,
+    minimum,
+    maximum,
+  };
 
-  constexpr bool operator==(const Dimension&) const = default;
+  Kind kind = Kind::number;
+  std::string_view name;   // of a size, an attribute or an input
+  std::int64_t value = 0;  // the number, or the position of the attribute or of the input
+
+  constexpr bool is_operator() const { return kind >= Kind::add; }
+};
+
+struct Dimension {
+  std::string_view name;   // of a size, or the text of an expression; empty: a fixed size
+  std::int64_t size = -1;  // the fixed size
+  // The terms of an expression in Signature::terms; none for a name or a fixed size.
+  std::uint8_t first_term = 0;
+  std::uint8_t terms = 0;
+
+  /// Two expressions are equal if their texts are.
+  constexpr bool operator==(const Dimension& other) const {
+    return name == other.name && size == other.size;
+  }
 
   constexpr bool is_one() const { return name.empty() && size == 1; }
+  constexpr bool is_fixed() const { return name.empty(); }
+  constexpr bool is_expression() const { return terms > 0; }
+  constexpr bool is_name() const { return !name.empty() && terms == 0; }
 };
 
 enum class ElementKind {
@@ -189,12 +232,21 @@ struct Divisibility {
   std::string_view multiple;
 };
 
+/// An expression in an input. It gives the size `unknown`, or, if that is empty, must hold.
+struct Equation {
+  std::uint8_t input = 0;
+  std::uint8_t dimension = 0;  // of Parameter::dims
+  std::string_view unknown;
+};
+
 struct Signature {
   std::string_view name;
   FixedVector<Parameter, 12> inputs;
   FixedVector<AttributeSpec, 8> attributes;
   FixedVector<Parameter, 8> outputs;
   FixedVector<Divisibility, 4> divisibilities;
+  FixedVector<Term, 64> terms;          // of all expressions
+  FixedVector<Equation, 16> equations;  // in the order in which they are solved
   bool restricts_values = false;  // there are offsets, or elements that must be greater than 0
 
   /// The input whose tensor is used as input i: itself, or its default input if it is absent.
@@ -293,6 +345,10 @@ class SignatureParser {
       add_output();
     }
     if (!rest_.empty()) fail("there is `", rest_, "` after the outputs");
+    resolve_terms();
+    for (std::size_t i = 0; i < signature_.inputs.size(); ++i) resolve_dims(signature_.inputs[i]);
+    for (std::size_t i = 0; i < signature_.outputs.size(); ++i) resolve_dims(signature_.outputs[i]);
+    find_known_sizes();
     check_inputs();
     check_divisibilities();
     for (const Parameter& input : signature_.inputs) {
@@ -412,15 +468,87 @@ class SignatureParser {
   }
   constexpr Dimension dimension() {
     skip_space();
-    if (!rest_.empty() && is_digit(rest_.front())) {
-      return {{}, static_cast<std::int64_t>(integer("a dimension"))};
+    const std::string_view begin = rest_;
+    const std::size_t first = signature_.terms.size();
+    sum(0);
+    const std::size_t count = signature_.terms.size() - first;
+    if (count > 1 || signature_.terms[first].kind == Term::Kind::elements) {
+      std::string_view text = begin.substr(0, begin.size() - rest_.size());
+      while (text.ends_with(' ')) text.remove_suffix(1);
+      return {text, -1, static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(count)};
     }
-    const Dimension result{word(), -1};
+    const Term term = signature_.terms[first];
+    signature_.terms.pop_back();
+    if (term.kind == Term::Kind::number) return {{}, term.value};
     if (accept("divides")) {
-      signature_.divisibilities.push_back({result.name, word()},
+      signature_.divisibilities.push_back({term.name, word()},
                                           "signature: more than 4 dimensions divide others");
     }
-    return result;
+    return {term.name, -1};
+  }
+  constexpr void add_term(Term::Kind kind, std::string_view name = {}, std::int64_t value = 0) {
+    signature_.terms.push_back({kind, name, value},
+                               "signature: the sizes have more than 64 terms in all");
+  }
+  constexpr void sum(int depth) {
+    product(depth);
+    while (true) {
+      if (accept("+")) {
+        product(depth);
+        add_term(Term::Kind::add);
+      } else if (accept("-")) {
+        product(depth);
+        add_term(Term::Kind::subtract);
+      } else {
+        return;
+      }
+    }
+  }
+  constexpr void product(int depth) {
+    factor(depth);
+    while (true) {
+      if (accept("*")) {
+        factor(depth);
+        add_term(Term::Kind::multiply);
+      } else if (accept("//")) {
+        factor(depth);
+        add_term(Term::Kind::floor_divide);
+      } else if (accept("/")) {
+        fail("sizes are divided by a//b, rounded down, or cdiv(a, b), rounded up");
+      } else {
+        return;
+      }
+    }
+  }
+  constexpr void factor(int depth) {
+    if (depth == 16) fail("an expression has more than 16 parentheses in each other");
+    if (accept("(")) {
+      sum(depth + 1);
+      expect(")");
+      return;
+    }
+    if (!rest_.empty() && is_digit(rest_.front())) {
+      return add_term(Term::Kind::number, {}, static_cast<std::int64_t>(integer("a size")));
+    }
+    const std::string_view name = word();
+    if (!accept("(")) return add_term(Term::Kind::size, name);
+    if (name == "numel") {
+      add_term(Term::Kind::elements, word());
+    } else {
+      Term::Kind kind = Term::Kind::ceil_divide;
+      if (name == "min") {
+        kind = Term::Kind::minimum;
+      } else if (name == "max") {
+        kind = Term::Kind::maximum;
+      } else if (name != "cdiv") {
+        fail("the functions of sizes are cdiv, min, max and numel, not ", name);
+      }
+      sum(depth + 1);
+      expect(",");
+      sum(depth + 1);
+      add_term(kind);
+    }
+    expect(")");
   }
   /// name: dtype[dims]
   constexpr Parameter tensor() {
@@ -457,8 +585,8 @@ class SignatureParser {
     bool first = !result.leading;
     while (!accept("]")) {
       if (!first && !rest_.empty() && rest_.find_first_of(",)") != 0) {
-        fail("a dimension of ", result.name, " is a name or a number, before `", rest_,
-             "`; compute other sizes outside the op");
+        fail("a dimension of ", result.name, " is a name, a number or an expression such as 2*d, ",
+             "not one before `", rest_, "`");
       }
       if (!first) expect(",");
       result.dims.push_back(dimension(), "signature: a tensor has more than 8 dimensions");
@@ -580,11 +708,124 @@ class SignatureParser {
   static constexpr bool has_dimension(const Parameter& tensor, const Dimension& dimension) {
     return std::find(tensor.dims.begin(), tensor.dims.end(), dimension) != tensor.dims.end();
   }
+  /// Whether every call determines the size of this name.
+  constexpr bool is_known(std::string_view size) const {
+    return std::find(known_.begin(), known_.end(), size) != known_.end();
+  }
+  constexpr void add_known(std::string_view size) {
+    if (!is_known(size)) known_.push_back(size, "signature: there are more than 64 sizes");
+  }
+
+  /// Finds the attributes and inputs that expressions name. Other names are sizes.
+  constexpr void resolve_terms() {
+    for (std::size_t i = 0; i < signature_.terms.size(); ++i) {
+      Term& term = signature_.terms[i];
+      if (term.kind == Term::Kind::elements) {
+        term.value = index_of(signature_.inputs, term.name);
+        if (term.value < 0 || !signature_.inputs[static_cast<std::size_t>(term.value)].required()) {
+          fail("numel(", term.name, ") must be of an input that is never absent");
+        }
+      }
+      const int attribute = index_of(signature_.attributes, term.name);
+      if (term.kind != Term::Kind::size || attribute < 0) continue;
+      if (signature_.attributes[static_cast<std::size_t>(attribute)].type !=
+          AttributeType::integer) {
+        fail(term.name, ", an attribute in a size, must be an int");
+      }
+      term.kind = Term::Kind::attribute;
+      term.value = attribute;
+    }
+  }
+  /// Makes an expression of an attribute that stands alone.
+  constexpr void resolve_dims(Parameter& tensor) {
+    for (std::size_t i = 0; i < tensor.dims.size(); ++i) {
+      Dimension& dim = tensor.dims[i];
+      const int attribute = index_of(signature_.attributes, dim.name);
+      if (!dim.is_name() || attribute < 0) continue;
+      const AttributeSpec& spec = signature_.attributes[static_cast<std::size_t>(attribute)];
+      if (spec.type != AttributeType::integer || spec.lowest < 0) {
+        fail(dim.name, ", a dimension of ", tensor.name,
+             ", must be an integer with a range from 0 or above: int in [0, inf]");
+      }
+      dim.first_term = static_cast<std::uint8_t>(signature_.terms.size());
+      dim.terms = 1;
+      add_term(Term::Kind::attribute, dim.name, attribute);
+    }
+  }
+  constexpr void find_known_sizes() {
+    for (const Parameter& input : signature_.inputs) {
+      for (const Dimension& dim : input.dims) {
+        if (input.required() && !input.broadcasts && dim.is_name()) add_known(dim.name);
+      }
+    }
+    for (std::size_t i = 0; i < signature_.inputs.size(); ++i) {
+      const Parameter& input = signature_.inputs[i];
+      for (std::size_t j = 0; j < input.dims.size() && !input.broadcasts; ++j) {
+        if (input.dims[j].is_expression()) add_equation(i, j);
+      }
+    }
+  }
+  constexpr void add_equation(std::size_t input, std::size_t dimension) {
+    const Parameter& tensor = signature_.inputs[input];
+    const Dimension& dim = tensor.dims[dimension];
+    const std::string_view unknown = unknown_of(dim);
+    if (!unknown.empty() && !tensor.required()) {
+      fail(unknown, ", in ", dim.name, " of ", tensor.name,
+           ", must be a dimension of an input that is never absent");
+    }
+    if (!unknown.empty()) {
+      check_linear(dim, unknown);
+      add_known(unknown);
+    }
+    signature_.equations.push_back(
+        {static_cast<std::uint8_t>(input), static_cast<std::uint8_t>(dimension), unknown},
+        "signature: there are more than 16 expressions in inputs");
+  }
+  /// The size in the expression that is not known; empty if all are.
+  constexpr std::string_view unknown_of(const Dimension& dim) const {
+    std::string_view unknown;
+    for (std::size_t i = 0; i < dim.terms; ++i) {
+      const Term& term = signature_.terms[dim.first_term + i];
+      if (term.kind != Term::Kind::size || is_known(term.name) || term.name == unknown) continue;
+      if (!unknown.empty()) {
+        fail("the sizes ", unknown, " and ", term.name, " of ", dim.name,
+             " are both unknown: one of them must stand alone in an input that is never absent");
+      }
+      unknown = term.name;
+    }
+    return unknown;
+  }
+  /// The expression must be the unknown size, times known factors, plus known terms.
+  constexpr void check_linear(const Dimension& dim, std::string_view unknown) const {
+    FixedVector<bool, 64> depends;  // whether each value on the stack depends on the unknown size
+    for (std::size_t i = 0; i < dim.terms; ++i) {
+      const Term& term = signature_.terms[dim.first_term + i];
+      if (!term.is_operator()) {
+        depends.push_back(term.kind == Term::Kind::size && term.name == unknown, "");
+        continue;
+      }
+      const bool right = depends[depends.size() - 1];
+      depends.pop_back();
+      bool& left = depends[depends.size() - 1];
+      const bool allowed = (term.kind == Term::Kind::add && !(left && right)) ||
+                           (term.kind == Term::Kind::subtract && !right) ||
+                           (term.kind == Term::Kind::multiply && !(left && right));
+      if ((left || right) && !allowed) {
+        fail(dim.name, " cannot be solved for ", unknown, ", which must be in it once, with known ",
+             "factors and terms alone: 2*d + 1");
+      }
+      left = left || right;
+    }
+  }
+
   /// Whether every call determines the size of the dimension.
-  constexpr bool is_bound(const Dimension& dimension) const {
-    return has_input([&](const Parameter& input) {
-      return input.required() && !input.broadcasts && has_dimension(input, dimension);
-    });
+  constexpr bool is_bound(const Dimension& dim) const {
+    if (!dim.is_expression()) return dim.is_fixed() || is_known(dim.name);
+    for (std::size_t i = 0; i < dim.terms; ++i) {
+      const Term& term = signature_.terms[dim.first_term + i];
+      if (term.kind == Term::Kind::size && !is_known(term.name)) return false;
+    }
+    return true;
   }
 
   constexpr void check_inputs() const {
@@ -693,25 +934,18 @@ class SignatureParser {
       fail(output.name, " begins with *, so an input that is never absent must begin with *");
     }
     for (const Dimension& dim : output.dims) {
-      if (dim.name.empty() || is_bound(dim)) continue;
-      const int attribute = index_of(signature_.attributes, dim.name);
-      if (attribute < 0) {
-        fail(dim.name, ", a dimension of ", output.name,
-             ", must be that of an input that is never absent, or an integer attribute; if it "
-             "depends "
-             "on values, return the largest size, and the number used as another output");
-      }
-      const AttributeSpec& spec = signature_.attributes[static_cast<std::size_t>(attribute)];
-      if (spec.type != AttributeType::integer || spec.lowest < 0) {
-        fail(dim.name, ", a dimension of ", output.name,
-             ", must be an integer with a range from 0 or above: int in [0, inf]");
-      }
+      if (is_bound(dim)) continue;
+      fail(dim.name, ", a dimension of ", output.name,
+           ", must be made of dimensions of inputs that are never absent, and of integer "
+           "attributes; if it depends on values, return the largest size, and the number used as "
+           "another output");
     }
   }
 
   std::string_view text_;
   std::string_view rest_;
   Signature signature_;
+  FixedVector<std::string_view, 64> known_;  // the sizes that every call determines
 };
 
 }  // namespace detail
