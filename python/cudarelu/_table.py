@@ -314,30 +314,6 @@ class OpInfo:
         }
         return {**sizes, **counts}
 
-    def sizes_in(
-        self, shapes: Mapping[str, Sequence[Any] | None], attributes: Mapping[str, Any]
-    ) -> dict[Any, Any]:
-        """The sizes of the names in a call with inputs of these shapes; None for an absent input,
-        or one that broadcasts. Attributes that are sizes are among them."""
-        sizes: dict[Any, Any] = {name: attributes[name] for name in self.size_attributes}
-        computed: list[tuple[SizeExpression, Any]] = []
-        for each in self.inputs:
-            shape = shapes.get(each.name)
-            if shape is None or each.broadcasts:
-                continue
-            sizes["numel", each.name] = math.prod(shape)
-            own = each.dims[each.leads :]
-            for dim, size in zip(own, shape[len(shape) - len(own) :], strict=True):
-                if isinstance(dim, SizeExpression):
-                    computed.append((dim, size))
-                elif isinstance(dim, str):
-                    sizes[dim] = size
-        for dim, size in computed:
-            for name in dim.names:
-                if name not in sizes:
-                    sizes[name] = dim.solve(name, size, sizes)
-        return sizes
-
     def with_multiples(self, sizes: Mapping[Any, int]) -> dict[Any, int]:
         """The sizes, changed where one must be a multiple of another: it is twice as large."""
         return {**sizes, **{h: 2 * sizes[g] for g, h in self.divisibilities}}

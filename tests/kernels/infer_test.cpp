@@ -242,6 +242,8 @@ TEST(Infer, RanksUpToTheLimit) {
   EXPECT_EQ(infer_op(op, {{f32, Sizes(max_rank - 2, 1)}}).shapes[1].size(), max_rank);
   expect_error(infer_op(op, {{f32, Sizes(max_rank - 1, 1)}}), Status::Code::invalid_argument,
                "f: z would have 65 dimensions; at most 64 are supported");
+  op.signature = parse_signature("f(x: T[*], w: T[c], m: broadcast T[*, c]) -> y: T[*]");
+  EXPECT_TRUE(infer_op(op, {{f32, Sizes(max_rank, 1)}, {f32, {3}}, {f32, {3}}}).status.ok());
 }
 
 }  // namespace

@@ -244,14 +244,13 @@ class Binding {
   template <class View>
   Status bind_broadcast(std::span<const View> inputs, const Parameter& input,
                         std::span<const Dim> shape) const {
-    Shape<Dim> full;
-    if (input.leading) full.assign(leading_);
+    std::vector<Dim> sizes;  // may be more than max_rank
+    if (input.leading) sizes.assign(leading_.begin(), leading_.end());
     for (const Dimension& dim : input.dims) {
       Dim size;
       if (Status status = evaluate(inputs, input, dim, size); !status.ok()) return status;
-      full.push_back(std::move(size));
+      sizes.push_back(std::move(size));
     }
-    const std::span<const Dim> sizes = full.span();
     bool fits = shape.size() <= sizes.size();
     for (std::size_t i = 0; fits && i < shape.size(); ++i) {
       fits = Traits::is_one(shape[i]) ||
@@ -259,7 +258,8 @@ class Binding {
     }
     if (fits) return {};
     return invalid(std::string(input.name) + " is " + text_of(shape) +
-                   ", which does not broadcast to " + text_of(input) + ", here " + text_of(sizes));
+                   ", which does not broadcast to " + text_of(input) + ", here " +
+                   text_of(std::span<const Dim>(sizes)));
   }
 
   Status check_divisibilities() const {
