@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+import lzma
 import pickle
+import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -26,6 +29,7 @@ from cudarelu.testing.torch_calls import attributes_of, inputs_of
 from support.cases import slow_after
 from support.op_modules import LIBRARY, my
 
+BUILT_BEFORE = Path(__file__).parents[1] / "support/built_before"
 X = torch.tensor([[-3.0, -0.5, 0.0], [0.5, 2.0, 30.0]])
 
 
@@ -56,6 +60,28 @@ def test_modules():
     assert {op.name for op in second.ops()} <= {*dir(second)}
     count = len(second.ops())
     assert repr(second) == f"<op module my: {count} ops for {second.built_for}, {second.path}>"
+
+
+CHECK = """
+import sys, cudarelu, cudarelu.testing
+module = cudarelu.load_library(sys.argv[1])
+for op in module.ops():
+    for host in ("torch-cpu", "numpy", "ort-cpu", "jax-jit-cpu", "tvm-ffi-cpu", "ort_infer-cpu"):
+        cudarelu.testing.check(op.qualified_name, host, "float32", "odd")
+        print(op.name, host)
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the library is for x86_64")
+@pytest.mark.parametrize("path", sorted(BUILT_BEFORE.glob("*.xz")), ids=lambda path: path.name)
+def test_modules_that_were_built_before(path, tmp_path):
+    library = tmp_path / "built_before.so"
+    library.write_bytes(lzma.decompress(path.read_bytes()))
+    done = subprocess.run(  # its namespace is that of my()
+        [sys.executable, "-c", CHECK, library], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 7 * 6
 
 
 def test_look_ups():
