@@ -1,8 +1,8 @@
 """The batching rule of every op, for `vmap` in PyTorch and in JAX.
 
 A batch is one more leading dimension. An op runs once on the whole batch if each batched input and
-each output has `*` in the signature, since the rows that `*` counts are independent. Otherwise the
-op runs once for each sample.
+each output begins with `*` in the signature, since the rows that a leading `*` counts are
+independent. Otherwise, or with a `*` that is not leading, the op runs once for each sample.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Dims = Sequence[int | None]  # the batch dimension of each input; None if it is 
 def is_one_call(op: OpInfo, dims: Dims) -> bool:
     """Whether the op runs once on the whole batch."""
     batched = [each for dim, each in zip(dims, op.inputs) if dim is not None]  # noqa: B905
-    return all(each.leads for each in (*batched, *op.outputs))
+    return op.star_leads and all(each.leads for each in (*batched, *op.outputs))
 
 
 def whole_batch(

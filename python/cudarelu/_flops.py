@@ -52,12 +52,10 @@ def _batches(op: OpInfo, values: Mapping[str, Any]) -> Iterator[dict[str, int]]:
     sizes: dict[str, int] = {}
     for each in op.inputs:
         if values[each.name] is not None and not each.broadcasts:
-            shape = values[each.name].shape
-            named = each.dims[each.leads :]
-            leading = len(shape) - len(named)
-            sizes |= {str(dim): size for dim, size in zip(named, shape[leading:], strict=True)}
-            if each.leads:
-                sizes["*"] = math.prod(shape[:leading])
+            own, rows = each.without_star(values[each.name].shape)
+            sizes |= {str(dim): size for dim, size in zip(each.own_dims, own, strict=True)}
+            if each.star >= 0:
+                sizes["*"] = math.prod(rows)
     offsets = [each for each in op.inputs if each.offsets_into]
     ends = [_given(each, values) for each in offsets]
     if not ends or any(each.is_meta or _is_fake(each) for each in ends):

@@ -103,7 +103,7 @@ def sums_rows(op: OpInfo) -> bool:
 def keeps_rows(op: OpInfo) -> bool:
     """Whether shards of the rows that `*` counts give shards of the outputs, or addends of the
     outputs without `*`."""
-    return all(each.leads for each in op.outputs) or sums_rows(op)
+    return op.star_leads and (all(each.leads for each in op.outputs) or sums_rows(op))
 
 
 class Host(Protocol):
@@ -113,7 +113,7 @@ class Host(Protocol):
         """The outputs of an op."""
 
     def size(self, x: Any, axis: int) -> Any:
-        """The size of an axis, which is negative: it counts from the last one."""
+        """The size of an axis; a negative one counts from the last one."""
 
     def full(self, shape: tuple[Any, ...], number: float, like: Any) -> Any:
         """An array of one number, with the dtype of another array."""
@@ -209,7 +209,7 @@ class Evaluator:
         for parameter, x in zip(self.op.inputs, self.inputs, strict=True):
             has_all = set(absent.dims) <= set(parameter.dims) and not parameter.broadcasts
             if x is not None and not parameter.optional and has_all:
-                axes = {dim: i - len(parameter.dims) for i, dim in enumerate(parameter.dims)}
+                axes = {dim: parameter.axis_of(i) for i, dim in enumerate(parameter.dims)}
                 shape = tuple(self.host.size(x, axes[dim]) for dim in absent.dims)
                 return self.host.full(shape, absent.number, x)
         raise AssertionError(f"{self.op.name}: {absent.name} has no shape")

@@ -10,7 +10,7 @@ from ._table import OWN_NAMESPACE, OpInfo
 
 _INTRODUCTION = """\
 `T` is one of the dtypes of the op, the same for all tensors of a call; `f32` is float32. Equal
-names of dimensions are equal sizes, and `*` stands for zero or more leading dimensions. The
+names of dimensions are equal sizes, and `*` stands for zero or more dimensions. The
 function of an op takes its inputs in this order, and its attributes by name. The page
 is made from the declarations of the ops:
 

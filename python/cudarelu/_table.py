@@ -89,7 +89,7 @@ class Parameter:
 
     name: str
     dtype: str  # "T" is one of the op's dtypes, the same for every "T"
-    # Equal names are equal sizes; a leading "*" is any shape.
+    # Equal names are equal sizes; one "*" is any number of dimensions, the same in all tensors.
     dims: tuple[Dim, ...]
     or_bool: bool = False  # the dtype may be bool instead
     broadcasts: bool = False  # the shape may be any that broadcasts to the dims, as in NumPy
@@ -102,9 +102,33 @@ class Parameter:
     offsets_into: str | None = None  # int32 ends of the batches along the dimension of this name
 
     @property
+    def star(self) -> int:
+        """The position of `*` in `dims`; -1 if there is none."""
+        return self.dims.index("*") if "*" in self.dims else -1
+
+    @property
     def leads(self) -> bool:
-        """Whether the dimensions begin with `*`, which is any number of dimensions."""
-        return self.dims[:1] == ("*",)
+        """Whether the dimensions begin with `*`."""
+        return self.star == 0
+
+    @property
+    def own_dims(self) -> tuple[Dim, ...]:
+        """The dimensions beside `*`."""
+        return tuple(dim for dim in self.dims if dim != "*")
+
+    def axis_of(self, i: int) -> int:
+        """The axis of `dims[i]`: from the end, except for one before a `*`."""
+        return i if i < self.star else i - len(self.dims)
+
+    def with_star(self, own: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
+        """What each axis has: `own` has it for `own_dims`, and `rows` for the axes of `*`."""
+        at = max(self.star, 0)
+        return [*own[:at], *(rows if self.star >= 0 else ()), *own[at:]]
+
+    def without_star(self, axes: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The opposite: what the axes of `own_dims` have, and what those of `*` have."""
+        at, count = max(self.star, 0), len(axes) - len(self.own_dims)
+        return [*axes[:at], *axes[at + count :]], [*axes[at : at + count]]
 
     @property
     def varies(self) -> bool:
@@ -119,7 +143,7 @@ class Parameter:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of sizes, also in expressions."""
-        dims = self.dims[self.leads :]
+        dims = self.own_dims
         found = [dim.names if isinstance(dim, SizeExpression) else (dim,) for dim in dims]
         return tuple(name for names in found for name in names if isinstance(name, str))
 
@@ -131,8 +155,8 @@ class Parameter:
     def axes_of(self, shape: Sequence[Any], leading: int) -> list[int | str | None]:
         """What each axis of a tensor is: the number of one of the `leading` dimensions that `*`
         counts, or a name; None for a fixed size, and for a size of 1 that broadcasts."""
-        named = [dim if isinstance(dim, str) else None for dim in self.dims[self.leads :]]
-        axes: list[int | str | None] = [*range(leading), *named] if self.leads else [*named]
+        named = [dim if isinstance(dim, str) else None for dim in self.own_dims]
+        axes: list[int | str | None] = self.with_star(named, range(leading))
         if not self.broadcasts:
             return axes
         axes = axes[len(axes) - len(shape) :]
@@ -140,8 +164,7 @@ class Parameter:
 
     def shape(self, leading: Sequence[Any], sizes: Mapping[Any, Any]) -> tuple[Any, ...]:
         """The shape: `leading` for `*`, and the sizes of the other dimensions."""
-        named = (size_of(dim, sizes) for dim in self.dims[self.leads :])
-        return (*leading, *named) if self.leads else tuple(named)
+        return tuple(self.with_star([size_of(dim, sizes) for dim in self.own_dims], leading))
 
     @property
     def if_absent(self) -> str:
@@ -274,15 +297,20 @@ class OpInfo:
         return self.onnx_attributes({**defaults, **values})
 
     def leading_of(self, ranks: Sequence[int | None]) -> int:
-        """The number of leading dimensions in a call with inputs of these ranks; 0 without `*`."""
+        """The number of dimensions for `*` in a call with inputs of these ranks."""
         return next(
             (
                 rank - len(each.dims) + 1
                 for each, rank in zip(self.inputs, ranks)  # noqa: B905
-                if each.leads and not each.broadcasts and rank is not None
+                if each.star >= 0 and not each.broadcasts and rank is not None
             ),
             0,
         )
+
+    @property
+    def star_leads(self) -> bool:
+        """Whether each `*` is leading, which means that the rows that it counts are independent."""
+        return all(each.star <= 0 for each in (*self.inputs, *self.outputs))
 
     @property
     def named_dimensions(self) -> list[str]:

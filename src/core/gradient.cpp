@@ -4,6 +4,8 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
+#include <span>
 #include <stdexcept>
 
 #include "cudarelu/infer.h"
@@ -22,30 +24,39 @@ constexpr int max_depth = 64;
 /// Begins the gradient of an op that has a training_form().
 constexpr std::string_view form_prefix = "as ";
 
-/// A shape as far as signatures tell it: what stands for `*`, then dimensions of the op that has
-/// the gradient. A dimension without a name and with the size -1 may be anything.
+/// A shape as far as signatures tell it: dimensions of the op that has the gradient, and what
+/// stands for `*`. A dimension without a name and with the size -1 may be anything.
 struct KnownShape {
-  enum class Lead { none, star, unknown };  // star: the dimensions * of the op
+  enum class Star { none, own, unknown };  // own: the dimensions * of the op
 
-  Lead lead = Lead::unknown;
-  std::vector<Dimension> dims;
+  Star star = Star::unknown;
+  std::vector<Dimension> dims;    // those after the *, or all
+  std::vector<Dimension> before;  // those before the *
 
   std::string text() const {
-    std::string text = lead == Lead::none ? "" : lead == Lead::star ? "*" : "...";
-    for (const Dimension& dim : dims) {
-      if (!text.empty()) text += ", ";
-      text += !dim.name.empty() ? std::string(dim.name)
-              : dim.size >= 0   ? std::to_string(dim.size)
-                                : "?";
-    }
+    std::string text;
+    const auto append = [&](const std::string& dim) { text += (text.empty() ? "" : ", ") + dim; };
+    const auto append_all = [&](const std::vector<Dimension>& all) {
+      for (const Dimension& dim : all) {
+        append(!dim.name.empty() ? std::string(dim.name)
+               : dim.size >= 0   ? std::to_string(dim.size)
+                                 : "?");
+      }
+    };
+    append_all(before);
+    if (star != Star::none) append(star == Star::own ? "*" : "...");
+    append_all(dims);
     return "[" + text + "]";
   }
 };
 
 KnownShape shape_in(const Parameter& tensor) {
-  using Lead = KnownShape::Lead;
+  using Star = KnownShape::Star;
   if (tensor.broadcasts) return {};
-  return {tensor.leading ? Lead::star : Lead::none, {tensor.dims.begin(), tensor.dims.end()}};
+  const Dimension* const star = tensor.dims.begin() + std::max(tensor.star, 0);
+  return {tensor.has_star() ? Star::own : Star::none,
+          {star, tensor.dims.end()},
+          {tensor.dims.begin(), star}};
 }
 
 /// Whether two sizes are known to differ. A number, a name and an expression may be equal in the
@@ -55,18 +66,28 @@ bool differ(const Dimension& a, const Dimension& b) {
   return a.name != b.name || (a.size >= 0 && b.size >= 0 && a.size != b.size);
 }
 
+/// Whether the first dimensions that both have are known to differ.
+bool differ(std::span<const Dimension> a, std::span<const Dimension> b) {
+  const std::size_t common = std::min(a.size(), b.size());
+  return !std::ranges::equal(a.first(common), b.first(common),
+                             [](const Dimension& x, const Dimension& y) { return !differ(x, y); });
+}
+
 /// Whether two shapes are known to differ.
 bool differ(const KnownShape& a, const KnownShape& b) {
-  using Lead = KnownShape::Lead;
-  const std::size_t common = std::min(a.dims.size(), b.dims.size());
-  if (!std::equal(a.dims.end() - static_cast<std::ptrdiff_t>(common), a.dims.end(),
-                  b.dims.end() - static_cast<std::ptrdiff_t>(common),
-                  [](const Dimension& x, const Dimension& y) { return !differ(x, y); })) {
-    return true;
+  using Star = KnownShape::Star;
+  const auto front = [](const KnownShape& shape) -> std::span<const Dimension> {
+    return shape.star == Star::none ? shape.dims : shape.before;
+  };
+  const std::vector<Dimension> a_back(a.dims.rbegin(), a.dims.rend());
+  const std::vector<Dimension> b_back(b.dims.rbegin(), b.dims.rend());
+  if (differ(front(a), front(b)) || differ(std::span(a_back), std::span(b_back))) return true;
+  const std::size_t a_size = a.before.size() + a.dims.size();
+  const std::size_t b_size = b.before.size() + b.dims.size();
+  if (a.star == b.star && a.star != Star::unknown) {
+    return a_size != b_size || a.dims.size() != b.dims.size();
   }
-  if (a.lead == b.lead && a.lead != Lead::unknown) return a.dims.size() != b.dims.size();
-  return (a.lead == Lead::none && a.dims.size() < b.dims.size()) ||
-         (b.lead == Lead::none && b.dims.size() < a.dims.size());
+  return (a.star == Star::none && a_size < b_size) || (b.star == Star::none && b_size < a_size);
 }
 
 /// The dimensions of a called op in terms of the op that has the gradient.
@@ -74,35 +95,50 @@ class CalledShapes {
  public:
   /// Reads the dimensions of an argument. Returns false if it cannot fit.
   bool bind(const Parameter& input, const KnownShape& argument) {
-    using Lead = KnownShape::Lead;
+    using Star = KnownShape::Star;
+    const bool all = argument.star == Star::none;
     const std::size_t fixed = input.dims.size();
-    const std::size_t given = argument.dims.size();
-    const bool fits = argument.lead == Lead::none ? given >= fixed : true;
-    if (!fits || (!input.leading && given > fixed)) return false;
-    for (std::size_t i = fixed - std::min(fixed, given); i < fixed; ++i) {
-      if (!bind(input.dims[i], argument.dims[given - fixed + i])) return false;
+    const std::size_t given = argument.before.size() + argument.dims.size();
+    if ((all && given < fixed) || (!input.has_star() && given > fixed)) return false;
+    // Those before the * are read from the front, the others from the end.
+    const auto before = static_cast<std::size_t>(std::max(input.star, 0));
+    const std::span<const Dimension> front = all ? argument.dims : argument.before;
+    const std::size_t from_front = std::min(input.has_star() || all ? before : fixed, front.size());
+    const std::size_t from_end = std::min(fixed - before, argument.dims.size());
+    for (std::size_t i = 0; i < from_front; ++i) {
+      if (!bind(input.dims[i], front[i])) return false;
     }
-    if (!input.leading) return true;
-    KnownShape rest{given < fixed ? Lead::unknown : argument.lead, {}};
-    if (given > fixed) {
-      rest.dims.assign(argument.dims.begin(),
-                       argument.dims.end() - static_cast<std::ptrdiff_t>(fixed));
+    for (std::size_t i = 1; i <= from_end; ++i) {
+      if (!bind(input.dims[fixed - i], argument.dims[argument.dims.size() - i])) return false;
     }
-    if (leading_known_) return !differ(leading_, rest);
-    leading_ = std::move(rest);
-    leading_known_ = true;
+    if (!input.has_star()) return true;
+    KnownShape rest;
+    if (from_front == before && from_end == fixed - before) {
+      const auto after = std::span(argument.dims).first(argument.dims.size() - from_end);
+      const auto own = after.subspan(all ? before : 0);
+      const auto own_before = front.subspan(all ? front.size() : before);
+      rest = {argument.star, {own.begin(), own.end()}, {own_before.begin(), own_before.end()}};
+    }
+    if (star_known_) return !differ(star_, rest);
+    star_ = std::move(rest);
+    star_known_ = true;
     return true;
   }
 
   /// `attribute` gives the size that an attribute of the called op is.
   template <class AttributeSize>
   KnownShape shape_of(const Parameter& output, const AttributeSize& attribute) const {
-    KnownShape shape = output.leading ? leading_ : KnownShape{KnownShape::Lead::none, {}};
-    for (const Dimension& dim : output.dims) {
+    KnownShape shape = output.has_star() ? star_ : KnownShape{KnownShape::Star::none, {}, {}};
+    const bool all = shape.star == KnownShape::Star::none;
+    for (std::size_t i = 0; i < output.dims.size(); ++i) {
+      const Dimension& dim = output.dims[i];
       const auto bound = std::ranges::find(bound_, dim.name, &Bound::name);
-      shape.dims.push_back(dim.name.empty()        ? dim
-                           : bound != bound_.end() ? bound->size
-                                                   : attribute(dim.name));
+      const Dimension size = dim.name.empty()        ? dim
+                             : bound != bound_.end() ? bound->size
+                                                     : attribute(dim.name);
+      const bool is_before = static_cast<int>(i) < output.star;
+      std::vector<Dimension>& dims = is_before && !all ? shape.before : shape.dims;
+      dims.insert(is_before ? dims.begin() + static_cast<std::ptrdiff_t>(i) : dims.end(), size);
     }
     return shape;
   }
@@ -122,8 +158,8 @@ class CalledShapes {
   }
 
   std::vector<Bound> bound_;
-  KnownShape leading_;
-  bool leading_known_ = false;
+  KnownShape star_;
+  bool star_known_ = false;
 };
 
 class GradientParser {
@@ -358,10 +394,10 @@ class GradientParser {
     const Parameter& input = op_.signature.inputs[static_cast<std::size_t>(gradient.input)];
     const KnownShape wanted = shape_in(input);
     const KnownShape shape = shape_of(gradient.value);
-    // The expression must be right for any number of leading dimensions.
-    const bool same_lead = wanted.lead == shape.lead || wanted.lead == KnownShape::Lead::unknown ||
-                           shape.lead == KnownShape::Lead::unknown;
-    if (same_lead && !differ(wanted, shape)) return;
+    // The expression must be right for any number of dimensions *.
+    const bool same_star = wanted.star == shape.star || wanted.star == KnownShape::Star::unknown ||
+                           shape.star == KnownShape::Star::unknown;
+    if (same_star && !differ(wanted, shape)) return;
     fail("of " + std::string(input.name) + " has the shape " + shape.text() + ", but " +
          std::string(input.name) + " is " + wanted.text());
   }

@@ -28,10 +28,13 @@ std::string text_of(double value) {
 namespace detail {
 
 std::string text_of(const Parameter& parameter) {
-  std::string text = parameter.leading ? "[*" : "[";
-  for (const Dimension& dim : parameter.dims) {
-    if (text.size() > 1) text += ", ";
-    text += dim.is_fixed() ? std::to_string(dim.size) : std::string(dim.name);
+  std::string text = "[";
+  const auto append = [&](const std::string& dim) { text += (text.size() > 1 ? ", " : "") + dim; };
+  for (std::size_t i = 0; i <= parameter.dims.size(); ++i) {
+    if (static_cast<int>(i) == parameter.star) append("*");
+    if (i == parameter.dims.size()) break;
+    const Dimension& dim = parameter.dims[i];
+    append(dim.is_fixed() ? std::to_string(dim.size) : std::string(dim.name));
   }
   return text + "]";
 }

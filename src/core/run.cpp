@@ -71,9 +71,10 @@ Status check_values(const Op& op, std::span<const TensorView> inputs) {
       const int dim = index_of(parameters[other].dims, parameters[i].offsets_into);
       const TensorView& divided = resolved(op, inputs, other);
       if (dim < 0 || !divided.present) continue;
-      const std::size_t lead = divided.shape.size() - parameters[other].dims.size();
-      Status status = check_offsets(op, parameters[i], resolved(op, inputs, i),
-                                    divided.shape[lead + static_cast<std::size_t>(dim)]);
+      const std::size_t axis =
+          parameters[other].axis_of(static_cast<std::size_t>(dim), divided.shape.size());
+      Status status =
+          check_offsets(op, parameters[i], resolved(op, inputs, i), divided.shape[axis]);
       if (!status.ok()) return status;
       break;
     }

@@ -73,12 +73,13 @@ namespace compiled = torch::dynamo::autograd;
 at::Tensor default_input_for(const Signature& signature, std::size_t index,
                              const std::function<at::Tensor(int)>& input) {
   const int source = signature.shape_source_of(index);
-  const auto& dims = signature.inputs[static_cast<std::size_t>(source)].dims;
+  const Parameter& parameter = signature.inputs[static_cast<std::size_t>(source)];
   const at::Tensor like = input(source);
   c10::SmallVector<c10::SymInt, 4> sizes;
   for (const Dimension& dim : signature.inputs[index].dims) {
-    const auto from_end = static_cast<std::int64_t>(dims.size()) - index_of(dims, dim.name);
-    sizes.push_back(like.sym_size(-from_end));
+    const auto i = static_cast<std::size_t>(index_of(parameter.dims, dim.name));
+    const std::size_t axis = parameter.axis_of(i, static_cast<std::size_t>(like.dim()));
+    sizes.push_back(like.sym_size(static_cast<std::int64_t>(axis)));
   }
   return at::full_symint(sizes, signature.inputs[index].number, like.options());
 }

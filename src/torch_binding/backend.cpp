@@ -159,7 +159,7 @@ const Layout<Dim>* layout_of_output(const Op& op, std::size_t i, const Validated
   const std::size_t source =
       like == parameters.end() ? 0 : static_cast<std::size_t>(like - parameters.begin());
   const Layout<Dim>& layout = call.layouts[source];
-  const bool fits = parameters[source].leading == output.leading &&
+  const bool fits = parameters[source].star == output.star &&
                     parameters[source].dims.size() == output.dims.size();
   return fits && !layout.empty() ? &layout : nullptr;
 }

@@ -60,7 +60,7 @@ Layout<Dim> layout_of(const Parameter& parameter, const at::Tensor& tensor) {
   const c10::ArrayRef<Dim> strides = at::symint::strides<Dim>(tensor);
   const std::size_t lead = sizes.size() - parameter.dims.size();
   Layout<Dim> layout;
-  if (parameter.leading) {
+  if (parameter.leading()) {
     layout.emplace_back(0);
     std::optional<Dim> next;  // the stride that continues the dimension
     for (std::size_t i = lead; i-- > 0;) {
@@ -108,7 +108,7 @@ c10::SmallVector<Dim, 6> strides_in_order(const Parameter& parameter, std::span<
     if (!are_equal(sizes[dim], Dim(0))) stride *= sizes[dim];
   };
   for (std::size_t i = order.size(); i-- > 0;) {
-    if (!parameter.leading) {
+    if (!parameter.leading()) {
       append(order[i]);
     } else if (order[i] > 0) {
       append(lead + order[i] - 1);

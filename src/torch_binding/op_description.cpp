@@ -48,8 +48,8 @@ nb::object describe(const Signature& signature, const Dimension& dim) {
 
 nb::dict describe(const Signature& signature, const Parameter& parameter) {
   nb::list dims;
-  if (parameter.leading) dims.append("*");
   for (const Dimension& dim : parameter.dims) dims.append(describe(signature, dim));
+  if (parameter.has_star()) dims.insert(parameter.star, "*");
   nb::dict result;
   result["name"] = to_str(parameter.name);
   result["dtype"] = parameter.is_generic() ? nb::str("T") : to_str(name_of(parameter.dtype({})));

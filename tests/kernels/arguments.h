@@ -23,7 +23,7 @@ inline const Op* find_own(std::string_view name) { return own_module().find(name
 
 using Sizes = std::vector<std::int64_t>;
 
-/// The sizes of the leading dimensions, and the size of every named dimension.
+/// The sizes for *, and the size of every named dimension.
 struct Dimensions {
   Sizes leading;
   std::int64_t other;
@@ -87,7 +87,7 @@ struct Arguments {
   std::vector<Attribute> attributes;
 };
 
-/// The number of dimensions that the inputs have beside the leading ones.
+/// The number of dimensions that the inputs have beside those for *.
 inline std::size_t named_dimensions(const Op& op) {
   std::set<std::string_view> names;
   for (const Parameter& input : op.signature.inputs) {
@@ -98,9 +98,12 @@ inline std::size_t named_dimensions(const Op& op) {
 
 inline Sizes shape_of(const Parameter& parameter, const Dimensions& dimensions) {
   Sizes shape;
-  if (parameter.leading) shape = dimensions.leading;
   for (const Dimension& dim : parameter.dims) {
     shape.push_back(dim.name.empty() ? dim.size : dimensions.other);
+  }
+  if (parameter.has_star()) {
+    shape.insert(shape.begin() + parameter.star, dimensions.leading.begin(),
+                 dimensions.leading.end());
   }
   return shape;
 }

@@ -153,6 +153,31 @@ TEST(Gradient, ImpossibleExpressionsAreRejectedWithAMessage) {
   }
 }
 
+TEST(Gradient, ShapesWithAnySizesAtAnyPlace) {
+  Op op = *find_own("mul");
+  op.signature = parse_signature("mul(a: T[n, *], b: T[*, n], e: T[n, *, 2]) -> c: T[n, *]");
+  const auto error_of = [&](const char* gradient) -> std::string {
+    op.spec.gradient = gradient;
+    try {
+      parse_gradient(op);
+      return "";
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(error_of("a = mul(grad_c, a); b = mul(b, b); e = mul(e, e) + e"), "");
+  EXPECT_EQ(error_of("b = mul(grad_c, a)"),
+            "mul: the gradient of b has the shape [n, *], but b is [*, n]");
+  EXPECT_EQ(error_of("a = mul(grad_c, b)"),
+            "mul: the gradient passes b, which is [*, n], for b of mul, which does not fit "
+            "mul(a: T[*], b: T[*]) -> c: T[*]");
+  EXPECT_EQ(error_of("b = sum_rows(a)"),
+            "mul: the gradient of b has the shape [?], but b is [*, n]");
+  EXPECT_EQ(error_of("e = expand_rows(sum_rows(e), a)"), "");
+  EXPECT_EQ(error_of("e = expand_rows(sum_rows(e), b)"),
+            "mul: the gradient of e has the shape [*, 2], but e is [n, *, 2]");
+}
+
 TEST(Gradient, AnInputOfFloat32MayHaveOne) {
   Op op = *find_own("attention_backward");
   op.spec.gradient = "lse = lse";

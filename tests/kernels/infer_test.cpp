@@ -114,6 +114,34 @@ TEST(Infer, SizesThatAreComputed) {
             "9223372036854775807, k is 3, s is 1");
 }
 
+TEST(Infer, AnySizesAtAnyPlace) {
+  Op op;
+  op.name = "f";
+  op.spec.dtypes = DTypeSet::of({f32});
+  op.signature = parse_signature(
+      "f(data: T[b, h, w, c], warp: T[b, *, 2], s: broadcast T[b, *, c]?) -> "
+      "y: T[b, *, c + 1]");
+  const auto resample = [&](const Sizes& data, const Sizes& warp, const Sizes& s = {}) {
+    return text_of_result(infer_op(op, {{f32, data}, {f32, warp}, {f32, s}}));
+  };
+  EXPECT_EQ(resample({5, 6, 7, 3}, {5, 8, 9, 2}), "[5, 8, 9, 4]");
+  EXPECT_EQ(resample({5, 6, 7, 3}, {5, 2}), "[5, 4]");
+  EXPECT_EQ(resample({5, 6, 7, 3}, {5, 8, 9, 2}, {9, 1}), "[5, 8, 9, 4]");
+  EXPECT_EQ(resample({5, 6, 7, 3}, {2}), "f: warp must be [b, *, 2], not [2]");
+  EXPECT_EQ(resample({5, 6, 7, 3}, {4, 2}), "f: dimension b is 5 in data but 4 in warp");
+  EXPECT_EQ(resample({5, 6, 7, 3}, {5, 8, 3}), "f: warp must be [b, *, 2]: the size 2 is 3");
+  EXPECT_EQ(resample({5, 6, 7, 3}, {5, 8, 9, 2}, {8, 1}),
+            "f: s is [8, 1], which does not broadcast to [b, *, c], here [5, 8, 9, 3]");
+  op.signature = parse_signature("f(x: T[2*d, *], w: T[*, k]) -> y: T[k, *]");
+  const auto turned = [&](const Sizes& x, const Sizes& w) {
+    return text_of_result(infer_op(op, {{f32, x}, {f32, w}}));
+  };
+  EXPECT_EQ(turned({6, 4, 5}, {4, 5, 7}), "[7, 4, 5]");
+  EXPECT_EQ(turned({6}, {7}), "[7]");
+  EXPECT_EQ(turned({5, 4}, {4, 7}), "f: dimension 2*d of x is 5, but must be a multiple of 2");
+  EXPECT_EQ(turned({6, 4, 5}, {5, 4, 7}), "f: dimensions * are [4, 5] in x but [5, 4] in w");
+}
+
 TEST(Infer, SymbolsOfComputedSizesAreTheirTexts) {
   Op op;
   op.name = "f";

@@ -16,9 +16,9 @@ TEST(Signature, InputsAttributesAndOutputs) {
   EXPECT_EQ(s.name, "bias_relu");
   ASSERT_EQ(s.inputs.size(), 2u);
   EXPECT_EQ(s.inputs[0].name, "x");
-  EXPECT_TRUE(s.inputs[0].leading);
+  EXPECT_TRUE(s.inputs[0].leading());
   EXPECT_EQ(s.inputs[0].dims[0].name, "c");
-  EXPECT_FALSE(s.inputs[1].leading);
+  EXPECT_FALSE(s.inputs[1].leading());
   EXPECT_FALSE(s.inputs[1].optional);
   ASSERT_EQ(s.attributes.size(), 2u);
   EXPECT_EQ(s.attributes[0].name, "scale");
@@ -29,6 +29,23 @@ TEST(Signature, InputsAttributesAndOutputs) {
   EXPECT_TRUE(s.attributes[1].required);
   ASSERT_EQ(s.outputs.size(), 1u);
   EXPECT_EQ(s.outputs[0].name, "y");
+}
+
+TEST(Signature, AnySizesAtAnyPlace) {
+  const Signature s =
+      parse_signature("f(x: T[n, c, *], w: T[*, 2*c], b: T[c]) -> (y: T[n, *, c], z: T[*])");
+  EXPECT_EQ(s.inputs[0].star, 2);
+  EXPECT_EQ(s.inputs[0].dims.size(), 2u);
+  EXPECT_EQ(s.inputs[0].axis_of(1, 5), 1u);
+  EXPECT_FALSE(s.inputs[0].may_be_strided());
+  EXPECT_EQ(s.inputs[1].star, 0);
+  EXPECT_EQ(s.inputs[1].axis_of(0, 5), 4u);
+  EXPECT_EQ(s.inputs[2].star, -1);
+  EXPECT_EQ(s.outputs[0].star, 1);
+  EXPECT_EQ(s.outputs[0].axis_of(1, 3), 2u);
+  EXPECT_FALSE(s.outputs[0].is_like(s.inputs[0]));
+  EXPECT_FALSE(s.uniform());
+  EXPECT_FALSE(parse_signature("f(x: T[n, *]) -> y: T[n, *]").uniform());
 }
 
 TEST(Signature, OptionalInputsOffsetsRangesAndSeveralOutputs) {
@@ -241,7 +258,13 @@ INSTANTIATE_TEST_SUITE_P(
         {"f(x: T[n]?) -> y: i32[3]", "x, the first input, must be required"},
         {"f(x: T[n], w: T[n]?, z: T[n]) -> y: T[n]", "z, which is required, must come before"},
         {"f(x: i32[n], w: T[n]?) -> y: T[n]", "y is of type T, so an input that is never absent"},
-        {"f(x: T[n], w: T[*]?) -> y: T[*]", "y begins with *, so an input that is never absent"},
+        {"f(x: T[n, *, *]) -> y: T[*]", "a tensor has one *, but x has more"},
+        {"f(x: T[*, c, *]) -> y: T[*]", "a tensor has one *, but x has more"},
+        {"f(x: T[n, 2 *]) -> y: T[n]", "a name is missing before `]"},
+        {"f(x: T[n], o: offsets(n)[b, *]) -> y: T[n]", "o must have one dimension"},
+        {"f(x: T[n, *], p: T[*, n]? = x) -> y: T[n]", "x, the default of p, must be required"},
+        {"f(x: T[n], p: broadcast T[n, *]) -> y: T[n]", "p, which broadcasts, must have dimens"},
+        {"f(x: T[n], w: T[*]?) -> y: T[*]", "y has a *, so an input that is never absent"},
         {"f(x: T[n], w: T[m]?) -> y: T[m]",
          "m, a dimension of y, must be made of dimensions of inputs"},
         {"f(x: T[n]) -> kept: i64[k]",

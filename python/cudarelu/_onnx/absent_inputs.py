@@ -64,10 +64,14 @@ def _nodes(
             sizes = []
             for dim in parameter.dims:
                 source = next(each for each in required if dim in each.dims)
-                axis = source.dims.index(dim) - len(source.dims)  # from the end: `*` has any rank
-                start = {} if dim == "*" else {"start": axis}
-                end = {"end": axis + 1} if axis < -1 else {}
-                sizes.append(add("Shape", given[source.name], **start, **end))
+                # An end of 0 is the last one. That of `*` counts from the end: it has any rank.
+                i = source.dims.index(dim)
+                start, end = source.axis_of(i), source.axis_of(i) + 1
+                if dim == "*":
+                    start, end = i, i + 1 - len(source.dims)
+                bounds = {"start": start} if dim != "*" or start else {}
+                bounds |= {"end": end} if end else {}
+                sizes.append(add("Shape", given[source.name], **bounds))
             shape = add("Concat", *sizes, axis=0) if len(sizes) > 1 else sizes[0]
         filled = add("ConstantOfShape", shape, value=number)
         if parameter.dtype == "T":

@@ -1,12 +1,13 @@
 """DTensor's sharding rules for every op.
 
-The rows that `*` counts are independent. Therefore the dimensions of `*` may be sharded, in the
-same way in each input with `*`; inputs without `*` are replicated. An output with `*` is sharded
-like the inputs. An output without `*` is a partial sum if the op is known to sum over rows; any
-other op with such an output runs on replicated inputs. A named dimension of a matrix product may be
-sharded too: where outputs have it, they are sharded in it, and where they do not, they are partial
-sums, unless an activation follows. DTensor redistributes inputs with other placements, including
-partial sums, but refuses to redistribute an input that an op overwrites.
+The rows that a leading `*` counts are independent. Therefore the dimensions of `*` may be sharded,
+in the same way in each input with `*`; inputs without `*` are replicated. An output with `*` is
+sharded like the inputs. An output without `*` is a partial sum if the op is known to sum over rows;
+any other op with such an output, or with a `*` that is not leading, runs on replicated inputs. A
+named dimension of a matrix product may be sharded too: where outputs have it, they are sharded in
+it, and where they do not, they are partial sums, unless an activation follows. DTensor
+redistributes inputs with other placements, including partial sums, but refuses to redistribute an
+input that an op overwrites.
 
 The import of torch.distributed.tensor takes long: the package imports this module only after the
 program has imported that.
@@ -78,7 +79,8 @@ def _along(dim: Dim, parameter: Parameter, rank: int, other: Placement) -> Place
     """A shard of the named dimension, or `other` for a tensor without it. `rank` is that of `*`."""
     if dim not in parameter.dims:
         return other
-    return Shard(parameter.dims.index(dim) + (rank - 1 if parameter.leads else 0))
+    i = parameter.dims.index(dim)
+    return Shard(i + (rank - 1 if 0 <= parameter.star < i else 0))
 
 
 def _is_in_outputs(op: OpInfo, dim: Dim) -> bool:

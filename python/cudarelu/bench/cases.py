@@ -147,12 +147,12 @@ def _read_inputs(op: OpInfo) -> frozenset[str]:
 
 def is_by_rows(op: OpInfo) -> bool:
     """Returns whether each row of the outputs depends only on the same row of the inputs."""
-    return all(each.leads for each in op.outputs)
+    return op.star_leads and all(each.leads for each in op.outputs)
 
 
 def leads(op: OpInfo) -> bool:
     """Returns whether the op takes tensors of any number of dimensions."""
-    return any(each.leads for each in op.inputs)
+    return any(each.star >= 0 for each in op.inputs)
 
 
 def streams(op: OpInfo) -> bool:
@@ -161,7 +161,7 @@ def streams(op: OpInfo) -> bool:
     The products of matrices take longer than their reads and writes.
     """
     parameters = [*op.inputs, *op.outputs]
-    return leads(op) and all(len(each.dims) - each.leads <= 1 for each in parameters)
+    return leads(op) and all(len(each.own_dims) <= 1 for each in parameters)
 
 
 def default_attributes(op: OpInfo) -> dict[str, Any]:

@@ -144,7 +144,8 @@ cudarelu::Status {op.onnx.op_type}::cuda(const cudarelu::Call& call) {{
                 continue
             for i, dim in enumerate(each.dims):
                 shape = f"{identifier(each.name)}.shape"
-                size = f"{shape}[{shape}.size() - {len(each.dims) - i}]"
+                axis = each.axis_of(i)
+                size = f"{shape}[{axis}]" if axis >= 0 else f"{shape}[{shape}.size() - {-axis}]"
                 if isinstance(dim, SizeExpression):
                     computed.append((dim, size))
                 elif isinstance(dim, str) and dim != "*" and dim not in known:

@@ -178,7 +178,7 @@ class Tensor:
 
     @property
     def shape(self) -> _Shape:
-        """The sizes; where the signature begins with *, of the named dimensions, from the end."""
+        """The sizes; where the signature has *, of those after it from the end."""
         return _Shape(self._path, self)
 
     @property
@@ -203,20 +203,23 @@ class _Shape:
 
     def __getitem__(self, index: int) -> Symbol:
         dims = self._tensor.sizes()
-        leads = dims[:1] == ("*",)
-        named = len(dims) - leads
-        if not isinstance(index, int) or not -named <= index < (0 if leads else named):
+        named = len(dims)
+        star = dims.index("*") if "*" in dims else named
+        lowest = star + 1 - named if star < named else -named
+        if not isinstance(index, int) or not lowest <= index < star:
+            where = f", counted from {'both ends' if star else 'the end'}" if star < named else ""
             raise IndexError(
                 f"{self._tensor}.shape[{index!r}]: the signature has the dimensions "
-                f"[{', '.join(map(str, dims))}]" + (", counted from the end" if leads else "")
+                f"[{', '.join(map(str, dims))}]{where}"
             )
-        rank = f"{self._tensor.name}.shape.size()" if leads else f"{named}"
-        position = f"{rank} - {-index}" if leads else str(index % named)
+        if star == named:
+            index %= named
+        position = str(index) if index >= 0 else f"{self._tensor.name}.shape.size() - {-index}"
         return Symbol(self._path, f"{self._tensor.name}.shape[{position}]", "int")
 
     def __iter__(self) -> Iterator[Symbol]:
         dims = self._tensor.sizes()
-        if dims[:1] == ("*",):
+        if "*" in dims:
             raise TypeError(f"{self._tensor} has any number of dimensions")
         return (self[i] for i in range(len(dims)))
 

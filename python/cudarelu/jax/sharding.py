@@ -1,7 +1,7 @@
 """How the ops run on arrays that are sharded over the devices of a mesh.
 
-The rows that the leading dimensions count are independent: they stay sharded, and the other
-dimensions are gathered, with a warning. A sum over rows, such as the gradient of a bias, adds the
+The rows that a leading `*` counts are independent: they stay sharded, and the other dimensions are
+gathered, with a warning. A sum over rows, such as the gradient of a bias, adds the
 sums of the devices.
 """
 

@@ -43,7 +43,7 @@ def replaced_by_attributes(
         return [], result
     for parameter in op.inputs:
         value = values.get(parameter.name)
-        if value is None or not parameter.optional:
+        if value is None or not parameter.optional or parameter.star > 0:
             continue
         dims = [each for each in parameter.dims if each != "*"]
         sizes = _sizes(op, values, dims, value)
@@ -116,7 +116,7 @@ def _sizes(
     known = set()
     for each in op.inputs:
         other = values.get(each.name)
-        if other is None or other is value or other.shape is None:
+        if other is None or other is value or other.shape is None or each.star > 0:
             continue
         known |= {*zip(each.dims[::-1], list(other.shape)[::-1], strict=False)}
     found = dict(zip(dims[::-1], shape[::-1], strict=False))

@@ -158,11 +158,11 @@ class Match:
         constants = {}
         # A shape that broadcasts is compared with the sizes of the others.
         for parameter, value in sorted(
-            inputs, key=lambda each: (each[0].broadcasts, not each[0].leads)
+            inputs, key=lambda each: (each[0].broadcasts, each[0].star < 0)
         ):
             if value.shape is None:
                 raise Mismatch(f"the shape of {value.name} is not known")
-            is_weight = parameter.name in self.transposed and not parameter.leads
+            is_weight = parameter.name in self.transposed and parameter.star < 0
             if is_weight and not is_constant(value):
                 raise Mismatch(f"{value.name} is not constant: it would be transposed in each run")
             if parameter.broadcasts:
@@ -203,9 +203,9 @@ class Match:
             and not (isinstance(other, int) and other > 1)
         ]
         for each in self._inputs:
-            pairs = zip(_own(each), _own(mask), strict=False)
+            pairs = zip(each.own_dims, mask.own_dims, strict=False)
             shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-            stay = len(_own(each)) - shared
+            stay = len(each.own_dims) - shared
             if each is not mask and any(axis >= stay for axis in unproven):
                 self.expanded[each.name] = mask.name, stay
 
@@ -253,7 +253,7 @@ class Match:
 
     def _broadcast(self, parameter: Parameter, value: Any, sizes: dict) -> ir.TensorProtocol:
         """A constant in the shape of the signature, where it broadcasts to that."""
-        if parameter.leads:
+        if parameter.star >= 0:
             raise self._wrong_shapes()
         shape = [sizes.get(dim, dim) for dim in parameter.dims]
         known = all(isinstance(dim, int) for dim in (*shape, *value.shape))
@@ -291,13 +291,13 @@ def _read(value: ir.Value) -> np.ndarray | None:
 
 def _fits(parameter: Parameter, shape: list[Any], sizes: dict[Any, Any]) -> bool:
     """Whether a shape fits the signature with the sizes in `sizes`, which gets the new ones."""
-    own = _own(parameter)
-    if len(shape) < len(own) or (len(shape) > len(own) and not parameter.leads):
+    own = parameter.own_dims
+    if len(shape) < len(own) or (len(shape) > len(own) and parameter.star < 0):
         return False
-    count = len(shape) - len(own)
-    found: dict[Any, Any] = dict(zip(own, shape[count:], strict=True))
-    if parameter.leads:
-        found |= {"*": count} | {("*", axis): shape[axis] for axis in range(count)}
+    own_sizes, rows = parameter.without_star(shape)
+    found: dict[Any, Any] = dict(zip(own, own_sizes, strict=True))
+    if parameter.star >= 0:
+        found |= {"*": len(rows)} | {("*", axis): size for axis, size in enumerate(rows)}
     for name, size in found.items():
         if isinstance(name, int):
             sizes.setdefault(name, name)
@@ -306,14 +306,10 @@ def _fits(parameter: Parameter, shape: list[Any], sizes: dict[Any, Any]) -> bool
     return True
 
 
-def _own(parameter: Parameter) -> list[Any]:
-    return [each for each in parameter.dims if each != "*"]
-
-
 def _full(parameter: Parameter, sizes: dict[Any, Any]) -> list[Any]:
     """The shape to which an input broadcasts."""
-    leading = [sizes["*", axis] for axis in range(sizes["*"])] if parameter.leads else []
-    return [*leading, *(sizes.get(each, each) for each in _own(parameter))]
+    rows = [sizes["*", axis] for axis in range(sizes["*"])] if parameter.star >= 0 else []
+    return parameter.with_star([sizes.get(each, each) for each in parameter.own_dims], rows)
 
 
 def _is_from_front(axis: Any) -> bool:

@@ -54,10 +54,9 @@ def symbols(op: OpInfo, cases: list[Case], of: str = "inputs") -> list[list[str 
             leading = [f"row{axis}_{number}" for axis in range(rows)]
             sizes: list[Any] = [
                 dim if isinstance(dim, int) else known.get(str(dim), _symbol(dim, number))
-                for dim in parameter.dims
-                if dim != "*"
+                for dim in parameter.own_dims
             ]
-            result.append(leading * parameter.leads + sizes)
+            result.append(parameter.with_star(sizes, leading))
     return result
 
 

@@ -196,17 +196,18 @@ class Binding {
       return invalid(std::string(input.name) + " has " + std::to_string(shape.size()) +
                      " dimensions; at most " + std::to_string(max_rank) + " are supported");
     }
-    if ((input.leading ? shape.size() < fixed : shape.size() != fixed)) {
+    if ((input.has_star() ? shape.size() < fixed : shape.size() != fixed)) {
       return invalid(std::string(input.name) + " must be " + text_of(input) + ", not " +
                      text_of(shape));
     }
-    const std::size_t lead = shape.size() - fixed;
-    if (input.leading) {
-      if (Status status = bind_leading(input, shape.first(lead)); !status.ok()) return status;
+    if (input.has_star()) {
+      const auto first = static_cast<std::size_t>(input.star);
+      Status status = bind_star(input, shape.subspan(first, shape.size() - fixed));
+      if (!status.ok()) return status;
     }
     for (std::size_t i = 0; i < fixed; ++i) {
       if (input.dims[i].is_expression()) continue;
-      Status status = bind_dimension(input, input.dims[i], shape[lead + i]);
+      Status status = bind_dimension(input, input.dims[i], shape[input.axis_of(i, shape.size())]);
       if (!status.ok()) return status;
     }
     return {};
@@ -222,7 +223,7 @@ class Binding {
           inputs[op_.signature.source_of(equation.input, inputs[equation.input].present)];
       if (!view.present) continue;
       const Dimension& dim = input.dims[equation.dimension];
-      const Dim& size = view.shape[view.shape.size() - input.dims.size() + equation.dimension];
+      const Dim& size = view.shape[input.axis_of(equation.dimension, view.shape.size())];
       const bool known = equation.unknown.empty() || size_of(equation.unknown) != nullptr;
       Status status = known ? check(inputs, input, dim, size)
                             : solve(inputs, input, dim, size, equation.unknown);
@@ -231,12 +232,19 @@ class Binding {
     return {};
   }
 
-  /// Sets the size of a dimension whose names are bound.
-  template <class View>
-  Status evaluate(std::span<const View> inputs, const Parameter& tensor, const Dimension& dim,
-                  Dim& size) const {
-    if (dim.is_expression()) return evaluate_expression(inputs, tensor, dim, size);
-    size = dim.is_fixed() ? Dim(dim.size) : *size_of(dim.name);
+  /// Appends the sizes of a tensor whose names are bound.
+  template <class View, class Sizes>
+  Status evaluate(std::span<const View> inputs, const Parameter& tensor, Sizes& sizes) const {
+    for (std::size_t i = 0; i <= tensor.dims.size(); ++i) {
+      if (static_cast<int>(i) == tensor.star) {
+        for (const Dim& size : star_) sizes.push_back(size);
+      }
+      if (i == tensor.dims.size()) break;
+      Dim size;
+      Status status = evaluate(inputs, tensor, tensor.dims[i], size);
+      if (!status.ok()) return status;
+      sizes.push_back(std::move(size));
+    }
     return {};
   }
 
@@ -245,12 +253,7 @@ class Binding {
   Status bind_broadcast(std::span<const View> inputs, const Parameter& input,
                         std::span<const Dim> shape) const {
     std::vector<Dim> sizes;  // may be more than max_rank
-    if (input.leading) sizes.assign(leading_.begin(), leading_.end());
-    for (const Dimension& dim : input.dims) {
-      Dim size;
-      if (Status status = evaluate(inputs, input, dim, size); !status.ok()) return status;
-      sizes.push_back(std::move(size));
-    }
+    if (Status status = evaluate(inputs, input, sizes); !status.ok()) return status;
     bool fits = shape.size() <= sizes.size();
     for (std::size_t i = 0; fits && i < shape.size(); ++i) {
       fits = Traits::is_one(shape[i]) ||
@@ -274,7 +277,8 @@ class Binding {
     return {};
   }
 
-  std::span<const Dim> leading() const { return leading_; }
+  /// The sizes for *.
+  std::span<const Dim> star() const { return star_; }
   const Dim* size_of(std::string_view name) const {
     for (std::size_t i = 0; i < count_; ++i) {
       if (bound_[i].name == name) return bound_[i].size;
@@ -300,20 +304,28 @@ class Binding {
     return error(Status::Code::invalid_argument, op_, what);
   }
 
-  Status bind_leading(const Parameter& input, std::span<const Dim> dims) {
-    if (leading_source_ == nullptr) {
-      leading_ = dims;
-      leading_source_ = &input;
+  Status bind_star(const Parameter& input, std::span<const Dim> dims) {
+    if (star_source_ == nullptr) {
+      star_ = dims;
+      star_source_ = &input;
       return {};
     }
-    bool same = dims.size() == leading_.size();
+    bool same = dims.size() == star_.size();
     for (std::size_t i = 0; same && i < dims.size(); ++i) {
-      same = !Traits::differ(dims[i], leading_[i]);
+      same = !Traits::differ(dims[i], star_[i]);
     }
     if (same) return {};
-    return invalid("dimensions * are " + text_of(leading_) + " in " +
-                   std::string(leading_source_->name) + " but " + text_of(dims) + " in " +
-                   std::string(input.name));
+    return invalid("dimensions * are " + text_of(star_) + " in " + std::string(star_source_->name) +
+                   " but " + text_of(dims) + " in " + std::string(input.name));
+  }
+
+  /// Sets the size of a dimension whose names are bound.
+  template <class View>
+  Status evaluate(std::span<const View> inputs, const Parameter& tensor, const Dimension& dim,
+                  Dim& size) const {
+    if (dim.is_expression()) return evaluate_expression(inputs, tensor, dim, size);
+    size = dim.is_fixed() ? Dim(dim.size) : *size_of(dim.name);
+    return {};
   }
 
   Status bind_dimension(const Parameter& input, const Dimension& dim, const Dim& size) {
@@ -470,8 +482,8 @@ class Binding {
   std::span<const Attribute> attributes_;
   std::array<Bound, most> bound_;  // clearing it would take longest
   std::size_t count_ = 0;
-  std::span<const Dim> leading_;
-  const Parameter* leading_source_ = nullptr;
+  std::span<const Dim> star_;
+  const Parameter* star_source_ = nullptr;
   std::vector<Dim> solved_;  // by expressions; never reallocated, since bound_ refers to them
 };
 
@@ -551,19 +563,16 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
   for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
     const Parameter& output = signature.outputs[i];
     outputs[i].dtype = output.dtype(variable);
-    const auto leading = output.leading ? binding.leading() : std::span<const Dim>();
-    const std::size_t rank = leading.size() + output.dims.size();
+    const std::size_t rank = (output.has_star() ? binding.star().size() : 0) + output.dims.size();
     if (rank > max_rank) {
       return detail::error(Code::invalid_argument, op,
                            std::string(output.name) + " would have " + std::to_string(rank) +
                                " dimensions; at most " + std::to_string(max_rank) +
                                " are supported");
     }
-    outputs[i].shape.assign(leading);
-    for (const Dimension& dim : output.dims) {
-      Dim size;
-      if (Status status = binding.evaluate(inputs, output, dim, size); !status.ok()) return status;
-      outputs[i].shape.push_back(std::move(size));
+    outputs[i].shape.assign({});
+    if (Status status = binding.evaluate(inputs, output, outputs[i].shape); !status.ok()) {
+      return status;
     }
   }
   return {};

@@ -79,8 +79,8 @@ template <class F>
 inline constexpr unsigned row_inputs = [] {
   unsigned bits = 0;
   for (int i = 0; i < input_count<F>; ++i) {
-    const bool leading = signature_of<F>.inputs[static_cast<std::size_t>(i)].leading;
-    if (signature_of<F>.outputs[0].leading && !leading) bits |= 1u << i;
+    const bool leading = signature_of<F>.inputs[static_cast<std::size_t>(i)].leading();
+    if (signature_of<F>.outputs[0].leading() && !leading) bits |= 1u << i;
   }
   return bits;
 }();

@@ -16,8 +16,8 @@
 //              T | bool: T or bool
 //              offsets(n): int32, the end of each batch of the rows of dimension n; they do not
 //              decrease, and none is over n
-//   dims       a name has one size in all tensors, a number is a fixed size, a leading * is any
-//              shape; 2*d + 1: an expression
+//   dims       n: one size in all tensors   3: this size   2*d + 1: an expression
+//              *: any sizes, the same in all tensors; once in a tensor, at any place
 //              g divides h: the size h is a multiple of g
 //   expression + - *, // (rounded down), cdiv(a, b) (rounded up), min(a, b), max(a, b), ( ), of
 //              sizes, numbers and integer attributes; numel(x): the number of elements of input x
@@ -30,6 +30,8 @@
 // in
 //   every call: required ones, and optional ones with `= other`. So do the dimensions that offsets
 //   divide.
+// - The indices of a leading * are independent: hosts may batch and shard them. Those of a * at
+//   another place need not be.
 // - An integer attribute is meant wherever its name is in dims. If it stands alone, its range must
 //   begin at 0 or above.
 // - A size is known if it stands alone in an input that has a tensor in every call. Expressions in
@@ -153,14 +155,22 @@ struct Parameter {
   std::string_view name;
   ElementKind kind = ElementKind::type_variable;
   std::string_view offsets_into;   // of kind offsets: the dimension that the offsets divide
-  bool leading = false;            // the dims begin with *
+  int star = -1;                   // the position of the * among the dims; -1: there is none
   bool broadcasts = false;         // the shape may be any that broadcasts to the dims
-  FixedVector<Dimension, 8> dims;  // those after the *
+  FixedVector<Dimension, 8> dims;  // those beside the *
   bool optional = false;
   bool positive = false;  // every element must be greater than 0
   Absent absent = Absent::nothing;
   int source = -1;    // of kinds input, minimum and maximum: the other input
   double number = 0;  // of kind number
+
+  constexpr bool has_star() const { return star >= 0; }
+  constexpr bool leading() const { return star == 0; }
+
+  /// The axis of dims[i] in a tensor of this rank.
+  constexpr std::size_t axis_of(std::size_t i, std::size_t rank) const {
+    return static_cast<int>(i) < star ? i : rank - dims.size() + i;
+  }
 
   /// The input whose tensor is used if this one is absent, or -1.
   constexpr int default_input() const { return absent == Absent::input ? source : -1; }
@@ -172,7 +182,7 @@ struct Parameter {
 
   /// Whether the two always have the same dtype and the same shape.
   constexpr bool is_like(const Parameter& other) const {
-    return kind == other.kind && leading == other.leading && dims == other.dims && !broadcasts &&
+    return kind == other.kind && star == other.star && dims == other.dims && !broadcasts &&
            !other.broadcasts;
   }
 
@@ -182,9 +192,10 @@ struct Parameter {
   }
 
   /// Whether kernels that read strides get them for this tensor: it is of type T, has a shape and
-  /// values that the reader need not look at, and its last dimension has a name.
+  /// values that the reader need not look at, its last dimension has a name, and a * is leading.
   constexpr bool may_be_strided() const {
-    return kind == ElementKind::type_variable && !broadcasts && !positive && !dims.empty();
+    return kind == ElementKind::type_variable && !broadcasts && !positive && !dims.empty() &&
+           star <= 0;
   }
 
   /// Whether a gradient may name the gradient of this output, or have an expression for this input.
@@ -257,10 +268,10 @@ struct Signature {
 
   /// An absent input i with a default number becomes a tensor of this number. Its shape is taken
   /// from the returned input, which is required and has all dimensions of input i. -1 if there is
-  /// none, or if input i has leading dimensions.
+  /// none, or if input i has a *.
   constexpr int shape_source_of(std::size_t i) const {
     for (std::size_t other = 0; other < inputs.size(); ++other) {
-      if (inputs[i].leading || inputs[i].broadcasts || inputs[other].broadcasts) continue;
+      if (inputs[i].has_star() || inputs[i].broadcasts || inputs[other].broadcasts) continue;
       const bool has_all =
           std::all_of(inputs[i].dims.begin(), inputs[i].dims.end(), [&](const Dimension& dim) {
             return !dim.name.empty() && index_of(inputs[other].dims, dim.name) >= 0;
@@ -275,7 +286,7 @@ struct Signature {
   /// Whether all tensors are `T[*]` and required, and so have one dtype and one shape.
   constexpr bool uniform() const {
     const auto is_free = [](const Parameter& tensor) {
-      return tensor.kind == ElementKind::type_variable && tensor.leading && tensor.dims.empty() &&
+      return tensor.kind == ElementKind::type_variable && tensor.leading() && tensor.dims.empty() &&
              !tensor.optional && !tensor.broadcasts;
     };
     return std::all_of(inputs.begin(), inputs.end(), is_free) &&
@@ -296,7 +307,7 @@ struct Signature {
     const Parameter& output = outputs[0];
     return outputs.size() == 1 && output.kind == ElementKind::type_variable &&
            std::all_of(inputs.begin(), inputs.end(), [&](const Parameter& input) {
-             const bool is_row = output.leading && !input.leading && !input.broadcasts &&
+             const bool is_row = output.leading() && !input.has_star() && !input.broadcasts &&
                                  !input.dims.empty() && input.dims.size() <= output.dims.size() &&
                                  std::equal(input.dims.begin(), input.dims.end() - last_ones(input),
                                             output.dims.end() - input.dims.size());
@@ -581,18 +592,22 @@ class SignatureParser {
       result.kind = ElementKind::variable_or_bool;
     }
     expect("[");
-    if (accept("*")) result.leading = true;
-    bool first = !result.leading;
+    bool first = true;
     while (!accept("]")) {
       if (!first && !rest_.empty() && rest_.find_first_of(",)") != 0) {
         fail("a dimension of ", result.name, " is a name, a number or an expression such as 2*d, ",
              "not one before `", rest_, "`");
       }
       if (!first) expect(",");
-      result.dims.push_back(dimension(), "signature: a tensor has more than 8 dimensions");
       first = false;
+      if (accept("*")) {
+        if (result.has_star()) fail("a tensor has one *, but ", result.name, " has more");
+        result.star = static_cast<int>(result.dims.size());
+      } else {
+        result.dims.push_back(dimension(), "signature: a tensor has more than 8 dimensions");
+      }
     }
-    if (result.kind == ElementKind::offsets && (result.leading || result.dims.size() != 1)) {
+    if (result.kind == ElementKind::offsets && (result.has_star() || result.dims.size() != 1)) {
       fail(result.name, " must have one dimension, as offsets have");
     }
     return result;
@@ -851,10 +866,10 @@ class SignatureParser {
   constexpr void check_broadcast(const Parameter& input) const {
     const bool fits = std::all_of(input.dims.begin(), input.dims.end(),
                                   [&](const Dimension& dim) { return is_bound(dim); });
-    const bool has_leading = has_input([](const Parameter& other) {
-      return other.required() && !other.broadcasts && other.leading;
+    const bool has_star = has_input([](const Parameter& other) {
+      return other.required() && !other.broadcasts && other.has_star();
     });
-    if (!fits || (input.leading && !has_leading) || input.positive ||
+    if (!fits || (input.has_star() && !has_star) || input.positive ||
         input.kind == ElementKind::offsets) {
       fail(input.name, ", which broadcasts, must have dimensions of inputs that are never absent, ",
            "and must be neither offsets nor > 0");
@@ -895,9 +910,9 @@ class SignatureParser {
                     return is_given(other) && has_dimension(other, dim);
                   });
     }
-    if (input.leading && has_shape) {
+    if (input.has_star() && has_shape) {
       has_shape =
-          has_input([&](const Parameter& other) { return is_given(other) && other.leading; });
+          has_input([&](const Parameter& other) { return is_given(other) && other.has_star(); });
     }
     if (!has_shape) {
       fail(input.name, ", whose default is a number, must have dimensions of required inputs");
@@ -908,8 +923,8 @@ class SignatureParser {
     const bool of_rows = input.absent != Absent::input;
     const std::size_t rows = of_rows ? 1 : 0;
     bool fits = !source.optional && !source.broadcasts && !input.broadcasts &&
-                source.kind == input.kind && source.leading == input.leading &&
-                !(of_rows && input.leading) && source.dims.size() == input.dims.size() + rows;
+                source.kind == input.kind && source.star == input.star &&
+                !(of_rows && input.has_star()) && source.dims.size() == input.dims.size() + rows;
     for (std::size_t i = 0; fits && i < input.dims.size(); ++i) {
       fits = source.dims[i + rows].size == input.dims[i].size;
     }
@@ -927,11 +942,11 @@ class SignatureParser {
     if (output.broadcasts || output.kind == ElementKind::variable_or_bool) {
       fail(output.name, ", an output, must have one dtype and one shape");
     }
-    const bool has_leading = has_input([](const Parameter& input) {
-      return input.required() && !input.broadcasts && input.leading;
+    const bool has_star = has_input([](const Parameter& input) {
+      return input.required() && !input.broadcasts && input.has_star();
     });
-    if (output.leading && !has_leading) {
-      fail(output.name, " begins with *, so an input that is never absent must begin with *");
+    if (output.has_star() && !has_star) {
+      fail(output.name, " has a *, so an input that is never absent must have a *");
     }
     for (const Dimension& dim : output.dims) {
       if (is_bound(dim)) continue;

@@ -1,0 +1,68 @@
+"""Ops with `*` at any place, such as `T[n, c, *]`, in every host on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch._dynamo.testing
+
+import cudarelu
+import cudarelu.testing
+from support.cases import slow_after
+
+SOURCES = Path(__file__).parents[1] / "star_ops"
+pytestmark = pytest.mark.xdist_group("star")
+
+
+@pytest.fixture(scope="module")
+def star():
+    return cudarelu.load("star", [SOURCES / "star.h", SOURCES / "star.cpp"], cuda=False)
+
+
+@pytest.mark.parametrize("sizes", [(), (5,), (2, 1, 4)], ids=str)
+def test_values(star, sizes):
+    data, warp = torch.randn(2, 3), torch.randn(2, *sizes, 2)
+    wide = data.reshape(2, *[1] * len(sizes), 3)
+    torch.testing.assert_close(star.affine(data, warp), wide * warp[..., :1] + warp[..., 1:])
+    x, scale = torch.randn(2, 3, *sizes), torch.randn(3)
+    wide = scale.reshape(3, *[1] * len(sizes))
+    torch.testing.assert_close(star.channel_scale(x, scale), x * wide)
+    turned = x.movedim(1, -1).contiguous().movedim(-1, 1)  # channels last
+    torch.testing.assert_close(star.channel_scale(turned, scale), x * wide)
+    torch.testing.assert_close(star.weigh(x), x)
+    weight = torch.randn(2)
+    torch.testing.assert_close(star.weigh(x, weight), x * weight.reshape(2, 1, *[1] * len(sizes)))
+
+
+def test_shapes_that_do_not_fit(star):
+    with pytest.raises(RuntimeError, match=r"warp must be \[b, \*, 2\], not \[2\]"):
+        star.affine(torch.randn(1, 3), torch.randn(2))
+    with pytest.raises(RuntimeError, match="dimension c is 3 in x but 4 in scale"):
+        star.channel_scale(torch.randn(2, 3, 5), torch.randn(4))
+
+
+def test_one_graph_for_all_sizes(star):
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(star.affine, backend=counter, fullgraph=True, dynamic=True)
+    for size in (7, 12, 15):
+        warp = torch.randn(3, size, size + 1, 2)
+        assert compiled(torch.randn(3, 4), warp).shape == (3, size, size + 1, 4)
+    assert counter.frame_count == 1
+
+
+HOSTS = ("torch-cpu", "ort-cpu", "jax-jit-cpu", "ort_infer-cpu", "tvm-ffi-cpu", "numpy")
+OPS = ["channel_scale", "affine", "weigh", "channel_scale_backward"]
+
+
+@pytest.mark.parametrize("op", slow_after(2, OPS))
+@pytest.mark.parametrize("host", HOSTS)
+def test_every_host(star, host, op):
+    for case in ("odd", "no-rows", "scalar", *["without-weight"] * (op == "weigh")):
+        cudarelu.testing.check(f"star::{op}", host, "float32", case)
+
+
+def test_features(star):
+    for name in ("gradients", "opcheck", "compile"):
+        cudarelu.testing.check("star::channel_scale", "torch-cpu", "float64", name)
