@@ -2,12 +2,13 @@
 
 A batch is one more leading dimension. An op runs once on the whole batch if each batched input and
 each output begins with `*` in the signature, since the rows that a leading `*` counts are
-independent. Otherwise, or with a `*` that is not leading, the op runs once for each sample.
+independent. Otherwise, or with a `*` that is not leading, the op runs once for each sample. In a
+batch, the batch is axis 0, and an attribute that places a dimension counts it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cudarelu._table import OpInfo, Parameter
@@ -21,6 +22,26 @@ def is_one_call(op: OpInfo, dims: Dims) -> bool:
     """Whether the op runs once on the whole batch."""
     batched = [each for dim, each in zip(dims, op.inputs) if dim is not None]  # noqa: B905
     return op.star_leads and all(each.leads for each in (*batched, *op.outputs))
+
+
+def axes_in_batch(
+    op: OpInfo, dims: Dims, inputs: Sequence[Any], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The attributes that place dimensions, for a whole batch; `values` are those for a sample."""
+    rows = op.leading_of(_ranks(inputs, dims))
+    # One that is below the range stays below it.
+    return {
+        name: values[name] + 1 if values[name] >= 0 else values[name] - (values[name] < -rows - 1)
+        for name in op.axes
+    }
+
+
+def _ranks(inputs: Sequence[Any], dims: Dims) -> list[int | None]:
+    """The rank of each input in a sample."""
+    return [
+        None if x is None else x.ndim - (dim is not None)
+        for x, dim in zip(inputs, dims, strict=True)
+    ]
 
 
 def whole_batch(
@@ -37,11 +58,7 @@ def whole_batch(
         move: moves an axis: `torch.movedim`, `jnp.moveaxis`.
         broadcast: broadcasts to a shape: `torch.broadcast_to`, `jnp.broadcast_to`.
     """
-    ranks = [
-        None if x is None else x.ndim - (dim is not None)
-        for x, dim in zip(inputs, dims, strict=True)
-    ]
-    leading = op.leading_of(ranks)
+    leading = op.leading_of(_ranks(inputs, dims))
 
     def with_batch(parameter: Parameter, x: Any, dim: int | None) -> Any:
         if x is None or not parameter.leads or (dim is None and parameter.broadcasts):

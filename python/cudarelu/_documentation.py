@@ -42,7 +42,7 @@ def _tensor_entry(parameter: Parameter) -> str:
 def tensor_text(parameter: Parameter) -> str:
     """The dtype and the shape of an input or output."""
     dtype = f"{parameter.dtype} or bool" if parameter.or_bool else parameter.dtype
-    return f"{dtype}[{', '.join(map(str, parameter.dims))}]"
+    return f"{dtype}{parameter.shape_text}"
 
 
 def conditions(parameter: Parameter) -> str:
@@ -105,22 +105,27 @@ def example(op: OpInfo) -> list[str]:
     """Lines of Python that call the op with its required inputs."""
     sizes = op.with_multiples({name: 2 + i for i, name in enumerate(op.named_dimensions)})
     sizes |= {each.dims[0]: 2 for each in op.inputs if each.offsets_into}
-    sizes |= {each.name: int(_value(each)) for each in op.attributes if each.type == "int"}
-    sizes = op.with_elements((3,), sizes)
+    sizes |= {
+        each.name: int(_value(each) if each.default is None else each.default)
+        for each in op.attributes
+        if each.type == "int"
+    }
+    rows = (3,) * max(1, op.fewest_rows(sizes))
+    sizes = op.with_elements(rows, sizes)
     inputs = [each for each in op.inputs if not each.optional]
-    lines = [f"{each.name} = {_made(op, each, sizes)}" for each in inputs]
+    lines = [f"{each.name} = {_made(op, each, rows, sizes)}" for each in inputs]
     arguments = [each.name for each in inputs]
     arguments += [f"{a.name}={_value(a)!r}" for a in op.attributes if a.required]
     results = ", ".join(each.name for each in op.outputs)
     return [*lines, f"{results} = {op.namespace}.{op.name}({', '.join(arguments)})"]
 
 
-def _made(op: OpInfo, parameter: Parameter, sizes: dict[Any, int]) -> str:
+def _made(op: OpInfo, parameter: Parameter, rows: tuple[int, ...], sizes: dict[Any, int]) -> str:
     """An expression that makes an input."""
     if parameter.offsets_into:
         total = sizes[parameter.offsets_into]
         return f"torch.tensor([{total // 2}, {total}], dtype=torch.int32)"
-    shape = ", ".join(map(str, parameter.shape((3,), sizes)))
+    shape = ", ".join(map(str, parameter.shape(rows, sizes)))
     is_float = parameter.dtype == "f32" or (parameter.dtype == "T" and "float32" in op.dtypes)
     if is_float:
         return f"torch.rand({shape}) + 1" if parameter.positive else f"torch.randn({shape})"

@@ -23,9 +23,10 @@ _Attributes = tuple[tuple[str, Any], ...]
 
 def register(ops: Sequence[OpInfo]) -> None:
     """Registers the formulas of the ops whose definitions have matrix products, and whose sizes are
-    names."""
+    names at one place."""
     for op in ops:
-        has_names = not any(each.has_expressions for each in (*op.inputs, *op.outputs))
+        tensors = (*op.inputs, *op.outputs)
+        has_names = not any(each.has_expressions or each.axis for each in tensors)
         if has_names and re.search(r"= (MatMul|Gemm)[<(]", op.definition):
             packet = getattr(getattr(torch.ops, op.namespace), op.name)
             register_flop_formula(packet, get_raw=True)(functools.partial(_flops, op))

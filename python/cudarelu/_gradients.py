@@ -103,7 +103,9 @@ def sums_rows(op: OpInfo) -> bool:
 def keeps_rows(op: OpInfo) -> bool:
     """Whether shards of the rows that `*` counts give shards of the outputs, or addends of the
     outputs without `*`."""
-    return op.star_leads and (all(each.leads for each in op.outputs) or sums_rows(op))
+    return (
+        op.star_leads and not op.axes and (all(each.leads for each in op.outputs) or sums_rows(op))
+    )
 
 
 class Host(Protocol):

@@ -91,6 +91,8 @@ class Parameter:
     dtype: str  # "T" is one of the op's dtypes, the same for every "T"
     # Equal names are equal sizes; one "*" is any number of dimensions, the same in all tensors.
     dims: tuple[Dim, ...]
+    # The int attribute that places the dimension after "*" among it and those of "*".
+    axis: str | None = None
     or_bool: bool = False  # the dtype may be bool instead
     broadcasts: bool = False  # the shape may be any that broadcasts to the dims, as in NumPy
     optional: bool = False
@@ -120,10 +122,16 @@ class Parameter:
         """The axis of `dims[i]`: from the end, except for one before a `*`."""
         return i if i < self.star else i - len(self.dims)
 
-    def with_star(self, own: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
-        """What each axis has: `own` has it for `own_dims`, and `rows` for the axes of `*`."""
-        at = max(self.star, 0)
-        return [*own[:at], *(rows if self.star >= 0 else ()), *own[at:]]
+    def with_star(
+        self, own: Sequence[Any], rows: Sequence[Any], values: Mapping[Any, Any] | None = None
+    ) -> list[Any]:
+        """What each axis has: `own` has it for `own_dims`, and `rows` for the axes of `*`. If an
+        attribute places a dimension, `values` has it; without, the dimension is after those."""
+        at, rows = max(self.star, 0), rows if self.star >= 0 else ()
+        place = len(rows)
+        if self.axis is not None and values is not None:
+            place = values[self.axis] % (len(rows) + 1)
+        return [*own[:at], *rows[:place], *own[at : at + 1], *rows[place:], *own[at + 1 :]]
 
     def without_star(self, axes: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The opposite: what the axes of `own_dims` have, and what those of `*` have."""
@@ -156,6 +164,8 @@ class Parameter:
         """What each axis of a tensor is: the number of one of the `leading` dimensions that `*`
         counts, or a name; None for a fixed size, and for a size of 1 that broadcasts."""
         named = [dim if isinstance(dim, str) else None for dim in self.own_dims]
+        if self.axis is not None:  # it may be any of them
+            named[self.star] = None
         axes: list[int | str | None] = self.with_star(named, range(leading))
         if not self.broadcasts:
             return axes
@@ -163,8 +173,17 @@ class Parameter:
         return [None if size == 1 else axis for size, axis in zip(shape, axes, strict=True)]
 
     def shape(self, leading: Sequence[Any], sizes: Mapping[Any, Any]) -> tuple[Any, ...]:
-        """The shape: `leading` for `*`, and the sizes of the other dimensions."""
-        return tuple(self.with_star([size_of(dim, sizes) for dim in self.own_dims], leading))
+        """The shape: `leading` for `*`, and the sizes of the other dimensions, and `axis`."""
+        own = [size_of(dim, sizes) for dim in self.own_dims]
+        return tuple(self.with_star(own, leading, sizes))
+
+    @property
+    def shape_text(self) -> str:
+        """The dimensions as the signature has them."""
+        dims = [str(dim) for dim in self.dims]
+        if self.axis is not None:
+            dims[self.star + 1] += f" @ {self.axis}"
+        return f"[{', '.join(dims)}]"
 
     @property
     def if_absent(self) -> str:
@@ -313,6 +332,16 @@ class OpInfo:
         return all(each.star <= 0 for each in (*self.inputs, *self.outputs))
 
     @property
+    def axes(self) -> frozenset[str]:
+        """The attributes that place dimensions."""
+        return frozenset(each.axis for each in (*self.inputs, *self.outputs) if each.axis)
+
+    def fewest_rows(self, values: Mapping[Any, Any]) -> int:
+        """The fewest dimensions for `*` with which these values of `axes` are in their range."""
+        axes = [values[name] for name in self.axes]
+        return max([0, *(axis if axis >= 0 else -axis - 1 for axis in axes)])
+
+    @property
     def named_dimensions(self) -> list[str]:
         """The named dimensions of the required inputs, in the order of the signature."""
         dims = [dim for each in self.inputs if not each.optional for dim in each.dims]
@@ -326,10 +355,10 @@ class OpInfo:
 
     @property
     def size_attributes(self) -> frozenset[str]:
-        """The attributes in the sizes of inputs and outputs."""
+        """The attributes on which the shapes of inputs and outputs depend."""
         dims = [dim for each in (*self.inputs, *self.outputs) for dim in each.dims]
         names = {name for dim in dims if isinstance(dim, SizeExpression) for name in dim.names}
-        return frozenset(names & {each.name for each in self.attributes})
+        return frozenset(names & {each.name for each in self.attributes}) | self.axes
 
     def with_elements(self, leading: Sequence[Any], sizes: Mapping[Any, Any]) -> dict[Any, Any]:
         """The sizes, and as ("numel", input) the number of elements of inputs in expressions."""

@@ -52,7 +52,7 @@ struct KnownShape {
 
 KnownShape shape_in(const Parameter& tensor) {
   using Star = KnownShape::Star;
-  if (tensor.broadcasts) return {};
+  if (tensor.broadcasts || !tensor.axis.empty()) return {};
   const Dimension* const star = tensor.dims.begin() + std::max(tensor.star, 0);
   return {tensor.has_star() ? Star::own : Star::none,
           {star, tensor.dims.end()},
@@ -96,6 +96,7 @@ class CalledShapes {
   /// Reads the dimensions of an argument. Returns false if it cannot fit.
   bool bind(const Parameter& input, const KnownShape& argument) {
     using Star = KnownShape::Star;
+    if (!input.axis.empty()) return true;
     const bool all = argument.star == Star::none;
     const std::size_t fixed = input.dims.size();
     const std::size_t given = argument.before.size() + argument.dims.size();
@@ -128,6 +129,7 @@ class CalledShapes {
   /// `attribute` gives the size that an attribute of the called op is.
   template <class AttributeSize>
   KnownShape shape_of(const Parameter& output, const AttributeSize& attribute) const {
+    if (!output.axis.empty()) return {};
     KnownShape shape = output.has_star() ? star_ : KnownShape{KnownShape::Star::none, {}, {}};
     const bool all = shape.star == KnownShape::Star::none;
     for (std::size_t i = 0; i < output.dims.size(); ++i) {

@@ -31,10 +31,12 @@ std::string text_of(const Parameter& parameter) {
   std::string text = "[";
   const auto append = [&](const std::string& dim) { text += (text.size() > 1 ? ", " : "") + dim; };
   for (std::size_t i = 0; i <= parameter.dims.size(); ++i) {
-    if (static_cast<int>(i) == parameter.star) append("*");
+    const bool here = static_cast<int>(i) == parameter.star;
+    if (here) append("*");
     if (i == parameter.dims.size()) break;
     const Dimension& dim = parameter.dims[i];
     append(dim.is_fixed() ? std::to_string(dim.size) : std::string(dim.name));
+    if (here && !parameter.axis.empty()) text.append(" @ ").append(parameter.axis);
   }
   return text + "]";
 }

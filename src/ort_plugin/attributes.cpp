@@ -133,7 +133,7 @@ std::optional<std::vector<Attribute>> read_attributes(const OrtApi& api,
   std::vector<Attribute> attributes;
   for (const AttributeSpec& spec : custom_op.op.signature.attributes) {
     if (is_input(custom_op, attributes.size())) {
-      attributes.push_back(to_attribute(spec.type, unknown_size));
+      attributes.push_back(unknown_integer);
       continue;
     }
     const OrtOpAttr* attribute = nullptr;

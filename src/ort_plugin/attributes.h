@@ -22,12 +22,10 @@ std::vector<Attribute> read_attributes(const OrtApi& api, const OrtKernelInfo& n
                                        const CustomOp& custom_op);
 
 /// Reads all attributes of a node during shape inference. The inputs among them have no value that
-/// ONNX Runtime shows: an integer is unknown_size. Returns nothing if one cannot be read.
+/// ONNX Runtime shows: they are unknown_integer. Returns nothing if one cannot be read.
 std::optional<std::vector<Attribute>> read_attributes(const OrtApi& api,
                                                       const OrtShapeInferContext& node,
                                                       const CustomOp& custom_op);
-
-inline constexpr std::int64_t unknown_size = -1;
 
 /// Reads the value of an attribute from an input of a node. Throws a Failure, with the name of the
 /// op, unless it is one element of shape [] or [1], of a dtype of the attribute's type.

@@ -55,6 +55,7 @@ nb::dict describe(const Signature& signature, const Parameter& parameter) {
   result["dtype"] = parameter.is_generic() ? nb::str("T") : to_str(name_of(parameter.dtype({})));
   result["or_bool"] = parameter.kind == ElementKind::variable_or_bool;
   result["dims"] = nb::tuple(dims);
+  result["axis"] = optional_name(parameter.axis);
   result["broadcasts"] = parameter.broadcasts;
   result["optional"] = parameter.optional;
   const auto source = [&] {

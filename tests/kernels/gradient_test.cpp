@@ -178,6 +178,16 @@ TEST(Gradient, ShapesWithAnySizesAtAnyPlace) {
             "mul: the gradient of e has the shape [*, 2], but e is [n, *, 2]");
 }
 
+TEST(Gradient, ShapesThatAttributesPlaceAreCheckedInTheCall) {
+  Op op = *find_own("mul");
+  op.signature =
+      parse_signature("mul(a: T[*, n @ axis], b: T[n], *, axis: int) -> c: T[*, n @ axis]");
+  op.spec.gradient = "a = mul(grad_c, a); b = sum_rows(grad_c)";
+  EXPECT_EQ(parse_gradient(op).size(), 2u);
+  op.spec.gradient = "b = mul(b, grad_c) + mul(b, b)";
+  EXPECT_EQ(parse_gradient(op).size(), 1u);
+}
+
 TEST(Gradient, AnInputOfFloat32MayHaveOne) {
   Op op = *find_own("attention_backward");
   op.spec.gradient = "lse = lse";

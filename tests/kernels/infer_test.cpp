@@ -142,6 +142,50 @@ TEST(Infer, AnySizesAtAnyPlace) {
   EXPECT_EQ(turned({6, 4, 5}, {5, 4, 7}), "f: dimensions * are [4, 5] in x but [5, 4] in w");
 }
 
+TEST(Infer, DimensionsThatAttributesPlace) {
+  Op op;
+  op.name = "f";
+  op.spec.dtypes = DTypeSet::of({f32});
+  op.signature = parse_signature(
+      "f(x: T[n, *, 2*c @ axis], w: T[c]?, v: T[*]?, *, axis: int = -1, to: int = 0) -> "
+      "(y: T[*, c @ to], z: T[n, *, 1 @ axis, 3])");
+  const auto moved = [&](const Sizes& x, std::int64_t axis, std::int64_t to, const Sizes& w = {},
+                         const Sizes& v = {}) {
+    const Result result =
+        infer_op(op, {{f32, x}, {f32, w, !w.empty()}, {f32, v, !v.empty()}}, {axis, to});
+    if (!result.status.ok()) return std::string(result.status.message());
+    return detail::text_of(std::span<const std::int64_t>(result.shapes[0])) +
+           detail::text_of(std::span<const std::int64_t>(result.shapes[1]));
+  };
+  EXPECT_EQ(moved({9, 4, 6, 8}, -1, 0), "[4, 4, 6][9, 4, 6, 1, 3]");
+  EXPECT_EQ(moved({9, 4, 6, 8}, 0, 2), "[6, 8, 2][9, 1, 6, 8, 3]");
+  EXPECT_EQ(moved({9, 4, 6, 8}, 1, -2, {3}, {4, 8}), "[4, 3, 8][9, 4, 1, 8, 3]");
+  EXPECT_EQ(moved({9, 4}, 0, -1), "[2][9, 1, 3]");
+  EXPECT_EQ(moved({9, 4, 6, 8}, 1, 0, {4}),
+            "f: dimension 2*c of x is 6, but must be 8: c is 4");
+  EXPECT_EQ(moved({9, 4, 6, 7}, 2, 0),
+            "f: dimension 2*c of x is 7, but must be a multiple of 2");
+  EXPECT_EQ(moved({9, 4, 6, 8}, 1, 0, {}, {4, 6}),
+            "f: dimensions * are [4, 8] in x but [4, 6] in v");
+  EXPECT_EQ(moved({9, 4, 6, 8}, 3, 0),
+            "f: axis is 3, but must be from -3 to 2: it counts 3 dimensions of x, "
+            "[n, *, 2*c @ axis]");
+  EXPECT_EQ(moved({9, 4}, 0, -2),
+            "f: to is -2, but must be from -1 to 0: it counts 1 dimension of y, [*, c @ to]");
+  EXPECT_EQ(moved({9}, 0, 0), "f: x must be [n, *, 2*c @ axis], not [9]");
+  // Before the run, an attribute may be unknown.
+  const std::vector<SymbolicTensor> inputs{
+      {true, f32, {SymbolicSize(9), SymbolicSize(4), SymbolicSize(6)}},
+      {true, f32, {SymbolicSize(5)}},
+      {true, f32, {SymbolicSize(7)}}};
+  const std::vector<Attribute> attributes{unknown_integer, unknown_integer};
+  std::vector<OutputType<SymbolicSize>> outputs(2);
+  ASSERT_TRUE(infer_tensors<SymbolicSize>(op, std::span(inputs), attributes, std::span(outputs))
+                  .ok());
+  EXPECT_EQ(detail::text_of(outputs[0].shape.span()), "[?, ?]");
+  EXPECT_EQ(detail::text_of(outputs[1].shape.span()), "[9, ?, ?, 3]");
+}
+
 TEST(Infer, SymbolsOfComputedSizesAreTheirTexts) {
   Op op;
   op.name = "f";

@@ -48,6 +48,22 @@ TEST(Signature, AnySizesAtAnyPlace) {
   EXPECT_FALSE(parse_signature("f(x: T[n, *]) -> y: T[n, *]").uniform());
 }
 
+TEST(Signature, DimensionsThatAttributesPlace) {
+  const Signature s = parse_signature(
+      "f(x: T[n, *, 2*d @ axis], w: T[d], *, axis: int = -1) -> (y: T[*], z: T[*, d @ axis])");
+  EXPECT_EQ(s.inputs[0].axis, "axis");
+  EXPECT_EQ(s.inputs[0].star, 1);
+  EXPECT_EQ(s.inputs[0].dims[1].name, "2*d");
+  EXPECT_EQ(s.inputs[1].axis, "");
+  EXPECT_EQ(s.outputs[0].axis, "");
+  EXPECT_EQ(s.outputs[1].axis, "axis");
+  EXPECT_FALSE(s.outputs[1].may_be_strided());
+  const Signature rows =
+      parse_signature("f(x: T[*, c @ axis], w: T[c], *, axis: int) -> y: T[*, c @ axis]");
+  EXPECT_TRUE(rows.inputs[0].is_like(rows.outputs[0]));
+  EXPECT_FALSE(rows.is_elementwise());  // w is no row
+}
+
 TEST(Signature, OptionalInputsOffsetsRangesAndSeveralOutputs) {
   const Signature s = parse_signature(
       "f(xyz: T[n, 3], offset: offsets(n)[b], other: T[m, 3]? = xyz, w: i64[b]?, *, "
@@ -261,6 +277,21 @@ INSTANTIATE_TEST_SUITE_P(
         {"f(x: T[n, *, *]) -> y: T[*]", "a tensor has one *, but x has more"},
         {"f(x: T[*, c, *]) -> y: T[*]", "a tensor has one *, but x has more"},
         {"f(x: T[n, 2 *]) -> y: T[n]", "a name is missing before `]"},
+        {"f(x: T[n, c @ axis], *, axis: int) -> y: T[n]",
+         "@ axis of x must follow the dimension after *: T[*, c @ axis]"},
+        {"f(x: T[c @ axis, *], *, axis: int) -> y: T[*]", "@ axis of x must follow the dimension"},
+        {"f(x: T[*, n, c @ axis], *, axis: int) -> y: T[*]", "@ axis of x must follow the dimen"},
+        {"f(x: T[*, c @ ], *, axis: int) -> y: T[*]", "a name is missing before `]"},
+        {"f(x: T[*, c @ axis]) -> y: T[*]",
+         "axis, which places a dimension of x, must be an int attribute"},
+        {"f(x: T[*], *, axis: float = 1) -> y: T[*, 1 @ axis]",
+         "axis, which places a dimension of y, must be an int attribute"},
+        {"f(x: T[*, n @ axis], o: offsets(n)[b], *, axis: int) -> y: T[*]",
+         "n, which o divides, must not be a dimension that an attribute places"},
+        {"f(x: T[*, c @ axis], w: T[c]? = 1, *, axis: int) -> y: T[*]",
+         "w, whose default is a number, must have dimensions of required inputs, which no attri"},
+        {"f(x: T[*, c @ a], w: T[*, c @ b]? = x, *, a: int, b: int) -> y: T[*]",
+         "x, the default of w, must be required and have its"},
         {"f(x: T[n], o: offsets(n)[b, *]) -> y: T[n]", "o must have one dimension"},
         {"f(x: T[n, *], p: T[*, n]? = x) -> y: T[n]", "x, the default of p, must be required"},
         {"f(x: T[n], p: broadcast T[n, *]) -> y: T[n]", "p, which broadcasts, must have dimens"},

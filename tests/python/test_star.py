@@ -1,4 +1,5 @@
-"""Ops with `*` at any place, such as `T[n, c, *]`, in every host on the CPU."""
+"""Ops with `*` at any place, such as `T[n, c, *]`, and with dimensions that an attribute places,
+such as `T[*, c @ axis]`, in every host on the CPU."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import torch
 import torch._dynamo.testing
 
 import cudarelu
+import cudarelu.nn
 import cudarelu.testing
 from support.cases import slow_after
 
@@ -52,17 +54,56 @@ def test_one_graph_for_all_sizes(star):
     assert counter.frame_count == 1
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -3])
+def test_values_along_an_axis(star, axis):
+    x, weight = torch.randn(4, 4, 4).double(), torch.randn(4).double()
+    torch.testing.assert_close(star.cumsum(x, axis=axis), x.cumsum(axis))
+    torch.testing.assert_close(star.glu(x, axis=axis), torch.nn.functional.glu(x, axis))
+    y, kept = star.total(x, weight, axis=axis)
+    expected = (x.movedim(axis, -1) * weight).sum(-1)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(kept, expected.unsqueeze(axis))
+    batched = torch.vmap(lambda x: star.cumsum(x, axis=axis), 1)(torch.stack([x, -x], 1))
+    torch.testing.assert_close(batched, torch.stack([x.cumsum(axis), -x.cumsum(axis)]))
+
+
+def test_axes_out_of_range(star):
+    x = torch.randn(2, 3)
+    sentence = (
+        r"axis is {}, but must be from -2 to 1: it counts 2 dimensions of x, \[\*, c @ axis\]"
+    )
+    for axis in (2, -3):
+        with pytest.raises(RuntimeError, match=sentence.format(axis)):
+            star.cumsum(x, axis=axis)
+        with pytest.raises(RuntimeError, match=r"axis is .*, but must be from -3 to 2"):
+            torch.vmap(lambda x, axis=axis: star.cumsum(x, axis=axis))(x.expand(4, 2, 3))
+    with pytest.raises(
+        RuntimeError, match=r"dimension 2\*d of x is 3, but must be a multiple of 2"
+    ):
+        star.glu(x)
+
+
+def test_modules_and_help(star):
+    assert cudarelu.nn.Op(star.glu, axis=2)(torch.randn(2, 3, 4)).shape == (2, 3, 2)
+    assert "x : Tensor\n    T[*, c @ axis]" in star.cumsum.__doc__
+
+
+PLACED = ("total", "cumsum", "cumsum_backward", "total_backward", "glu")
 HOSTS = ("torch-cpu", "ort-cpu", "jax-jit-cpu", "ort_infer-cpu", "tvm-ffi-cpu", "numpy")
-OPS = ["channel_scale", "affine", "weigh", "channel_scale_backward"]
+OPS = ["channel_scale", "total", "affine", "weigh", "channel_scale_backward"]
+OPS += ["cumsum", "cumsum_backward", "total_backward", "glu"]
 
 
 @pytest.mark.parametrize("op", slow_after(2, OPS))
 @pytest.mark.parametrize("host", HOSTS)
 def test_every_host(star, host, op):
-    for case in ("odd", "no-rows", "scalar", *["without-weight"] * (op == "weigh")):
+    names = ["odd", "no-rows", *["without-weight"] * (op == "weigh")]
+    for case in names + ["attributes-low"] * (op in PLACED):
         cudarelu.testing.check(f"star::{op}", host, "float32", case)
 
 
 def test_features(star):
     for name in ("gradients", "opcheck", "compile"):
         cudarelu.testing.check("star::channel_scale", "torch-cpu", "float64", name)
+    for name in ("gradients", "vmap-last", "vmap-gradients-first", "compile"):
+        cudarelu.testing.check("star::total", "torch-cpu", "float64", name)

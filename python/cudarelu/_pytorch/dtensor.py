@@ -55,7 +55,7 @@ def _rule(op: OpInfo, outputs: tuple[Parameter, ...]) -> Callable[..., Any]:
                 ],
             )
             for dim in dims
-            if op.product and (_is_in_outputs(op, dim) or _is_linear(op))
+            if op.product and not op.axes and (_is_in_outputs(op, dim) or _is_linear(op))
         ]
 
     return rule

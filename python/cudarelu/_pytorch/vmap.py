@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from cudarelu._batching import Dims, is_one_call, whole_batch
+from cudarelu._batching import Dims, axes_in_batch, is_one_call, whole_batch
 from cudarelu._pytorch.functions import overload_of
 from cudarelu._table import OpInfo
 
@@ -22,6 +22,7 @@ def _rule(op: OpInfo) -> Callable[..., Any]:
 
     def rule(info: Any, dims: Dims, *inputs: torch.Tensor | None, **attributes: Any) -> Any:
         if is_one_call(op, dims):
+            attributes |= _axes(op, dims, inputs, attributes)
             result = overload(*_whole(op, info.batch_size, dims, inputs), **attributes)
         else:
             result = _one_by_one(overload, info.batch_size, dims, inputs, attributes)
@@ -44,6 +45,7 @@ def _in_place_rule(op: OpInfo) -> Callable[..., Any]:
                 f"Please use {op.qualified_name} instead of {op.qualified_name}_."
             )
         if is_one_call(op, dims):
+            attributes |= _axes(op, dims, inputs, attributes)
             overload(*_whole(op, info.batch_size, dims, inputs), **attributes)
         else:
             for sample in _samples(info.batch_size, dims, inputs):
@@ -55,6 +57,13 @@ def _in_place_rule(op: OpInfo) -> Callable[..., Any]:
 
 def _whole(op: OpInfo, size: int, dims: Dims, inputs: Inputs) -> Inputs:
     return tuple(whole_batch(op, size, dims, inputs, torch.movedim, torch.broadcast_to))
+
+
+def _axes(op: OpInfo, dims: Dims, inputs: Inputs, attributes: dict[str, Any]) -> dict[str, Any]:
+    if not op.axes:
+        return {}
+    values = {each.name: attributes.get(each.name, each.default) for each in op.attributes}
+    return axes_in_batch(op, dims, inputs, values)
 
 
 def _samples(size: int, dims: Dims, inputs: Inputs) -> Iterator[Inputs]:

@@ -147,7 +147,7 @@ def _read_inputs(op: OpInfo) -> frozenset[str]:
 
 def is_by_rows(op: OpInfo) -> bool:
     """Returns whether each row of the outputs depends only on the same row of the inputs."""
-    return op.star_leads and all(each.leads for each in op.outputs)
+    return op.star_leads and not op.axes and all(each.leads for each in op.outputs)
 
 
 def leads(op: OpInfo) -> bool:
@@ -171,6 +171,8 @@ def default_attributes(op: OpInfo) -> dict[str, Any]:
         if each.type == "float" and not each.optional
         else each.default
         if not each.required
+        else -1
+        if each.name in op.axes
         else int(each.lowest or 1)
         for each in op.attributes
     }

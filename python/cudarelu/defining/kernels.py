@@ -146,6 +146,10 @@ cudarelu::Status {op.onnx.op_type}::cuda(const cudarelu::Call& call) {{
                 shape = f"{identifier(each.name)}.shape"
                 axis = each.axis_of(i)
                 size = f"{shape}[{axis}]" if axis >= 0 else f"{shape}[{shape}.size() - {-axis}]"
+                if each.axis and i == each.star + 1:
+                    axis_name = identifier(each.axis)
+                    group = f"{shape}.size() - {len(each.dims) - 2}"  # of `*` and the dimension
+                    size = f"{shape}[{each.star} + ({axis_name} < 0 ? {group} : 0) + {axis_name}]"
                 if isinstance(dim, SizeExpression):
                     computed.append((dim, size))
                 elif isinstance(dim, str) and dim != "*" and dim not in known:

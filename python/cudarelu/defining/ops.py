@@ -109,6 +109,8 @@ def declared(namespace: str, signature: str, dtypes: Sequence[str], summary: str
     op = dataclasses.replace(op, summary=summary, elementwise=True)
     if len(op.outputs) != 1:
         raise ValueError(f"{op.name}: an elementwise op has one output")
+    if op.axes:
+        raise ValueError(f"{op.name}: an elementwise op has no dimension `c @ {min(op.axes)}`")
     shape = op.outputs[0].dims
     rows = [shape[i:] for i in range(1, len(shape))] if shape[:1] == ("*",) else []
     # By rank and by number of last dimensions of 1: the first input that is such a row.

@@ -295,7 +295,8 @@ class Call:
         if not parameter.required and not self._path.outcome(f"{name}.present"):
             return None
         dtype = self._dtype if parameter.dtype == "T" else parameter.dtype
-        return Tensor(self._path, name, dtype, parameter.dims, f"{name}.size()")
+        dims = ("*",) if parameter.axis else parameter.dims  # one dimension may be any of them
+        return Tensor(self._path, name, dtype, dims, f"{name}.size()")
 
     def _label(self, name: str, labels: Sequence[str]) -> str:
         for index, label in enumerate(labels[:-1]):

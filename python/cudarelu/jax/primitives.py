@@ -18,7 +18,7 @@ from jax._src import dispatch
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from cudarelu._batching import is_one_call, whole_batch
+from cudarelu._batching import axes_in_batch, is_one_call, whole_batch
 from cudarelu._calls import numbers_of, output_types, result_of, with_absent
 from cudarelu._gradients import Evaluator, derivative_of
 from cudarelu._pytorch.functions import op_of
@@ -326,7 +326,10 @@ def _batch(op: OpInfo, arrays: Any, dims: Any, call: Call) -> Any:
     if is_one_call(op, placed):
         inputs = call.inputs(arrays)
         whole = whole_batch(op, size, placed, inputs, jnp.moveaxis, jnp.broadcast_to)
-        results = _bind(op, [x for x in whole if x is not None], call)
+        values = dict(zip([each.name for each in op.attributes], call.numbers, strict=True))
+        numbers = values | axes_in_batch(op, placed, inputs, values)
+        batch = Call.of(inputs, [*numbers.values()], call.overwrites)
+        results = _bind(op, [x for x in whole if x is not None], batch)
     else:
         pairs = enumerate(zip(arrays, dims, strict=True))
         batches = {i: jnp.moveaxis(x, d, 0) for i, (x, d) in pairs if d is not None}

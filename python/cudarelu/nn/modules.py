@@ -308,10 +308,11 @@ def _smallest_inputs(op: cudarelu.OpInfo, attributes: Mapping[str, Any]) -> dict
     """Inputs without data, with the size 1 for every name, to check a call."""
     sizes = dict.fromkeys(op.named_dimensions, 1)
     sizes |= {each.name: each.default for each in op.attributes} | dict(attributes)
-    sizes = op.with_elements((), sizes)
+    rows = (1,) * op.fewest_rows(sizes)
+    sizes = op.with_elements(rows, sizes)
     return {
         each.name: torch.empty(
-            each.shape((), sizes),
+            each.shape(rows, sizes),
             dtype=getattr(torch, op.dtypes[0] if each.dtype == "T" else each.dtype),
             device="meta",
         )

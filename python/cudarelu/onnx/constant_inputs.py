@@ -43,7 +43,7 @@ def replaced_by_attributes(
         return [], result
     for parameter in op.inputs:
         value = values.get(parameter.name)
-        if value is None or not parameter.optional or parameter.star > 0:
+        if value is None or not parameter.optional or parameter.star > 0 or op.axes:
             continue
         dims = [each for each in parameter.dims if each != "*"]
         sizes = _sizes(op, values, dims, value)

@@ -285,7 +285,8 @@ def _symbolic(op: OpInfo) -> Callable[..., Any]:
         # Without a type, the exporter warns and knows less about the nodes that follow.
         for each, output in zip(op.outputs, result if len(op.outputs) > 1 else [result]):  # noqa: B905
             for like, value in zip(op.inputs, inputs, strict=True):
-                if (like.dtype, like.dims) == (each.dtype, each.dims) and not like.broadcasts:
+                same_shape = (like.dims, like.axis) == (each.dims, each.axis)
+                if like.dtype == each.dtype and same_shape and not like.broadcasts:
                     output.setType(value.type())
         return result
 

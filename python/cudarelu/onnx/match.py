@@ -154,6 +154,10 @@ class Match:
             raise Mismatch(f"{self._op.name} does not take inputs {names}")
         if len(inputs) == 1:
             return {}  # any shape fits the signature
+        if self._op.axes:
+            raise Mismatch(
+                f"the attribute {min(self._op.axes)} of {self._op.name} places dimensions"
+            )
         sizes: dict[Any, Any] = {}
         constants = {}
         # A shape that broadcasts is compared with the sizes of the others.

@@ -121,6 +121,8 @@ def sizes_of(op: OpInfo, plan: Plan) -> dict[Any, int] | None:
     values = attribute_values(op, plan.attributes)
     given = {a.name: values.get(a.name, a.default) for a in op.attributes}
     attributes: dict[Any, Any] = {name: given[name] for name in op.size_attributes}
+    if len(plan.leading) < op.fewest_rows(given):
+        return None
     while True:
         sizes = fitting_sizes(op, plan.leading, _sizes_of(op, plan) | attributes)
         if sizes is None:
@@ -271,7 +273,9 @@ def attribute_values(op: OpInfo, choice: str) -> dict[str, Any]:
         if a.type == "bool":
             given[a.name] = choice == "high"
             continue
-        if a.type == "int":
+        if a.name in op.axes:
+            given[a.name] = 0 if choice == "low" else -1
+        elif a.type == "int":
             high = int(a.highest or 40)
             if a.name in op.size_attributes:
                 high = min(high, MAX_OUTPUT_SIZE if _stands_alone(op, a.name) else MAX_TERM)

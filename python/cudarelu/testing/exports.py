@@ -56,7 +56,7 @@ def symbols(op: OpInfo, cases: list[Case], of: str = "inputs") -> list[list[str 
                 dim if isinstance(dim, int) else known.get(str(dim), _symbol(dim, number))
                 for dim in parameter.own_dims
             ]
-            result.append(parameter.with_star(sizes, leading))
+            result.append(parameter.with_star(sizes, leading, known))
     return result
 
 

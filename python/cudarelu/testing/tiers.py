@@ -28,7 +28,7 @@ def traits(op: OpInfo) -> set[object]:
     found |= {("output", p.dtype) for p in op.outputs}
     for p in op.inputs:
         found |= {("optional", p.optional), ("bool", p.or_bool), ("broadcasts", p.broadcasts)}
-        found |= {("offsets", bool(p.offsets_into)), ("star", min(p.star, 1))}
+        found |= {("offsets", bool(p.offsets_into)), ("star", min(p.star, 1), bool(p.axis))}
     for a in op.attributes:
         found |= {("attribute", a.type), ("labels", bool(a.labels)), ("required", a.required)}
     found |= {("more than one output", len(op.outputs) > 1), ("in place", bool(op.in_place))}

@@ -48,6 +48,7 @@ def inputs_of(
     lowest = 1 if has_many_dimensions(op) else 4
     sizes = op.with_multiples({name: size or lowest + i for i, name in enumerate(names)})
     given = {each.name: each.default for each in op.attributes} | attributes_of(op)
+    lead += (2,) * (op.fewest_rows(given) - len(lead))
     fitting = fitting_sizes(op, lead, sizes | {name: given[name] for name in op.size_attributes})
     assert fitting is not None, f"{op.name} has no sizes for {sizes}"
     sizes = fitting | {each.dims[0]: 2 for each in op.inputs if each.offsets_into}

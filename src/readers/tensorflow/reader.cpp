@@ -162,7 +162,7 @@ void infer_shapes(const Op& op, ShapeContext* context) {
   const auto inputs = read_inputs(op, context);
   if (!inputs) return call(api().set_unknown_shapes, context);
   // The API does not tell attributes: a size that one has is unknown.
-  const std::vector<Attribute> attributes(op.signature.attributes.size(), std::int64_t{-1});
+  const std::vector<Attribute> attributes(op.signature.attributes.size(), unknown_integer);
   std::array<OutputType<SymbolicSize>, max_outputs> outputs;
   const auto used = std::span(outputs).first(op.signature.outputs.size());
   check(infer_tensors(op, std::span<const SymbolicTensor>(*inputs), attributes, used));

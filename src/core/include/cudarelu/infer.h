@@ -68,7 +68,7 @@ struct DimTraits {
 /// A size before the run: a number, a symbol, or unknown.
 struct SymbolicSize {
   SymbolicSize() = default;
-  explicit SymbolicSize(std::int64_t number) : number(number) {}
+  explicit SymbolicSize(std::int64_t number) : number(std::max(number, std::int64_t{-1})) {}
 
   std::int64_t number = -1;  // -1: not a number
   std::string symbol;        // "": no symbol
@@ -98,6 +98,9 @@ struct DimTraits<SymbolicSize> {
     return size.unknown() ? "?" : size.symbol;
   }
 };
+
+/// The value of an integer attribute that is not known before the run, of symbolic sizes.
+inline constexpr std::int64_t unknown_integer = std::numeric_limits<std::int64_t>::min();
 
 /// An input before the run.
 struct SymbolicTensor {
@@ -200,14 +203,16 @@ class Binding {
       return invalid(std::string(input.name) + " must be " + text_of(input) + ", not " +
                      text_of(shape));
     }
-    if (input.has_star()) {
+    if (!input.axis.empty()) {
+      if (Status status = bind_placed(input, shape); !status.ok()) return status;
+    } else if (input.has_star()) {
       const auto first = static_cast<std::size_t>(input.star);
       Status status = bind_star(input, shape.subspan(first, shape.size() - fixed));
       if (!status.ok()) return status;
     }
     for (std::size_t i = 0; i < fixed; ++i) {
       if (input.dims[i].is_expression()) continue;
-      Status status = bind_dimension(input, input.dims[i], shape[input.axis_of(i, shape.size())]);
+      Status status = bind_dimension(input, input.dims[i], size_in(input, i, shape));
       if (!status.ok()) return status;
     }
     return {};
@@ -223,7 +228,7 @@ class Binding {
           inputs[op_.signature.source_of(equation.input, inputs[equation.input].present)];
       if (!view.present) continue;
       const Dimension& dim = input.dims[equation.dimension];
-      const Dim& size = view.shape[input.axis_of(equation.dimension, view.shape.size())];
+      const Dim& size = size_in(input, equation.dimension, std::span<const Dim>(view.shape));
       const bool known = equation.unknown.empty() || size_of(equation.unknown) != nullptr;
       Status status = known ? check(inputs, input, dim, size)
                             : solve(inputs, input, dim, size, equation.unknown);
@@ -235,15 +240,23 @@ class Binding {
   /// Appends the sizes of a tensor whose names are bound.
   template <class View, class Sizes>
   Status evaluate(std::span<const View> inputs, const Parameter& tensor, Sizes& sizes) const {
+    if (Status status = check_axis(tensor, star_.size() + 1); !status.ok()) return status;
+    const bool unknown = has_unknown_axis(tensor);
+    const std::size_t index =
+        tensor.axis.empty() ? star_.size() : index_in_group(tensor, star_.size() + 1);
     for (std::size_t i = 0; i <= tensor.dims.size(); ++i) {
-      if (static_cast<int>(i) == tensor.star) {
-        for (const Dim& size : star_) sizes.push_back(size);
+      const bool here = static_cast<int>(i) == tensor.star;
+      if (here) {
+        for (const Dim& size : star_.first(index)) sizes.push_back(unknown ? Dim() : size);
       }
       if (i == tensor.dims.size()) break;
       Dim size;
       Status status = evaluate(inputs, tensor, tensor.dims[i], size);
       if (!status.ok()) return status;
-      sizes.push_back(std::move(size));
+      sizes.push_back(here && unknown ? Dim() : std::move(size));
+      if (here) {
+        for (const Dim& each : star_.subspan(index)) sizes.push_back(unknown ? Dim() : each);
+      }
     }
     return {};
   }
@@ -317,6 +330,62 @@ class Binding {
     if (same) return {};
     return invalid("dimensions * are " + text_of(star_) + " in " + std::string(star_source_->name) +
                    " but " + text_of(dims) + " in " + std::string(input.name));
+  }
+
+  /// The same for an input of which an attribute places a dimension.
+  [[gnu::noinline]] Status bind_placed(const Parameter& input, std::span<const Dim> shape) {
+    const std::size_t rank = shape.size() - input.dims.size() + 1;  // of * and the dimension
+    if (Status status = check_axis(input, rank); !status.ok()) return status;
+    const auto group = shape.subspan(static_cast<std::size_t>(input.star), rank);
+    const std::size_t index = index_in_group(input, rank);
+    std::vector<Dim> sizes(group.begin(), group.end());
+    sizes.erase(sizes.begin() + static_cast<std::ptrdiff_t>(index));
+    if (has_unknown_axis(input)) sizes.assign(rank - 1, Dim());
+    if (star_source_ != nullptr) return bind_star(input, sizes);
+    placed_ = std::move(sizes);
+    return bind_star(input, placed_);
+  }
+
+  bool has_unknown_axis(const Parameter& tensor) const {
+    if constexpr (std::is_same_v<Dim, SymbolicSize>) {
+      return !tensor.axis.empty() && axis_of(tensor) == unknown_integer;
+    }
+    return false;
+  }
+
+  /// The attribute that places a dimension.
+  std::int64_t axis_of(const Parameter& tensor) const {
+    const int index = index_of(op_.signature.attributes, tensor.axis);
+    return std::get<std::int64_t>(attributes_[static_cast<std::size_t>(index)]);
+  }
+
+  /// The position among * and the dimension, which are `rank` together. The axis is in its range.
+  std::size_t index_in_group(const Parameter& tensor, std::size_t rank) const {
+    const std::int64_t axis = has_unknown_axis(tensor) ? 0 : axis_of(tensor);
+    return static_cast<std::size_t>(axis < 0 ? axis + static_cast<std::int64_t>(rank) : axis);
+  }
+
+  /// The size of dims[i] in a tensor of this shape.
+  const Dim& size_in(const Parameter& tensor, std::size_t i, std::span<const Dim> shape) const {
+    const bool placed = !tensor.axis.empty() && static_cast<int>(i) == tensor.star;
+    if (!placed) return shape[tensor.axis_of(i, shape.size())];
+    if constexpr (std::is_same_v<Dim, SymbolicSize>) {
+      static const SymbolicSize unknown;
+      if (has_unknown_axis(tensor)) return unknown;
+    }
+    return shape[i + index_in_group(tensor, shape.size() - tensor.dims.size() + 1)];
+  }
+
+  Status check_axis(const Parameter& tensor, std::size_t rank) const {
+    if (tensor.axis.empty() || has_unknown_axis(tensor)) return {};
+    const std::int64_t axis = axis_of(tensor);
+    const auto end = static_cast<std::int64_t>(rank);
+    if (axis >= -end && axis < end) return {};
+    return invalid(std::string(tensor.axis) + " is " + std::to_string(axis) +
+                   ", but must be from " + std::to_string(-end) + " to " + std::to_string(end - 1) +
+                   ": it counts " + std::to_string(end) +
+                   (rank == 1 ? " dimension of " : " dimensions of ") + std::string(tensor.name) +
+                   ", " + text_of(tensor));
   }
 
   /// Sets the size of a dimension whose names are bound.
@@ -466,8 +535,9 @@ class Binding {
       if (term.kind == Term::Kind::size && size != nullptr) {
         value = Traits::text(*size);
       } else if (term.kind == Term::Kind::attribute) {
-        value = std::to_string(
-            std::get<std::int64_t>(attributes_[static_cast<std::size_t>(term.value)]));
+        const auto& attribute = attributes_[static_cast<std::size_t>(term.value)];
+        const auto integer = std::get<std::int64_t>(attribute);
+        if (integer != unknown_integer) value = std::to_string(integer);
       }
       const std::string entry = std::string(term.name) + " is " + value;
       if (value.empty() || text.find(" " + entry) != text.npos) continue;
@@ -483,6 +553,7 @@ class Binding {
   std::array<Bound, most> bound_;  // clearing it would take longest
   std::size_t count_ = 0;
   std::span<const Dim> star_;
+  std::vector<Dim> placed_;  // what star_ refers to if no tensor has the sizes side by side
   const Parameter* star_source_ = nullptr;
   std::vector<Dim> solved_;  // by expressions; never reallocated, since bound_ refers to them
 };

@@ -18,6 +18,8 @@
 //              decrease, and none is over n
 //   dims       n: one size in all tensors   3: this size   2*d + 1: an expression
 //              *: any sizes, the same in all tensors; once in a tensor, at any place
+//              c @ axis, after *: among the dims * and c, number `axis`, an int attribute; -1: the
+//              last
 //              g divides h: the size h is a multiple of g
 //   expression + - *, // (rounded down), cdiv(a, b) (rounded up), min(a, b), max(a, b), ( ), of
 //              sizes, numbers and integer attributes; numel(x): the number of elements of input x
@@ -158,6 +160,7 @@ struct Parameter {
   int star = -1;                   // the position of the * among the dims; -1: there is none
   bool broadcasts = false;         // the shape may be any that broadcasts to the dims
   FixedVector<Dimension, 8> dims;  // those beside the *
+  std::string_view axis;  // the attribute that places dims[star] among it and the *; empty: none
   bool optional = false;
   bool positive = false;  // every element must be greater than 0
   Absent absent = Absent::nothing;
@@ -167,7 +170,7 @@ struct Parameter {
   constexpr bool has_star() const { return star >= 0; }
   constexpr bool leading() const { return star == 0; }
 
-  /// The axis of dims[i] in a tensor of this rank.
+  /// The axis of dims[i] in a tensor of this rank, except of one that an attribute places.
   constexpr std::size_t axis_of(std::size_t i, std::size_t rank) const {
     return static_cast<int>(i) < star ? i : rank - dims.size() + i;
   }
@@ -182,8 +185,8 @@ struct Parameter {
 
   /// Whether the two always have the same dtype and the same shape.
   constexpr bool is_like(const Parameter& other) const {
-    return kind == other.kind && star == other.star && dims == other.dims && !broadcasts &&
-           !other.broadcasts;
+    return kind == other.kind && star == other.star && dims == other.dims && axis == other.axis &&
+           !broadcasts && !other.broadcasts;
   }
 
   /// Whether the dtype depends on T.
@@ -192,10 +195,11 @@ struct Parameter {
   }
 
   /// Whether kernels that read strides get them for this tensor: it is of type T, has a shape and
-  /// values that the reader need not look at, its last dimension has a name, and a * is leading.
+  /// values that the reader need not look at, its last dimension has a name, a * is leading,
+  /// and no attribute places a dimension.
   constexpr bool may_be_strided() const {
     return kind == ElementKind::type_variable && !broadcasts && !positive && !dims.empty() &&
-           star <= 0;
+           star <= 0 && axis.empty();
   }
 
   /// Whether a gradient may name the gradient of this output, or have an expression for this input.
@@ -272,6 +276,7 @@ struct Signature {
   constexpr int shape_source_of(std::size_t i) const {
     for (std::size_t other = 0; other < inputs.size(); ++other) {
       if (inputs[i].has_star() || inputs[i].broadcasts || inputs[other].broadcasts) continue;
+      if (!inputs[other].axis.empty()) continue;
       const bool has_all =
           std::all_of(inputs[i].dims.begin(), inputs[i].dims.end(), [&](const Dimension& dim) {
             return !dim.name.empty() && index_of(inputs[other].dims, dim.name) >= 0;
@@ -307,8 +312,9 @@ struct Signature {
     const Parameter& output = outputs[0];
     return outputs.size() == 1 && output.kind == ElementKind::type_variable &&
            std::all_of(inputs.begin(), inputs.end(), [&](const Parameter& input) {
-             const bool is_row = output.leading() && !input.has_star() && !input.broadcasts &&
-                                 !input.dims.empty() && input.dims.size() <= output.dims.size() &&
+             const bool is_row = output.leading() && output.axis.empty() && !input.has_star() &&
+                                 !input.broadcasts && !input.dims.empty() &&
+                                 input.dims.size() <= output.dims.size() &&
                                  std::equal(input.dims.begin(), input.dims.end() - last_ones(input),
                                             output.dims.end() - input.dims.size());
              return input.kind == output.kind && input.required() &&
@@ -605,12 +611,22 @@ class SignatureParser {
         result.star = static_cast<int>(result.dims.size());
       } else {
         result.dims.push_back(dimension(), "signature: a tensor has more than 8 dimensions");
+        if (accept("@")) result.axis = placing_attribute(result);
       }
     }
     if (result.kind == ElementKind::offsets && (result.has_star() || result.dims.size() != 1)) {
       fail(result.name, " must have one dimension, as offsets have");
     }
     return result;
+  }
+  /// The attribute after @ of the last dimension of a tensor.
+  constexpr std::string_view placing_attribute(const Parameter& tensor) {
+    const std::string_view attribute = word();
+    if (tensor.star + 1 != static_cast<int>(tensor.dims.size()) || !tensor.has_star()) {
+      fail("@ ", attribute, " of ", tensor.name, " must follow the dimension after *: T[*, c @ ",
+           attribute, "]");
+    }
+    return attribute;
   }
   constexpr void add_output() {
     signature_.outputs.push_back(tensor(), "signature: there are more than 8 outputs");
@@ -751,8 +767,16 @@ class SignatureParser {
       term.value = attribute;
     }
   }
-  /// Makes an expression of an attribute that stands alone.
+  /// Makes an expression of an attribute that stands alone, and checks one that places a dimension.
   constexpr void resolve_dims(Parameter& tensor) {
+    if (!tensor.axis.empty()) {
+      const int axis = index_of(signature_.attributes, tensor.axis);
+      if (axis < 0 ||
+          signature_.attributes[static_cast<std::size_t>(axis)].type != AttributeType::integer) {
+        fail(tensor.axis, ", which places a dimension of ", tensor.name,
+             ", must be an int attribute");
+      }
+    }
     for (std::size_t i = 0; i < tensor.dims.size(); ++i) {
       Dimension& dim = tensor.dims[i];
       const int attribute = index_of(signature_.attributes, dim.name);
@@ -860,6 +884,13 @@ class SignatureParser {
         fail(input.offsets_into, ", which ", input.name,
              " divides, must be a dimension of an input that is never absent");
       }
+      if (input.kind == ElementKind::offsets && has_input([&](const Parameter& other) {
+            return !other.axis.empty() &&
+                   other.dims[static_cast<std::size_t>(other.star)].name == input.offsets_into;
+          })) {
+        fail(input.offsets_into, ", which ", input.name,
+             " divides, must not be a dimension that an attribute places");
+      }
     }
   }
   /// Other inputs determine the shape to which the input broadcasts.
@@ -902,9 +933,9 @@ class SignatureParser {
   constexpr void check_number(const Parameter& input) const {
     if (input.broadcasts) return;  // the number itself, as a scalar
     const auto is_given = [](const Parameter& other) {
-      return !other.optional && !other.broadcasts;
+      return !other.optional && !other.broadcasts && other.axis.empty();
     };
-    bool has_shape = !input.dims.empty();
+    bool has_shape = !input.dims.empty() && input.axis.empty();
     for (const Dimension& dim : input.dims) {
       has_shape = has_shape && has_input([&](const Parameter& other) {
                     return is_given(other) && has_dimension(other, dim);
@@ -915,7 +946,8 @@ class SignatureParser {
           has_input([&](const Parameter& other) { return is_given(other) && other.has_star(); });
     }
     if (!has_shape) {
-      fail(input.name, ", whose default is a number, must have dimensions of required inputs");
+      fail(input.name, ", whose default is a number, must have dimensions of required inputs",
+           ", which no attribute places");
     }
   }
   /// The default of the input is `source`, or the minimum or maximum of its rows.
@@ -924,7 +956,8 @@ class SignatureParser {
     const std::size_t rows = of_rows ? 1 : 0;
     bool fits = !source.optional && !source.broadcasts && !input.broadcasts &&
                 source.kind == input.kind && source.star == input.star &&
-                !(of_rows && input.has_star()) && source.dims.size() == input.dims.size() + rows;
+                source.axis == input.axis && !(of_rows && input.has_star()) &&
+                source.dims.size() == input.dims.size() + rows;
     for (std::size_t i = 0; fits && i < input.dims.size(); ++i) {
       fits = source.dims[i + rows].size == input.dims[i].size;
     }
