@@ -22,7 +22,7 @@ namespace {
 struct Size {
   nb::object value;
 
-  Size() = default;
+  Size() : value(nb::none()) {}
   explicit Size(nb::handle value) : value(nb::borrow(value)) {}
   explicit Size(std::int64_t number) : value(nb::int_(number)) {}
 

@@ -161,10 +161,8 @@ TEST(Infer, DimensionsThatAttributesPlace) {
   EXPECT_EQ(moved({9, 4, 6, 8}, 0, 2), "[6, 8, 2][9, 1, 6, 8, 3]");
   EXPECT_EQ(moved({9, 4, 6, 8}, 1, -2, {3}, {4, 8}), "[4, 3, 8][9, 4, 1, 8, 3]");
   EXPECT_EQ(moved({9, 4}, 0, -1), "[2][9, 1, 3]");
-  EXPECT_EQ(moved({9, 4, 6, 8}, 1, 0, {4}),
-            "f: dimension 2*c of x is 6, but must be 8: c is 4");
-  EXPECT_EQ(moved({9, 4, 6, 7}, 2, 0),
-            "f: dimension 2*c of x is 7, but must be a multiple of 2");
+  EXPECT_EQ(moved({9, 4, 6, 8}, 1, 0, {4}), "f: dimension 2*c of x is 6, but must be 8: c is 4");
+  EXPECT_EQ(moved({9, 4, 6, 7}, 2, 0), "f: dimension 2*c of x is 7, but must be a multiple of 2");
   EXPECT_EQ(moved({9, 4, 6, 8}, 1, 0, {}, {4, 6}),
             "f: dimensions * are [4, 8] in x but [4, 6] in v");
   EXPECT_EQ(moved({9, 4, 6, 8}, 3, 0),
@@ -180,8 +178,8 @@ TEST(Infer, DimensionsThatAttributesPlace) {
       {true, f32, {SymbolicSize(7)}}};
   const std::vector<Attribute> attributes{unknown_integer, unknown_integer};
   std::vector<OutputType<SymbolicSize>> outputs(2);
-  ASSERT_TRUE(infer_tensors<SymbolicSize>(op, std::span(inputs), attributes, std::span(outputs))
-                  .ok());
+  ASSERT_TRUE(
+      infer_tensors<SymbolicSize>(op, std::span(inputs), attributes, std::span(outputs)).ok());
   EXPECT_EQ(detail::text_of(outputs[0].shape.span()), "[?, ?]");
   EXPECT_EQ(detail::text_of(outputs[1].shape.span()), "[9, ?, ?, 3]");
 }

@@ -83,6 +83,13 @@ def test_axes_out_of_range(star):
         star.glu(x)
 
 
+def test_unknown_sizes(star):
+    """As in TensorFlow's graphs."""
+    for axis, expected in ((0, (2, None)), (1, (4, None))):
+        x = ("float32", (4, None))
+        assert cudarelu._C.infer("star", "glu", [x], [axis]) == [("float32", expected)]
+
+
 def test_modules_and_help(star):
     assert cudarelu.nn.Op(star.glu, axis=2)(torch.randn(2, 3, 4)).shape == (2, 3, 2)
     assert "x : Tensor\n    T[*, c @ axis]" in star.cumsum.__doc__
