@@ -13,8 +13,7 @@ Numbers = Sequence[float | int]  # the attributes in the order of the signature;
 
 def numbers_of(op: OpInfo, attributes: Mapping[str, Any]) -> list[float | int]:
     """The attributes of a call as numbers. Raises ValueError for an unknown label."""
-    values = op.onnx_attributes(attributes)
-    return [values[each.name] for each in op.attributes]
+    return [each.number(attributes[each.name]) for each in op.attributes]
 
 
 def with_absent(arrays: Sequence[Any], present: Sequence[bool]) -> list[Any]:

@@ -41,8 +41,7 @@ def _tensor_entry(parameter: Parameter) -> str:
 
 def tensor_text(parameter: Parameter) -> str:
     """The dtype and the shape of an input or output."""
-    dtype = f"{parameter.dtype} or bool" if parameter.or_bool else parameter.dtype
-    return f"{dtype}{parameter.shape_text}"
+    return f"{parameter.dtype_text}{parameter.shape_text}"
 
 
 def conditions(parameter: Parameter) -> str:
@@ -126,10 +125,11 @@ def _made(op: OpInfo, parameter: Parameter, rows: tuple[int, ...], sizes: dict[A
         total = sizes[parameter.offsets_into]
         return f"torch.tensor([{total // 2}, {total}], dtype=torch.int32)"
     shape = ", ".join(map(str, parameter.shape(rows, sizes)))
-    is_float = parameter.dtype == "f32" or (parameter.dtype == "T" and "float32" in op.dtypes)
-    if is_float:
+    dtype = op.dtypes_of(parameter)[0]
+    if dtype == "T":
+        dtype = "float32" if "float32" in op.dtypes else op.dtypes[0]
+    if dtype == "float32":
         return f"torch.rand({shape}) + 1" if parameter.positive else f"torch.randn({shape})"
-    dtype = op.dtypes[0] if parameter.dtype == "T" else parameter.dtype
     return f"torch.ones({shape}, dtype=torch.{dtype})"
 
 

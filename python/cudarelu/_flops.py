@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from cudarelu._table import OpInfo, Parameter
+from cudarelu._table import FLOATING, OpInfo, Parameter
 
 # The sizes by which the dimensions of a product are recognized.
 _PRIMES = [n for n in range(5, 200) if all(n % i for i in range(2, n))]
@@ -103,7 +103,7 @@ def _products(op: OpInfo, attributes: _Attributes) -> list[tuple[int, list[str]]
     inputs: dict[str, Any] = {}
     for each in op.inputs:
         shape = [sizes[dim] if isinstance(dim, str) else dim for dim in each.dims]
-        dtype = np.float64 if each.dtype in ("T", "f32") else np.int64
+        dtype = np.float64 if each.dtype in ("T", *FLOATING) else np.int64
         inputs[each.name] = None if each.optional else np.ones(shape, dtype)
         if each.offsets_into:
             inputs[each.name] = np.full(shape, sizes[each.offsets_into])

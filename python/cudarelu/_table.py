@@ -17,6 +17,17 @@ OWN_NAMESPACE: str = _C.modules()[0]["name"]
 FLOATING = ("float32", "float64", "float16", "bfloat16")  # the dtypes
 
 
+# The dtypes of labels, and the numbers of dtypes in ONNX.
+DTYPES_OF_LABELS = {
+    "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "i8": "int8",
+    "u8": "uint8", "i32": "int32", "i64": "int64", "bool": "bool",
+}  # fmt: skip
+ONNX_NUMBERS = {
+    "float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
+    "float64": 11, "bfloat16": 16,
+}  # fmt: skip
+
+
 def number_text(value: float) -> str:
     """A number as texts have it: an integer with all digits, a float with six."""
     return str(value) if isinstance(value, int) else f"{value:g}"
@@ -88,12 +99,15 @@ class Parameter:
     """An input or an output of an op."""
 
     name: str
-    dtype: str  # "T" is one of the op's dtypes, the same for every "T"
+    # The type variable whose dtype it has: "T", one of the op's dtypes, "U", "V" or "W".
+    variable: str | None
+    dtypes: tuple[str, ...]  # the dtypes that it may have too, or without a variable
+    # Of an output: the input that has its dtype, or the attribute that chooses it.
+    dtype_of: str | None
     # Equal names are equal sizes; one "*" is any number of dimensions, the same in all tensors.
     dims: tuple[Dim, ...]
     # The int attribute that places the dimension after "*" among it and those of "*".
     axis: str | None = None
-    or_bool: bool = False  # the dtype may be bool instead
     broadcasts: bool = False  # the shape may be any that broadcasts to the dims, as in NumPy
     optional: bool = False
     # An absent optional input has the value of at most one of these three:
@@ -107,6 +121,27 @@ class Parameter:
     def star(self) -> int:
         """The position of `*` in `dims`; -1 if there is none."""
         return self.dims.index("*") if "*" in self.dims else -1
+
+    @property
+    def dtype(self) -> str:
+        """The type variable, or the dtype, of several the first."""
+        return self.variable or (self.dtypes[0] if self.dtypes else "")
+
+    @property
+    def dtype_text(self) -> str:
+        """The dtype as text: "T or bool"."""
+        names = [self.variable, *self.dtypes, self.dtype_of and f"the dtype of {self.dtype_of}"]
+        return " or ".join(filter(None, names))
+
+    @property
+    def has_dtypes(self) -> bool:
+        """Whether the dtype may be one of several, regardless of other inputs."""
+        return len(self.dtypes) + (self.variable is not None) > 1
+
+    @property
+    def or_bool(self) -> bool:
+        """Whether the dtype is T or bool."""
+        return self.variable == "T" and "bool" in self.dtypes
 
     @property
     def leads(self) -> bool:
@@ -141,7 +176,7 @@ class Parameter:
     @property
     def varies(self) -> bool:
         """Whether a call may give the input another dtype or shape than the declared ones."""
-        return self.or_bool or self.broadcasts
+        return self.has_dtypes or self.broadcasts
 
     @property
     def required(self) -> bool:
@@ -202,6 +237,7 @@ class Attribute:
     name: str
     type: str  # "int", "float", "bool", or "str" where the value is one of `labels`
     labels: tuple[str, ...]  # in ONNX the value is the index of the label
+    is_dtype: bool  # the labels are dtypes; in ONNX the value is the number of the dtype
     required: bool
     default: int | float | str | None  # None: required, or a number that may be None
     lowest: int | float | None  # None: no bound
@@ -233,7 +269,18 @@ class Attribute:
             return math.nan
         if self.type == "bool":
             return int(value)
-        return self.labels.index(value) if self.labels else value
+        return self.onnx_labels[self.labels.index(value)] if self.labels else value
+
+    @property
+    def onnx_labels(self) -> tuple[int, ...]:
+        """The values of the labels in ONNX models."""
+        if self.is_dtype:
+            return tuple(ONNX_NUMBERS[DTYPES_OF_LABELS[label]] for label in self.labels)
+        return tuple(range(len(self.labels)))
+
+    def number(self, value: Any) -> int | float:
+        """The value of the attribute for an op's function of C++: the position of a label."""
+        return self.labels.index(value) if self.labels else self.onnx_value(value)
 
 
 @dataclass(frozen=True)
@@ -260,6 +307,7 @@ class OpInfo:
     inputs: tuple[Parameter, ...]
     attributes: tuple[Attribute, ...]
     outputs: tuple[Parameter, ...]
+    variables: tuple[tuple[str, tuple[str, ...]], ...]  # ("U", ("int32", "int64")), beside T
     divisibilities: tuple[tuple[str, str], ...]  # ("g", "h"): the size h is a multiple of g
     dtypes: tuple[str, ...]
     devices: tuple[str, ...]  # "cpu" and "cuda" where the module has a kernel for it
@@ -325,6 +373,34 @@ class OpInfo:
             ),
             0,
         )
+
+    def dtypes_of(self, parameter: Parameter) -> tuple[str, ...]:
+        """The dtypes that an input may have, of which "T" is that of T."""
+        variables = {"T": ("T",), **dict(self.variables)}
+        own = variables[parameter.variable] if parameter.variable else ()
+        return (*own, *parameter.dtypes)
+
+    def output_dtypes(
+        self, t: str, inputs: Mapping[str, str], attributes: Mapping[str, Any]
+    ) -> list[str]:
+        """The dtypes of the outputs, from T, those of the given inputs by name, and attributes."""
+        found = []
+        for each in self.outputs:
+            if each.variable == "T":
+                found.append(t)
+            elif each.variable:
+                sources = (
+                    x.name for x in self.inputs if (x.variable, x.dtypes) == (each.variable, ())
+                )
+                found.append(next(inputs[name] for name in sources if name in inputs))
+            elif each.dtype_of and each.dtype_of in inputs:
+                found.append(inputs[each.dtype_of])
+            elif each.dtype_of:
+                choice = next(a for a in self.attributes if a.name == each.dtype_of)
+                found.append(DTYPES_OF_LABELS[attributes.get(choice.name, choice.default)])
+            else:
+                found.append(each.dtypes[0])
+        return found
 
     @property
     def star_leads(self) -> bool:
@@ -456,6 +532,8 @@ def op_info(fields: dict[str, Any], module: Mapping[str, Any]) -> OpInfo:
             "outputs": tuple(map(parameter_of, fields["outputs"])),
             "onnx": OnnxName(**fields["onnx"], version=module["onnx_version"]),
             "definition_opset": module["definition_opset"],
+            # An op without T is as one with a T of one dtype.
+            "dtypes": fields["dtypes"] or ("float32",),
         }
     )
 

@@ -179,7 +179,8 @@ class GradientParser {
         fail("must be `input = expression`" +
              (input < 0 && !text.empty() ? ", and " + text + " is no input" : ""));
       }
-      if (!op_.signature.inputs[static_cast<std::size_t>(input)].may_have_gradient()) {
+      const Parameter& parameter = op_.signature.inputs[static_cast<std::size_t>(input)];
+      if (!op_.signature.may_have_gradient(parameter)) {
         fail("has " + text + ", which holds integers");
       }
       if (std::ranges::find(gradients, input, &Gradient::input) != gradients.end()) {
@@ -297,7 +298,7 @@ class GradientParser {
                                   : -1;
                result.index >= 0) {
       result.kind = Kind::output_gradient;
-      if (!own.outputs[static_cast<std::size_t>(result.index)].may_have_gradient()) {
+      if (!own.may_have_gradient(own.outputs[static_cast<std::size_t>(result.index)])) {
         fail("names " + result.text + ", but " + result.text.substr(gradient_prefix.size()) +
              " holds integers");
       }

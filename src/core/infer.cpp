@@ -45,6 +45,12 @@ Status error(Status::Code code, const Op& op, const std::string& what) {
   return {code, std::string(op.name) + ": " + what};
 }
 
+Status Types::differ(const Parameter& a, DType a_dtype, const Parameter& b, DType b_dtype) const {
+  return error(Status::Code::unsupported_dtype, op_,
+               std::string(a.name) + " is " + std::string(name_of(a_dtype)) + " but " +
+                   std::string(b.name) + " is " + std::string(name_of(b_dtype)));
+}
+
 }  // namespace detail
 
 std::optional<SymbolicSize> DimTraits<SymbolicSize>::apply(Term::Kind kind, const SymbolicSize& a,
@@ -101,11 +107,16 @@ std::string names_of(DTypeSet dtypes) {
 }
 
 DTypeSet dtypes_of(const Op& op, const Parameter& input) {
-  if (!input.is_generic()) return DTypeSet::of({input.dtype({})});
-  DTypeSet dtypes = op.spec.dtypes;
-  if (input.kind == ElementKind::variable_or_bool) {
-    dtypes.bits |= DTypeSet::of({DType::boolean}).bits;
+  const ElementType& type = input.type;
+  if (type.is_offsets()) return DTypeSet::of({DType::int32});
+  DTypeSet dtypes = type.dtypes;
+  if (type.kind != ElementType::Kind::variable) return dtypes;
+  if (type.index > 0) {
+    const TypeVariable& variable = op.signature.variables[type.index - 1u];
+    dtypes.bits |= variable.dtypes.bits;
+    if (!variable.or_t) return dtypes;
   }
+  dtypes.bits |= op.spec.dtypes.bits;
   return dtypes;
 }
 
@@ -145,11 +156,11 @@ const char* python_type(AttributeType type) {
 Status unknown_dtype(const Op& op, std::size_t input, std::string_view dtype) {
   const Parameter& parameter = op.signature.inputs[input];
   std::string what(parameter.name);
-  if (parameter.is_generic()) {
-    what.append(" is ").append(dtype).append("; supported dtypes: ");
-    what.append(names_of(dtypes_of(op, parameter)));
+  const DTypeSet dtypes = dtypes_of(op, parameter);
+  if (dtypes.size() == 1 && !parameter.is_generic()) {
+    what.append(" must be ").append(names_of(dtypes)).append(", not ").append(dtype);
   } else {
-    what.append(" must be ").append(name_of(parameter.dtype({}))).append(", not ").append(dtype);
+    what.append(" is ").append(dtype).append("; supported dtypes: ").append(names_of(dtypes));
   }
   return detail::error(Status::Code::unsupported_dtype, op, what);
 }

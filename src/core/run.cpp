@@ -66,7 +66,7 @@ Status check_values(const Op& op, std::span<const TensorView> inputs) {
       Status status = check_positive(op, parameters[i], inputs[i]);
       if (!status.ok()) return status;
     }
-    if (parameters[i].kind != ElementKind::offsets) continue;
+    if (!parameters[i].type.is_offsets()) continue;
     for (std::size_t other = 0; other < parameters.size(); ++other) {
       const int dim = index_of(parameters[other].dims, parameters[i].offsets_into);
       const TensorView& divided = resolved(op, inputs, other);

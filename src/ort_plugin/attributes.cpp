@@ -44,6 +44,18 @@ bool is_not_a_number(const OrtApi& api, const OrtKernelInfo& node, const char* n
   return true;
 }
 
+/// The position of the label that a node has as the number of a dtype in ONNX, for an attribute
+/// that chooses a dtype; -1, which is out of range, for another dtype.
+Attribute to_position(const AttributeSpec& spec, Attribute value) {
+  const auto* const number = std::get_if<std::int64_t>(&value);
+  if (!spec.is_dtype || number == nullptr) return value;
+  for (std::size_t i = 0; i < spec.labels.size(); ++i) {
+    const DType dtype = spec.dtype_at(static_cast<std::int64_t>(i));
+    if (element_types[dtype] == *number) return static_cast<std::int64_t>(i);
+  }
+  return std::int64_t{-1};
+}
+
 Attribute read(const OrtApi& api, const OrtKernelInfo& node, const Op& op,
                const AttributeSpec& spec) {
   const std::string name(spec.name);
@@ -51,7 +63,7 @@ Attribute read(const OrtApi& api, const OrtKernelInfo& node, const Op& op,
   const bool is_real = spec.type == AttributeType::real;
   const auto first = is_real ? read_real : read_integer;
   const auto second = is_real ? read_integer : read_real;
-  if (const auto value = first(api, node, name.c_str())) return *value;
+  if (const auto value = first(api, node, name.c_str())) return to_position(spec, *value);
   if (const auto value = second(api, node, name.c_str())) return *value;
   if (is_not_a_number(api, node, name.c_str())) {
     fail(Status::Code::invalid_argument, op, name + " must be " + kind_of(spec));
@@ -150,7 +162,7 @@ std::optional<std::vector<Attribute>> read_attributes(const OrtApi& api,
         is_real ? api.ReadOpAttr(attribute, ORT_OP_ATTR_FLOAT, &real, sizeof real, &length)
                 : api.ReadOpAttr(attribute, ORT_OP_ATTR_INT, &integer, sizeof integer, &length);
     if (!succeeded(api, status)) return std::nullopt;
-    attributes.push_back(is_real ? Attribute(double{real}) : Attribute(integer));
+    attributes.push_back(is_real ? Attribute(double{real}) : to_position(spec, Attribute(integer)));
   }
   return attributes;
 }

@@ -22,6 +22,11 @@ const Parameter* tensor_input(const CustomOp& custom_op, std::size_t index) {
   return input.is_attribute ? nullptr : &custom_op.op.signature.inputs[input.index];
 }
 
+/// Undefined: any type, which the kernel restricts.
+ONNXTensorElementDataType element_type(std::optional<DType> dtype) {
+  return dtype ? element_types[*dtype] : ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+}
+
 OrtCustomOpInputOutputCharacteristic input_characteristic(const OrtCustomOp* self,
                                                           std::size_t index) {
   const Parameter* const input = tensor_input(of(self), index);
@@ -30,11 +35,8 @@ OrtCustomOpInputOutputCharacteristic input_characteristic(const OrtCustomOp* sel
 
 ONNXTensorElementDataType input_type(const OrtCustomOp* self, std::size_t index) {
   const Parameter* const input = tensor_input(of(self), index);
-  // Undefined: any type, which the kernel restricts.
-  if (input == nullptr || input->kind == ElementKind::variable_or_bool) {
-    return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-  }
-  return element_types[input->dtype(of(self).variable)];
+  if (input == nullptr) return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  return element_type(of(self).types.inputs[of(self).inputs[index].index]);
 }
 
 /// The host reads attributes, so their tensors are in its memory.
@@ -87,8 +89,71 @@ bool can_infer_shapes(const Runtime& runtime, const Op& op) {
 
 }  // namespace
 
+std::vector<TensorTypes> tensor_types(const Op& op, const Runtime& runtime) {
+  const Signature& signature = op.signature;
+  std::vector<TensorTypes> all(1);
+  // Replaces each combination by one for each dtype of a set.
+  const auto choose = [&](const auto& dtypes_of_combination, const auto& set) {
+    std::vector<TensorTypes> longer;
+    for (const TensorTypes& each : all) {
+      const DTypeSet dtypes = dtypes_of_combination(each);
+      for (const DType dtype : all_dtypes) {
+        if (dtypes.contains(dtype)) set(longer.emplace_back(each), dtype);
+      }
+    }
+    all = std::move(longer);
+  };
+  if (std::ranges::any_of(signature.inputs, &Parameter::is_generic)) {
+    choose([&](const TensorTypes&) { return op.spec.dtypes; },
+           [](TensorTypes& types, DType dtype) { types.variables[0] = dtype; });
+  }
+  for (std::size_t i = 0; i < signature.variables.size(); ++i) {
+    choose(
+        [&](const TensorTypes& types) {
+          DTypeSet dtypes = signature.variables[i].dtypes;
+          if (signature.variables[i].or_t) dtypes.insert(types.variables[0]);
+          return dtypes;
+        },
+        [&](TensorTypes& types, DType dtype) { types.variables[i + 1] = dtype; });
+  }
+  for (const Parameter& input : signature.inputs) {
+    const std::size_t index = static_cast<std::size_t>(&input - signature.inputs.begin());
+    const bool determines = std::ranges::any_of(signature.outputs, [&](const Parameter& output) {
+      return output.type.kind == ElementType::Kind::input && output.type.index == index;
+    });
+    choose(
+        [&](const TensorTypes& types) {
+          if (!determines) return DTypeSet::of({input.dtype(types.variables)});
+          DTypeSet dtypes = input.type.dtypes;
+          if (input.type.kind == ElementType::Kind::variable) {
+            dtypes.insert(types.variables[input.type.index]);
+          }
+          return dtypes;
+        },
+        [&](TensorTypes& types, DType dtype) {
+          const bool is_any = input.type.is_union() && !determines;
+          types.inputs.push_back(is_any ? std::nullopt : std::optional(dtype));
+        });
+  }
+  for (TensorTypes& types : all) {
+    for (const Parameter& output : signature.outputs) {
+      if (output.type.kind == ElementType::Kind::input) {
+        types.outputs.push_back(types.inputs[output.type.index]);
+      } else if (output.type.kind != ElementType::Kind::attribute) {
+        types.outputs.push_back(output.dtype(types.variables));
+      } else if (runtime.minor >= 23 && can_infer_shapes(runtime, op)) {
+        types.outputs.emplace_back();
+      } else {
+        const AttributeSpec& choice = signature.attributes[output.type.index];
+        types.outputs.push_back(choice.dtype_at(static_cast<std::int64_t>(choice.default_value)));
+      }
+    }
+  }
+  return all;
+}
+
 CustomOp::CustomOp(const Runtime& runtime, const Op& op, std::string_view onnx_type,
-                   std::vector<NodeInput> node_inputs, DeviceType device, DType variable)
+                   std::vector<NodeInput> node_inputs, DeviceType device, TensorTypes tensor_types)
     : OrtCustomOp{},  // null members have a default; some belong to older API versions
       runtime(runtime),
       op(op),
@@ -96,7 +161,7 @@ CustomOp::CustomOp(const Runtime& runtime, const Op& op, std::string_view onnx_t
       inputs(std::move(node_inputs)),
       has_attribute_inputs(std::ranges::any_of(inputs, &NodeInput::is_attribute)),
       device(device),
-      variable(variable) {
+      types(std::move(tensor_types)) {
   version = static_cast<std::uint32_t>(runtime.api_version());
   GetName = [](const OrtCustomOp* self) { return of(self).onnx_type.c_str(); };
   GetExecutionProviderType = [](const OrtCustomOp* self) {
@@ -111,7 +176,7 @@ CustomOp::CustomOp(const Runtime& runtime, const Op& op, std::string_view onnx_t
   GetInputMemoryType = input_memory;
   GetOutputTypeCount = [](const OrtCustomOp* self) { return of(self).op.signature.outputs.size(); };
   GetOutputType = [](const OrtCustomOp* self, std::size_t index) {
-    return element_types[of(self).op.signature.outputs[index].dtype(of(self).variable)];
+    return element_type(of(self).types.outputs[index]);
   };
   GetOutputCharacteristic = [](const OrtCustomOp*, std::size_t) { return INPUT_OUTPUT_REQUIRED; };
 

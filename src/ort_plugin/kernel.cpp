@@ -37,7 +37,7 @@ bool have_one_shape(std::span<const TensorView> tensors) {
          });
 }
 
-/// The dtype of an input that may be bool: its type in the kernel's declaration is any.
+/// The dtype of an input that may have several: its type in the kernel's declaration is any.
 DType read_dtype(const OrtApi& api, const Op& op, const Parameter& input, const OrtValue& value) {
   ONNXTensorElementDataType type{};
   check(api.GetTensorElementType(type_info(api, value).get(), &type));
@@ -47,6 +47,22 @@ DType read_dtype(const OrtApi& api, const Op& op, const Parameter& input, const 
            " has an unsupported dtype; supported: " + names_of(dtypes_of(op, input)));
 }
 
+/// An output has the dtype that an attribute chooses, unless the runtime needs a fixed one.
+void check_chosen_dtypes(const CustomOp& custom_op, std::span<const Attribute> attributes) {
+  const Signature& signature = custom_op.op.signature;
+  for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
+    const ElementType& type = signature.outputs[i].type;
+    const std::optional<DType>& fixed = custom_op.types.outputs[i];
+    if (type.kind != ElementType::Kind::attribute || !fixed) continue;
+    const AttributeSpec& choice = signature.attributes[type.index];
+    const DType chosen = choice.dtype_at(std::get<std::int64_t>(attributes[type.index]));
+    if (chosen == *fixed) continue;
+    fail(Status::Code::unavailable, custom_op.op,
+         std::string(choice.name) + " is " + std::string(name_of(chosen)) +
+             ", but ONNX Runtime before 1.23 supports " + std::string(name_of(*fixed)) + " alone");
+  }
+}
+
 }  // namespace
 
 Kernel::Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo& node)
@@ -54,8 +70,10 @@ Kernel::Kernel(const CustomOp& custom_op, const OrtApi& api, const OrtKernelInfo
       api_(api),
       attributes_(read_attributes(api, node, custom_op)),
       absent_inputs_(find_absent_inputs(api, node, custom_op)) {
+  check_chosen_dtypes(custom_op, attributes_);
   if (!custom_op.op.uses_gemm || custom_op.device != DeviceType::cpu) return;
-  gemm_.emplace(api, node, custom_op.variable == DType::float64 ? DType::float64 : DType::float32);
+  const bool is_double = custom_op.types.variables[0] == DType::float64;
+  gemm_.emplace(api, node, is_double ? DType::float64 : DType::float32);
 }
 
 void Kernel::compute(OrtKernelContext& context) const {
@@ -85,9 +103,8 @@ void Kernel::compute(OrtKernelContext& context) const {
     }
     located = value;
     const Parameter& input = signature.inputs[index];
-    const DType dtype = input.kind == ElementKind::variable_or_bool
-                            ? read_dtype(api_, op, input, *value)
-                            : input.dtype(custom_op_.variable);
+    const std::optional<DType>& known = custom_op_.types.inputs[index];
+    const DType dtype = known ? *known : read_dtype(api_, op, input, *value);
     std::construct_at(&input_views[index], data_of(api_, *value), dtype,
                       shape_of(custom_op_.runtime, *value, shapes[index]));
   }
@@ -109,7 +126,7 @@ void Kernel::compute(OrtKernelContext& context) const {
     OrtValue* value = nullptr;
     check(api_.KernelContext_GetOutput(&context, i, shape.data(), shape.size(), &value));
     std::construct_at(&output_views[i], data_of(api_, *value),
-                      signature.outputs[i].dtype(custom_op_.variable), shape);
+                      one_shape ? custom_op_.types.variables[0] : types[i].dtype, shape);
   }
 
   OrtExecution execution(custom_op_, api_, context, located, gemm_ ? &*gemm_ : nullptr);

@@ -94,12 +94,9 @@ class Domains {
 
   void add(const Op& op, const OnnxName& name, const std::vector<NodeInput>& inputs,
            DeviceType device) {
-    const bool generic = std::ranges::any_of(op.signature.inputs, &Parameter::is_generic);
-    for (const DType variable : all_dtypes) {
-      // An op whose inputs do not depend on T has one kernel.
-      if (generic ? !op.spec.dtypes.contains(variable) : variable != all_dtypes.front()) continue;
+    for (TensorTypes& types : tensor_types(op, runtime_)) {
       OrtCustomOp* custom_op =
-          &ops_.emplace_back(runtime_, op, name.op_type, inputs, device, variable);
+          &ops_.emplace_back(runtime_, op, name.op_type, inputs, device, std::move(types));
       check(runtime_.api->CustomOpDomain_Add(domain(name.domain), custom_op));
     }
   }

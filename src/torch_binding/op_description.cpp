@@ -52,8 +52,21 @@ nb::dict describe(const Signature& signature, const Parameter& parameter) {
   if (parameter.has_star()) dims.insert(parameter.star, "*");
   nb::dict result;
   result["name"] = to_str(parameter.name);
-  result["dtype"] = parameter.is_generic() ? nb::str("T") : to_str(name_of(parameter.dtype({})));
-  result["or_bool"] = parameter.kind == ElementKind::variable_or_bool;
+  const ElementType& type = parameter.type;
+  const bool is_variable = type.kind == ElementType::Kind::variable;
+  const bool is_input = type.kind == ElementType::Kind::input;
+  const bool is_attribute = type.kind == ElementType::Kind::attribute;
+  constexpr std::array variables{"T", "U", "V", "W"};
+  nb::list dtypes;
+  for (const DType dtype : all_dtypes) {
+    if (type.dtypes.contains(dtype)) dtypes.append(to_str(name_of(dtype)));
+  }
+  if (type.is_offsets()) dtypes.append(to_str(name_of(DType::int32)));
+  result["variable"] = is_variable ? nb::object(nb::str(variables[type.index])) : nb::none();
+  result["dtypes"] = nb::tuple(dtypes);
+  result["dtype_of"] = is_input       ? nb::object(to_str(signature.inputs[type.index].name))
+                       : is_attribute ? nb::object(to_str(signature.attributes[type.index].name))
+                                      : nb::none();
   result["dims"] = nb::tuple(dims);
   result["axis"] = optional_name(parameter.axis);
   result["broadcasts"] = parameter.broadcasts;
@@ -89,6 +102,7 @@ nb::dict describe(const AttributeSpec& attribute) {
   result["name"] = to_str(attribute.name);
   result["type"] = python_type(attribute.type);
   result["labels"] = tuple_of(attribute.labels, to_str);
+  result["is_dtype"] = attribute.is_dtype;
   result["required"] = attribute.required;
   const bool has_range = !labelled && attribute.type != AttributeType::boolean;
   const bool has_default = !attribute.required && !attribute.optional;
@@ -143,6 +157,14 @@ nb::dict describe(const Signature& signature) {
   result["inputs"] = tuple_of(signature.inputs, parameter);
   result["attributes"] =
       tuple_of(signature.attributes, [](const AttributeSpec& each) { return describe(each); });
+  result["variables"] = tuple_of(signature.variables, [](const TypeVariable& each) {
+    nb::list dtypes;
+    if (each.or_t) dtypes.append("T");
+    for (const DType dtype : all_dtypes) {
+      if (each.dtypes.contains(dtype)) dtypes.append(to_str(name_of(dtype)));
+    }
+    return nb::make_tuple(to_str(each.name), nb::tuple(dtypes));
+  });
   result["divisibilities"] = tuple_of(signature.divisibilities, [](const Divisibility& each) {
     return nb::make_tuple(to_str(each.divisor), to_str(each.multiple));
   });

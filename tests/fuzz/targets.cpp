@@ -56,7 +56,7 @@ void infer_call(const Op& op) {
   };
   std::vector<View> views;
   for (const Parameter& input : op.signature.inputs) {
-    View view{true, input.dtype(DType::float32), {}};
+    View view{true, input.dtype({DType::float32}), {}};
     for (const Dimension& dim : input.dims) view.shape.push_back(dim.name.empty() ? dim.size : 4);
     if (input.has_star()) view.shape.insert(view.shape.begin() + input.star, {2, 3});
     views.push_back(view);

@@ -116,13 +116,14 @@ inline void fill_random(GuardedTensor& tensor, const Parameter& parameter, std::
   const TensorView view = tensor.view();
   std::uniform_int_distribution<int> values(-12, 12);
   for (std::int64_t i = 0; i < view.size(); ++i) {
-    if (parameter.kind == ElementKind::offsets) {
+    if (parameter.type.is_offsets()) {
       static_cast<std::int32_t*>(view.data)[i] =
           static_cast<std::int32_t>((i + 1) * size / view.size());
       continue;
     }
     (void)visit_dtype<real_types>(view.dtype, [&]<class T>(TypeTag<T>) {
-      const float base = parameter.kind == ElementKind::float32 ? 16.0f : 0.0f;
+      const bool is_float32 = parameter.type.is_single() && parameter.dtype({}) == DType::float32;
+      const float base = is_float32 ? 16.0f : 0.0f;
       const float value = parameter.positive ? static_cast<float>(i + 1)
                                              : base + static_cast<float>(values(random)) / 4.0f;
       static_cast<T*>(view.data)[i] = store<T>(static_cast<Compute<T>>(value));
@@ -135,7 +136,7 @@ inline Arguments make_arguments(const Op& op, DType dtype, const Dimensions& dim
                                 std::size_t offset, std::mt19937& random) {
   Arguments arguments;
   for (const Parameter& input : op.signature.inputs) {
-    arguments.inputs.emplace_back(input.dtype(dtype), shape_of(input, dimensions), offset);
+    arguments.inputs.emplace_back(input.dtype({dtype}), shape_of(input, dimensions), offset);
     fill_random(arguments.inputs.back(), input, dimensions.other, random);
   }
   for (const AttributeSpec& spec : op.signature.attributes) {

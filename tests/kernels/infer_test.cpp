@@ -184,6 +184,28 @@ TEST(Infer, DimensionsThatAttributesPlace) {
   EXPECT_EQ(detail::text_of(outputs[1].shape.span()), "[9, ?, ?, 3]");
 }
 
+TEST(Infer, DtypesBesideT) {
+  Op op;
+  op.name = "f";
+  op.signature = parse_signature(
+      "f(x: T[n], i: U[n], w: T | i8[n], v: V[n], *, to: f16 | f64 = f64) -> (y: x, j: U[n], "
+      "z: V[n], q: to[n]) where U: i32 | i64, V: T | f32");
+  op.spec.dtypes = floating_types;
+  const auto infer_dtypes = [&](DType x, DType i, DType w, DType v, std::int64_t to) {
+    const Result result = infer_op(op, {{x, {3}}, {i, {3}}, {w, {3}}, {v, {3}}}, {Attribute{to}});
+    if (!result.status.ok()) return std::string(result.status.message());
+    std::string text;
+    for (const DType dtype : result.dtypes) text.append(name_of(dtype)).append(" ");
+    return text;
+  };
+  EXPECT_EQ(infer_dtypes(f16, i32, DType::int8, f32, 1), "float16 int32 float32 float64 ");
+  EXPECT_EQ(infer_dtypes(f16, DType::int64, f16, f16, 0), "float16 int64 float16 float16 ");
+  EXPECT_EQ(infer_dtypes(f16, f32, f16, f16, 0), "f: i is float32; supported dtypes: int32, int64");
+  EXPECT_EQ(infer_dtypes(f16, i32, f32, f16, 0), "f: w is float32 but x is float16");
+  EXPECT_EQ(infer_dtypes(f16, i32, f16, DType::float64, 0), "f: v is float64 but x is float16");
+  EXPECT_EQ(infer_dtypes(f16, i32, i32, f16, 0).substr(0, 32), "f: w is int32; supported dtypes:");
+}
+
 TEST(Infer, SymbolsOfComputedSizesAreTheirTexts) {
   Op op;
   op.name = "f";

@@ -69,19 +69,40 @@ TEST(Signature, OptionalInputsOffsetsRangesAndSeveralOutputs) {
       "f(xyz: T[n, 3], offset: offsets(n)[b], other: T[m, 3]? = xyz, w: i64[b]?, *, "
       "k: int = 16 in [1, 1024]) -> (idx: i32[m, k], distance: T[m, k, 2])");
   EXPECT_EQ(s.inputs[0].dims[1].size, 3);
-  EXPECT_EQ(s.inputs[1].kind, ElementKind::offsets);
+  EXPECT_TRUE(s.inputs[1].type.is_offsets());
   EXPECT_EQ(s.inputs[1].offsets_into, "n");
-  EXPECT_EQ(s.inputs[1].dtype(DType::float16), DType::int32);
+  EXPECT_EQ(s.inputs[1].dtype({DType::float16}), DType::int32);
   EXPECT_TRUE(s.inputs[2].optional);
   EXPECT_EQ(s.inputs[2].default_input(), 0);
   EXPECT_TRUE(s.inputs[3].optional);
   EXPECT_EQ(s.inputs[3].default_input(), -1);
-  EXPECT_EQ(s.inputs[3].dtype(DType::float16), DType::int64);
+  EXPECT_EQ(s.inputs[3].dtype({DType::float16}), DType::int64);
   EXPECT_EQ(s.attributes[0].lowest, 1);
   EXPECT_EQ(s.attributes[0].highest, 1024);
   ASSERT_EQ(s.outputs.size(), 2u);
-  EXPECT_EQ(s.outputs[0].dtype(DType::float16), DType::int32);
+  EXPECT_EQ(s.outputs[0].dtype({DType::float16}), DType::int32);
   EXPECT_EQ(s.outputs[1].dims.size(), 3u);
+}
+
+TEST(Signature, DtypesBesideT) {
+  const Signature s = parse_signature(
+      "f(x: T[n], a: i8[n], g: V[n], w: T | f32[n], u: f16 | bf16[n], *, to: f16 | bf16 = bf16) -> "
+      "(y: x, z: V[n], u_too: u, v: to[n], s: u8[n]) where U: i32 | i64, V: T | f32");
+  const VariableDTypes variables{DType::float64, DType::int32, DType::float32};
+  EXPECT_EQ(s.inputs[1].dtype(variables), DType::int8);
+  EXPECT_EQ(s.inputs[2].dtype(variables), DType::float32);
+  EXPECT_TRUE(s.inputs[3].type.is_union());
+  EXPECT_TRUE(s.inputs[4].type.is_union());
+  ASSERT_EQ(s.variables.size(), 2u);
+  EXPECT_FALSE(s.variables[0].or_t);
+  EXPECT_TRUE(s.variables[1].or_t);
+  EXPECT_TRUE(s.outputs[0].is_like(s.inputs[0]));
+  EXPECT_EQ(s.outputs[2].type.kind, ElementType::Kind::input);
+  EXPECT_EQ(s.outputs[2].dims.size(), 1u);
+  EXPECT_EQ(s.outputs[3].type.kind, ElementType::Kind::attribute);
+  EXPECT_EQ(s.attributes[0].dtype_at(1), DType::bfloat16);
+  EXPECT_FALSE(s.may_have_gradient(s.inputs[1]));
+  EXPECT_TRUE(s.may_have_gradient(s.inputs[4]));
 }
 
 TEST(Signature, EnumerationsAreIntegersWithLabels) {
@@ -113,7 +134,7 @@ TEST(Signature, BooleansAndNumbersThatMayBeNone) {
   EXPECT_TRUE(s.attributes[1].required);
   EXPECT_TRUE(s.attributes[2].optional);
   EXPECT_FALSE(s.attributes[2].required);
-  EXPECT_EQ(s.outputs[1].dtype(DType::float16), DType::float32);
+  EXPECT_EQ(s.outputs[1].dtype({DType::float16}), DType::float32);
   for (const char* wrong :
        {"f(x: T[*], *, a: bool = 1) -> y: T[*]", "f(x: T[*], *, a: int?) -> y: T[*]"}) {
     EXPECT_THROW(parse_signature(wrong), std::invalid_argument) << wrong;
@@ -124,7 +145,7 @@ TEST(Signature, SizesThatBroadcastAndDivide) {
   const Signature s = parse_signature(
       "f(q: T[*, h, s], k: T[*, g divides h, s], mask: broadcast T | bool[*, h, s]? = 0) "
       "-> y: T[*, h, s]");
-  EXPECT_EQ(s.inputs[2].kind, ElementKind::variable_or_bool);
+  EXPECT_EQ(s.inputs[2].type.dtypes, DTypeSet::of({DType::boolean}));
   EXPECT_TRUE(s.inputs[2].broadcasts);
   EXPECT_EQ(s.inputs[2].absent, Absent::number);
   ASSERT_EQ(s.divisibilities.size(), 1u);
@@ -322,6 +343,27 @@ INSTANTIATE_TEST_SUITE_P(
         {"f(x: T[n]) -> y: T[n]?", "there is `?` after the outputs"},
         {"f(x: T[n]) -> y: T[n] > 0", "there is `> 0` after the outputs"}}));
 INSTANTIATE_TEST_SUITE_P(
+    DTypes, Impossible,
+    testing::ValuesIn(std::vector<std::pair<const char*, const char*>>{
+        {"f(x: i33[n]) -> y: f32[n]", "the dtype of x must be T, a dtype (bool i8 u8 i32 i64 f16"},
+        {"f(x: T | U[n]) -> y: f32[n] where U: i8", "x must have one type variable at most"},
+        {"f(x: U[n]) -> y: f32[n]", "U, the dtype of x, must be declared at the end of the line"},
+        {"f(x: T[n]) -> y: U[n] where U: i8 | f16", "y is of type U, so an input that is never"},
+        {"f(x: T[n]) -> y: T[n] where V: i8",
+         "the type variables beside T are U, V and W, in this"},
+        {"f(x: U[n]) -> y: x where U: i8, V: U", "V may be T or a dtype, not another variable"},
+        {"f(x: T[n]) -> y: T | f32[n]", "y, an output, must have one dtype and one shape"},
+        {"f(x: T | f32[n]) -> y: T[n]", "y is of type T, so an input that is never absent must"},
+        {"f(x: T[n], w: f16 | f32[n]?) -> y: w[n]",
+         "w, whose dtype y has, must be an input that is"},
+        {"f(x: T[n], w: T[n]?) -> y: w", "w, whose dtype and shape y has, must be required and"},
+        {"f(x: T[n], *, to: a | b = a) -> y: to[n]",
+         "the labels of to, which chooses the dtype of y, must be dtypes"},
+        {"f(x: T[n], *, to: f16 | none = f16) -> y: to[n]",
+         "the labels of to must all be dtypes, or none of them"},
+        {"f(x: T[n], w: f16[n]? = 1) -> y: T[n]",
+         "w, whose default is a number, must be T, f32,"}}));
+INSTANTIATE_TEST_SUITE_P(
     Names, Impossible,
     testing::ValuesIn(std::vector<std::pair<const char*, const char*>>{
         {"lambda(x: T[*]) -> y: T[*]", "lambda is a keyword of Python"},
@@ -338,8 +380,9 @@ INSTANTIATE_TEST_SUITE_P(
         {"f(x: T[N]) -> y: T[N]",
          "a name consists of lower-case letters, digits and _; not N (column 8)"},
         {"f(x: T[*], a: float = 1.0) -> y: T[*]",
-         "the dtype of a must be T, f32, i32, i64 or offsets(n), not float; attributes, which have "
-         "this type, follow `*, ` (column 21)"},
+         "the dtype of a must be T, a dtype (bool i8 u8 i32 i64 f16 bf16 f32 f64) or offsets(n), "
+         "not "
+         "float; attributes, which have this type, follow `*, ` (column 21)"},
         {"f(x: T[*])", "`->` is missing at the end"},
         {"f(x: T[*]) ->", "a name is missing at the end"},
         {"f(none: T[*]) -> y: T[*]", "none is a keyword of Python or of gradients"},

@@ -43,7 +43,7 @@ def plans(op: cudarelu.OpInfo) -> st.SearchStrategy[Plan]:
         attributes=st.sampled_from(["default", "low", "high"]),
         absent=st.sets(st.sampled_from(optional)).map(tuple) if optional else st.just(()),
         broadcast=st.sampled_from(["not", "partly", "leading"] if broadcasts else ["not"]),
-        boolean=st.booleans() if any(each.or_bool for each in op.inputs) else st.just(False),
+        choice=st.integers(0, 1) if any(each.or_bool for each in op.inputs) else st.just(0),
         # A key that a mask excludes is not read, where the definition multiplies it by 0.
         special=st.just(False) if many else st.booleans(),
         # Squares do not overflow, nor fifth powers, as in definitions with Tanh. Sums may.

@@ -51,10 +51,15 @@ def _nodes(
         return output
 
     # Tensors, since tools read no other attribute of a Constant.
-    number = _tensor([parameter.number or 0], np.float32)
+    own = np.float32 if parameter.variable else np.dtype(parameter.dtype).type
+    number = _tensor([parameter.number or 0], own)
+    typed = next(
+        (x.name for x in op.inputs if x.required and x.dtype == parameter.variable), None
+    )  # an input that has its dtype
     if parameter.number is not None and parameter.broadcasts:
-        scalar = add("Constant", value=_tensor(parameter.number, np.float32))
-        add("CastLike", scalar, given[op.inputs[0].name])
+        scalar = add("Constant", value=_tensor(parameter.number, own))
+        if typed:
+            add("CastLike", scalar, given[typed])
     elif parameter.number is not None:
         required = [each for each in op.inputs if not (each.optional or each.broadcasts)]
         like = next((each for each in required if each.dims == parameter.dims), None)
@@ -74,8 +79,8 @@ def _nodes(
                 sizes.append(add("Shape", given[source.name], **bounds))
             shape = add("Concat", *sizes, axis=0) if len(sizes) > 1 else sizes[0]
         filled = add("ConstantOfShape", shape, value=number)
-        if parameter.dtype == "T":
-            add("CastLike", filled, given[op.inputs[0].name])
+        if typed:
+            add("CastLike", filled, given[typed])
     elif parameter.extreme:
         kind, name = parameter.extreme
         axes = add("Constant", value=_tensor([0], np.int64))

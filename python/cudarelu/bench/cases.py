@@ -52,7 +52,8 @@ class Case:
         return parameter.shape(self.leading, sizes)
 
     def torch_dtype(self, parameter: Parameter) -> torch.dtype:
-        return getattr(torch, self.dtype if parameter.dtype == "T" else parameter.dtype)
+        dtype = self.op.dtypes_of(parameter)[0]
+        return getattr(torch, self.dtype if dtype == "T" else dtype)
 
     def has(self, parameter: Parameter) -> bool:
         named = parameter.name in self.optional or parameter.number is not None
@@ -135,6 +136,8 @@ class _Numbers:
         if kind.is_floating_point:
             # A statistic in float32, the logarithm of a sum of exponentials, is above most of them.
             return torch.randn(shape, **options) + (0 if dtype == "T" else 5)
+        if kind == torch.bool:
+            return torch.randint(0, 2, shape, **options)
         return torch.randint(max(-100, torch.iinfo(kind).min), 100, shape, **options)
 
 

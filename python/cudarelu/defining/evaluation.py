@@ -17,7 +17,7 @@ import onnx.numpy_helper
 from .._onnx.absent_inputs import add_default_inputs
 from .._onnx.definitions import OPSET, defaults_of, parsed
 from .._onnx.graphs import NewNames
-from .._table import OpInfo
+from .._table import OpInfo, Parameter
 from .expansions import ABSENT, bodies
 from .operators import OPERATORS, clip_code, power_code
 from .reading import PAIRWISE, line_of
@@ -46,6 +46,16 @@ _KINDS = {  # of ONNX's types, and the type that a cast goes through
 }
 
 _KINDS_OF_DTYPES = {"T": "T", "float32": "float", "int32": "int64", "int64": "int64"}
+
+
+def _kind_of(op: OpInfo, parameter: Parameter) -> str:
+    if parameter.has_dtypes or parameter.dtype not in _KINDS_OF_DTYPES:
+        raise ValueError(
+            f"{op.name}: {parameter.name} is {parameter.dtype_text}, but a definition is evaluated "
+            "on the CPU for T, float32, int32 and int64: write a kernel in C++"
+        )
+    return _KINDS_OF_DTYPES[parameter.dtype]
+
 
 # The C++ of operators for integers, which wrap around.
 _OF_INTEGERS = {
@@ -280,7 +290,7 @@ class _Evaluation:
         for i, parameter in enumerate(op.outputs):
             if (value := scope.get(parameter.name)) is None:
                 raise ValueError(f"{op.name}: the definition has no value {parameter.name}")
-            wanted = _KINDS_OF_DTYPES[parameter.dtype]
+            wanted = _kind_of(op, parameter)
             if value.kind != wanted:
                 raise ValueError(
                     f"{op.name}: {parameter.name} is {value.kind} in the definition, not {wanted}"
@@ -291,7 +301,7 @@ class _Evaluation:
     def _read(self, i: int, scope: _Scope) -> None:
         """Reads an input. The value of an absent one is computed as in a model."""
         op, parameter = self._op, self._op.inputs[i]
-        kind = _KINDS_OF_DTYPES[parameter.dtype]
+        kind = _kind_of(op, parameter)
         overwritten = ", true" if op.overwritten == i else ""
         code = f"definition::read<{CPP[kind]}>(call, {i}{overwritten})"
         given = {each.name: each.name for each in op.inputs if each is not parameter}

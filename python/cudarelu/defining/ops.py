@@ -80,6 +80,7 @@ def read_signature(namespace: str, signature: str, dtypes: Sequence[str]) -> OpI
         inputs=tuple(map(parameter_of, fields["inputs"])),
         attributes=tuple(Attribute(**each) for each in fields["attributes"]),
         outputs=tuple(map(parameter_of, fields["outputs"])),
+        variables=tuple(fields["variables"]),
         divisibilities=tuple(fields["divisibilities"]),
         dtypes=tuple(dtypes),
         devices=("cpu", "cuda"),
@@ -183,7 +184,7 @@ def with_gradients(
         advice = f"none: pass orders={len(more) + 1} to the definition of {first}"
         return [dataclasses.replace(draft, op=dataclasses.replace(op, gradient=advice))]
     (output,) = op.outputs
-    seed = Parameter(f"grad_{output.name}", "T", output.dims)
+    seed = Parameter(f"grad_{output.name}", "T", (), None, output.dims)
     if seed.name in [each.name for each in op.inputs]:
         raise ValueError(f"{op.name}: {seed.name} is the name of the output's gradient")
     wanted = [each for each in op.inputs if each.name != linear_in]

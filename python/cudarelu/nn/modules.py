@@ -313,7 +313,7 @@ def _smallest_inputs(op: cudarelu.OpInfo, attributes: Mapping[str, Any]) -> dict
     return {
         each.name: torch.empty(
             each.shape(rows, sizes),
-            dtype=getattr(torch, op.dtypes[0] if each.dtype == "T" else each.dtype),
+            dtype=getattr(torch, next(x for x in (*op.dtypes_of(each), *op.dtypes) if x != "T")),
             device="meta",
         )
         for each in op.inputs

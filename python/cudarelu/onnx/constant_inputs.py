@@ -155,5 +155,5 @@ def _are_same(
 def _given(attribute: Attribute, value: Any) -> Any:
     """The value of an attribute of a node as a call takes it."""
     if attribute.labels:
-        return attribute.labels[value]
+        return attribute.labels[attribute.onnx_labels.index(value)]
     return bool(value) if attribute.type == "bool" else value

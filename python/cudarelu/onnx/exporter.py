@@ -18,7 +18,7 @@ from .._calls import type_name
 from .._onnx.definitions import IR_VERSION
 from .._onnx.graphs import scopes
 from .._pytorch.functions import overload_of
-from .._table import Attribute, OpInfo, Parameter, all_ops
+from .._table import DTYPES_OF_LABELS, Attribute, OpInfo, Parameter, all_ops
 from .files import in_a_line, placed
 from .models import attach_definitions
 
@@ -220,10 +220,18 @@ def _schema(op: OpInfo) -> OpSchema:
         option = OpSchema.FormalParameterOption
         return OpSchema.FormalParameter(
             parameter.name,
-            _type_of(parameter) if parameter.dtype == "T" else tensor(parameter.dtype),
+            _type_of(op, parameter) or tensor(parameter.dtype),
             param_option=option.Optional if parameter.optional else option.Single,
         )
 
+    constraints: dict[str, list[str]] = {}
+    for each in op.inputs:
+        if name := _type_of(op, each):
+            found = [op.dtypes if dtype == "T" else (dtype,) for dtype in op.dtypes_of(each)]
+            constraints.setdefault(name, []).extend(dtype for group in found for dtype in group)
+    for choice in op.attributes:
+        if choice.is_dtype:
+            constraints[f"T_{choice.name}"] = [DTYPES_OF_LABELS[label] for label in choice.labels]
     return OpSchema(
         op.onnx.op_type,
         op.onnx.domain,
@@ -231,8 +239,8 @@ def _schema(op: OpInfo) -> OpSchema:
         inputs=[formal(each) for each in op.inputs],
         outputs=[formal(each) for each in op.outputs],
         type_constraints=[
-            (name, [tensor(dtype) for dtype in op.dtypes] + ["tensor(bool)"] * (name != "T"), "")
-            for name in dict.fromkeys(_type_of(each) for each in op.inputs if each.dtype == "T")
+            (name, list(dict.fromkeys(map(tensor, dtypes))), "")
+            for name, dtypes in constraints.items()
         ],
         attributes=[
             OpSchema.Attribute(each.name, _SCHEMA_TYPES[each.onnx_type], required=each.required)
@@ -241,9 +249,12 @@ def _schema(op: OpInfo) -> OpSchema:
     )
 
 
-def _type_of(parameter: Parameter) -> str:
-    """The type variable of a tensor: an input that may be bool has its own."""
-    return f"T_{parameter.name}" if parameter.or_bool else "T"
+def _type_of(op: OpInfo, parameter: Parameter) -> str | None:
+    """The type variable of a tensor, of which an input that may have several dtypes has its own;
+    None for a fixed dtype."""
+    if parameter.has_dtypes:
+        return f"T_{parameter.name}"
+    return f"T_{parameter.dtype_of}" if parameter.dtype_of else parameter.variable
 
 
 def register_symbolics(opset_version: int | None = None) -> None:
@@ -286,7 +297,7 @@ def _symbolic(op: OpInfo) -> Callable[..., Any]:
         for each, output in zip(op.outputs, result if len(op.outputs) > 1 else [result]):  # noqa: B905
             for like, value in zip(op.inputs, inputs, strict=True):
                 same_shape = (like.dims, like.axis) == (each.dims, each.axis)
-                if like.dtype == each.dtype and same_shape and not like.broadcasts:
+                if like.dtype == each.dtype and same_shape and not like.varies:
                     output.setType(value.type())
         return result
 

@@ -88,7 +88,7 @@ class Match:
                 exact = float(np.float32(value)) == value or value != value
             if each.type == "float" and not exact:
                 raise Mismatch(f"{each.name} = {value} is not exact in float32, the type in ONNX")
-            if each.labels and value not in range(len(each.labels)):
+            if each.labels and value not in each.onnx_labels:
                 raise Mismatch(f"{each.name} = {value} is none of its {len(each.labels)} values")
             if wanted := each.outside(value):
                 raise Mismatch(f"{each.name} = {value} is not in {wanted}")

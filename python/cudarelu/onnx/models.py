@@ -143,7 +143,7 @@ def _variants(
 def choices(op: OpInfo) -> Iterator[dict[str, int]]:
     """Each combination of values for all, some or none of the enumerated attributes."""
     names = [each.name for each in op.attributes if each.labels]
-    values = [(None, *range(len(each.labels))) for each in op.attributes if each.labels]
+    values = [(None, *each.onnx_labels) for each in op.attributes if each.labels]
     for chosen in itertools.product(*values):
         yield {n: value for n, value in zip(names, chosen, strict=True) if value is not None}
 

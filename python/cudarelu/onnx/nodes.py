@@ -133,13 +133,15 @@ def _complete(node: onnx.NodeProto, op: OpInfo, new_name: NewNames) -> list[onnx
 
 def _check(node: onnx.NodeProto, declared: Attribute, given: onnx.AttributeProto) -> None:
     expected, text = _ATTRIBUTE_TYPES[declared.onnx_type]
-    labels = " or ".join(f"{label} ({i})" for i, label in enumerate(declared.labels))
+    labels = " or ".join(
+        f"{label} ({i})" for i, label in zip(declared.onnx_labels, declared.labels, strict=True)
+    )
     if given.type != expected:
         raise ValueError(f"{_title(node)}: {given.name} must be {labels or text}")
     if given.ref_attr_name:  # the value comes from the surrounding function
         return
     value = onnx.helper.get_attribute_value(given)
-    if labels and value not in range(len(declared.labels)):
+    if labels and value not in declared.onnx_labels:
         raise ValueError(f"{_title(node)}: {given.name} must be {labels}, not {value}")
     if wanted := declared.outside(value):
         found = number_text(value)

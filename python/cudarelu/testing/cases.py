@@ -14,12 +14,11 @@ import ml_dtypes
 import numpy as np
 
 from .._onnx.definitions import function
-from .._table import OpInfo, SizeExpression
+from .._table import ONNX_NUMBERS, OpInfo, SizeExpression
 from .inputs import draw
 
 DTYPES = {
-    name: np.dtype(getattr(ml_dtypes if name == "bfloat16" else np, name))
-    for name in ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
+    name: np.dtype(getattr(ml_dtypes if name == "bfloat16" else np, name)) for name in ONNX_NUMBERS
 }
 
 
@@ -30,6 +29,7 @@ class Case:
     id: str
     inputs: dict[str, np.ndarray | None]
     attributes: dict[str, float | int | str]
+    dtype: np.dtype = DTYPES["float32"]  # of T
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,9 @@ class Plan:
     attributes: str = "default"  # "low", "high", or the index of the labels
     absent: tuple[str, ...] = ()
     broadcast: str = "not"  # of inputs that may broadcast; see `inputs.draw`
-    boolean: bool = False  # whether inputs that may be bool are
+    choice: int = (
+        0  # of the dtypes of inputs and variables that may have several; see `inputs.draw`
+    )
     magnitude: float = 0.0  # the power of the dtype's largest number that values are multiplied by
 
 
@@ -95,9 +97,12 @@ def _plans(op: OpInfo, dtype: np.dtype) -> Iterator[Plan]:
         yield Plan("broadcast", (4, 3), 6, broadcast="partly")
         yield Plan("broadcast-leading", (3,), 17, broadcast="leading")
     if any(p.or_bool for p in op.inputs):
-        yield Plan("boolean", (4, 3), 7, boolean=True)
+        yield Plan("boolean", (4, 3), 7, choice=1)
         # Without special values: what is not finite must not be hidden, see the op `attention`.
-        yield Plan("boolean-broadcast", (3,), 19, broadcast="partly", boolean=True)
+        yield Plan("boolean-broadcast", (3,), 19, broadcast="partly", choice=1)
+    elif (count := max(len(op.dtypes_of(p)) for p in op.inputs)) > 1:
+        for choice in range(1, count):
+            yield Plan(f"dtypes-{choice}", (4, 3), 7, choice=choice)
     optional = [p.name for p in op.inputs if p.optional]
     counts = range(1, len(optional) + 1) if len(optional) <= 3 else (1, len(optional))
     for count in counts:
@@ -224,14 +229,16 @@ class _Numbers:
             data = self.rng.integers(-4, 5, shape).astype(dtype)
         else:
             data = self.rng.normal(0, self.deviation, shape).astype(dtype)
-        if self.extra is not None and data.size:
+        extra = self.extra
+        if extra is not None and is_float(extra.dtype) != is_float(dtype):
+            extra = special_values(dtype, subnormals=False)
+        if extra is not None and data.size:
             # At most one special value in a row, or the sum of each row would be NaN. The positions
             # differ between the inputs.
             flat = data.reshape(-1)
             step = 2 if data.ndim < 2 else data.shape[-1] + 1
             positions = np.arange(int(self.rng.integers(0, 2)), flat.size, step)
-            fits = positions.size >= self.extra.size
-            values = self.extra if fits else self.rng.permutation(self.extra)
+            values = extra if positions.size >= extra.size else self.rng.permutation(extra)
             flat[positions] = np.resize(values, positions.size)
         return data
 
@@ -311,8 +318,14 @@ def make_case(op: OpInfo, dtype: np.dtype, plan: Plan) -> Case:
     sizes = sizes_of(op, plan)
     if sizes is None:
         raise ValueError(f"{op.short_name} has no sizes for the case {plan.id}")
-    inputs = draw(op, plan.leading, sizes, numbers, plan.absent, plan.broadcast, plan.boolean)
-    return Case(plan.id, inputs, attribute_values(op, plan.attributes))
+    inputs = draw(op, plan.leading, sizes, numbers, plan.absent, plan.broadcast, plan.choice)
+    return Case(plan.id, inputs, attribute_values(op, plan.attributes), dtype)
+
+
+def output_dtypes(op: OpInfo, case: Case) -> list[np.dtype]:
+    """The dtypes of the outputs of a case."""
+    given = {name: array.dtype.name for name, array in case.inputs.items() if array is not None}
+    return [DTYPES[name] for name in op.output_dtypes(case.dtype.name, given, case.attributes)]
 
 
 def cases(op: OpInfo, dtype: np.dtype, *ids: str) -> list[Case]:

@@ -14,8 +14,8 @@ import torch
 
 from .._pytorch.functions import FUNCTIONS
 from .._table import OpInfo, SizeExpression
-from .cases import DTYPES, Case, Plan, make_case
-from .hosts import Torch, dtype_of, from_ort, full_precision, onnx_type
+from .cases import DTYPES, Case, Plan, make_case, output_dtypes
+from .hosts import Torch, from_ort, full_precision, onnx_type
 from .reference import assert_close, reference
 from .torch_calls import as_tuple
 
@@ -112,8 +112,8 @@ def check_results(op: OpInfo, cases: list[Case], outputs: list[np.ndarray]) -> N
     """Raises AssertionError if the outputs of `Calls` differ from the references."""
     left = list(outputs)
     for case in cases:
-        for parameter, wanted in zip(op.outputs, reference(op, case), strict=True):
-            dtype = dtype_of(case) if parameter.dtype == "T" else np.dtype(parameter.dtype)
+        dtypes = output_dtypes(op, case)
+        for wanted, dtype in zip(reference(op, case), dtypes, strict=True):
             assert_close(op, case, left.pop(0), wanted, dtype)
     assert not left
 

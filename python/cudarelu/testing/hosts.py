@@ -20,7 +20,7 @@ from .._modules import module_named
 from .._pytorch.functions import FUNCTIONS, overload_of
 from .._table import OWN_NAMESPACE, OpInfo
 from ..ort.library import PROVIDERS, register
-from .cases import Case, unchanged
+from .cases import Case, output_dtypes, unchanged
 from .environment import (
     cupy_missing,
     jax_missing,
@@ -71,11 +71,6 @@ def onnx_type(dtype: np.dtype) -> int:
     return onnx.helper.np_dtype_to_tensor_dtype(dtype)
 
 
-def dtype_of(case: Case) -> np.dtype:
-    """The dtype of the type variable of the signature."""
-    return next(a.dtype for a in case.inputs.values() if a is not None)
-
-
 def one_op_model(op: OpInfo, runs: list[Case]) -> onnx.ModelProto:
     """A model with a node for each case; the sizes of its inputs are symbols.
 
@@ -92,9 +87,8 @@ def one_op_model(op: OpInfo, runs: list[Case]) -> onnx.ModelProto:
                     onnx.helper.make_tensor_value_info(names[-1], onnx_type(array.dtype), shape)
                 )
         attributes: dict[str, Any] = {**op.onnx_attributes(case.attributes)}
-        variable = dtype_of(case)
-        for p in op.outputs:
-            dtype = variable if p.dtype == "T" else np.dtype(p.dtype)
+        dtypes = output_dtypes(op, case)
+        for p, dtype in zip(op.outputs, dtypes, strict=True):
             outputs.append(
                 onnx.helper.make_tensor_value_info(f"{p.name}_{number}", onnx_type(dtype), None)
             )
@@ -103,7 +97,7 @@ def one_op_model(op: OpInfo, runs: list[Case]) -> onnx.ModelProto:
                 op.onnx.op_type,
                 names,
                 [f"{p.name}_{number}" for p in op.outputs],
-                name=f"{variable}-{case.id}",
+                name=f"{case.dtype}-{case.id}",
                 domain=op.onnx.domain,
                 **attributes,
             )
@@ -256,12 +250,12 @@ class Ort(OnDevice):
 
 
 def in_first_tier(host: Host, op: OpInfo, case: Case) -> bool:
-    return is_first(op, host.runtime, dtype_of(case).name, case.id)
+    return is_first(op, host.runtime, case.dtype.name, case.id)
 
 
 def _key(case: Case) -> tuple[str, str]:
     """Names a case among those of several dtypes."""
-    return dtype_of(case).name, case.id
+    return case.dtype.name, case.id
 
 
 def full_precision(device: str) -> tuple[str, dict[str, str]]:

@@ -28,7 +28,7 @@ def draw(
     numbers: Numbers,
     absent: Collection[str] = (),
     broadcast: str = "not",
-    boolean: bool = False,
+    choice: int = 0,
 ) -> dict[str, Any]:
     """The inputs by name; None for an absent input.
 
@@ -40,7 +40,7 @@ def draw(
         absent: the names of the inputs to leave out.
         broadcast: which dimensions are broadcast of inputs that may: "not", "partly", with sizes of
             1, or "leading", which also leaves out dimensions.
-        boolean: whether inputs that may be bool are.
+        choice: the number of the dtype of inputs and type variables that may have several.
     """
     inputs: dict[str, Any] = {}
     for each in op.inputs:
@@ -57,9 +57,8 @@ def draw(
         elif each.positive:
             inputs[each.name] = numbers.positive(shape)
         else:
-            inputs[each.name] = numbers.any(
-                shape, "bool" if each.or_bool and boolean else each.dtype
-            )
+            dtypes = op.dtypes_of(each)
+            inputs[each.name] = numbers.any(shape, dtypes[choice % len(dtypes)])
     return inputs
 
 

@@ -15,7 +15,7 @@ from .._table import OpInfo
 from .cases import Case, unchanged
 from .environment import jax_missing
 from .features import Feature, batches_of, has_gradient_in_float64
-from .hosts import OnDevice, Torch, dtype_of, in_first_tier, numpy_of
+from .hosts import OnDevice, Torch, in_first_tier, numpy_of
 from .reference import largest_finite
 from .tiers import batch
 from .torch_calls import as_tuple, attributes_of, call_of, inputs_of, loss_of, with_grad
@@ -43,7 +43,7 @@ class JaxJit(OnDevice):
 
     def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
         first = in_first_tier(self, op, case)
-        results, expected_gradients = _results(self, op, dtype_of(case).name, first)
+        results, expected_gradients = _results(self, op, case.dtype.name, first)
         outputs, gradients = results[case.id]
         expected = expected_gradients(case)
         # The terms of a gradient may cancel out, as of a row of one element that is normalized. If

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._modules import module_named
 from .._table import OWN_NAMESPACE, OpInfo, op_named
-from .cases import DTYPES, Case, Plan, cases, make_case, plans, unchanged
+from .cases import DTYPES, Case, Plan, cases, make_case, output_dtypes, plans, unchanged
 from .exports import check_export
 from .features import features, wide_dtype
 from .hosts import CuPy, Host, Jax, NumPy, Ort, OrtInfer, Torch, TvmFfi
@@ -161,9 +161,9 @@ def _check_case(op: OpInfo, host: Host, dtype: str, plan: Plan) -> None:
     with unchanged(case):
         outputs = host.run(op, case)
     assert len(outputs) == len(op.outputs)
-    for parameter, actual, wanted in zip(op.outputs, outputs, references, strict=True):
-        variable = DTYPES[dtype] if parameter.dtype == "T" else np.dtype(parameter.dtype)
-        assert_close(op, case, actual, wanted, variable)
+    dtypes = output_dtypes(op, case)
+    for actual, wanted, own in zip(outputs, references, dtypes, strict=True):
+        assert_close(op, case, actual, wanted, own)
     if _has_the_same_bits(op, host, case):
         for parameter, actual, others in zip(
             op.outputs, outputs, _in_torch(op, dtype, plan), strict=True

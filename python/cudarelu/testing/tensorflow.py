@@ -14,7 +14,7 @@ from .._table import OpInfo
 from .cases import Case, unchanged
 from .environment import tensorflow_missing
 from .features import Feature, has_gradient_in_float64
-from .hosts import Host, dtype_of, in_first_tier
+from .hosts import Host, in_first_tier
 from .tiers import batch
 from .torch_calls import as_tuple, attributes_of, inputs_of, loss_of, with_grad
 
@@ -31,7 +31,7 @@ class TensorFlow(Host):
         return tensorflow_missing()
 
     def run(self, op: OpInfo, case: Case) -> list[np.ndarray]:
-        return _results(op, dtype_of(case).name, in_first_tier(self, op, case))[case.id]
+        return _results(op, case.dtype.name, in_first_tier(self, op, case))[case.id]
 
 
 @functools.lru_cache(maxsize=2)  # one for each tier

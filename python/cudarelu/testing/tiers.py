@@ -27,7 +27,7 @@ def traits(op: OpInfo) -> set[object]:
     found: set[object] = {("input", p.dtype) for p in op.inputs}
     found |= {("output", p.dtype) for p in op.outputs}
     for p in op.inputs:
-        found |= {("optional", p.optional), ("bool", p.or_bool), ("broadcasts", p.broadcasts)}
+        found |= {("optional", p.optional), ("dtypes", p.has_dtypes), ("broadcasts", p.broadcasts)}
         found |= {("offsets", bool(p.offsets_into)), ("star", min(p.star, 1), bool(p.axis))}
     for a in op.attributes:
         found |= {("attribute", a.type), ("labels", bool(a.labels)), ("required", a.required)}

@@ -94,10 +94,34 @@ std::string name_of(const Op& op) {
 /// The attribute that has the length of the list of an optional input.
 std::string count_of(const Parameter& input) { return "n_" + std::string(input.name); }
 
-/// The attribute that has the dtype of a tensor: T, or that of an input that may be bool too.
-std::string type_attribute_of(const Parameter& tensor) {
-  const bool own = tensor.kind == ElementKind::variable_or_bool;
-  return own ? "T_" + std::string(tensor.name) : "T";
+/// The attribute that has the dtype of a tensor: a type variable, that of an input which may have
+/// several, or one that chooses the dtype of an output; "" for a tensor of one dtype.
+std::string type_attribute_of(const Signature& signature, const Parameter& tensor) {
+  const ElementType& type = tensor.type;
+  if (type.is_single()) return "";
+  if (type.kind == ElementType::Kind::attribute) {
+    return std::string(signature.attributes[type.index].name);
+  }
+  if (type.kind == ElementType::Kind::input) {
+    return type_attribute_of(signature, signature.inputs[type.index]);
+  }
+  return type.is_union() ? "T_" + std::string(tensor.name)
+                         : std::string(1, std::string_view("TUVW")[type.index]);
+}
+
+/// The dtypes as values of a type attribute: "T: {float, half}", and with a default.
+std::string declaration_of(const std::string& name, DTypeSet dtypes,
+                           std::optional<DType> default_dtype) {
+  std::string text;
+  for (const DType dtype : all_dtypes) {
+    if (!dtypes.contains(dtype)) continue;
+    text += (text.empty() ? name + ": {" : ", ") + std::string(type_names[dtype]);
+  }
+  text += '}';
+  if (!default_dtype) return text;
+  std::string last = type_names[*default_dtype];
+  std::ranges::transform(last, last.begin(), [](unsigned char c) { return std::toupper(c); });
+  return text + " = DT_" + last;
 }
 
 // Shapes
@@ -130,6 +154,17 @@ void write_shape(ShapeContext* context, int output, std::span<const SymbolicSize
   call(api().set_output_shape, context, output, shape.get());
 }
 
+/// A dtype that the input may have, with those of the others: TensorFlow checks the dtypes.
+DType any_dtype_of(const Op& op, const Parameter& input) {
+  const ElementType& type = input.type;
+  if (type.kind != ElementType::Kind::variable) {
+    return type.is_offsets() ? DType::int32 : type.dtypes.first();
+  }
+  if (type.index == 0) return op.spec.dtypes.first();
+  const TypeVariable& variable = op.signature.variables[type.index - 1u];
+  return variable.or_t ? op.spec.dtypes.first() : variable.dtypes.first();
+}
+
 /// The inputs of a call, or nothing if the rank of one is unknown. TensorFlow tells how many there
 /// are: if some optional inputs are given but not all, the sizes of all of them are unknown.
 std::optional<std::vector<SymbolicTensor>> read_inputs(const Op& op, ShapeContext* context) {
@@ -137,14 +172,10 @@ std::optional<std::vector<SymbolicTensor>> read_inputs(const Op& op, ShapeContex
   const auto given = static_cast<std::size_t>(api().shape_inputs(context));
   std::size_t required = 0;
   while (required < declared.size() && !declared[required].optional) ++required;
-  DType variable{};  // TensorFlow checks the dtypes
-  for (const DType dtype : all_dtypes) {
-    if (op.spec.dtypes.contains(dtype)) variable = dtype;
-  }
   std::vector<SymbolicTensor> inputs(declared.size());
   for (std::size_t i = 0; i < declared.size(); ++i) {
     SymbolicTensor& input = inputs[i];
-    input.dtype = declared[i].dtype(variable);
+    input.dtype = any_dtype_of(op, declared[i]);
     if (i < required || given == declared.size()) {
       auto shape = read_shape(context, static_cast<int>(i));
       if (!shape) return std::nullopt;
@@ -191,6 +222,15 @@ std::int64_t read_integer(Construction* from, const std::string& name) {
   return value;
 }
 
+/// The position of the label whose dtype a type attribute has.
+std::int64_t read_dtype_label(Construction* from, const AttributeSpec& spec) {
+  Type type{};
+  call(api().get_type, from, std::string(spec.name).c_str(), &type);
+  std::int64_t position = 0;  // TensorFlow checks the type
+  while (types[spec.dtype_at(position)] != type) ++position;
+  return position;
+}
+
 Attribute read_attribute(Construction* from, const AttributeSpec& spec) {
   const std::string name(spec.name);
   switch (spec.type) {
@@ -198,6 +238,7 @@ Attribute read_attribute(Construction* from, const AttributeSpec& spec) {
     case AttributeType::integer:
       return read_integer(from, name);
     case AttributeType::label: {
+      if (spec.is_dtype) return read_dtype_label(from, spec);
       std::array<char, 256> text{};
       call(api().get_text, from, name.c_str(), text.data(), text.size() - 1);
       const auto label = std::ranges::find(spec.labels, std::string_view(text.data()));
@@ -339,6 +380,14 @@ constexpr std::array<Callbacks, max_ops> callbacks =
 /// "eps: float = 1e-5"
 std::string declaration_of(const AttributeSpec& spec) {
   std::string text(spec.name);
+  if (spec.is_dtype) {
+    DTypeSet dtypes;
+    for (std::size_t i = 0; i < spec.labels.size(); ++i) {
+      dtypes.insert(spec.dtype_at(static_cast<std::int64_t>(i)));
+    }
+    const DType chosen = spec.dtype_at(static_cast<std::int64_t>(spec.default_value));
+    return declaration_of(text, dtypes, spec.required ? std::nullopt : std::optional(chosen));
+  }
   if (spec.type == AttributeType::label) {
     text += ": {";
     for (const std::string_view label : spec.labels) {
@@ -353,34 +402,30 @@ std::string declaration_of(const AttributeSpec& spec) {
   return text + " = " + quote + default_text_of(spec) + quote;
 }
 
-std::string declaration_of(const Parameter& tensor) {
+std::string declaration_of(const Signature& signature, const Parameter& tensor) {
+  const std::string type = type_attribute_of(signature, tensor);
   return std::string(tensor.name) + ": " +
          (tensor.optional ? count_of(tensor) + " * " : std::string()) +
-         (tensor.is_generic() ? type_attribute_of(tensor) : type_names[tensor.dtype({})]);
+         (type.empty() ? type_names[tensor.dtype({})] : type);
 }
 
 /// Adds the attributes that have the dtypes of the inputs. A default is for calls without a tensor
 /// that has it.
 void add_type_attributes(OpBuilder* builder, const Op& op) {
+  const Signature& signature = op.signature;
   std::vector<std::string> added;
-  for (const Parameter& input : op.signature.inputs) {
-    const std::string name = type_attribute_of(input);
-    if (!input.is_generic() || std::ranges::find(added, name) != added.end()) continue;
+  for (const Parameter& input : signature.inputs) {
+    const std::string name = type_attribute_of(signature, input);
+    if (name.empty() || std::ranges::find(added, name) != added.end()) continue;
     added.push_back(name);
-    const bool required = std::ranges::any_of(op.signature.inputs, [&](const Parameter& other) {
-      return other.is_generic() && !other.optional && type_attribute_of(other) == name;
+    const bool required = std::ranges::any_of(signature.inputs, [&](const Parameter& other) {
+      return !other.optional && type_attribute_of(signature, other) == name;
     });
-    std::string text;
-    std::string last;
+    std::optional<DType> last;
     for (const DType dtype : all_dtypes) {
-      if (!dtypes_of(op, input).contains(dtype)) continue;
-      last = type_names[dtype];
-      text += text.empty() ? name + ": {" : ", ";
-      text += last;
+      if (!required && dtypes_of(op, input).contains(dtype)) last = dtype;
     }
-    std::ranges::transform(last, last.begin(), [](unsigned char c) { return std::toupper(c); });
-    text += required ? "}" : "} = DT_" + last;
-    api().add_attribute(builder, text.c_str());
+    api().add_attribute(builder, declaration_of(name, dtypes_of(op, input), last).c_str());
   }
 }
 
@@ -392,13 +437,13 @@ void register_op(const Op& op, const Callbacks& functions) {
     if (input.optional) {
       api().add_attribute(builder, (count_of(input) + ": int >= 0").c_str());
     }
-    api().add_input(builder, declaration_of(input).c_str());
+    api().add_input(builder, declaration_of(op.signature, input).c_str());
   }
   for (const AttributeSpec& spec : op.signature.attributes) {
     api().add_attribute(builder, declaration_of(spec).c_str());
   }
   for (const Parameter& output : op.signature.outputs) {
-    api().add_output(builder, declaration_of(output).c_str());
+    api().add_output(builder, declaration_of(op.signature, output).c_str());
   }
   api().set_shape_function(builder, functions.infer);
   call(api().register_op, builder);

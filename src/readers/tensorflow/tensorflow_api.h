@@ -97,6 +97,8 @@ struct Api {
                           void (*)(void*, Context*), void (*)(void*))>
       new_kernel{"TF_NewKernelBuilder"};
   Function<void(const char*, KernelBuilder*, Status*)> register_kernel{"TF_RegisterKernelBuilder"};
+  Function<void(Construction*, const char*, Type*, Status*)> get_type{
+      "TF_OpKernelConstruction_GetAttrType"};
   Function<void(Construction*, const char*, std::int64_t*, Status*)> get_integer{
       "TF_OpKernelConstruction_GetAttrInt64"};
   Function<void(Construction*, const char*, float*, Status*)> get_real{

@@ -96,7 +96,7 @@ def values(
             for each in op.attributes
             if random.random() < 0.5
         }
-        (y,) = host.run(op, Case("random", inputs, attributes))
+        (y,) = host.run(op, Case("random", inputs, attributes, DTYPES[dtype]))
         assert y.dtype == DTYPES[dtype]
         for each in wrong(meaning, inputs, attributes, y, random):
             yield f"{host.name} {attributes}: {each}"

@@ -184,6 +184,60 @@ std::string text_of(std::span<const Dim> shape) {
 std::string text_of(const Parameter& parameter);
 [[gnu::cold]] Status error(Status::Code code, const Op& op, const std::string& what);
 
+/// The dtypes of the type variables in one call.
+class Types {
+ public:
+  explicit Types(const Op& op) : op_(op) {}
+
+  /// Checks the dtype of an input that has a tensor, and sets its type variable.
+  Status bind(std::size_t index, DType dtype) {
+    const Parameter& input = op_.signature.inputs[index];
+    const ElementType& type = input.type;
+    if (type.kind != ElementType::Kind::variable) {
+      const bool fits = type.is_offsets() ? dtype == DType::int32 : type.dtypes.contains(dtype);
+      return fits ? Status() : unknown_dtype(op_, index, name_of(dtype));
+    }
+    if (type.dtypes.contains(dtype)) return {};
+    if (type.index == 0 ? !op_.spec.dtypes.contains(dtype)
+                        : !dtypes_of(op_, input).contains(dtype)) {
+      return unknown_dtype(op_, index, name_of(dtype));
+    }
+    const Parameter*& source = sources_[type.index];
+    if (source == nullptr) {
+      source = &input;
+      dtypes_[type.index] = dtype;
+    } else if (dtype != dtypes_[type.index]) {
+      return differ(input, dtype, *source, dtypes_[type.index]);
+    }
+    return {};
+  }
+
+  /// Checks the variables that may be T, after all inputs.
+  Status check_variables() const {
+    for (std::size_t i = 0; i < op_.signature.variables.size(); ++i) {
+      const TypeVariable& variable = op_.signature.variables[i];
+      const bool is_own = sources_[i + 1] == nullptr || variable.dtypes.contains(dtypes_[i + 1]);
+      if (is_own || sources_[0] == nullptr || dtypes_[i + 1] == dtypes_[0]) continue;
+      return differ(*sources_[i + 1], dtypes_[i + 1], *sources_[0], dtypes_[0]);
+    }
+    return {};
+  }
+
+  /// The dtype of an output that does not have that of an input.
+  DType dtype_of(const Parameter& output, std::span<const Attribute> attributes) const {
+    if (output.type.kind != ElementType::Kind::attribute) return output.dtype(dtypes_);
+    const AttributeSpec& choice = op_.signature.attributes[output.type.index];
+    return choice.dtype_at(std::get<std::int64_t>(attributes[output.type.index]));
+  }
+
+ private:
+  Status differ(const Parameter& a, DType a_dtype, const Parameter& b, DType b_dtype) const;
+
+  const Op& op_;
+  std::array<const Parameter*, std::tuple_size_v<VariableDTypes>> sources_{};
+  VariableDTypes dtypes_{};
+};
+
 /// The sizes of the dimensions in one call, and the input from which each was read.
 template <class Dim>
 class Binding {
@@ -569,8 +623,7 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
                      std::span<const Attribute> attributes, std::span<OutputType<Dim>> outputs) {
   using Code = Status::Code;
   const Signature& signature = op.signature;
-  const Parameter* typed = nullptr;  // the input that determines T
-  DType variable{};
+  detail::Types types(op);
   detail::Binding<Dim> binding(op, attributes);
   bool broadcasts = false;
   for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
@@ -580,29 +633,16 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
       if (input.optional) continue;
       return detail::error(Code::invalid_argument, op, std::string(input.name) + " is missing");
     }
-    if (input.kind == ElementKind::variable_or_bool && view.dtype == DType::boolean) {
-      // As it is.
-    } else if (!input.is_generic()) {
-      if (view.dtype != input.dtype(variable)) {
-        return unknown_dtype(op, i, name_of(view.dtype));
-      }
-    } else if (!op.spec.dtypes.contains(view.dtype)) {
-      return unknown_dtype(op, i, name_of(view.dtype));
-    } else if (typed == nullptr) {
-      typed = &input;
-      variable = view.dtype;
-    } else if (view.dtype != variable) {
-      return detail::error(Code::unsupported_dtype, op,
-                           std::string(input.name) + " is " + std::string(name_of(view.dtype)) +
-                               " but " + std::string(typed->name) + " is " +
-                               std::string(name_of(variable)));
-    }
+    if (Status status = types.bind(i, view.dtype); !status.ok()) return status;
     if (input.broadcasts) {
       broadcasts = true;
       continue;
     }
     Status status = binding.bind(input, std::span<const Dim>(view.shape));
     if (!status.ok()) return status;
+  }
+  if (!signature.variables.empty()) {
+    if (Status status = types.check_variables(); !status.ok()) return status;
   }
   if (!signature.equations.empty()) {
     if (Status status = binding.solve(inputs); !status.ok()) return status;
@@ -620,7 +660,7 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
   }
 
   for (const Parameter& input : signature.inputs) {
-    if (input.kind != ElementKind::offsets) continue;
+    if (!input.type.is_offsets()) continue;
     const Dim* size = binding.size_of(input.offsets_into);
     constexpr std::int64_t limit = std::numeric_limits<std::int32_t>::max();
     if (size != nullptr && DimTraits<Dim>::exceeds(*size, limit)) {
@@ -633,7 +673,11 @@ Status infer_tensors(const Op& op, std::span<const View> inputs,
 
   for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
     const Parameter& output = signature.outputs[i];
-    outputs[i].dtype = output.dtype(variable);
+    outputs[i].dtype =
+        output.type.kind == ElementType::Kind::input
+            ? inputs[signature.source_of(output.type.index, inputs[output.type.index].present)]
+                  .dtype
+            : types.dtype_of(output, attributes);
     const std::size_t rank = (output.has_star() ? binding.star().size() : 0) + output.dims.size();
     if (rank > max_rank) {
       return detail::error(Code::invalid_argument, op,

@@ -52,6 +52,8 @@ template <>
 inline constexpr DType dtype_of<std::int32_t> = DType::int32;
 template <>
 inline constexpr DType dtype_of<std::int64_t> = DType::int64;
+template <>
+inline constexpr DType dtype_of<bool> = DType::boolean;
 
 template <class T>
 struct TypeTag {
@@ -78,7 +80,15 @@ Status visit_dtype(DType dtype, const F& f) {
 template <DTypeSet dtypes, class F>
 Status visit_dtype(DType dtype, const F& f) {
   return detail::visit_dtype<dtypes, float, double, Half, BFloat16, std::int8_t, std::uint8_t,
-                             std::int32_t, std::int64_t>(dtype, f);
+                             std::int32_t, std::int64_t, bool>(dtype, f);
+}
+
+/// Calls f(TypeTag<T>, TypeTag<U>) for two tensors of dtypes of their own.
+template <DTypeSet t_dtypes, DTypeSet u_dtypes, class F>
+Status visit_dtypes(DType t, DType u, const F& f) {
+  return visit_dtype<t_dtypes>(t, [&](auto t_tag) {
+    return visit_dtype<u_dtypes>(u, [&](auto u_tag) { return f(t_tag, u_tag); });
+  });
 }
 
 }  // namespace cudarelu

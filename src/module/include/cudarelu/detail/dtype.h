@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -49,6 +50,12 @@ struct DTypeSet {
     for (const DType dtype : dtypes) set.bits |= 1u << static_cast<unsigned>(dtype);
     return set;
   }
+  constexpr bool operator==(const DTypeSet&) const = default;
+  constexpr void insert(DType dtype) { bits |= 1u << static_cast<unsigned>(dtype); }
+  constexpr std::size_t size() const { return static_cast<std::size_t>(std::popcount(bits)); }
+  constexpr bool has_floating() const { return (bits & 0b1111u) != 0; }
+  /// The first dtype of a set that is not empty.
+  constexpr DType first() const { return static_cast<DType>(std::countr_zero(bits)); }
   constexpr bool contains(DType dtype) const {
     return (bits >> static_cast<unsigned>(dtype) & 1u) != 0;
   }

@@ -3,6 +3,7 @@
 //   bias_relu(x: T[*, c], bias: T[c], *, scale: float = 1.0) -> y: T[*, c]
 //
 //   op         name(inputs, *, attributes) -> output        or  -> (output, output)
+//              ... where U: i32 | i64, V: T | f32           type variables beside T: U, V and W
 //   input      name: dtype[dims]                 required
 //              name: dtype[dims]?                optional: the op defines what it does without it
 //              name: dtype[dims]? = other        if absent: the tensor of input `other`
@@ -12,8 +13,12 @@
 //              name: dtype[dims] > 0             every element must be greater than 0
 //              name: broadcast dtype[dims]       a shape that broadcasts to dims, as in NumPy
 //   output     name: dtype[dims]
-//   dtype      T (one of the op's dtypes, the same for all)   f32   i32   i64
-//              T | bool: T or bool
+//              name: other                       the dtype and the shape of the input `other`
+//   dtype      T (one of the op's dtypes, the same for all)   U (of `where`, the same for all)
+//              bool i8 u8 i32 i64 f16 bf16 f32 f64
+//              T | f32   f16 | f32               one of these, for this input alone; in outputs
+//              x   to                            the dtype of input x; the one that the attribute
+//                                                `to` has
 //              offsets(n): int32, the end of each batch of the rows of dimension n; they do not
 //              decrease, and none is over n
 //   dims       n: one size in all tensors   3: this size   2*d + 1: an expression
@@ -26,8 +31,11 @@
 //   attribute  name: float = 1.0      name: int = 16 in [1, 1024]      (no default: required)
 //              name: bool = false     name: float?   (a number or none, which the op defines)
 //              name: none | tanh = none   (an enumeration: a label, whose position is its value)
+//              name: f16 | bf16 = bf16    (a dtype: all labels are; in ONNX a number of
+//              TensorProto)
 //
 // - Required inputs come first, and there is at least one: it determines the device of a call.
+// - T is the dtype of the inputs that are T alone, or else of those that are T | others.
 // - The dtypes and dimensions of outputs come from attributes, and from inputs that have a tensor
 // in
 //   every call: required ones, and optional ones with `= other`. So do the dimensions that offsets
@@ -93,6 +101,10 @@ constexpr int index_of(const List& list, std::string_view name) {
   return -1;
 }
 
+/// The names of the dtypes in signatures.
+inline constexpr std::array<std::string_view, all_dtypes.size()> short_dtype_names{
+    "f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64", "bool"};
+
 /// A number, a size, an attribute or an operator of an expression, which is in postfix order.
 struct Term {
   enum class Kind : std::uint8_t {
@@ -134,14 +146,47 @@ struct Dimension {
   constexpr bool is_name() const { return !name.empty() && terms == 0; }
 };
 
-enum class ElementKind {
-  type_variable,
-  variable_or_bool,  // T or bool
-  float32,
-  int32,
-  int64,
-  offsets,
+/// A type variable that is declared by `where`.
+struct TypeVariable {
+  std::string_view name;
+  bool or_t = false;  // it may be T too
+  DTypeSet dtypes;
+
+  constexpr bool operator==(const TypeVariable&) const = default;
 };
+
+/// The element types that a tensor may have.
+struct ElementType {
+  enum class Kind : std::uint8_t {
+    variable,   // that of a type variable, or one of `dtypes`
+    fixed,      // one of `dtypes`
+    offsets,    // int32
+    input,      // of an output: the dtype of an input
+    attribute,  // of an output: the dtype that an attribute chooses
+  };
+
+  Kind kind = Kind::variable;
+  std::uint8_t index = 0;  // of the variable, where 0 is T; of the input or of the attribute
+  DTypeSet dtypes;
+
+  constexpr bool operator==(const ElementType&) const = default;
+
+  /// Whether each call has the same dtype.
+  constexpr bool is_single() const {
+    return kind == Kind::offsets || (kind == Kind::fixed && dtypes.size() == 1);
+  }
+  constexpr bool is_variable() const { return kind == Kind::variable && dtypes.bits == 0; }
+  constexpr bool is_t() const { return is_variable() && index == 0; }
+  /// Whether the input may have one of several dtypes, regardless of other inputs.
+  constexpr bool is_union() const {
+    return (kind == Kind::variable && dtypes.bits != 0) ||
+           (kind == Kind::fixed && dtypes.size() > 1);
+  }
+  constexpr bool is_offsets() const { return kind == Kind::offsets; }
+};
+
+/// The dtypes of the type variables of a call: of T, and of those of `where`.
+using VariableDTypes = std::array<DType, 4>;
 
 /// The value of an optional input that is absent.
 enum class Absent {
@@ -155,8 +200,8 @@ enum class Absent {
 /// A tensor of a signature.
 struct Parameter {
   std::string_view name;
-  ElementKind kind = ElementKind::type_variable;
-  std::string_view offsets_into;   // of kind offsets: the dimension that the offsets divide
+  ElementType type;
+  std::string_view offsets_into;   // of offsets: the dimension that they divide
   int star = -1;                   // the position of the * among the dims; -1: there is none
   bool broadcasts = false;         // the shape may be any that broadcasts to the dims
   FixedVector<Dimension, 8> dims;  // those beside the *
@@ -185,39 +230,27 @@ struct Parameter {
 
   /// Whether the two always have the same dtype and the same shape.
   constexpr bool is_like(const Parameter& other) const {
-    return kind == other.kind && star == other.star && dims == other.dims && axis == other.axis &&
-           !broadcasts && !other.broadcasts;
+    return type == other.type && !type.is_union() && star == other.star && dims == other.dims &&
+           axis == other.axis && !broadcasts && !other.broadcasts;
   }
 
-  /// Whether the dtype depends on T.
+  /// Whether the dtype may be T.
   constexpr bool is_generic() const {
-    return kind == ElementKind::type_variable || kind == ElementKind::variable_or_bool;
+    return type.kind == ElementType::Kind::variable && type.index == 0;
   }
 
   /// Whether kernels that read strides get them for this tensor: it is of type T, has a shape and
   /// values that the reader need not look at, its last dimension has a name, a * is leading,
   /// and no attribute places a dimension.
   constexpr bool may_be_strided() const {
-    return kind == ElementKind::type_variable && !broadcasts && !positive && !dims.empty() &&
-           star <= 0 && axis.empty();
+    return type.is_t() && !broadcasts && !positive && !dims.empty() && star <= 0 && axis.empty();
   }
 
-  /// Whether a gradient may name the gradient of this output, or have an expression for this input.
-  constexpr bool may_have_gradient() const { return is_generic() || kind == ElementKind::float32; }
-
-  /// The element type if T is `variable`; also bool for variable_or_bool.
-  constexpr DType dtype(DType variable) const {
-    switch (kind) {
-      case ElementKind::type_variable:
-      case ElementKind::variable_or_bool:
-        return variable;
-      case ElementKind::float32:
-        return DType::float32;
-      case ElementKind::int64:
-        return DType::int64;
-      default:
-        return DType::int32;
-    }
+  /// The dtype of a tensor that has no choice of its own; of a union, one of those that it may
+  /// have.
+  constexpr DType dtype(const VariableDTypes& variables) const {
+    if (type.kind == ElementType::Kind::variable) return variables[type.index];
+    return type.kind == ElementType::Kind::fixed ? type.dtypes.first() : DType::int32;
   }
 };
 
@@ -237,6 +270,15 @@ struct AttributeSpec {
   double default_value = 0;
   double lowest = -std::numeric_limits<double>::infinity();
   double highest = std::numeric_limits<double>::infinity();
+  bool is_dtype = false;  // of an enumeration: its labels are dtypes
+
+  /// The dtype that the label at a position is; of an unknown position, -1, the first label's.
+  constexpr DType dtype_at(std::int64_t position) const {
+    const auto found =
+        std::find(short_dtype_names.begin(), short_dtype_names.end(),
+                  labels[static_cast<std::size_t>(std::max<std::int64_t>(position, 0))]);
+    return all_dtypes[static_cast<std::size_t>(found - short_dtype_names.begin())];
+  }
 
   constexpr bool operator==(const AttributeSpec&) const = default;
 };
@@ -259,10 +301,28 @@ struct Signature {
   FixedVector<Parameter, 12> inputs;
   FixedVector<AttributeSpec, 8> attributes;
   FixedVector<Parameter, 8> outputs;
+  FixedVector<TypeVariable, 3> variables;  // those of `where`
   FixedVector<Divisibility, 4> divisibilities;
   FixedVector<Term, 64> terms;          // of all expressions
   FixedVector<Equation, 16> equations;  // in the order in which they are solved
   bool restricts_values = false;  // there are offsets, or elements that must be greater than 0
+
+  /// Whether a gradient may name the gradient of an output, or have an expression for an input: it
+  /// may have a floating-point dtype.
+  constexpr bool may_have_gradient(const Parameter& tensor) const {
+    const ElementType& type = tensor.type;
+    switch (type.kind) {
+      case ElementType::Kind::variable:
+        return type.index == 0 || variables[type.index - 1u].or_t ||
+               variables[type.index - 1u].dtypes.has_floating();
+      case ElementType::Kind::fixed:
+        return type.dtypes.has_floating();
+      case ElementType::Kind::input:
+        return may_have_gradient(inputs[type.index]);
+      default:
+        return type.kind == ElementType::Kind::attribute;
+    }
+  }
 
   /// The input whose tensor is used as input i: itself, or its default input if it is absent.
   constexpr std::size_t source_of(std::size_t i, bool present) const {
@@ -291,8 +351,8 @@ struct Signature {
   /// Whether all tensors are `T[*]` and required, and so have one dtype and one shape.
   constexpr bool uniform() const {
     const auto is_free = [](const Parameter& tensor) {
-      return tensor.kind == ElementKind::type_variable && tensor.leading() && tensor.dims.empty() &&
-             !tensor.optional && !tensor.broadcasts;
+      return tensor.type.is_t() && tensor.leading() && tensor.dims.empty() && !tensor.optional &&
+             !tensor.broadcasts;
     };
     return std::all_of(inputs.begin(), inputs.end(), is_free) &&
            std::all_of(outputs.begin(), outputs.end(), is_free);
@@ -310,14 +370,14 @@ struct Signature {
   /// which the last ones may be 1.
   constexpr bool is_elementwise() const {
     const Parameter& output = outputs[0];
-    return outputs.size() == 1 && output.kind == ElementKind::type_variable &&
+    return outputs.size() == 1 && output.type.is_t() &&
            std::all_of(inputs.begin(), inputs.end(), [&](const Parameter& input) {
              const bool is_row = output.leading() && output.axis.empty() && !input.has_star() &&
                                  !input.broadcasts && !input.dims.empty() &&
                                  input.dims.size() <= output.dims.size() &&
                                  std::equal(input.dims.begin(), input.dims.end() - last_ones(input),
                                             output.dims.end() - input.dims.size());
-             return input.kind == output.kind && input.required() &&
+             return input.type == output.type && input.required() &&
                     (is_row || input.is_like(output));
            });
   }
@@ -361,7 +421,12 @@ class SignatureParser {
     } else {
       add_output();
     }
+    if (accept("where")) {
+      do add_variable();
+      while (accept(","));
+    }
     if (!rest_.empty()) fail("there is `", rest_, "` after the outputs");
+    resolve_types();
     resolve_terms();
     for (std::size_t i = 0; i < signature_.inputs.size(); ++i) resolve_dims(signature_.inputs[i]);
     for (std::size_t i = 0; i < signature_.outputs.size(); ++i) resolve_dims(signature_.outputs[i]);
@@ -369,7 +434,7 @@ class SignatureParser {
     check_inputs();
     check_divisibilities();
     for (const Parameter& input : signature_.inputs) {
-      if (input.positive || input.kind == ElementKind::offsets) signature_.restricts_values = true;
+      if (input.positive || input.type.is_offsets()) signature_.restricts_values = true;
     }
     for (const Parameter& output : signature_.outputs) check_output(output);
     return signature_;
@@ -567,35 +632,130 @@ class SignatureParser {
     }
     expect(")");
   }
+  /// Whether a word comes next, which is then read.
+  constexpr bool accept_word(std::string_view expected) {
+    const std::string_view before = rest_;
+    if (!rest_.starts_with(expected)) return false;
+    if (word() == expected) return true;
+    rest_ = before;
+    return false;
+  }
+  /// The position of the element whose name comes next, which is then read; else -1.
+  template <class List>
+  constexpr int accept_name_of(const List& list) {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (find_dtype(list[i].name) == nullptr && accept_word(list[i].name))
+        return static_cast<int>(i);
+    }
+    return -1;
+  }
+  /// The dtype of a name, such as f32.
+  static constexpr const DType* find_dtype(std::string_view name) {
+    const auto found = std::find(short_dtype_names.begin(), short_dtype_names.end(), name);
+    return found == short_dtype_names.end()
+               ? nullptr
+               : all_dtypes.begin() + (found - short_dtype_names.begin());
+  }
+  /// T, a dtype, or several of them: T | f32.
+  constexpr ElementType element_type(std::string_view of) {
+    ElementType result;
+    bool has_variable = false;
+    do {
+      const std::string_view name = type_name(of);
+      if (name.size() == 1) {
+        if (has_variable) fail(of, " must have one type variable at most");
+        has_variable = true;
+        result.index = static_cast<std::uint8_t>(name.front() - 'T');
+      } else {
+        result.dtypes.insert(*find_dtype(name));
+      }
+    } while (accept("|"));
+    if (!has_variable) result.kind = ElementType::Kind::fixed;
+    return result;
+  }
+  /// A dtype, or T, U, V or W.
+  constexpr std::string_view type_name(std::string_view of) {
+    if (!rest_.empty() && rest_.front() >= 'T' && rest_.front() <= 'W' &&
+        (rest_.size() == 1 || rest_.find_first_of(" |[,") == 1)) {
+      const std::string_view variable = rest_.substr(0, 1);
+      rest_.remove_prefix(1);
+      skip_space();
+      return variable;
+    }
+    const std::string_view name = word();
+    if (find_dtype(name) == nullptr) {
+      const bool is_attribute = name == "float" || name == "int" || name == "str";
+      fail("the dtype of ", of, " must be T, a dtype (bool i8 u8 i32 i64 f16 bf16 f32 f64) or ",
+           "offsets(n), not ", name,
+           is_attribute ? "; attributes, which have this type, follow `*, `" : "");
+    }
+    return name;
+  }
+  /// U: i32 | i64
+  constexpr void add_variable() {
+    constexpr std::string_view letters = "UVW";
+    TypeVariable result;
+    const std::size_t position = signature_.variables.size();
+    if (position == letters.size() || !accept(letters.substr(position, 1))) {
+      fail("the type variables beside T are U, V and W, in this order");
+    }
+    result.name = letters.substr(position, 1);
+    expect(":");
+    const ElementType type = element_type(result.name);
+    result.or_t = type.kind == ElementType::Kind::variable;
+    result.dtypes = type.dtypes;
+    if (type.index > 0) fail(result.name, " may be T or a dtype, not another variable");
+    signature_.variables.push_back(result, "");
+  }
+  /// The type variables of tensors must be declared, and those of outputs known.
+  constexpr void resolve_types() const {
+    const auto check = [&](const Parameter& tensor) {
+      if (tensor.type.kind == ElementType::Kind::variable &&
+          tensor.type.index > signature_.variables.size()) {
+        constexpr std::string_view letters = "TUVW";
+        fail(letters.substr(tensor.type.index, 1), ", the dtype of ", tensor.name,
+             ", must be declared at the end of the line: where U: i32 | i64");
+      }
+    };
+    std::for_each(signature_.inputs.begin(), signature_.inputs.end(), check);
+    std::for_each(signature_.outputs.begin(), signature_.outputs.end(), check);
+  }
   /// name: dtype[dims]
-  constexpr Parameter tensor() {
+  constexpr Parameter tensor(bool is_output = false) {
     Parameter result;
     result.name = name();
     expect(":");
-    std::string_view dtype = word();
-    if (dtype == "broadcast") {
-      result.broadcasts = true;
-      dtype = word();
-    }
-    if (dtype == "offsets") {
-      result.kind = ElementKind::offsets;
+    result.broadcasts = accept_word("broadcast");
+    if (accept_word("offsets")) {
+      result.type.kind = ElementType::Kind::offsets;
       expect("(");
       result.offsets_into = word();
       expect(")");
-    } else if (dtype == "f32") {
-      result.kind = ElementKind::float32;
-    } else if (dtype == "i32") {
-      result.kind = ElementKind::int32;
-    } else if (dtype == "i64") {
-      result.kind = ElementKind::int64;
-    } else if (dtype == "float" || dtype == "int" || dtype == "bool") {
-      fail("the dtype of ", result.name, " must be T, f32, i32, i64 or offsets(n), not ", dtype,
-           "; attributes, which have this type, follow `*, `");
-    } else if (dtype != "T") {
-      fail("the dtype of ", result.name, " must be T, f32, i32, i64 or offsets(n), not ", dtype);
-    } else if (accept("|")) {
-      expect("bool");
-      result.kind = ElementKind::variable_or_bool;
+    } else if (const int source = is_output ? accept_name_of(signature_.inputs) : -1; source >= 0) {
+      const Parameter& input = signature_.inputs[static_cast<std::size_t>(source)];
+      result.type = input.type;
+      if (input.type.is_union()) {
+        result.type = {ElementType::Kind::input, static_cast<std::uint8_t>(source), {}};
+      }
+      if (!rest_.starts_with("[")) {
+        if (input.optional || input.broadcasts) {
+          fail(input.name, ", whose dtype and shape ", result.name,
+               " has, must be required and not ", "broadcast");
+        }
+        result.star = input.star;
+        result.axis = input.axis;
+        result.dims = input.dims;
+        return result;
+      }
+    } else if (const int choice = is_output ? accept_name_of(signature_.attributes) : -1;
+               choice >= 0) {
+      if (!signature_.attributes[static_cast<std::size_t>(choice)].is_dtype) {
+        fail("the labels of ", signature_.attributes[static_cast<std::size_t>(choice)].name,
+             ", which chooses the dtype of ", result.name, ", must be dtypes: f16 | bf16");
+      }
+      result.type = {ElementType::Kind::attribute, static_cast<std::uint8_t>(choice), {}};
+    } else {
+      result.type = element_type(result.name);
     }
     expect("[");
     bool first = true;
@@ -614,7 +774,7 @@ class SignatureParser {
         if (accept("@")) result.axis = placing_attribute(result);
       }
     }
-    if (result.kind == ElementKind::offsets && (result.has_star() || result.dims.size() != 1)) {
+    if (result.type.is_offsets() && (result.has_star() || result.dims.size() != 1)) {
       fail(result.name, " must have one dimension, as offsets have");
     }
     return result;
@@ -629,7 +789,7 @@ class SignatureParser {
     return attribute;
   }
   constexpr void add_output() {
-    signature_.outputs.push_back(tensor(), "signature: there are more than 8 outputs");
+    signature_.outputs.push_back(tensor(true), "signature: there are more than 8 outputs");
   }
   constexpr Parameter input() {
     Parameter result = tensor();
@@ -641,7 +801,7 @@ class SignatureParser {
     if (!result.optional || !accept("=")) return result;
     if (!rest_.empty() && is_digit(rest_.front())) {
       result.absent = Absent::number;
-      const bool may_be_fraction = result.kind == ElementKind::type_variable;
+      const bool may_be_fraction = result.type.is_t();
       result.number = may_be_fraction ? number() : integer(result.name);
       return result;
     }
@@ -720,6 +880,12 @@ class SignatureParser {
     add(first);
     do add(word());
     while (accept("|"));
+    result.is_dtype = std::all_of(result.labels.begin(), result.labels.end(),
+                                  [](std::string_view label) { return find_dtype(label); });
+    const bool is_mixed =
+        !result.is_dtype && std::any_of(result.labels.begin(), result.labels.end(),
+                                        [](std::string_view label) { return find_dtype(label); });
+    if (is_mixed) fail("the labels of ", result.name, " must all be dtypes, or none of them");
     result.lowest = 0;
     result.highest = static_cast<double>(result.labels.size() - 1);
     result.required = !accept("=");
@@ -880,11 +1046,11 @@ class SignatureParser {
       optional = input.optional;
       if (optional) check_optional(input);
       if (input.broadcasts) check_broadcast(input);
-      if (input.kind == ElementKind::offsets && !is_bound({input.offsets_into, -1})) {
+      if (input.type.is_offsets() && !is_bound({input.offsets_into, -1})) {
         fail(input.offsets_into, ", which ", input.name,
              " divides, must be a dimension of an input that is never absent");
       }
-      if (input.kind == ElementKind::offsets && has_input([&](const Parameter& other) {
+      if (input.type.is_offsets() && has_input([&](const Parameter& other) {
             return !other.axis.empty() &&
                    other.dims[static_cast<std::size_t>(other.star)].name == input.offsets_into;
           })) {
@@ -900,8 +1066,7 @@ class SignatureParser {
     const bool has_star = has_input([](const Parameter& other) {
       return other.required() && !other.broadcasts && other.has_star();
     });
-    if (!fits || (input.has_star() && !has_star) || input.positive ||
-        input.kind == ElementKind::offsets) {
+    if (!fits || (input.has_star() && !has_star) || input.positive || input.type.is_offsets()) {
       fail(input.name, ", which broadcasts, must have dimensions of inputs that are never absent, ",
            "and must be neither offsets nor > 0");
     }
@@ -915,7 +1080,7 @@ class SignatureParser {
   }
   constexpr void check_optional(const Parameter& input) const {
     const bool by_input = input.absent == Absent::input;
-    if (input.kind == ElementKind::offsets && !by_input) {
+    if (input.type.is_offsets() && !by_input) {
       fail(input.name, " is optional: its default must be other offsets, offsets(n)[b]? = other");
     }
     const bool by_positive = input.absent == Absent::number && input.number > 0;
@@ -931,6 +1096,12 @@ class SignatureParser {
   }
   /// The default of the input is a number: required inputs must determine its shape.
   constexpr void check_number(const Parameter& input) const {
+    constexpr DTypeSet dtypes = DTypeSet::of({DType::float32, DType::int32, DType::int64});
+    const ElementType& type = input.type;
+    const bool is_fixed = type.is_single() && dtypes.contains(type.dtypes.first());
+    if (!input.is_generic() && !is_fixed) {
+      fail(input.name, ", whose default is a number, must be T, f32, i32 or i64");
+    }
     if (input.broadcasts) return;  // the number itself, as a scalar
     const auto is_given = [](const Parameter& other) {
       return !other.optional && !other.broadcasts && other.axis.empty();
@@ -955,7 +1126,7 @@ class SignatureParser {
     const bool of_rows = input.absent != Absent::input;
     const std::size_t rows = of_rows ? 1 : 0;
     bool fits = !source.optional && !source.broadcasts && !input.broadcasts &&
-                source.kind == input.kind && source.star == input.star &&
+                source.type == input.type && source.star == input.star &&
                 source.axis == input.axis && !(of_rows && input.has_star()) &&
                 source.dims.size() == input.dims.size() + rows;
     for (std::size_t i = 0; fits && i < input.dims.size(); ++i) {
@@ -966,13 +1137,18 @@ class SignatureParser {
          of_rows ? "dtype, and one dimension before its own" : "dtype, rank and fixed sizes");
   }
   constexpr void check_output(const Parameter& output) const {
-    const bool has_type = has_input([](const Parameter& input) {
-      return input.required() && input.kind == ElementKind::type_variable;
-    });
-    if (output.kind == ElementKind::type_variable && !has_type) {
-      fail(output.name, " is of type T, so an input that is never absent must be of type T");
+    const ElementType& type = output.type;
+    const bool has_type =
+        has_input([&](const Parameter& input) { return input.required() && input.type == type; });
+    if (type.is_variable() && !has_type) {
+      fail(output.name, " is of type ", std::string_view("TUVW").substr(type.index, 1),
+           ", so an input that is never absent must be of this type");
     }
-    if (output.broadcasts || output.kind == ElementKind::variable_or_bool) {
+    if (type.kind == ElementType::Kind::input && !signature_.inputs[type.index].required()) {
+      fail(signature_.inputs[type.index].name, ", whose dtype ", output.name,
+           " has, must be an input that is never absent");
+    }
+    if (output.broadcasts || type.is_union()) {
       fail(output.name, ", an output, must have one dtype and one shape");
     }
     const bool has_star = has_input([](const Parameter& input) {
