@@ -15,7 +15,7 @@ namespace {
 
 /// Returns an input, or nothing if its element type or rank is unknown.
 std::optional<SymbolicTensor> input(const OrtApi& api, const OrtShapeInferContext& context,
-                                    std::size_t index) {
+                                    std::size_t index, const Parameter& parameter) {
   OrtTensorTypeAndShapeInfo* info = nullptr;  // owned by the context
   check(api.ShapeInferContext_GetInputTypeShape(&context, index, &info));
   ONNXTensorElementDataType type{};
@@ -24,8 +24,9 @@ std::optional<SymbolicTensor> input(const OrtApi& api, const OrtShapeInferContex
   std::size_t rank = 0;
   check(api.GetDimensionsCount(info, &rank));
   const std::optional<DType> dtype = element_types.find(type);
-  // Rank 0 means a scalar or an unknown rank.
-  if (!dtype || rank == 0) return std::nullopt;
+  // Rank 0 means a scalar or an unknown rank; of a declared scalar, the kernel checks it.
+  const bool is_scalar = parameter.dims.empty() && !parameter.has_star();
+  if (!dtype || (rank == 0 && !is_scalar)) return std::nullopt;
 
   std::vector<std::int64_t> numbers(rank);
   std::vector<const char*> symbols(rank);
@@ -67,7 +68,7 @@ void infer_outputs(const CustomOp& custom_op, OrtShapeInferContext& context) {
   for (std::size_t i = 0; i < std::min(count, custom_op.inputs.size()); ++i) {
     const auto [is_attribute, index] = custom_op.inputs[i];
     if (is_attribute) continue;
-    const std::optional<SymbolicTensor> tensor = input(api, context, i);
+    const std::optional<SymbolicTensor> tensor = input(api, context, i, signature.inputs[index]);
     if (!tensor) return;
     inputs[index] = *tensor;
   }
