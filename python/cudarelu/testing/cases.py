@@ -18,7 +18,7 @@ from .._table import ONNX_NUMBERS, OpInfo, SizeExpression
 from .inputs import draw
 
 DTYPES = {
-    name: np.dtype(getattr(ml_dtypes if name == "bfloat16" else np, name)) for name in ONNX_NUMBERS
+    name: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in ONNX_NUMBERS
 }
 
 
