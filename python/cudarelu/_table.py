@@ -17,11 +17,7 @@ OWN_NAMESPACE: str = _C.modules()[0]["name"]
 FLOATING = ("float32", "float64", "float16", "bfloat16")  # the dtypes
 
 
-# The dtypes of labels, and the numbers of dtypes in ONNX.
-DTYPES_OF_LABELS = {
-    "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "i8": "int8",
-    "u8": "uint8", "i32": "int32", "i64": "int64", "bool": "bool",
-}  # fmt: skip
+# The numbers of dtypes in ONNX.
 ONNX_NUMBERS = {
     "float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
     "float64": 11, "bfloat16": 16,
@@ -237,7 +233,7 @@ class Attribute:
     name: str
     type: str  # "int", "float", "bool", or "str" where the value is one of `labels`
     labels: tuple[str, ...]  # in ONNX the value is the index of the label
-    is_dtype: bool  # the labels are dtypes; in ONNX the value is the number of the dtype
+    dtypes: tuple[str, ...]  # which the labels are; then in ONNX the value is the dtype's number
     required: bool
     default: int | float | str | None  # None: required, or a number that may be None
     lowest: int | float | None  # None: no bound
@@ -274,8 +270,8 @@ class Attribute:
     @property
     def onnx_labels(self) -> tuple[int, ...]:
         """The values of the labels in ONNX models."""
-        if self.is_dtype:
-            return tuple(ONNX_NUMBERS[DTYPES_OF_LABELS[label]] for label in self.labels)
+        if self.dtypes:
+            return tuple(ONNX_NUMBERS[dtype] for dtype in self.dtypes)
         return tuple(range(len(self.labels)))
 
     def number(self, value: Any) -> int | float:
@@ -397,7 +393,8 @@ class OpInfo:
                 found.append(inputs[each.dtype_of])
             elif each.dtype_of:
                 choice = next(a for a in self.attributes if a.name == each.dtype_of)
-                found.append(DTYPES_OF_LABELS[attributes.get(choice.name, choice.default)])
+                label = attributes.get(choice.name, choice.default)
+                found.append(choice.dtypes[choice.labels.index(label)])
             else:
                 found.append(each.dtypes[0])
         return found

@@ -31,7 +31,7 @@ from cudarelu import _C
 from cudarelu._cache import cache_folder, check_private, explained, make_private
 from cudarelu._calls import Numbers, numbers_of, output_types, result_of, type_name, with_absent
 from cudarelu._gradients import Evaluator, derivative_of
-from cudarelu._table import DTYPES_OF_LABELS, OWN_NAMESPACE, OpInfo, op_named
+from cudarelu._table import OWN_NAMESPACE, OpInfo, op_named
 
 if TYPE_CHECKING:
     from cudarelu._modules import OpModule
@@ -158,11 +158,10 @@ def _run(op: OpInfo, tensors: Sequence[Any], numbers: Numbers) -> list[Any]:
         optional = [] if x is None else [x]
         arguments[parameter.name] = optional if parameter.optional else x
     for spec, value in zip(called.attributes, numbers, strict=True):
-        argument = spec.labels[int(value)] if spec.labels else value
-        is_dtype = spec.is_dtype
-        arguments[spec.name] = (
-            getattr(tf, DTYPES_OF_LABELS[str(argument)]) if is_dtype else argument
-        )
+        if spec.dtypes:
+            arguments[spec.name] = getattr(tf, spec.dtypes[int(value)])
+        else:
+            arguments[spec.name] = spec.labels[int(value)] if spec.labels else value
     result = function(**arguments)
     return [result] if len(called.outputs) == 1 else list(result)[: len(op.outputs)]
 
@@ -203,12 +202,13 @@ def _gradient(op: OpInfo, node: Any, *given: Any) -> list[Any]:
     """The gradients of the inputs of a node of TensorFlow, from those of its outputs."""
     present = [not each.optional or node.get_attr(f"n_{each.name}") > 0 for each in op.inputs]
     inputs = with_absent(node.inputs, present)
-    numbers = []
+    numbers: list[float | int] = []
     for spec in op.attributes:
         value = node.get_attr(spec.name)
-        if spec.is_dtype:
-            value = next(x for x in spec.labels if DTYPES_OF_LABELS[x] == value.name)
-        numbers.append(spec.number(value.decode() if isinstance(value, bytes) else value))
+        if spec.dtypes:
+            numbers.append(spec.dtypes.index(value.name))
+        else:
+            numbers.append(spec.number(value.decode() if isinstance(value, bytes) else value))
     derivative = derivative_of(op)
     outputs = list(node.outputs)
     if derivative.op != op:  # no tape recorded the training form: it runs now

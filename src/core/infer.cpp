@@ -71,28 +71,9 @@ std::optional<SymbolicSize> DimTraits<SymbolicSize>::apply(Term::Kind kind, cons
     return is_word ? text(size) : "(" + size.symbol + ")";
   };
   SymbolicSize result;
-  switch (kind) {
-    case add:
-      result.symbol = operand(a) + " + " + operand(b);
-      break;
-    case subtract:
-      result.symbol = operand(a) + " - " + operand(b);
-      break;
-    case multiply:
-      result.symbol = operand(a) + " * " + operand(b);
-      break;
-    case floor_divide:
-      result.symbol = operand(a) + " // " + operand(b);
-      break;
-    case ceil_divide:
-      result.symbol = "cdiv(" + text(a) + ", " + text(b) + ")";
-      break;
-    case minimum:
-      result.symbol = "min(" + text(a) + ", " + text(b) + ")";
-      break;
-    default:
-      result.symbol = "max(" + text(a) + ", " + text(b) + ")";
-  }
+  const std::string name(operator_name(kind));
+  result.symbol = kind < ceil_divide ? operand(a) + " " + name + " " + operand(b)
+                                     : name + "(" + text(a) + ", " + text(b) + ")";
   return result;
 }
 

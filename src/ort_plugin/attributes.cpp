@@ -49,11 +49,8 @@ bool is_not_a_number(const OrtApi& api, const OrtKernelInfo& node, const char* n
 Attribute to_position(const AttributeSpec& spec, Attribute value) {
   const auto* const number = std::get_if<std::int64_t>(&value);
   if (!spec.is_dtype || number == nullptr) return value;
-  for (std::size_t i = 0; i < spec.labels.size(); ++i) {
-    const DType dtype = spec.dtype_at(static_cast<std::int64_t>(i));
-    if (element_types[dtype] == *number) return static_cast<std::int64_t>(i);
-  }
-  return std::int64_t{-1};
+  const auto dtype = element_types.find(static_cast<ONNXTensorElementDataType>(*number));
+  return dtype ? spec.position_of(*dtype) : std::int64_t{-1};
 }
 
 Attribute read(const OrtApi& api, const OrtKernelInfo& node, const Op& op,

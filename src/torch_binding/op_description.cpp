@@ -28,15 +28,13 @@ nb::tuple tuple_of(const List& list, const F& f) {
 nb::object describe(const Signature& signature, const Dimension& dim) {
   if (dim.is_fixed()) return nb::int_(dim.size);
   if (dim.is_name()) return to_str(dim.name);
-  constexpr std::array operators{"+", "-", "*", "//", "cdiv", "min", "max"};
   nb::list terms;
   for (std::size_t i = 0; i < dim.terms; ++i) {
     const Term& term = signature.terms[dim.first_term + i];
     if (term.kind == Term::Kind::number) {
       terms.append(term.value);
     } else if (term.is_operator()) {
-      terms.append(operators[static_cast<std::size_t>(term.kind) -
-                             static_cast<std::size_t>(Term::Kind::add)]);
+      terms.append(to_str(operator_name(term.kind)));
     } else if (term.kind == Term::Kind::elements) {
       terms.append(nb::make_tuple("numel", to_str(term.name)));
     } else {
@@ -44,6 +42,14 @@ nb::object describe(const Signature& signature, const Dimension& dim) {
     }
   }
   return nb::make_tuple(to_str(dim.name), nb::tuple(terms));
+}
+
+nb::list names_of_each(DTypeSet dtypes) {
+  nb::list names;
+  for (const DType dtype : all_dtypes) {
+    if (dtypes.contains(dtype)) names.append(to_str(name_of(dtype)));
+  }
+  return names;
 }
 
 nb::dict describe(const Signature& signature, const Parameter& parameter) {
@@ -56,13 +62,10 @@ nb::dict describe(const Signature& signature, const Parameter& parameter) {
   const bool is_variable = type.kind == ElementType::Kind::variable;
   const bool is_input = type.kind == ElementType::Kind::input;
   const bool is_attribute = type.kind == ElementType::Kind::attribute;
-  constexpr std::array variables{"T", "U", "V", "W"};
-  nb::list dtypes;
-  for (const DType dtype : all_dtypes) {
-    if (type.dtypes.contains(dtype)) dtypes.append(to_str(name_of(dtype)));
-  }
+  nb::list dtypes = names_of_each(type.dtypes);
   if (type.is_offsets()) dtypes.append(to_str(name_of(DType::int32)));
-  result["variable"] = is_variable ? nb::object(nb::str(variables[type.index])) : nb::none();
+  result["variable"] =
+      is_variable ? nb::object(to_str(type_variable_name(type.index))) : nb::none();
   result["dtypes"] = nb::tuple(dtypes);
   result["dtype_of"] = is_input       ? nb::object(to_str(signature.inputs[type.index].name))
                        : is_attribute ? nb::object(to_str(signature.attributes[type.index].name))
@@ -102,7 +105,13 @@ nb::dict describe(const AttributeSpec& attribute) {
   result["name"] = to_str(attribute.name);
   result["type"] = python_type(attribute.type);
   result["labels"] = tuple_of(attribute.labels, to_str);
-  result["is_dtype"] = attribute.is_dtype;
+  // In the order of the labels; none if they are no dtypes.
+  result["dtypes"] = nb::tuple();
+  if (attribute.is_dtype) {
+    result["dtypes"] = tuple_of(attribute.labels, [](std::string_view label) {
+      return to_str(name_of(*find_dtype(label)));
+    });
+  }
   result["required"] = attribute.required;
   const bool has_range = !labelled && attribute.type != AttributeType::boolean;
   const bool has_default = !attribute.required && !attribute.optional;
@@ -157,14 +166,13 @@ nb::dict describe(const Signature& signature) {
   result["inputs"] = tuple_of(signature.inputs, parameter);
   result["attributes"] =
       tuple_of(signature.attributes, [](const AttributeSpec& each) { return describe(each); });
-  result["variables"] = tuple_of(signature.variables, [](const TypeVariable& each) {
-    nb::list dtypes;
-    if (each.or_t) dtypes.append("T");
-    for (const DType dtype : all_dtypes) {
-      if (each.dtypes.contains(dtype)) dtypes.append(to_str(name_of(dtype)));
-    }
-    return nb::make_tuple(to_str(each.name), nb::tuple(dtypes));
-  });
+  nb::list variables;
+  for (std::size_t i = 0; i < signature.variables.size(); ++i) {
+    nb::list dtypes = names_of_each(signature.variables[i].dtypes);
+    if (signature.variables[i].or_t) dtypes.insert(0, "T");
+    variables.append(nb::make_tuple(to_str(type_variable_name(i + 1)), nb::tuple(dtypes)));
+  }
+  result["variables"] = nb::tuple(variables);
   result["divisibilities"] = tuple_of(signature.divisibilities, [](const Divisibility& each) {
     return nb::make_tuple(to_str(each.divisor), to_str(each.multiple));
   });
@@ -174,10 +182,6 @@ nb::dict describe(const Signature& signature) {
 
 nb::dict describe(const Op& op) {
   const Signature& signature = op.signature;
-  nb::list dtypes;
-  for (const DType dtype : all_dtypes) {
-    if (op.spec.dtypes.contains(dtype)) dtypes.append(to_str(name_of(dtype)));
-  }
   nb::dict onnx;
   onnx["domain"] = to_str(op.module->onnx_domain);
   onnx["op_type"] = op.onnx_type.c_str();
@@ -199,7 +203,7 @@ nb::dict describe(const Op& op) {
   result["summary"] = to_str(op.spec.summary);
   result["elementwise"] = op.elementwise;
   result["product"] = op.uses_gemm;
-  result["dtypes"] = nb::tuple(dtypes);
+  result["dtypes"] = nb::tuple(names_of_each(op.spec.dtypes));
   nb::list devices;
   if (op.cpu != nullptr) devices.append("cpu");
   if (op.cuda != nullptr) devices.append("cuda");

@@ -14,7 +14,7 @@ import cudarelu.ort
 import cudarelu.testing
 from cudarelu._table import ops_of
 from cudarelu.testing.cases import DTYPES, plans
-from support.cases import slow_after
+from support.cases import hosts_on_the_cpu, slow_after
 
 SOURCES = Path(__file__).parents[1] / "typed_ops"
 OPS = ("gathered", "int8_matmul", "scaled", "twice", "greater")
@@ -57,11 +57,8 @@ def test_gradients_keep_the_dtype_of_their_input(typed):
     torch.testing.assert_close(x.grad, weight.half().expand(4, 3))
 
 
-HOSTS = ("torch-cpu", "ort-cpu", "jax-jit-cpu", "ort_infer-cpu", "tvm-ffi-cpu", "numpy")
-
-
 @pytest.mark.parametrize("op", slow_after(4, OPS))
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", hosts_on_the_cpu())
 def test_every_host(typed, host, op):
     found = next(each for each in ops_of("typed") if each.name == op)
     dtype = found.dtypes[-1]

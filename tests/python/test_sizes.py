@@ -10,7 +10,7 @@ import torch._dynamo.testing
 
 import cudarelu
 import cudarelu.testing
-from support.cases import slow_after
+from support.cases import hosts_on_the_cpu, slow_after
 
 SOURCES = Path(__file__).parents[1] / "sized_ops"
 pytestmark = pytest.mark.xdist_group("sized")
@@ -53,11 +53,8 @@ def test_one_graph_for_all_sizes(sized):
     assert counter.frame_count == 1
 
 
-HOSTS = ("torch-cpu", "ort-cpu", "jax-jit-cpu", "ort_infer-cpu", "tvm-ffi-cpu", "numpy")
-
-
 @pytest.mark.parametrize("op", slow_after(2, ["silu_and_mul", "conv", "silu_and_mul_backward"]))
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", hosts_on_the_cpu())
 def test_every_host(sized, host, op):
     for case in ("odd", "no-rows"):
         cudarelu.testing.check(f"sized::{op}", host, "float32", case)

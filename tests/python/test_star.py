@@ -12,7 +12,7 @@ import torch._dynamo.testing
 import cudarelu
 import cudarelu.nn
 import cudarelu.testing
-from support.cases import slow_after
+from support.cases import hosts_on_the_cpu, slow_after
 
 SOURCES = Path(__file__).parents[1] / "star_ops"
 pytestmark = pytest.mark.xdist_group("star")
@@ -96,13 +96,12 @@ def test_modules_and_help(star):
 
 
 PLACED = ("total", "cumsum", "cumsum_backward", "total_backward", "glu")
-HOSTS = ("torch-cpu", "ort-cpu", "jax-jit-cpu", "ort_infer-cpu", "tvm-ffi-cpu", "numpy")
 OPS = ["channel_scale", "total", "affine", "weigh", "channel_scale_backward"]
 OPS += ["cumsum", "cumsum_backward", "total_backward", "glu"]
 
 
 @pytest.mark.parametrize("op", slow_after(2, OPS))
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", hosts_on_the_cpu())
 def test_every_host(star, host, op):
     names = ["odd", "no-rows", *["without-weight"] * (op == "weigh")]
     for case in names + ["attributes-low"] * (op in PLACED):

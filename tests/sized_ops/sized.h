@@ -7,8 +7,7 @@ struct SiluAndMul {
       .summary = "silu of the first half of each row times the second half.",
       .dtypes = cudarelu::floating_types,
       .gradient = "x = silu_and_mul_backward(grad_y, x)",
-      .definition = R"(axis = Constant<value_ints = [-1]>()
-                       gate, up = Split<axis = -1, num_outputs = 2>(x)
+      .definition = R"(gate, up = Split<axis = -1, num_outputs = 2>(x)
                        one = Sigmoid(gate)
                        silu = Mul(gate, one)
                        y = Mul(silu, up))",

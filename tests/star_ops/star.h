@@ -113,7 +113,6 @@ struct Total {
       .definition = R"(at = Constant<value_int: int = @axis>()
                        one = Constant<value_ints = [1]>()
                        axes = Reshape(at, one)
-                       last = Constant<value_ints = [-1]>()
                        rank_shape = Shape(x)
                        rank = Shape(rank_shape)
                        zero = Constant<value_int = 0>()

@@ -12,6 +12,7 @@ import pytest
 from cudarelu import OpInfo
 from cudarelu.testing import Case
 from cudarelu.testing.cases import DTYPES, Plan, has_many_dimensions, is_float, make_case
+from cudarelu.testing.matrix import missing_hosts
 
 # What most hosts see of an op is its signature: each of these has another kind of one.
 OF_EACH_KIND = {
@@ -38,6 +39,15 @@ def slow_after(count: int, values: Iterable[Any]) -> list[Any]:
     return [
         pytest.param(value, marks=[pytest.mark.slow] if i >= count else [])
         for i, value in enumerate(values)
+    ]
+
+
+def hosts_on_the_cpu() -> list[Any]:
+    """One host of each kind as parameters of a test; those that are not installed are skipped."""
+    missing = missing_hosts()
+    return [
+        pytest.param(name, marks=pytest.mark.skipif(name in missing, reason=missing.get(name, "")))
+        for name in ("torch-cpu", "ort-cpu", "jax-jit-cpu", "ort_infer-cpu", "tvm-ffi-cpu", "numpy")
     ]
 
 

@@ -18,7 +18,7 @@ from .._calls import type_name
 from .._onnx.definitions import IR_VERSION
 from .._onnx.graphs import scopes
 from .._pytorch.functions import overload_of
-from .._table import DTYPES_OF_LABELS, Attribute, OpInfo, Parameter, all_ops
+from .._table import Attribute, OpInfo, Parameter, all_ops
 from .files import in_a_line, placed
 from .models import attach_definitions
 
@@ -220,18 +220,18 @@ def _schema(op: OpInfo) -> OpSchema:
         option = OpSchema.FormalParameterOption
         return OpSchema.FormalParameter(
             parameter.name,
-            _type_of(op, parameter) or tensor(parameter.dtype),
+            _type_of(parameter) or tensor(parameter.dtype),
             param_option=option.Optional if parameter.optional else option.Single,
         )
 
     constraints: dict[str, list[str]] = {}
     for each in op.inputs:
-        if name := _type_of(op, each):
+        if name := _type_of(each):
             found = [op.dtypes if dtype == "T" else (dtype,) for dtype in op.dtypes_of(each)]
             constraints.setdefault(name, []).extend(dtype for group in found for dtype in group)
     for choice in op.attributes:
-        if choice.is_dtype:
-            constraints[f"T_{choice.name}"] = [DTYPES_OF_LABELS[label] for label in choice.labels]
+        if choice.dtypes:
+            constraints[f"T_{choice.name}"] = [*choice.dtypes]
     return OpSchema(
         op.onnx.op_type,
         op.onnx.domain,
@@ -249,7 +249,7 @@ def _schema(op: OpInfo) -> OpSchema:
     )
 
 
-def _type_of(op: OpInfo, parameter: Parameter) -> str | None:
+def _type_of(parameter: Parameter) -> str | None:
     """The type variable of a tensor, of which an input that may have several dtypes has its own;
     None for a fixed dtype."""
     if parameter.has_dtypes:

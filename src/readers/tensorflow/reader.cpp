@@ -106,7 +106,7 @@ std::string type_attribute_of(const Signature& signature, const Parameter& tenso
     return type_attribute_of(signature, signature.inputs[type.index]);
   }
   return type.is_union() ? "T_" + std::string(tensor.name)
-                         : std::string(1, std::string_view("TUVW")[type.index]);
+                         : std::string(type_variable_name(type.index));
 }
 
 /// The dtypes as values of a type attribute: "T: {float, half}", and with a default.
@@ -154,17 +154,6 @@ void write_shape(ShapeContext* context, int output, std::span<const SymbolicSize
   call(api().set_output_shape, context, output, shape.get());
 }
 
-/// A dtype that the input may have, with those of the others: TensorFlow checks the dtypes.
-DType any_dtype_of(const Op& op, const Parameter& input) {
-  const ElementType& type = input.type;
-  if (type.kind != ElementType::Kind::variable) {
-    return type.is_offsets() ? DType::int32 : type.dtypes.first();
-  }
-  if (type.index == 0) return op.spec.dtypes.first();
-  const TypeVariable& variable = op.signature.variables[type.index - 1u];
-  return variable.or_t ? op.spec.dtypes.first() : variable.dtypes.first();
-}
-
 /// The inputs of a call, or nothing if the rank of one is unknown. TensorFlow tells how many there
 /// are: if some optional inputs are given but not all, the sizes of all of them are unknown.
 std::optional<std::vector<SymbolicTensor>> read_inputs(const Op& op, ShapeContext* context) {
@@ -175,7 +164,8 @@ std::optional<std::vector<SymbolicTensor>> read_inputs(const Op& op, ShapeContex
   std::vector<SymbolicTensor> inputs(declared.size());
   for (std::size_t i = 0; i < declared.size(); ++i) {
     SymbolicTensor& input = inputs[i];
-    input.dtype = any_dtype_of(op, declared[i]);
+    // TensorFlow has checked the dtypes; the first ones of all inputs fit together.
+    input.dtype = dtypes_of(op, declared[i]).first();
     if (i < required || given == declared.size()) {
       auto shape = read_shape(context, static_cast<int>(i));
       if (!shape) return std::nullopt;
@@ -226,9 +216,7 @@ std::int64_t read_integer(Construction* from, const std::string& name) {
 std::int64_t read_dtype_label(Construction* from, const AttributeSpec& spec) {
   Type type{};
   call(api().get_type, from, std::string(spec.name).c_str(), &type);
-  std::int64_t position = 0;  // TensorFlow checks the type
-  while (types[spec.dtype_at(position)] != type) ++position;
-  return position;
+  return spec.position_of(*types.find(type));  // TensorFlow checks the type
 }
 
 Attribute read_attribute(Construction* from, const AttributeSpec& spec) {
@@ -382,9 +370,7 @@ std::string declaration_of(const AttributeSpec& spec) {
   std::string text(spec.name);
   if (spec.is_dtype) {
     DTypeSet dtypes;
-    for (std::size_t i = 0; i < spec.labels.size(); ++i) {
-      dtypes.insert(spec.dtype_at(static_cast<std::int64_t>(i)));
-    }
+    for (const std::string_view label : spec.labels) dtypes.insert(*find_dtype(label));
     const DType chosen = spec.dtype_at(static_cast<std::int64_t>(spec.default_value));
     return declaration_of(text, dtypes, spec.required ? std::nullopt : std::optional(chosen));
   }

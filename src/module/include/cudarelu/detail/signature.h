@@ -58,6 +58,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -105,6 +106,18 @@ constexpr int index_of(const List& list, std::string_view name) {
 inline constexpr std::array<std::string_view, all_dtypes.size()> short_dtype_names{
     "f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64", "bool"};
 
+/// The dtype of such a name; nothing for another name.
+constexpr std::optional<DType> find_dtype(std::string_view name) {
+  const auto found = std::find(short_dtype_names.begin(), short_dtype_names.end(), name);
+  if (found == short_dtype_names.end()) return std::nullopt;
+  return all_dtypes[static_cast<std::size_t>(found - short_dtype_names.begin())];
+}
+
+/// The name of a type variable: T, or U, V or W of `where`.
+constexpr std::string_view type_variable_name(std::size_t index) {
+  return std::string_view("TUVW").substr(index, 1);
+}
+
 /// A number, a size, an attribute or an operator of an expression, which is in postfix order.
 struct Term {
   enum class Kind : std::uint8_t {
@@ -128,6 +141,12 @@ struct Term {
   constexpr bool is_operator() const { return kind >= Kind::add; }
 };
 
+/// An operator as signatures have it. From ceil_divide on, it is a function of two sizes.
+constexpr std::string_view operator_name(Term::Kind kind) {
+  constexpr std::array<std::string_view, 7> names{"+", "-", "*", "//", "cdiv", "min", "max"};
+  return names[static_cast<std::size_t>(kind) - static_cast<std::size_t>(Term::Kind::add)];
+}
+
 struct Dimension {
   std::string_view name;   // of a size, or the text of an expression; empty: a fixed size
   std::int64_t size = -1;  // the fixed size
@@ -148,7 +167,6 @@ struct Dimension {
 
 /// A type variable that is declared by `where`.
 struct TypeVariable {
-  std::string_view name;
   bool or_t = false;  // it may be T too
   DTypeSet dtypes;
 
@@ -274,10 +292,15 @@ struct AttributeSpec {
 
   /// The dtype that the label at a position is; of an unknown position, -1, the first label's.
   constexpr DType dtype_at(std::int64_t position) const {
-    const auto found =
-        std::find(short_dtype_names.begin(), short_dtype_names.end(),
-                  labels[static_cast<std::size_t>(std::max<std::int64_t>(position, 0))]);
-    return all_dtypes[static_cast<std::size_t>(found - short_dtype_names.begin())];
+    const auto label = static_cast<std::size_t>(std::max<std::int64_t>(position, 0));
+    return *find_dtype(labels[label]);
+  }
+  /// The position of the label that is a dtype; -1 if there is none.
+  constexpr std::int64_t position_of(DType dtype) const {
+    const auto found = std::find_if(labels.begin(), labels.end(), [&](std::string_view label) {
+      return find_dtype(label) == dtype;
+    });
+    return found == labels.end() ? -1 : found - labels.begin();
   }
 
   constexpr bool operator==(const AttributeSpec&) const = default;
@@ -644,17 +667,9 @@ class SignatureParser {
   template <class List>
   constexpr int accept_name_of(const List& list) {
     for (std::size_t i = 0; i < list.size(); ++i) {
-      if (find_dtype(list[i].name) == nullptr && accept_word(list[i].name))
-        return static_cast<int>(i);
+      if (!find_dtype(list[i].name) && accept_word(list[i].name)) return static_cast<int>(i);
     }
     return -1;
-  }
-  /// The dtype of a name, such as f32.
-  static constexpr const DType* find_dtype(std::string_view name) {
-    const auto found = std::find(short_dtype_names.begin(), short_dtype_names.end(), name);
-    return found == short_dtype_names.end()
-               ? nullptr
-               : all_dtypes.begin() + (found - short_dtype_names.begin());
   }
   /// T, a dtype, or several of them: T | f32.
   constexpr ElementType element_type(std::string_view of) {
@@ -683,7 +698,7 @@ class SignatureParser {
       return variable;
     }
     const std::string_view name = word();
-    if (find_dtype(name) == nullptr) {
+    if (!find_dtype(name)) {
       const bool is_attribute = name == "float" || name == "int" || name == "str";
       fail("the dtype of ", of, " must be T, a dtype (bool i8 u8 i32 i64 f16 bf16 f32 f64) or ",
            "offsets(n), not ", name,
@@ -693,18 +708,16 @@ class SignatureParser {
   }
   /// U: i32 | i64
   constexpr void add_variable() {
-    constexpr std::string_view letters = "UVW";
     TypeVariable result;
-    const std::size_t position = signature_.variables.size();
-    if (position == letters.size() || !accept(letters.substr(position, 1))) {
+    const std::string_view name = type_variable_name(signature_.variables.size() + 1);
+    if (name.empty() || !accept(name)) {
       fail("the type variables beside T are U, V and W, in this order");
     }
-    result.name = letters.substr(position, 1);
     expect(":");
-    const ElementType type = element_type(result.name);
+    const ElementType type = element_type(name);
     result.or_t = type.kind == ElementType::Kind::variable;
     result.dtypes = type.dtypes;
-    if (type.index > 0) fail(result.name, " may be T or a dtype, not another variable");
+    if (type.index > 0) fail(name, " may be T or a dtype, not another variable");
     signature_.variables.push_back(result, "");
   }
   /// The type variables of tensors must be declared, and those of outputs known.
@@ -712,8 +725,7 @@ class SignatureParser {
     const auto check = [&](const Parameter& tensor) {
       if (tensor.type.kind == ElementType::Kind::variable &&
           tensor.type.index > signature_.variables.size()) {
-        constexpr std::string_view letters = "TUVW";
-        fail(letters.substr(tensor.type.index, 1), ", the dtype of ", tensor.name,
+        fail(type_variable_name(tensor.type.index), ", the dtype of ", tensor.name,
              ", must be declared at the end of the line: where U: i32 | i64");
       }
     };
@@ -749,9 +761,10 @@ class SignatureParser {
       }
     } else if (const int choice = is_output ? accept_name_of(signature_.attributes) : -1;
                choice >= 0) {
-      if (!signature_.attributes[static_cast<std::size_t>(choice)].is_dtype) {
-        fail("the labels of ", signature_.attributes[static_cast<std::size_t>(choice)].name,
-             ", which chooses the dtype of ", result.name, ", must be dtypes: f16 | bf16");
+      const AttributeSpec& chooser = signature_.attributes[static_cast<std::size_t>(choice)];
+      if (!chooser.is_dtype) {
+        fail("the labels of ", chooser.name, ", which chooses the dtype of ", result.name,
+             ", must be dtypes: f16 | bf16");
       }
       result.type = {ElementType::Kind::attribute, static_cast<std::uint8_t>(choice), {}};
     } else {
@@ -880,12 +893,13 @@ class SignatureParser {
     add(first);
     do add(word());
     while (accept("|"));
-    result.is_dtype = std::all_of(result.labels.begin(), result.labels.end(),
-                                  [](std::string_view label) { return find_dtype(label); });
-    const bool is_mixed =
-        !result.is_dtype && std::any_of(result.labels.begin(), result.labels.end(),
-                                        [](std::string_view label) { return find_dtype(label); });
-    if (is_mixed) fail("the labels of ", result.name, " must all be dtypes, or none of them");
+    const auto dtypes = static_cast<std::size_t>(
+        std::count_if(result.labels.begin(), result.labels.end(),
+                      [](std::string_view label) { return find_dtype(label).has_value(); }));
+    result.is_dtype = dtypes == result.labels.size();
+    if (dtypes > 0 && !result.is_dtype) {
+      fail("the labels of ", result.name, " must all be dtypes, or none of them");
+    }
     result.lowest = 0;
     result.highest = static_cast<double>(result.labels.size() - 1);
     result.required = !accept("=");
@@ -1141,7 +1155,7 @@ class SignatureParser {
     const bool has_type =
         has_input([&](const Parameter& input) { return input.required() && input.type == type; });
     if (type.is_variable() && !has_type) {
-      fail(output.name, " is of type ", std::string_view("TUVW").substr(type.index, 1),
+      fail(output.name, " is of type ", type_variable_name(type.index),
            ", so an input that is never absent must be of this type");
     }
     if (type.kind == ElementType::Kind::input && !signature_.inputs[type.index].required()) {
