@@ -126,11 +126,9 @@ def _made(op: OpInfo, parameter: Parameter, rows: tuple[int, ...], sizes: dict[A
         return f"torch.tensor([{total // 2}, {total}], dtype=torch.int32)"
     shape = ", ".join(map(str, parameter.shape(rows, sizes)))
     dtype = op.dtypes_of(parameter)[0]
-    if dtype == "T":
-        dtype = "float32" if "float32" in op.dtypes else op.dtypes[0]
-    if dtype == "float32":
+    if dtype == "T" and "float32" in op.dtypes:
         return f"torch.rand({shape}) + 1" if parameter.positive else f"torch.randn({shape})"
-    return f"torch.ones({shape}, dtype=torch.{dtype})"
+    return f"torch.ones({shape}, dtype=torch.{op.dtypes[0] if dtype == 'T' else dtype})"
 
 
 def _value(attribute: Attribute) -> int | float | str:

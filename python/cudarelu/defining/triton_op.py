@@ -77,10 +77,10 @@ def triton_op(
         if not any(each.dtype == "T" and not each.optional for each in op.inputs):
             raise ValueError(f"{op.name}: no required input has the dtype T")
         for each in (*op.inputs, *op.outputs):
-            if each.varies or each.dtype not in ("T", "float32", "int32", "int64"):
-                raise ValueError(
-                    f"{op.name}: {each.name} must be T, f32, i32 or i64, and not broadcast"
-                )
+            if each.varies:
+                raise ValueError(f"{op.name}: {each.name} must have one dtype and not broadcast")
+            if each.dtype not in ("T", "float32", "int32", "int64"):
+                raise ValueError(f"{op.name}: {each.name} must be T, f32, i32 or i64")
         tensors = [each.name for each in (*op.inputs, *op.outputs)]
         attributes = [each.name for each in op.attributes]
         dims = {name for each in op.inputs for name in each.names} - op.size_attributes
