@@ -3,6 +3,8 @@
 
 #include <onnxruntime_c_api.h>
 
+#include <exception>
+
 #include "cudarelu/host.h"
 
 namespace cudarelu::ort {
@@ -22,7 +24,9 @@ Runtime negotiate(const OrtApiBase& base);
 
 /// An exception with an error of ONNX Runtime's API. The catch block owns the status. Errors of
 /// cudarelu are a Failure, as for other hosts.
-struct RuntimeFailure {
+struct RuntimeFailure : std::exception {
+  explicit RuntimeFailure(OrtStatus* status) : status(status) {}
+
   OrtStatus* status;
 };
 
@@ -31,7 +35,7 @@ using cudarelu::check;
 /// Throws the error, if there is one, as a RuntimeFailure.
 inline void check(OrtStatus* status) {
   if (status != nullptr) [[unlikely]] {
-    throw RuntimeFailure{status};
+    throw RuntimeFailure(status);
   }
 }
 

@@ -214,9 +214,9 @@ std::int64_t read_integer(Construction* from, const std::string& name) {
 
 /// The position of the label whose dtype a type attribute has.
 std::int64_t read_dtype_label(Construction* from, const AttributeSpec& spec) {
-  Type type{};
+  Type type = Type::float32;
   call(api().get_type, from, std::string(spec.name).c_str(), &type);
-  return spec.position_of(*types.find(type));  // TensorFlow checks the type
+  return spec.position_of(types.find(type).value_or(DType::float32));  // TensorFlow checks it
 }
 
 Attribute read_attribute(Construction* from, const AttributeSpec& spec) {
@@ -370,7 +370,9 @@ std::string declaration_of(const AttributeSpec& spec) {
   std::string text(spec.name);
   if (spec.is_dtype) {
     DTypeSet dtypes;
-    for (const std::string_view label : spec.labels) dtypes.insert(*find_dtype(label));
+    for (std::size_t i = 0; i < spec.labels.size(); ++i) {
+      dtypes.insert(spec.dtype_at(static_cast<std::int64_t>(i)));
+    }
     const DType chosen = spec.dtype_at(static_cast<std::int64_t>(spec.default_value));
     return declaration_of(text, dtypes, spec.required ? std::nullopt : std::optional(chosen));
   }

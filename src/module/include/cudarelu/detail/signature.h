@@ -293,7 +293,7 @@ struct AttributeSpec {
   /// The dtype that the label at a position is; of an unknown position, -1, the first label's.
   constexpr DType dtype_at(std::int64_t position) const {
     const auto label = static_cast<std::size_t>(std::max<std::int64_t>(position, 0));
-    return *find_dtype(labels[label]);
+    return find_dtype(labels[label]).value_or(DType::float32);
   }
   /// The position of the label that is a dtype; -1 if there is none.
   constexpr std::int64_t position_of(DType dtype) const {
